@@ -1,0 +1,91 @@
+# One command for everything. Needs Python 3.11 or newer and make; sets up .venv by itself, once, and again whenever
+# pyproject.toml changes. With .venv in place nothing here needs a network.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+# Seeds of `make sim`, seeds of the simulation inside `make test`, and more arguments for `make demo` and `make bench`.
+SEEDS ?= 1000
+TEST_SEEDS ?= 150
+ARGS ?=
+
+PY := .venv/bin/python
+# Not loadgroup: with it pytest-xdist 3.8 waits for ever once a worker has died, which is how a hanging test ends here.
+PYTEST := $(PY) -m pytest -n auto --dist worksteal
+SIM := $(PY) -m varlog.testing.sim
+
+# Another checkout's source must not shadow this one's.
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+# The stamp is named by what it was made from, so that neither a touched file nor a moved directory fools it.
+STAMP := .venv/installed-$(shell (pwd; cat pyproject.toml) | cksum | cut -d ' ' -f 1)
+
+$(STAMP):
+	@python=; \
+	for candidate in $(PYTHON) python3.11 python3.12 python3.13 python3 python; do \
+	  if $$candidate -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	  then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo 'varlog needs Python 3.11 or newer with its venv module, and found none.' >&2; \
+	  echo 'Install it (Debian, Ubuntu: apt install python3-venv), or name one: make PYTHON=/path/to/python3.11' >&2; \
+	  exit 1; \
+	fi; \
+	echo "setting up .venv with $$($$python --version)"; \
+	rm -f .venv/installed-*; \
+	$$python -m venv .venv && \
+	$(PY) -m pip install -q --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+##@ Start here
+.PHONY: help venv demo test
+help: ## this list
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## set up .venv (every other target does it, too)
+
+demo: $(STAMP) ## a cluster on this machine: append, kill -9, restart, nothing lost
+	.venv/bin/varlog demo $(ARGS)
+
+test: static ## everything: static checks, all tests, a bounded simulation, planted bugs
+	$(PYTEST)
+	$(SIM) run --seeds $(TEST_SEEDS)
+	$(SIM) mutants
+
+##@ While you work
+.PHONY: check static fmt codemap
+check: static ## before each commit, under two minutes: static checks and the tests without real processes
+	$(PYTEST) -m "not process"
+
+static: $(STAMP) ## format, lint and types, without running anything
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+fmt: $(STAMP) ## format, and repair what lint can repair
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+codemap: $(STAMP) ## render the code map of ARCHITECTURE.md from the modules' docstrings
+	$(PY) -m varlog.testing.codemap
+
+##@ Search and measure
+.PHONY: sim sim-mutants bench
+sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000
+	$(SIM) run --seeds $(SEEDS)
+
+sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
+	$(SIM) mutants
+
+bench: $(STAMP) ## measure, against the raw limits of this machine
+	.venv/bin/varlog bench $(ARGS)
+
+##@ Clean up
+.PHONY: clean
+clean: ## remove .venv, caches and build outputs; never a data directory
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Layer 6: what proves varlog, shipped so that users can test against it. Imported by no product code."""

@@ -1,0 +1,29 @@
+"""What all tests share: repeatable randomness. A failure says how to see it again.
+
+`make test` runs the same cases every time. `VARLOG_HYPOTHESIS=search` looks for new ones, and `VARLOG_SEED=7` gives
+every test that takes `seed` that number.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadlines: how long one example takes on a busy machine says nothing about the code.
+_ALWAYS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", _ALWAYS, derandomize=True)
+settings.register_profile("search", _ALWAYS, max_examples=2000)
+settings.load_profile(os.environ.get("VARLOG_HYPOTHESIS", "repeatable"))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The seed of a random test: its own, the same every time, unless VARLOG_SEED names another."""
+    test: str = request.node.nodeid
+    number = int(os.environ.get("VARLOG_SEED", zlib.crc32(test.encode())))
+    # Shown when the test fails.
+    print(f"replay with: VARLOG_SEED={number} .venv/bin/python -m pytest '{test}'")
+    return number

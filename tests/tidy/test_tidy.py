@@ -1,0 +1,109 @@
+"""Small habits that are easier to keep from the first day: tests that can fail, files of one noun, no loose ends."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted([*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py")])
+TEST_MODULES = [path for path in SOURCES if path.name.startswith("test_")]
+
+FILE_LINES_MAX = 800
+# The words by which the docstring of a longer file gives its reason.
+LONG_BECAUSE = "past 800 lines because"
+
+# Spelled apart, or this file would be the first to fail.
+LOOSE_END = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]))
+TEXTS = [*SOURCES, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+
+# A call that fails the test by itself: pytest.raises, check_prefixes, assert_equal, run_state_machine_as_test ...
+CHECKING_CALL = re.compile(
+    r"(.*\.)?_?(check|assert|expect|verify|run_state_machine_as_test|fail\b|raises\b|warns\b).*"
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def _calls(function: Function) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
+
+
+def idle_tests(tree: ast.Module) -> list[str]:
+    """Names of test functions that check nothing, neither themselves nor through a helper of their module."""
+    functions = list(_functions(tree))
+    checking: set[str] = set()
+    for _ in functions:  # each round follows the helpers one call deeper
+        for function in functions:
+            calls = _calls(function)
+            if (
+                any(isinstance(node, ast.Assert) for node in ast.walk(function))
+                or any(CHECKING_CALL.fullmatch(call) for call in calls)
+                or checking & {call.removeprefix("self.") for call in calls}
+            ):
+                checking.add(function.name)
+    return [f.name for f in functions if f.name.startswith("test_") and f.name not in checking]
+
+
+def too_long(source: str) -> bool:
+    """Past the limit, and the docstring does not say why."""
+    reason = ast.get_docstring(ast.parse(source)) or ""
+    return len(source.splitlines()) > FILE_LINES_MAX and LONG_BECAUSE not in " ".join(reason.lower().split())
+
+
+def test_every_test_can_fail() -> None:
+    idle = {_name(path): idle_tests(ast.parse(path.read_text("utf-8"))) for path in TEST_MODULES}
+    assert {path: names for path, names in idle.items() if names} == {}
+
+
+def test_a_long_file_says_why_or_is_cut_along_a_seam() -> None:
+    assert [_name(path) for path in SOURCES if too_long(path.read_text("utf-8"))] == []
+
+
+def test_no_loose_ends_are_left_in_the_text() -> None:
+    found = [
+        f"{_name(path)}:{number}"
+        for path in TEXTS
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if LOOSE_END.search(line)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "assert x",
+        "with pytest.raises(ValueError): f()",
+        "check_prefixes(history)",
+        "def body():\n        assert x\n    run(body())",
+        "helper()",
+    ],
+)
+def test_a_test_that_checks_something_is_recognised(body: str) -> None:
+    source = f"def helper():\n    deeper()\ndef deeper():\n    assert y\ndef test_it():\n    {body}\n"
+    assert idle_tests(ast.parse(source)) == []
+
+
+def test_a_test_that_checks_nothing_is_recognised() -> None:
+    source = "def test_it():\n    log.append(b'x')\nasync def test_that():\n    print(1)\n"
+    assert idle_tests(ast.parse(source)) == ["test_it", "test_that"]
+
+
+def test_a_long_file_is_recognised_unless_it_gives_its_reason() -> None:
+    lines = "x = 1\n" * FILE_LINES_MAX
+    assert not too_long(lines)
+    assert too_long('"""One noun."""\n' + lines)
+    assert not too_long('"""One noun.\n\nPast 800 lines\nbecause a table is one thing.\n"""\n' + lines)
