@@ -1,0 +1,202 @@
+"""[A2] The batch: one layout from client to disk to Arrow. Header 64 bytes, then int32 offsets and the entries' bytes.
+
+The client packs a batch once and checks nothing twice: the body's CRC travels with it to every replica and every reader
+(end to end). The primary fills in epoch and first LLSN and signs the header; the body is never touched again.
+
+    offset  size  field
+         0     4  magic "VLB1"
+         4     1  format version
+         5     1  flags (bits 0-1: compression of the body, 0 = none; the rest must be zero)
+         6     2  reserved, zero
+         8     4  epoch in which the primary accepted it
+        12     4  count of entries
+        16     8  LLSN of the first entry
+        24     8  producer id        \\  a retry carries the same two,
+        32     8  producer sequence  /   so that it can be recognised
+        40     8  append time, microseconds since 1970 UTC, by the client's clock
+        48     4  body length, a multiple of 8
+        52     4  body length before compression (equal to the body length while there is none)
+        56     4  CRC32C of the body
+        60     4  CRC32C of bytes 0 to 59
+        64     -  body: int32 offsets (count + 1), entries back to back, zero padding to a multiple of 8
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Final
+
+import msgspec
+from crc32c import crc32c as _crc32c
+
+from varlog.model.epoch import Epoch
+from varlog.model.errors import BatchTooLarge, CorruptBatch, EmptyBatch, EntryTooLarge
+from varlog.model.ids import ProducerID
+from varlog.model.limits import BATCH_BODY_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX
+from varlog.model.lsn import LLSN
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_BYTES: Final = 64
+MAGIC: Final = int.from_bytes(b"VLB1", "little")
+FORMAT_VERSION: Final = 1
+
+_HEADER = struct.Struct("<IBBHIIQQQqIIII")
+_UNSIGNED = struct.Struct("<IBBHIIQQQqIII")  # the header without its own CRC
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+def crc32c(data: Buffer) -> int:
+    """CRC32C of any buffer, without copying it."""
+    return _crc32c(data)
+
+
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
+    """The header of one batch, taken apart."""
+
+    epoch: Epoch
+    count: int
+    first_llsn: LLSN
+    producer: ProducerID
+    sequence: int
+    time_us: int
+    body_bytes: int
+    body_crc: int
+    flags: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of header and body: where the next batch begins, counted from this one's start."""
+        return HEADER_BYTES + self.body_bytes
+
+    @property
+    def end_llsn(self) -> LLSN:
+        """One past the last entry's LLSN."""
+        return LLSN(self.first_llsn + self.count)
+
+
+def pack(entries: Sequence[Buffer], *, producer: ProducerID, sequence: int, time_us: int) -> bytearray:
+    """One batch out of `entries`, ready to be sent; refuses what is over the limits. Loops in C, not in Python."""
+    count = len(entries)
+    if count == 0:
+        raise EmptyBatch()
+    if count > BATCH_ENTRIES_MAX:
+        raise BatchTooLarge("entries", count, BATCH_ENTRIES_MAX)
+    lengths = list(map(len, entries))
+    longest = max(lengths)
+    if longest > ENTRY_BYTES_MAX:
+        raise EntryTooLarge(longest, ENTRY_BYTES_MAX)
+    offsets = array("i", accumulate(lengths, initial=0)) if sum(lengths) <= BATCH_BODY_BYTES_MAX else None
+    body_bytes = 4 * (count + 1) + (offsets[-1] if offsets is not None else sum(lengths))
+    padding = -body_bytes % 8
+    body_bytes += padding
+    if offsets is None or body_bytes > BATCH_BODY_BYTES_MAX:
+        raise BatchTooLarge("bytes", body_bytes, BATCH_BODY_BYTES_MAX)
+    batch = bytearray().join((bytes(HEADER_BYTES), offsets, *entries, bytes(padding)))
+    body_crc = _crc32c(memoryview(batch)[HEADER_BYTES:])
+    _UNSIGNED.pack_into(
+        batch,
+        0,
+        MAGIC,
+        FORMAT_VERSION,
+        0,
+        0,
+        0,
+        count,
+        0,
+        producer,
+        sequence,
+        time_us,
+        body_bytes,
+        body_bytes,
+        body_crc,
+    )
+    return batch
+
+
+def place(batch: bytearray | memoryview, epoch: Epoch, first_llsn: LLSN) -> None:
+    """Fill in what the primary decides, in place, and sign the header."""
+    _U32.pack_into(batch, 8, epoch)
+    _U64.pack_into(batch, 16, first_llsn)
+    _U32.pack_into(batch, 60, _crc32c(memoryview(batch)[:60]))
+
+
+def parse_header(buffer: Buffer, at: int = 0, *, signed: bool = True) -> BatchHeader:
+    """The header at `at`. `signed=False` is for a primary: what a client sends is not placed and signed yet."""
+    if len(buffer) - at < HEADER_BYTES:
+        raise CorruptBatch("the header is cut off", at)
+    (magic, version, flags, reserved, epoch, count, first_llsn, producer, sequence, time_us, body_bytes, plain_bytes,
+     body_crc, header_crc) = _HEADER.unpack_from(buffer, at)  # fmt: skip
+    if magic != MAGIC:
+        raise CorruptBatch("the magic number is wrong", at)
+    if signed and header_crc != _crc32c(memoryview(buffer)[at : at + 60]):
+        raise CorruptBatch("the header's checksum is wrong", at)
+    if version != FORMAT_VERSION:
+        raise CorruptBatch(
+            f"format version {version} is not known here (this is version {FORMAT_VERSION})", at
+        )
+    if flags or reserved or body_bytes != plain_bytes or body_bytes % 8:
+        raise CorruptBatch("the header asks for features that are not known here", at)
+    if not 1 <= count <= BATCH_ENTRIES_MAX or not 4 * (count + 1) <= body_bytes <= BATCH_BODY_BYTES_MAX:
+        raise CorruptBatch("the header's counts are impossible", at)
+    return BatchHeader(epoch, count, first_llsn, producer, sequence, time_us, body_bytes, body_crc, flags)
+
+
+def check_body(buffer: Buffer, header: BatchHeader, at: int = 0) -> None:
+    """Refuse a body that is cut off or whose checksum or offsets are wrong."""
+    body = memoryview(buffer)[at + HEADER_BYTES : at + header.size]
+    if len(body) != header.body_bytes:
+        raise CorruptBatch("the body is cut off", at)
+    if _crc32c(body) != header.body_crc:
+        raise CorruptBatch("the body's checksum is wrong", at)
+
+
+def check_offsets(buffer: Buffer, header: BatchHeader, at: int = 0) -> None:
+    """Refuse offsets that do not start at 0, fall, or leave the body: a checksum does not vouch for its maker."""
+    offsets = offsets_of(buffer, header, at)
+    data_bytes = header.body_bytes - 4 * (header.count + 1)
+    ordered = offsets[0] == 0 and data_bytes - 8 < offsets[-1] <= data_bytes
+    if ordered and header.count > 1:
+        import numpy as np  # here, not above: a client packs batches but never checks them, and starts faster without it
+
+        places = np.frombuffer(offsets, dtype="<i4")
+        ordered = bool((places[1:] >= places[:-1]).all())
+    if not ordered:
+        raise CorruptBatch("the entries' offsets are impossible", at)
+
+
+def offsets_of(buffer: Buffer, header: BatchHeader, at: int = 0) -> memoryview:
+    """The count + 1 offsets of the entries, as int32, without a copy."""
+    begin = at + HEADER_BYTES
+    return memoryview(buffer)[begin : begin + 4 * (header.count + 1)].cast("i")
+
+
+def entries_of(buffer: Buffer, header: BatchHeader, at: int = 0) -> list[bytes]:
+    """The entries' bytes, copied out."""
+    offsets = offsets_of(buffer, header, at).tolist()
+    begin = at + HEADER_BYTES + 4 * (header.count + 1)
+    data = bytes(memoryview(buffer)[begin : begin + offsets[-1]])
+    return [data[low:high] for low, high in pairwise(offsets)]
+
+
+def single(buffer: Buffer, header: BatchHeader, index: int, at: int = 0) -> bytearray:
+    """Entry `index` as a batch of its own, placed and signed: what a read of one position is answered with."""
+    offsets = offsets_of(buffer, header, at)
+    begin = at + HEADER_BYTES + 4 * (header.count + 1)
+    entry = memoryview(buffer)[begin + offsets[index] : begin + offsets[index + 1]]
+    batch = pack([entry], producer=header.producer, sequence=header.sequence, time_us=header.time_us)
+    place(batch, header.epoch, LLSN(header.first_llsn + index))
+    return batch
+
+
+def walk(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(offset, header) of the placed batches that lie back to back in `buffer`; headers are checked, bodies are not."""
+    at = 0
+    while at < len(buffer):
+        header = parse_header(buffer, at)
+        yield at, header
+        at += header.size

@@ -1,0 +1,126 @@
+"""ClusterView: an immutable snapshot of nodes, topics and log streams, as the metadata repository knows them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from varlog.model.epoch import Epoch
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+
+
+class ReplicaState(StrEnum):
+    """The state of one replica on its storage node (R-SEAL-1). FROZEN: a law broke here; it answers nothing but status."""
+
+    RUNNING = "running"
+    SEALING = "sealing"
+    SEALED = "sealed"
+    FROZEN = "frozen"
+
+
+class StreamState(StrEnum):
+    """The state of a log stream in the metadata repository."""
+
+    RUNNING = "running"
+    SEALED = "sealed"
+
+
+class Ordering(StrEnum):
+    """How a topic is ordered."""
+
+    COMMITTED = "committed"
+    SEQUENCED = "sequenced"
+
+
+class StorageNode(msgspec.Struct, frozen=True):
+    """A registered storage node (R-REG-1)."""
+
+    node: NodeID
+    address: str
+    volumes: tuple[str, ...] = ()
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A log: one total order over its own log streams."""
+
+    topic: TopicID
+    name: str
+    ordering: Ordering = Ordering.COMMITTED
+    trimmed: GLSN = GLSN(0)
+
+
+class LogStream(msgspec.Struct, frozen=True):
+    """A shard of a topic. The first replica is the primary. `sealed_end` is one past the last LLSN ordered before the
+    newest seal: what every replica must hold, and nothing more, before the stream runs again."""
+
+    log_stream: LogStreamID
+    topic: TopicID
+    replicas: tuple[NodeID, ...]
+    state: StreamState = StreamState.SEALED
+    epoch: Epoch = Epoch(1)
+    sealed_end: LLSN = LLSN(1)
+
+    @property
+    def primary(self) -> NodeID:
+        return self.replicas[0]
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """Everything the metadata repository knows, at one revision."""
+
+    cluster: ClusterID
+    revision: int
+    nodes: tuple[StorageNode, ...] = ()
+    topics: tuple[Topic, ...] = ()
+    streams: tuple[LogStream, ...] = ()
+    manager_address: str = ""
+    auto_create_topics: bool = False
+
+    def node(self, node: NodeID) -> StorageNode | None:
+        return next((found for found in self.nodes if found.node == node), None)
+
+    def topic(self, topic: TopicID) -> Topic | None:
+        return next((found for found in self.topics if found.topic == topic), None)
+
+    def topic_named(self, name: str) -> Topic | None:
+        return next((found for found in self.topics if found.name == name), None)
+
+    def stream(self, log_stream: LogStreamID) -> LogStream | None:
+        return next((found for found in self.streams if found.log_stream == log_stream), None)
+
+    def streams_of(self, topic: TopicID) -> tuple[LogStream, ...]:
+        return tuple(found for found in self.streams if found.topic == topic)
+
+    def streams_on(self, node: NodeID) -> tuple[LogStream, ...]:
+        return tuple(found for found in self.streams if node in found.replicas)
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """What a storage node says of one of its replicas. `opened`: it was unsealed in this epoch, so only a newer one can seal it."""
+
+    log_stream: LogStreamID
+    topic: TopicID
+    state: ReplicaState
+    epoch: Epoch
+    committed_end: LLSN
+    durable_end: LLSN
+    low_watermark: GLSN
+    high_watermark: GLSN
+    path: str
+    bytes: int = 0
+    primary: bool = False
+    trouble: str = ""
+    opened: bool = False
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """What a storage node says of itself."""
+
+    cluster: ClusterID
+    node: NodeID
+    address: str
+    volumes: tuple[str, ...]
+    replicas: tuple[ReplicaStatus, ...]
+    started_us: int = 0

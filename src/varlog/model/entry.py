@@ -1,0 +1,57 @@
+"""What a user gets back: Position of an append, Run of a batch, Entry of a read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """Where one entry is: in the topic's total order, and in its log stream."""
+
+    glsn: GLSN
+    llsn: LLSN
+    log_stream: LogStreamID
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """Where the entries of one batch are: `count` consecutive positions from `first` on (R-ORD-5)."""
+
+    first: Position
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Position:
+        if index < 0:
+            index += self.count
+        if not 0 <= index < self.count:
+            raise IndexError(f"a run of {self.count} entries has no entry {index}")
+        first = self.first
+        return Position(GLSN(first.glsn + index), LLSN(first.llsn + index), first.log_stream)
+
+    def __iter__(self) -> Iterator[Position]:
+        return map(self.__getitem__, range(self.count))
+
+    @property
+    def last(self) -> Position:
+        return self[self.count - 1]
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One entry of the log."""
+
+    glsn: GLSN
+    llsn: LLSN
+    log_stream: LogStreamID
+    time_us: int
+    data: bytes
+
+    @property
+    def position(self) -> Position:
+        return Position(self.glsn, self.llsn, self.log_stream)

@@ -1,0 +1,261 @@
+"""The error tree. An error says what is known of the log, carries its facts as fields, and has one remedy.
+
+    VarlogError
+    ├── Rejected             certainly not in the log: safe to try again, elsewhere or later
+    │   ├── InvalidRequest   … EmptyBatch, EntryTooLarge, BatchTooLarge, UnknownTopic, UnknownLogStream, NotInCluster
+    │   ├── Sealed           the log stream takes no appends now: another one may
+    │   ├── NotPrimary       the replica asked is not the stream's primary
+    │   ├── StaleEpoch       the caller has not heard of a newer epoch
+    │   └── NotAccepted      no replica took the request before its deadline
+    ├── OutcomeUnknown       sent, and never answered: it may be in the log, or may still get there
+    ├── Unavailable          a read or an administrative call that could not be answered now
+    ├── NotWritten           nothing has this position yet
+    ├── Trimmed              the position was there, and was trimmed
+    ├── CorruptBatch         bytes that do not match their checksum; never served
+    ├── Refused              an administrative call that the present state does not allow
+    └── StartError           a process that must not start: wrong volume, foreign directory, port in use
+
+The arguments of an error are its facts, in order: they travel over the wire and rebuild the same error there.
+"""
+
+from __future__ import annotations
+
+from varlog.model.epoch import Epoch
+from varlog.model.ids import ClusterID, LogStreamID
+from varlog.model.lsn import GLSN
+
+
+class VarlogError(Exception):
+    """Everything that varlog raises on purpose."""
+
+    def __init__(self, *facts: object) -> None:
+        super().__init__(*facts)
+
+    def __str__(self) -> str:
+        return self.told() if type(self).told is not VarlogError.told else Exception.__str__(self)
+
+    def told(self) -> str:
+        """One sentence: what is known, and the remedy."""
+        return Exception.__str__(self)
+
+
+class Rejected(VarlogError):
+    """Certainly not in the log."""
+
+
+class InvalidRequest(Rejected):
+    """The request itself is wrong: trying again will not help."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class EmptyBatch(InvalidRequest):
+    """A batch without entries has no position."""
+
+    def __init__(self, what: str = "a batch must have at least one entry") -> None:
+        super().__init__(what)
+
+
+class EntryTooLarge(InvalidRequest):
+    """One entry is over the limit."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        Rejected.__init__(self, size, limit)
+        self.size = size
+        self.limit = limit
+
+    def told(self) -> str:
+        return f"an entry of {self.size} bytes is over the limit of {self.limit}: split it, or append only its address"
+
+
+class BatchTooLarge(InvalidRequest):
+    """One batch is over the limit of bytes or entries."""
+
+    def __init__(self, unit: str, size: int, limit: int) -> None:
+        Rejected.__init__(self, unit, size, limit)
+        self.unit = unit
+        self.size = size
+        self.limit = limit
+
+    def told(self) -> str:
+        return f"a batch of {self.size} {self.unit} is over the limit of {self.limit}: append it in several batches"
+
+
+class UnknownTopic(InvalidRequest):
+    """No topic has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def told(self) -> str:
+        return f"there is no topic {self.name!r}: make it with `varlog topic create {self.name}`, or see `varlog topic list`"
+
+
+class UnknownLogStream(InvalidRequest):
+    """The topic, or the node that was asked, has no such log stream."""
+
+    def __init__(self, log_stream: LogStreamID) -> None:
+        Rejected.__init__(self, log_stream)
+        self.log_stream = log_stream
+
+    def told(self) -> str:
+        return f"log stream {self.log_stream} is not here: see `varlog status`"
+
+
+class NotInCluster(InvalidRequest):
+    """A request of one cluster reached a node of another."""
+
+    def __init__(self, asked: ClusterID, here: ClusterID) -> None:
+        Rejected.__init__(self, asked, here)
+        self.asked = asked
+        self.here = here
+
+    def told(self) -> str:
+        return f"this node is of cluster {self.here}, the request of cluster {self.asked}: check address and cluster id"
+
+
+class Sealed(Rejected):
+    """The log stream takes no appends now."""
+
+    def __init__(self, log_stream: LogStreamID) -> None:
+        super().__init__(log_stream)
+        self.log_stream = log_stream
+
+    def told(self) -> str:
+        return f"log stream {self.log_stream} is sealed and takes no appends until it is unsealed"
+
+
+class NotPrimary(Rejected):
+    """Appends go to the primary."""
+
+    def __init__(self, log_stream: LogStreamID) -> None:
+        super().__init__(log_stream)
+        self.log_stream = log_stream
+
+    def told(self) -> str:
+        return f"this replica of log stream {self.log_stream} is not its primary"
+
+
+class StaleEpoch(Rejected):
+    """The caller speaks for an epoch that is over (law 7)."""
+
+    def __init__(self, log_stream: LogStreamID, asked: Epoch, here: Epoch) -> None:
+        super().__init__(log_stream, asked, here)
+        self.log_stream = log_stream
+        self.asked = asked
+        self.here = here
+
+    def told(self) -> str:
+        return f"log stream {self.log_stream} is in epoch {self.here}; epoch {self.asked} is over"
+
+
+class NotAccepted(Rejected):
+    """No replica took the request before its deadline; nothing of it was stored."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def told(self) -> str:
+        return f"nothing was appended: {self.why}"
+
+
+class OutcomeUnknown(VarlogError):
+    """Sent, and never answered: only the caller knows whether doing it twice is harmless (law 10)."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def told(self) -> str:
+        return f"it is not known whether this was appended: {self.why}"
+
+
+class Unavailable(VarlogError):
+    """It could not be answered now; later it may."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class NotWritten(VarlogError):
+    """Nothing has this position yet."""
+
+    def __init__(self, position: int, newest: int) -> None:
+        super().__init__(position, newest)
+        self.position = position
+        self.newest = newest
+
+    def told(self) -> str:
+        return f"position {self.position} is not written yet: the newest is {self.newest}"
+
+
+class Trimmed(VarlogError):
+    """The position was there, and was trimmed."""
+
+    def __init__(self, position: int, oldest: int) -> None:
+        super().__init__(position, oldest)
+        self.position = position
+        self.oldest = oldest
+
+    def told(self) -> str:
+        return f"position {self.position} is trimmed: the oldest that can be read is {self.oldest}"
+
+
+class CorruptBatch(VarlogError):
+    """Bytes that do not match their checksum, or that no batch can have."""
+
+    def __init__(self, what: str, at: int = 0, place: str = "") -> None:
+        super().__init__(what, at, place)
+        self.what = what
+        self.at = at
+        self.place = place
+
+    def told(self) -> str:
+        return f"damaged batch at byte {self.at}{' of ' + self.place if self.place else ''}: {self.what}"
+
+
+class Refused(VarlogError):
+    """The present state does not allow it; the sentence says what would."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class TrimBeyondTail(Refused):
+    """Only what is in the log can be trimmed."""
+
+    def __init__(self, position: GLSN, newest: GLSN) -> None:
+        VarlogError.__init__(self, position, newest)
+        self.position = position
+        self.newest = newest
+
+    def told(self) -> str:
+        return f"cannot trim up to {self.position}: the newest position is {self.newest}"
+
+
+class StartError(VarlogError):
+    """A process that must not start; names the thing and the remedy."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class Damaged(VarlogError):
+    """A replica's files contradict what it once acknowledged; they are kept as they are."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(path, what)
+        self.path = path
+        self.what = what
+
+    def told(self) -> str:
+        return (
+            f"{self.path} is damaged: {self.what}. It is left as it is; the other replicas hold its entries"
+        )

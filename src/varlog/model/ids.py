@@ -1,0 +1,35 @@
+"""Names of things: clusters, nodes, topics, log streams. Plain integers with a type each."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+ClusterID = NewType("ClusterID", int)
+NodeID = NewType("NodeID", int)
+TopicID = NewType("TopicID", int)
+LogStreamID = NewType("LogStreamID", int)
+ProducerID = NewType("ProducerID", int)
+
+ID_MAX = 2**31 - 1
+
+# A caller that was given no cluster id (a client that only knows an address) says "any".
+ANY_CLUSTER = ClusterID(0)
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def check_id(kind: str, value: int) -> int:
+    """Refuse an id that no directory name or wire field could carry."""
+    if not 1 <= value <= ID_MAX:
+        raise ValueError(f"{kind} must be between 1 and {ID_MAX}, not {value}")
+    return value
+
+
+def check_topic_name(name: str) -> str:
+    """Refuse a topic name that would need quoting in a shell, a path or a URL."""
+    if not _TOPIC_NAME.fullmatch(name):
+        raise ValueError(
+            f"topic name {name!r} is not usable: 1 to 100 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        )
+    return name

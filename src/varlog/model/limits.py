@@ -1,0 +1,55 @@
+"""Every bound in one place: sizes, counts, queue depths and waits. A bound names its unit last."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# One entry, and one batch: what a client may send in one append.
+ENTRY_BYTES_MAX = 8 * MIB
+BATCH_BODY_BYTES_MAX = 16 * MIB
+BATCH_ENTRIES_MAX = 100_000
+
+# A frame carries a batch, or a chunk of batches, plus its message.
+FRAME_BYTES_MAX = BATCH_BODY_BYTES_MAX + 1 * MIB
+FRAME_META_BYTES_MAX = 1 * MIB
+
+# What the client gathers into one batch while an append is under way.
+GATHER_ENTRIES_MAX = 4096
+GATHER_BYTES_MAX = 1 * MIB
+# Requests of gathered appends under way to one stream: with two the next one travels while the last one is written.
+GATHER_REQUESTS_MAX = 2
+# Appends of a client that wait to be gathered, and bytes of the batches it has sent without an answer: above, callers wait.
+GATHER_WAITING_ENTRIES_MAX = 65_536
+GATHER_WAITING_BYTES_MAX = 32 * MIB
+SENT_BYTES_MAX = 32 * MIB
+
+# What one replica holds that is not ordered yet. It bounds the memory of the whole append path: the write queue, the
+# replication queues and the waiters all hold subsets of it.
+UNCOMMITTED_BYTES_MAX = 64 * MIB
+UNCOMMITTED_BATCHES_MAX = 16_384
+
+# One group commit: one writev and one fdatasync.
+GROUP_BYTES_MAX = 8 * MIB
+GROUP_BATCHES_MAX = 512
+
+# A connection stops reading while the requests it brought hold more than this, and a writer waits above the other.
+CONNECTION_REQUEST_BYTES_MAX = 32 * MIB
+CONNECTION_WRITE_BYTES_MAX = 4 * MIB
+
+# One segment file; also what a closed segment's index covers.
+SEGMENT_BYTES = 64 * MIB
+# The index remembers a batch at least every so many bytes: a read scans at most this far for its batch.
+INDEX_STRIDE_BYTES = 4 * KIB
+
+# One fetch of a subscriber.
+FETCH_BYTES_DEFAULT = 1 * MIB
+FETCH_BYTES_MAX = 4 * MIB
+FETCH_WAIT_S_MAX = 30.0
+FETCHES_WAITING_MAX = 10_000
+# What one subscription holds of all its streams together: with many streams its fetches become smaller.
+SUBSCRIPTION_BYTES_MAX = 64 * MIB
+FETCH_BYTES_MIN = 64 * KIB
+
+STREAMS_PER_NODE_MAX = 1_000
+REPLICAS_MAX = 16
