@@ -1,0 +1,1 @@
+"""Layer 2: messages and transport. Knows no service and no storage."""

@@ -1,0 +1,387 @@
+"""Every request, reply and one-way message, grouped by service, and its number on the wire.
+
+A message is small and is encoded by msgspec as a MessagePack array: fields may only be added at the end, with a
+default, and a number is never used again. Bulk bytes (batches) travel behind it as the payload, untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from varlog.model.cluster import ClusterView, LogStream, NodeStatus, Ordering, ReplicaState, Topic
+from varlog.model.commit import CommitRow, Report, TopicMark
+from varlog.model.epoch import Epoch
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of all messages."""
+
+
+class Done(Message, frozen=True):
+    """The answer when there is nothing to say but yes."""
+
+
+class Failure(Message, frozen=True):
+    """The answer when it failed: an error of the tree, by its name and facts (see status.py)."""
+
+    name: str
+    facts: tuple[Any, ...]
+
+
+# --- Log service: clients -> storage node -------------------------------------------------------------------
+
+
+class Append(Message, frozen=True):
+    """Payload: one packed batch. To the primary of `log_stream`."""
+
+    log_stream: LogStreamID
+
+
+class Appended(Message, frozen=True):
+    """Ordered: the batch's first entry is at `glsn` and `llsn`, the others follow without a gap."""
+
+    glsn: GLSN
+    llsn: LLSN
+
+
+class ReadAt(Message, frozen=True):
+    """One position of a topic, asked of a node for those of the topic's streams that it holds. With `wait_s` the
+    answer waits until the position is ordered here. Or, with `log_stream` and `llsn` instead of `glsn`, one position
+    of a stream."""
+
+    topic: TopicID
+    glsn: GLSN = GLSN(0)
+    log_stream: LogStreamID = LogStreamID(0)
+    llsn: LLSN = LLSN(0)
+    wait_s: float = 0.0
+
+
+class FoundAt(Message, frozen=True):
+    """Payload: a batch with the one entry. `found` is false where the position is ordered in a stream not held here."""
+
+    found: bool
+    log_stream: LogStreamID = LogStreamID(0)
+    glsn: GLSN = GLSN(0)
+
+
+class Fetch(Message, frozen=True):
+    """Whole batches of a stream from `llsn` on, or (llsn 0) from the stream's first entry at or after `glsn` on; at
+    least one batch if there is any. Waits up to `wait_s` for the first. Asked again and again, it is a subscription:
+    the client pulls, so a slow one holds no memory here."""
+
+    log_stream: LogStreamID
+    llsn: LLSN
+    glsn: GLSN = GLSN(0)
+    bytes_max: int = 0
+    wait_s: float = 0.0
+
+
+class Fetched(Message, frozen=True):
+    """Payload: placed batches back to back. Those entries with an LLSN in `rows` are ordered as the rows say; the first
+    batch may begin before the LLSN asked for (a batch is never cut). No payload: nothing from `next_llsn` on yet.
+
+    `rows` are (llsn_begin, glsn_begin, count), in order, back to back in LLSN, starting at the LLSN asked for;
+    `next_llsn` is where to go on.
+    `high_watermark` is the topic's newest position known here: every entry of this stream up to it is ordered below
+    `committed_end`. `low_watermark`: the newest trimmed position of the topic, as known here.
+    """
+
+    rows: tuple[tuple[LLSN, GLSN, int], ...]
+    next_llsn: LLSN
+    committed_end: LLSN
+    high_watermark: GLSN
+    low_watermark: GLSN
+
+
+# --- Replica service: primary -> backup ---------------------------------------------------------------------
+
+
+class ReplicaOpen(Message, frozen=True):
+    """First on a primary's connection to a backup: from now on Replicate follows for this stream and epoch."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    next_llsn: LLSN
+
+
+class Replicate(Message, frozen=True):
+    """One way. Payload: placed batches back to back. The backup answers by its report to the repository alone."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+
+
+# --- Commit service: metadata repository -> storage node, one session a node --------------------------------
+
+
+class OpenSession(Message, frozen=True):
+    """First on the repository's connection to a node. An older term than one seen before is refused (law 7)."""
+
+    term: int
+
+
+class ReplicaPoint(Message, frozen=True):
+    """Where one replica stands when a session opens."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    state: ReplicaState
+    committed_end: LLSN
+    durable_end: LLSN
+    rows_synced_end: LLSN
+
+
+class SessionOpened(Message, frozen=True):
+    """The node's replicas. The repository answers with the rows each lacks."""
+
+    node: NodeID
+    replicas: tuple[ReplicaPoint, ...]
+
+
+class Reports(Message, frozen=True):
+    """One way, node -> repository: newest report of each replica that has something new to say."""
+
+    reports: tuple[Report, ...]
+    marks_applied: int = 0
+
+
+class Commits(Message, frozen=True):
+    """One way, repository -> node: rows of the node's own streams, in version order, and the marks of their topics.
+
+    `serial` counts the Commits of one session; the node says in Reports.marks_applied which one it has applied
+    (trims wait for it).
+    """
+
+    serial: int
+    version: int
+    marks: tuple[TopicMark, ...]
+    rows: tuple[tuple[LogStreamID, tuple[CommitRow, ...]], ...]
+
+
+# --- Node administration: manager -> storage node -----------------------------------------------------------
+
+
+class GetNodeStatus(Message, frozen=True):
+    """Who are you, and how are your replicas."""
+
+
+class NodeStatusIs(Message, frozen=True):
+    status: NodeStatus
+
+
+class AddLogStream(Message, frozen=True):
+    """Make a replica, on `volume` or on the emptiest one. It starts SEALING, in epoch 0."""
+
+    topic: TopicID
+    log_stream: LogStreamID
+    volume: str = ""
+
+
+class RemoveLogStream(Message, frozen=True):
+    """Delete a replica and its data."""
+
+    log_stream: LogStreamID
+
+
+class SealReplica(Message, frozen=True):
+    """R-SEAL-4: nothing at or above `committed_end` is in the log; everything below is."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    committed_end: LLSN
+
+
+class ReplicaStateIs(Message, frozen=True):
+    state: ReplicaState
+    committed_end: LLSN
+
+
+class ReplicaAddress(Message, frozen=True):
+    node: NodeID
+    address: str
+
+
+class UnsealReplica(Message, frozen=True):
+    """R-UNSEAL-1. The first of `replicas` is the primary."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    replicas: tuple[ReplicaAddress, ...]
+
+
+# --- Metadata repository: clients and manager -> repository -------------------------------------------------
+
+
+class GetView(Message, frozen=True):
+    """The whole view; with `newer_than` it waits up to `wait_s` for a newer revision than that."""
+
+    newer_than: int = 0
+    wait_s: float = 0.0
+
+
+class ViewIs(Message, frozen=True):
+    view: ClusterView
+
+
+class GetTail(Message, frozen=True):
+    topic: TopicID
+
+
+class TailIs(Message, frozen=True):
+    """Newest ordered position and newest trimmed one."""
+
+    high_watermark: GLSN
+    trimmed: GLSN
+
+
+class TrimTopic(Message, frozen=True):
+    """Delete everything at or below `glsn`. Answered once it is durable here and applied by every node in session."""
+
+    topic: TopicID
+    glsn: GLSN
+
+
+class RegisterNode(Message, frozen=True):
+    node: NodeID
+    address: str
+    volumes: tuple[str, ...]
+
+
+class UnregisterNode(Message, frozen=True):
+    node: NodeID
+
+
+class RegisterTopic(Message, frozen=True):
+    """Answered by TopicIs; a topic of that name that is there already is returned if it has the same ordering."""
+
+    name: str
+    ordering: Ordering = Ordering.COMMITTED
+
+
+class TopicIs(Message, frozen=True):
+    topic: Topic
+
+
+class UnregisterTopic(Message, frozen=True):
+    """The topic and its streams leave the view; the replicas' data stays until it is removed (R-REG-5)."""
+
+    topic: TopicID
+
+
+class NewLogStreamID(Message, frozen=True):
+    """A log stream id that was never given before, even if nothing comes of it."""
+
+
+class LogStreamIDIs(Message, frozen=True):
+    log_stream: LogStreamID
+
+
+class RegisterLogStream(Message, frozen=True):
+    """A new stream starts sealed, empty, in epoch 1: the manager unseals it like any other."""
+
+    topic: TopicID
+    log_stream: LogStreamID
+    replicas: tuple[NodeID, ...]
+
+
+class SealStream(Message, frozen=True):
+    """R-SEAL-3: what was reported before is ordered, what is reported later is not. Answered by StreamIs."""
+
+    log_stream: LogStreamID
+
+
+class UnsealStream(Message, frozen=True):
+    """The replicas run again in `epoch`; the repository orders again."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+
+
+class StreamIs(Message, frozen=True):
+    stream: LogStream
+
+
+class SetManager(Message, frozen=True):
+    """Where operators and clients find the manager."""
+
+    address: str
+    auto_create_topics: bool = False
+
+
+# --- Manager: operators and clients -> manager --------------------------------------------------------------
+
+
+class AddNode(Message, frozen=True):
+    """Ask the node at `address` who it is, and register it."""
+
+    address: str
+
+
+class RemoveNode(Message, frozen=True):
+    node: NodeID
+
+
+class CreateTopic(Message, frozen=True):
+    """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default)."""
+
+    name: str
+    streams: int = 0
+    replicas: int = 0
+    ordering: Ordering = Ordering.COMMITTED
+
+
+class DeleteTopic(Message, frozen=True):
+    name: str
+
+
+class AddStream(Message, frozen=True):
+    """One more log stream for a topic."""
+
+    topic: str
+    replicas: int = 0
+
+
+class OperateSeal(Message, frozen=True):
+    """Seal a stream by hand, and keep it sealed until it is unsealed by hand."""
+
+    log_stream: LogStreamID
+
+
+class OperateUnseal(Message, frozen=True):
+    log_stream: LogStreamID
+
+
+class GetClusterStatus(Message, frozen=True):
+    """The view, and what each node said last."""
+
+
+class NodeHealth(Message, frozen=True):
+    node: NodeID
+    alive: bool
+    status: NodeStatus | None
+
+
+class ClusterStatusIs(Message, frozen=True):
+    view: ClusterView
+    nodes: tuple[NodeHealth, ...]
+    tails: tuple[TopicMark, ...]
+
+
+# The number of each message on the wire. Only add; a number once given is never given again.
+NUMBERS: dict[int, type[Message]] = {
+    1: Done, 2: Failure,
+    10: Append, 11: Appended, 12: ReadAt, 13: FoundAt, 14: Fetch, 15: Fetched,
+    20: ReplicaOpen, 21: Replicate,
+    30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits,
+    40: GetNodeStatus, 41: NodeStatusIs, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateIs,
+    46: UnsealReplica,
+    60: GetView, 61: ViewIs, 62: GetTail, 63: TailIs, 64: TrimTopic, 65: RegisterNode, 66: UnregisterNode,
+    67: RegisterTopic, 68: TopicIs, 69: UnregisterTopic, 70: NewLogStreamID, 71: LogStreamIDIs, 72: RegisterLogStream,
+    73: SealStream, 74: UnsealStream, 75: StreamIs, 76: SetManager,
+    90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: OperateSeal, 96: OperateUnseal,
+    97: GetClusterStatus, 98: ClusterStatusIs,
+}  # fmt: skip

@@ -1,0 +1,37 @@
+"""A frame of every message is pinned: what a released version sends is understood, and sent the same, for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.golden.rpc_frames import CLUSTER, PAYLOAD, REQUEST_ID, frame_of, pinned
+from tests.rpc.samples import MESSAGES
+from varlog.model.batch import Buffer
+from varlog.rpc.codec import decode
+from varlog.rpc.framing import REQUEST, FrameReader
+from varlog.rpc.messages import NUMBERS, Message
+
+BY_NAME = {type(message).__name__: message for message in MESSAGES}
+
+
+def test_every_message_is_pinned() -> None:
+    """If one is missing: `.venv/bin/python -m tests.golden.rpc_frames` adds it."""
+    assert list(pinned()) == [kind.__name__ for kind in NUMBERS.values()]
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_message_is_sent_as_it_always_was(name: str) -> None:
+    assert frame_of(BY_NAME[name]).hex() == pinned()[name]
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+def test_a_pinned_frame_is_understood(name: str) -> None:
+    taken: list[tuple[int, int, int, Message, bytes]] = []
+
+    def take(kind: int, number: int, request: int, cluster: int, meta: Buffer, payload: bytearray) -> None:
+        taken.append((kind, request, cluster, decode(number, meta), bytes(payload)))
+
+    frame = bytes.fromhex(pinned()[name])
+    reader = FrameReader(memoryview(bytearray(frame)), take)
+    reader.received(len(frame))
+    assert taken == [(REQUEST, REQUEST_ID, CLUSTER, BY_NAME[name], PAYLOAD)]

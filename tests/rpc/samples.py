@@ -1,0 +1,135 @@
+"""One sample of every message and of every error, with every field told apart."""
+
+from __future__ import annotations
+
+import inspect
+
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    NodeStatus,
+    Ordering,
+    ReplicaState,
+    ReplicaStatus,
+    StorageNode,
+    StreamState,
+    Topic,
+)
+from varlog.model.commit import CommitRow, Report, TopicMark
+from varlog.model.epoch import Epoch
+from varlog.model.errors import VarlogError
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc import messages as m
+from varlog.rpc.messages import Message
+from varlog.rpc.status import ERRORS
+
+TOPIC = Topic(TopicID(3), "orders", Ordering.SEQUENCED, GLSN(9))
+STREAM = LogStream(
+    LogStreamID(5), TopicID(3), (NodeID(1), NodeID(2)), StreamState.RUNNING, Epoch(4), LLSN(70)
+)
+VIEW = ClusterView(
+    ClusterID(6),
+    41,
+    (StorageNode(NodeID(1), "127.0.0.1:7110", ("/data/a",)),),
+    (TOPIC,),
+    (STREAM,),
+    "h:7101",
+    True,
+)
+STATUS = NodeStatus(
+    ClusterID(6),
+    NodeID(1),
+    "127.0.0.1:7110",
+    ("/data/a",),
+    (
+        ReplicaStatus(
+            LogStreamID(5),
+            TopicID(3),
+            ReplicaState.FROZEN,
+            Epoch(4),
+            LLSN(70),
+            LLSN(72),
+            GLSN(9),
+            GLSN(140),
+            "/data/a/x",
+            4096,
+            True,
+            "a disk error",
+        ),
+    ),
+    1_700_000_000_000_000,
+)
+ROW = CommitRow(12, GLSN(140), GLSN(130), GLSN(131), LLSN(61), 10, Epoch(4))
+MARK = TopicMark(TopicID(3), GLSN(140), GLSN(9))
+
+MESSAGES: list[Message] = [
+    m.Done(),
+    m.Failure("EntryTooLarge", (9, 8)),
+    m.Append(LogStreamID(5)),
+    m.Appended(GLSN(131), LLSN(61)),
+    m.ReadAt(TopicID(3), GLSN(131), LogStreamID(5), LLSN(61), 1.5),
+    m.FoundAt(True, LogStreamID(5), GLSN(131)),
+    m.Fetch(LogStreamID(5), LLSN(61), GLSN(131), 1 << 20, 2.5),
+    m.Fetched(((LLSN(61), GLSN(131), 10),), LLSN(71), LLSN(71), GLSN(140), GLSN(9)),
+    m.ReplicaOpen(LogStreamID(5), Epoch(4), LLSN(61)),
+    m.Replicate(LogStreamID(5), Epoch(4)),
+    m.OpenSession(7),
+    m.SessionOpened(
+        NodeID(1),
+        (m.ReplicaPoint(LogStreamID(5), Epoch(4), ReplicaState.SEALING, LLSN(61), LLSN(72), LLSN(51)),),
+    ),
+    m.Reports((Report(LogStreamID(5), Epoch(4), LLSN(72), LLSN(51)),), 8),
+    m.Commits(8, 12, (MARK,), ((LogStreamID(5), (ROW,)),)),
+    m.GetNodeStatus(),
+    m.NodeStatusIs(STATUS),
+    m.AddLogStream(TopicID(3), LogStreamID(5), "/data/a"),
+    m.RemoveLogStream(LogStreamID(5)),
+    m.SealReplica(LogStreamID(5), Epoch(4), LLSN(70)),
+    m.ReplicaStateIs(ReplicaState.SEALED, LLSN(70)),
+    m.UnsealReplica(LogStreamID(5), Epoch(4), (m.ReplicaAddress(NodeID(1), "127.0.0.1:7110"),)),
+    m.GetView(41, 2.5),
+    m.ViewIs(VIEW),
+    m.GetTail(TopicID(3)),
+    m.TailIs(GLSN(140), GLSN(9)),
+    m.TrimTopic(TopicID(3), GLSN(9)),
+    m.RegisterNode(NodeID(1), "127.0.0.1:7110", ("/data/a",)),
+    m.UnregisterNode(NodeID(1)),
+    m.RegisterTopic("orders", Ordering.SEQUENCED),
+    m.TopicIs(TOPIC),
+    m.UnregisterTopic(TopicID(3)),
+    m.NewLogStreamID(),
+    m.LogStreamIDIs(LogStreamID(5)),
+    m.RegisterLogStream(TopicID(3), LogStreamID(5), (NodeID(1), NodeID(2))),
+    m.SealStream(LogStreamID(5)),
+    m.UnsealStream(LogStreamID(5), Epoch(4)),
+    m.StreamIs(STREAM),
+    m.SetManager("127.0.0.1:7101", True),
+    m.AddNode("127.0.0.1:7110"),
+    m.RemoveNode(NodeID(1)),
+    m.CreateTopic("orders", 2, 3, Ordering.SEQUENCED),
+    m.DeleteTopic("orders"),
+    m.AddStream("orders", 3),
+    m.OperateSeal(LogStreamID(5)),
+    m.OperateUnseal(LogStreamID(5)),
+    m.GetClusterStatus(),
+    m.ClusterStatusIs(
+        VIEW, (m.NodeHealth(NodeID(1), True, STATUS), m.NodeHealth(NodeID(2), False, None)), (MARK,)
+    ),
+]
+
+
+def error_sample(kind: type[VarlogError]) -> VarlogError:
+    """An error of that class, its facts made up from the constructor's types."""
+    facts: list[object] = []
+    for parameter in inspect.signature(kind).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            facts += ["anything", 7]
+        elif parameter.annotation == "str":
+            facts.append(f"the {parameter.name}")
+        else:
+            facts.append(11 * (len(facts) + 1))
+    return kind(*facts)
+
+
+ERROR_SAMPLES: list[VarlogError] = [error_sample(kind) for kind in ERRORS.values()]
