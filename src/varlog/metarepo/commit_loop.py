@@ -1,0 +1,194 @@
+"""[A8] CommitLoop: the one task that changes anything: membership operations and a cut -> one durable commit -> everyone told.
+
+Nothing is applied, answered or pushed before the store's commit returned (law 3: an order that could still be lost was never
+given). One commit at a time; what comes meanwhile gathers for the next: batching without a tick, and silence when idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from varlog.metarepo import records
+from varlog.metarepo.commit_rules import Cut
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.reports import ReportTable
+from varlog.metarepo.state import RepositoryState
+from varlog.metarepo.store.base import Change, MetadataStore
+from varlog.model.cluster import ClusterView
+from varlog.model.errors import Unavailable, VarlogError
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import Message
+
+# After so many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
+CUTS_PER_BASE: Final = 512
+# One commit takes at most so many operations, and so many may wait for theirs.
+OPERATIONS_PER_COMMIT_MAX: Final = 256
+OPERATIONS_WAITING_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The order as it will be once the commit under way is durable: what membership rules may ask."""
+
+    committed_end: Callable[[LogStreamID], LLSN]
+    high_watermark: Callable[[TopicID], GLSN]
+
+
+Done = Callable[[Message | BaseException], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One change of the members: `decide` raises its refusal; `done` gets the answer, or the error, once it is durable."""
+
+    decide: Callable[[Members, Facts], tuple[Members, Message]]
+    done: Done
+    seals: LogStreamID | None = None
+
+
+_Answer = tuple[Done, Message | BaseException]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    changes: list[Change]
+    base: records.BaseRecord | None
+    cut: Cut | None
+    members: Members
+    answers: list[_Answer]
+
+
+class CommitLoop:
+    """Owner of all changes. `on_applied(cut, view before)` pushes them; it is called after each commit, before the answers."""
+
+    def __init__(
+        self,
+        state: RepositoryState,
+        reports: ReportTable,
+        store: MetadataStore,
+        on_applied: Callable[[Cut | None, ClusterView], None],
+    ) -> None:
+        self._state = state
+        self._reports = reports
+        self._store = store
+        self._on_applied = on_applied
+        self._operations: deque[Operation] = deque()
+        self._work = asyncio.Event()
+        self._failed: BaseException | None = None
+
+    def submit(self, operation: Operation) -> None:
+        """Have `operation` decided and made durable, after all earlier ones."""
+        if self._failed is not None:
+            raise Unavailable(f"the metadata repository has stopped: {self._failed}")
+        if len(self._operations) >= OPERATIONS_WAITING_MAX:
+            raise Unavailable("the metadata repository has too many changes waiting: try again later")
+        self._operations.append(operation)
+        self._work.set()
+
+    def wake(self) -> None:
+        """Reports came in: see whether something may be ordered."""
+        self._work.set()
+
+    async def run(self) -> None:
+        """Until cancelled, or until the store or a law fails: then the state is not known any more, and nothing goes on."""
+        plan: _Plan | None = None
+        try:
+            while True:
+                await self._work.wait()
+                self._work.clear()
+                while (plan := self._plan()) is not None:
+                    if plan.changes:
+                        await self._store.commit(plan.changes)
+                    self._apply(plan)
+        except Exception as error:
+            self._fail(error, plan.answers if plan is not None else [])
+            raise
+
+    def _plan(self) -> _Plan | None:
+        """What the next commit holds. Changes nothing but what waits."""
+        state = self._state
+        cut = state.next_cut(self._reports) if self._reports.changed else None
+        if cut is None and not self._operations:
+            return None
+        members, answers = self._decide(cut)
+        changes = records.changes_between(state.members, members)
+        base = None
+        if cut is not None:
+            if state.order.cuts_after_base >= CUTS_PER_BASE:
+                base = state.base(self._reports)
+                changes += records.put_base(base)
+            changes.append(records.put_cut(cut))
+        return _Plan(changes, base, cut, members, answers)
+
+    def _decide(self, cut: Cut | None) -> tuple[Members, list[_Answer]]:
+        """The members after as many of the waiting operations as one commit may hold. The cut comes first: a seal ends at it."""
+        members = self._state.members
+        answers: list[_Answer] = []
+        facts = _facts_after(self._state, cut)
+        while self._operations and len(answers) < OPERATIONS_PER_COMMIT_MAX:
+            operation = self._operations[0]
+            if operation.seals is not None and self._was_unsealed(operation.seals, members):
+                break  # what was reported since the unseal is ordered first (R-SEAL-3): that takes a commit of its own
+            self._operations.popleft()
+            answer: Message | BaseException
+            try:
+                members, answer = operation.decide(members, facts)
+            except VarlogError as refusal:
+                answer = refusal
+            answers.append((operation.done, answer))
+        return members, answers
+
+    def _was_unsealed(self, log_stream: LogStreamID, members: Members) -> bool:
+        before, after = self._state.streams.get(log_stream), members.view.stream(log_stream)
+        return before is not None and after is not None and before.state is not after.state
+
+    def _apply(self, plan: _Plan) -> None:
+        """It is durable: now it is so, and everyone may know."""
+        state = self._state
+        before = state.view
+        if plan.base is not None:
+            state.order.rebase(plan.base)
+        if plan.cut is not None:
+            state.order.apply(plan.cut)
+        if plan.members is not state.members:
+            state.adopt(plan.members)
+            self._after_members_changed(before)
+        if plan.cut is not None or state.view is not before:
+            self._on_applied(plan.cut, before)
+        for done, answer in plan.answers:
+            done(answer)
+
+    def _after_members_changed(self, before: ClusterView) -> None:
+        known = {stream.log_stream: stream for stream in before.streams}
+        self._reports.keep_only(self._state.streams)
+        for log_stream, stream in self._state.streams.items():
+            if known.get(log_stream) != stream:
+                self._reports.touch(log_stream)  # it may run now, and its reports wait
+
+    def _fail(self, error: BaseException, undecided: list[_Answer]) -> None:
+        self._failed = error
+        waiting, self._operations = self._operations, deque()
+        for done, _ in undecided:
+            done(Unavailable(f"the metadata repository failed, and this may or may not be done: {error}"))
+        for operation in waiting:
+            operation.done(Unavailable(f"the metadata repository has stopped: {error}"))
+
+
+def _facts_after(state: RepositoryState, cut: Cut | None) -> Facts:
+    if cut is None:
+        return Facts(state.order.committed_end, state.order.high_watermark)
+    high_watermarks = {part.topic: part.high_watermark for part in cut.topics}
+    ends = {log_stream: row.llsn_end for part in cut.topics for log_stream, row in part.rows}
+
+    def committed_end(log_stream: LogStreamID) -> LLSN:
+        return ends.get(log_stream) or state.order.committed_end(log_stream)
+
+    def high_watermark(topic: TopicID) -> GLSN:
+        return high_watermarks.get(topic) or state.order.high_watermark(topic)
+
+    return Facts(committed_end, high_watermark)

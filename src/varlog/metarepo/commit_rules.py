@@ -1,0 +1,127 @@
+"""[A8] PURE. The ordering law: reports of what is durable -> the next Cut, which gives out GLSNs.
+
+Law 2: only what every replica of a running stream holds, in the stream's epoch, is ordered. Law 3: a position is given once.
+Law 4: GLSNs of a topic and LLSNs of a stream are consecutive, from cut to cut and within one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from varlog.model.cluster import LogStream, StreamState
+from varlog.model.commit import CommitRow, Report
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.invariant import invariant
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A stream that may have something to order: how far it is ordered, and the newest report of each replica."""
+
+    stream: LogStream
+    committed_end: LLSN
+    reports: Mapping[NodeID, Report]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCut:
+    """What one cut orders in one topic: one row a stream, back to back in GLSN, in the order of the streams' ids."""
+
+    topic: TopicID
+    rows: tuple[tuple[LogStreamID, CommitRow], ...]
+
+    @property
+    def high_watermark(self) -> GLSN:
+        """The topic's newest position after this cut."""
+        return self.rows[0][1].high_watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One step of the order, over all topics that moved."""
+
+    version: int
+    topics: tuple[TopicCut, ...]
+
+
+def orderable_end(candidate: Candidate) -> LLSN:
+    """One past the last LLSN that may be ordered now (law 2); `committed_end` if nothing may."""
+    stream, committed_end = candidate.stream, candidate.committed_end
+    if stream.state is not StreamState.RUNNING:
+        return committed_end
+    end: LLSN | None = None
+    for node in stream.replicas:
+        report = candidate.reports.get(node)
+        # A report of another epoch speaks of entries that a seal may have cut (laws 6, 7).
+        if report is None or report.epoch != stream.epoch:
+            return committed_end
+        if end is None or report.durable_end < end:
+            end = report.durable_end
+    # A peer's word is checked, not trusted: one that claims less than what is ordered takes nothing back (law 3).
+    return committed_end if end is None or end < committed_end else end
+
+
+def next_cut(
+    version: int, candidates: Iterable[Candidate], high_watermarks: Mapping[TopicID, GLSN]
+) -> Cut | None:
+    """The cut after `version`, or None if nothing may be ordered. Work per stream that moved, never per entry."""
+    grown: dict[TopicID, list[tuple[LogStreamID, Candidate, int]]] = {}
+    for candidate in candidates:
+        count = orderable_end(candidate) - candidate.committed_end
+        if count > 0:
+            stream = candidate.stream
+            grown.setdefault(stream.topic, []).append((stream.log_stream, candidate, count))
+    if not grown:
+        return None
+    return Cut(
+        version + 1,
+        tuple(
+            _topic_cut(version + 1, topic, grown[topic], high_watermarks.get(topic, NO_GLSN))
+            for topic in sorted(grown)
+        ),
+    )
+
+
+def _topic_cut(
+    version: int, topic: TopicID, grown: list[tuple[LogStreamID, Candidate, int]], before: GLSN
+) -> TopicCut:
+    grown.sort(key=lambda item: item[0])
+    after = GLSN(before + sum(count for _, _, count in grown))
+    glsn = GLSN(before + 1)
+    rows: list[tuple[LogStreamID, CommitRow]] = []
+    for log_stream, candidate, count in grown:
+        epoch = candidate.stream.epoch
+        rows.append(
+            (log_stream, CommitRow(version, after, before, glsn, candidate.committed_end, count, epoch))
+        )
+        glsn = GLSN(glsn + count)
+    return TopicCut(topic, tuple(rows))
+
+
+def check_cut(
+    cut: Cut,
+    version: int,
+    committed_ends: Mapping[LogStreamID, LLSN],
+    high_watermarks: Mapping[TopicID, GLSN],
+) -> None:
+    """Break loudly unless `cut` goes on exactly where everything before it ended (laws 3, 4)."""
+    invariant(cut.version == version + 1, "cuts follow each other by one", cut=cut.version, newest=version)
+    for topic_cut in cut.topics:
+        before = high_watermarks.get(topic_cut.topic, NO_GLSN)
+        glsn = GLSN(before + 1)
+        newest_stream = 0
+        for log_stream, row in topic_cut.rows:
+            end = committed_ends.get(log_stream, FIRST_LLSN)
+            invariant(row.version == cut.version, "a row belongs to its cut", row=row, cut=cut.version)
+            invariant(log_stream > newest_stream, "one row a stream, in order", stream=log_stream, row=row)
+            invariant(row.llsn_begin == end, "law 4: a row begins where its stream ended", row=row, end=end)
+            invariant(row.glsn_begin == glsn, "law 4: rows of a topic lie back to back", row=row, glsn=glsn)
+            invariant(
+                row.previous_high_watermark == before, "law 3: the order only grows", row=row, before=before
+            )
+            newest_stream = log_stream
+            glsn = row.glsn_end
+        after = topic_cut.high_watermark
+        invariant(glsn == after + 1, "law 4: a topic grows by what was ordered", after=after, reached=glsn)

@@ -1,0 +1,116 @@
+"""[A8] Order: how far every stream is ordered, every topic's high watermark, and the rows that replicas may still lack.
+
+It changes by whole cuts, only after they are durable, and is rebuilt from the base and the cuts after it: always the same.
+Rows are forgotten only when the base is rewritten, so that memory and store hold exactly the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from varlog.metarepo.commit_rules import Cut, check_cut
+from varlog.metarepo.records import BaseRecord, StreamBase
+from varlog.model.cluster import ClusterView
+from varlog.model.commit import CommitRow
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+
+
+class Order:
+    """The order of everything, as far as it is durable."""
+
+    def __init__(self, base: BaseRecord, cuts: Iterable[Cut] = ()) -> None:
+        self.base_version = base.version
+        self.version = base.version
+        self.high_watermarks: dict[TopicID, GLSN] = dict(base.high_watermarks)
+        self.committed_ends: dict[LogStreamID, LLSN] = {}
+        self._rows: dict[LogStreamID, list[CommitRow]] = {}
+        for stream in base.streams:
+            self.committed_ends[stream.log_stream] = stream.committed_end
+            self._rows[stream.log_stream] = list(stream.rows)
+        for cut in cuts:
+            self.apply(cut)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Order) and self._facts() == other._facts()
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __repr__(self) -> str:
+        return f"Order{self._facts()}"
+
+    def _facts(self) -> tuple[object, ...]:
+        rows = {log_stream: rows for log_stream, rows in self._rows.items() if rows}
+        return self.base_version, self.version, self.high_watermarks, self.committed_ends, rows
+
+    @property
+    def cuts_after_base(self) -> int:
+        return self.version - self.base_version
+
+    def committed_end(self, log_stream: LogStreamID) -> LLSN:
+        return self.committed_ends.get(log_stream, FIRST_LLSN)
+
+    def high_watermark(self, topic: TopicID) -> GLSN:
+        return self.high_watermarks.get(topic, NO_GLSN)
+
+    def apply(self, cut: Cut) -> None:
+        """Take a durable cut in (laws 3, 4)."""
+        check_cut(cut, self.version, self.committed_ends, self.high_watermarks)
+        self.version = cut.version
+        for topic_cut in cut.topics:
+            self.high_watermarks[topic_cut.topic] = topic_cut.high_watermark
+            for log_stream, row in topic_cut.rows:
+                self.committed_ends[log_stream] = row.llsn_end
+                self._rows.setdefault(log_stream, []).append(row)
+
+    def keep_only(self, view: ClusterView) -> None:
+        """Forget what left the view, and know what came."""
+        topics = {found.topic: self.high_watermark(found.topic) for found in view.topics}
+        ends = {found.log_stream: self.committed_end(found.log_stream) for found in view.streams}
+        self._rows = {log_stream: rows for log_stream, rows in self._rows.items() if log_stream in ends}
+        self.high_watermarks, self.committed_ends = topics, ends
+
+    def kept_rows(self, log_stream: LogStreamID) -> list[CommitRow]:
+        """Every row of the stream that is still here, oldest first."""
+        return self._rows.get(log_stream, [])
+
+    def rows_from(self, log_stream: LogStreamID, begin: LLSN) -> list[CommitRow] | None:
+        """The rows that order `begin` and everything after it, the first one cut there; None if some of them were forgotten."""
+        if begin >= self.committed_end(log_stream):
+            return []
+        kept = self._rows.get(log_stream, [])
+        first = len(kept)
+        while first > 0 and kept[first - 1].llsn_end > begin:  # from the newest back: nearly always one step
+            first -= 1
+        found = kept[first:]
+        if not found or found[0].llsn_begin > begin:
+            return None
+        if found[0].llsn_begin < begin:
+            found[0] = found[0].rest(begin - found[0].llsn_begin)
+        return found
+
+    def base(self, synced_end: Callable[[LogStreamID], LLSN]) -> BaseRecord:
+        """This order in one record, without the rows that every replica has synced. A stream with a replica that is away keeps
+        its own rows and nobody else's."""
+        streams = []
+        for log_stream, end in self.committed_ends.items():
+            synced = synced_end(log_stream)
+            rows = tuple(row for row in self._rows.get(log_stream, ()) if row.llsn_end > synced)
+            streams.append(StreamBase(log_stream, end, rows))
+        return BaseRecord(self.version, tuple(self.high_watermarks.items()), tuple(streams))
+
+    def rebase(self, base: BaseRecord) -> None:
+        """The base is durable: forget what it leaves out."""
+        self.base_version = base.version
+        self._rows = {stream.log_stream: list(stream.rows) for stream in base.streams if stream.rows}
+
+
+def merged(rows: Iterable[CommitRow]) -> list[CommitRow]:
+    """The same order in fewer rows: those that go on exactly where the one before ended become one."""
+    found: list[CommitRow] = []
+    for row in rows:
+        if found and row.follows(found[-1]):
+            found[-1] = found[-1].merged(row)
+        else:
+            found.append(row)
+    return found

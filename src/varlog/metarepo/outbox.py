@@ -1,0 +1,131 @@
+"""[A8] Outbox: what one node in session still has to be told: rows of its streams from where it stands, marks of its topics.
+
+It remembers positions, not messages: a node that reads slowly costs no memory, and gets everything it missed in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from varlog.metarepo.order import merged
+from varlog.metarepo.state import RepositoryState
+from varlog.model.cluster import LogStream
+from varlog.model.commit import CommitRow, TopicMark
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
+from varlog.rpc.messages import Commits
+from varlog.runtime.logs import get_logger, told
+
+# One message stays well below the limit of a frame's message part: a row takes 70 bytes at most.
+ROWS_PER_MESSAGE_MAX: Final = 8_192
+
+_log = get_logger("metarepo")
+
+
+class Outbox:
+    """What one node lacks, in one session."""
+
+    def __init__(self, state: RepositoryState, node_name: str) -> None:
+        self._state = state
+        self._node_name = node_name
+        self._serial = 0
+        # The next LLSN to send; None where the node lacks rows that are no longer here: only a sync can help it.
+        self._cursors: dict[LogStreamID, LLSN | None] = {}
+        self._streams: dict[LogStreamID, None] = {}
+        self._topics: dict[TopicID, None] = {}
+        self._first = True
+
+    def begin(self, log_stream: LogStreamID, committed_end: LLSN | None) -> None:
+        """The node stands at `committed_end` with its replica of this stream. None: it can be told nothing of it."""
+        self._cursors[log_stream] = committed_end
+        self._streams[log_stream] = None
+
+    def follow(self, streams: Iterable[LogStream]) -> None:
+        """These are the node's streams now. One it did not speak of is new since, or was lost there."""
+        current = {stream.log_stream: stream for stream in streams}
+        for log_stream in [found for found in self._cursors if found not in current]:
+            del self._cursors[log_stream]
+            self._streams.pop(log_stream, None)
+        for log_stream, stream in current.items():
+            if log_stream not in self._cursors:
+                fresh = self._state.order.committed_end(log_stream) == FIRST_LLSN
+                self._cursors[log_stream] = FIRST_LLSN if fresh else None
+                self._topics[stream.topic] = None
+                if not fresh:
+                    facts = {"node": self._node_name, "log_stream": log_stream}
+                    _log.error(told("a replica is missing on its node", **facts))
+
+    def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
+        """A replica that lacked rows says it has them now (from another replica): go on from there."""
+        lacks = log_stream in self._cursors and self._cursors[log_stream] is None
+        if lacks and self._state.order.rows_from(log_stream, rows_synced_end) is not None:
+            self.begin(log_stream, rows_synced_end)
+
+    def add_stream(self, log_stream: LogStreamID) -> None:
+        self._streams[log_stream] = None
+
+    def add_topic(self, topic: TopicID) -> None:
+        self._topics[topic] = None
+
+    @property
+    def empty(self) -> bool:
+        return not self._first and not self._streams and not self._topics
+
+    def next_message(self) -> Commits | None:
+        """Everything that the node lacks now, or the oldest part of it if it is too much for one message; None if nothing."""
+        if self.empty:
+            return None
+        lacking = self._lacking()
+        # In nearly every message each stream has one row: there is nothing to merge.
+        rows = [(log_stream, merged(found) if len(found) > 1 else found) for log_stream, found in lacking]
+        whole = sum(len(found) for _, found in rows) <= ROWS_PER_MESSAGE_MAX
+        if not whole:
+            rows = _oldest(lacking)
+        marks = tuple(self._mark(topic, whole) for topic in self._topics if topic in self._state.topics)
+        if whole:
+            self._streams.clear()
+            self._topics.clear()
+        for log_stream, found in rows:
+            self._cursors[log_stream] = found[-1].llsn_end
+        if not rows and not marks and not self._first:
+            return None
+        self._first = False
+        self._serial += 1
+        version = self._state.order.version if whole else max(found[-1].version for _, found in rows)
+        return Commits(self._serial, version, marks, tuple((stream, tuple(found)) for stream, found in rows))
+
+    def _lacking(self) -> list[tuple[LogStreamID, list[CommitRow]]]:
+        lacking = []
+        for log_stream in self._streams:
+            cursor = self._cursors.get(log_stream)
+            if cursor is None:
+                continue
+            found = self._state.order.rows_from(log_stream, cursor)
+            if found is None:
+                # Sending what comes after the gap would only make the node ask again, for ever.
+                self._cursors[log_stream] = None
+                _log.error(
+                    told(
+                        "a replica lacks commit rows that every replica had once: it needs a sync",
+                        node=self._node_name,
+                        log_stream=log_stream,
+                        committed_end=cursor,
+                    )
+                )
+            elif found:
+                lacking.append((log_stream, found))
+        return lacking
+
+    def _mark(self, topic: TopicID, whole: bool) -> TopicMark:
+        """A high watermark says that everything below it was sent; until that is so, only the trim is told."""
+        mark = self._state.mark(topic)
+        return mark if whole else TopicMark(topic, NO_GLSN, mark.trimmed)
+
+
+def _oldest(lacking: list[tuple[LogStreamID, list[CommitRow]]]) -> list[tuple[LogStreamID, list[CommitRow]]]:
+    """About ROWS_PER_MESSAGE_MAX of the oldest rows, whole versions only: rows are told in version order."""
+    versions = sorted(row.version for _, found in lacking for row in found)
+    newest = versions[ROWS_PER_MESSAGE_MAX - 1]
+    parts = ((log_stream, [row for row in found if row.version <= newest]) for log_stream, found in lacking)
+    return [(log_stream, part) for log_stream, part in parts if part]

@@ -1,0 +1,178 @@
+"""What the metadata store holds, key by key, and its bytes. Versioned: `cluster` says the format of everything beside it.
+
+    cluster               format version, cluster id, revision, ids given out, the manager's address
+    node/<id>             a storage node            \\
+    topic/<id>            a topic                    >  the view
+    stream/<id>           a log stream              /
+    base                  the order up to one cut: ends, high watermarks, and the rows that some replica may still lack
+    cut/<version>         one cut after the base, as it was pushed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from varlog.metarepo.commit_rules import Cut, TopicCut
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+from varlog.model.commit import CommitRow
+from varlog.model.ids import ClusterID, LogStreamID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+
+FORMAT_VERSION: Final = 1
+
+CLUSTER: Final = "cluster"
+BASE: Final = "base"
+NODE, TOPIC, STREAM, CUT = "node/", "topic/", "stream/", "cut/"
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    """What there is one of. A field may be added, with a default."""
+
+    format: int
+    cluster: ClusterID
+    revision: int
+    next_topic: TopicID
+    next_log_stream: LogStreamID
+    unused: tuple[LogStreamID, ...] = ()
+    manager_address: str = ""
+    auto_create_topics: bool = False
+
+
+class StreamBase(msgspec.Struct, frozen=True, array_like=True):
+    """How far one stream is ordered, and those of its rows that some replica has not synced."""
+
+    log_stream: LogStreamID
+    committed_end: LLSN
+    rows: tuple[CommitRow, ...]
+
+
+class BaseRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The order up to and including cut `version`."""
+
+    version: int
+    high_watermarks: tuple[tuple[TopicID, GLSN], ...]
+    streams: tuple[StreamBase, ...]
+
+
+class CutRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One cut."""
+
+    version: int
+    topics: tuple[tuple[TopicID, tuple[tuple[LogStreamID, CommitRow], ...]], ...]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_cluster = msgspec.msgpack.Decoder(ClusterRecord)
+_node = msgspec.msgpack.Decoder(StorageNode)
+_topic = msgspec.msgpack.Decoder(Topic)
+_stream = msgspec.msgpack.Decoder(LogStream)
+_base = msgspec.msgpack.Decoder(BaseRecord)
+_cut = msgspec.msgpack.Decoder(CutRecord)
+
+
+def cut_key(version: int) -> str:
+    """Keys sort as their versions do."""
+    return f"{CUT}{version:020d}"
+
+
+def put_cut(cut: Cut) -> Put:
+    record = CutRecord(cut.version, tuple((part.topic, part.rows) for part in cut.topics))
+    return Put(cut_key(cut.version), _encoder.encode(record))
+
+
+def put_base(base: BaseRecord) -> list[Change]:
+    """The new base, in place of the old one and of every cut that it covers."""
+    return [Put(BASE, _encoder.encode(base)), DeleteRange(CUT, cut_key(base.version + 1))]
+
+
+def base_of(items: dict[str, bytes]) -> BaseRecord:
+    return _base.decode(items[BASE]) if BASE in items else BaseRecord(0, (), ())
+
+
+def cuts_of(items: dict[str, bytes]) -> Iterator[Cut]:
+    """The cuts after the base, oldest first."""
+    for value in _values(items, CUT):
+        record = _cut.decode(value)
+        yield Cut(record.version, tuple(TopicCut(topic, rows) for topic, rows in record.topics))
+
+
+def members_of(items: dict[str, bytes]) -> Members:
+    record = _cluster.decode(items[CLUSTER])
+    view = ClusterView(
+        record.cluster,
+        record.revision,
+        tuple(map(_node.decode, _values(items, NODE))),
+        tuple(map(_topic.decode, _values(items, TOPIC))),
+        tuple(map(_stream.decode, _values(items, STREAM))),
+        record.manager_address,
+        record.auto_create_topics,
+    )
+    return Members(view, record.next_topic, record.next_log_stream, record.unused)
+
+
+def format_of(items: dict[str, bytes]) -> int:
+    """The format version alone: what must be known before anything else is decoded."""
+    fields = msgspec.msgpack.decode(items[CLUSTER])
+    return int(fields["format"])
+
+
+def put_cluster(members: Members) -> Put:
+    view = members.view
+    record = ClusterRecord(
+        FORMAT_VERSION,
+        view.cluster,
+        view.revision,
+        members.next_topic,
+        members.next_log_stream,
+        members.unused,
+        view.manager_address,
+        view.auto_create_topics,
+    )
+    return Put(CLUSTER, _encoder.encode(record))
+
+
+def changes_between(before: Members, after: Members) -> list[Change]:
+    """The changes of the store that make `after` out of `before`."""
+    if after is before or after == before:
+        return []
+    old, new = before.view, after.view
+    return [
+        put_cluster(after),
+        *_differing(
+            NODE, [(found.node, found) for found in old.nodes], [(found.node, found) for found in new.nodes]
+        ),
+        *_differing(
+            TOPIC,
+            [(found.topic, found) for found in old.topics],
+            [(found.topic, found) for found in new.topics],
+        ),
+        *_differing(
+            STREAM,
+            [(found.log_stream, found) for found in old.streams],
+            [(found.log_stream, found) for found in new.streams],
+        ),
+    ]
+
+
+T = TypeVar("T")
+
+
+def _differing(
+    prefix: str, before: Sequence[tuple[int, T]], after: Sequence[tuple[int, T]]
+) -> Iterator[Change]:
+    old, new = dict(before), dict(after)
+    for number, value in new.items():
+        if number not in old or (old[number] is not value and old[number] != value):
+            yield Put(f"{prefix}{number:010d}", _encoder.encode(value))
+    for number in old:
+        if number not in new:
+            yield Delete(f"{prefix}{number:010d}")
+
+
+def _values(items: dict[str, bytes], prefix: str) -> list[bytes]:
+    return [items[key] for key in sorted(items) if key.startswith(prefix)]

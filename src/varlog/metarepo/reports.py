@@ -1,0 +1,66 @@
+"""[A8] ReportTable: the newest report of every replica, and which streams have something new since the last cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from varlog.model.cluster import LogStream, ReplicaState
+from varlog.model.commit import Report
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.rpc.messages import ReplicaPoint
+
+_NOTHING: Mapping[NodeID, Report] = MappingProxyType({})
+
+
+class ReportTable:
+    """What the replicas said last. It outlives a session: what was durable once stays durable (law 1), in its epoch."""
+
+    def __init__(self) -> None:
+        self._reports: dict[LogStreamID, dict[NodeID, Report]] = {}
+        # A dict, not a set: a simulated run must look at them in the same order every time.
+        self.changed: dict[LogStreamID, None] = {}
+
+    def take(self, node: NodeID, report: Report) -> None:
+        """The newest word of one replica. A smaller claim than before is taken as well: it is the safer one."""
+        by_node = self._reports.get(report.log_stream)
+        if by_node is None:
+            by_node = self._reports[report.log_stream] = {}
+        by_node[node] = report
+        self.changed[report.log_stream] = None
+
+    def take_point(self, node: NodeID, point: ReplicaPoint) -> None:
+        """Where a replica stands as a session opens. Only a running one claims new entries for the order: the tail of any
+        other may be cut by the seal to come. What it reported before, in the same epoch, still counts."""
+        known = self._reports.get(point.log_stream, {}).get(node)
+        durable_end = point.durable_end
+        if point.state is not ReplicaState.RUNNING:
+            before = known.durable_end if known is not None and known.epoch == point.epoch else FIRST_LLSN
+            durable_end = min(before, point.durable_end)
+        self.take(node, Report(point.log_stream, point.epoch, durable_end, point.rows_synced_end))
+
+    def touch(self, log_stream: LogStreamID) -> None:
+        """Look at this stream again: its own state changed."""
+        self.changed[log_stream] = None
+
+    def of(self, log_stream: LogStreamID) -> Mapping[NodeID, Report]:
+        return self._reports.get(log_stream, _NOTHING)
+
+    def take_changed(self) -> list[LogStreamID]:
+        """The streams to look at, each once."""
+        changed, self.changed = self.changed, {}
+        return list(changed)
+
+    def synced_end(self, stream: LogStream) -> LLSN:
+        """Rows below this are durable at every replica of the stream."""
+        reports = self.of(stream.log_stream)
+        return min(
+            (reports[node].rows_synced_end if node in reports else FIRST_LLSN for node in stream.replicas),
+            default=FIRST_LLSN,
+        )
+
+    def keep_only(self, streams: Mapping[LogStreamID, LogStream]) -> None:
+        """Forget the streams that left the view."""
+        for log_stream in [found for found in self._reports if found not in streams]:
+            del self._reports[log_stream]

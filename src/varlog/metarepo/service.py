@@ -1,0 +1,215 @@
+"""RPC of the metadata repository for clients and the manager: the view, tails, trims, membership. Handlers never wait in a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from varlog.metarepo import membership_rules as rules
+from varlog.metarepo.commit_loop import CommitLoop, Done, Facts, Operation
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.sessions import Sessions
+from varlog.metarepo.state import RepositoryState
+from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import FETCH_WAIT_S_MAX
+from varlog.rpc import messages as m
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.messages import Message
+from varlog.rpc.transport import Call
+
+VIEW_WAITERS_MAX: Final = 10_000
+# A node in session that does not confirm a trim in this time holds the answer no longer: the trim itself is durable.
+TRIM_CONFIRM_S: Final = 10.0
+
+Decide = Callable[[Members, Facts], tuple[Members, Message]]
+
+
+class RepositoryService:
+    """Answers requests. Reads come from what is durable; changes go through the commit loop."""
+
+    def __init__(self, state: RepositoryState, commits: CommitLoop, sessions: Sessions) -> None:
+        self._state = state
+        self._commits = commits
+        self._sessions = sessions
+        self._view_waiters: dict[Call, tuple[int, asyncio.TimerHandle]] = {}
+        self._stopped: str | None = None
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Say which message goes where."""
+        dispatcher.on(m.GetView, self._get_view)
+        dispatcher.on(m.GetTail, self._get_tail)
+        dispatcher.on(m.TrimTopic, self._trim_topic)
+        dispatcher.on(m.RegisterNode, self._register_node)
+        dispatcher.on(m.UnregisterNode, self._unregister_node)
+        dispatcher.on(m.RegisterTopic, self._register_topic)
+        dispatcher.on(m.UnregisterTopic, self._unregister_topic)
+        dispatcher.on(m.NewLogStreamID, self._new_log_stream_id)
+        dispatcher.on(m.RegisterLogStream, self._register_log_stream)
+        dispatcher.on(m.SealStream, self._seal_stream)
+        dispatcher.on(m.UnsealStream, self._unseal_stream)
+        dispatcher.on(m.SetManager, self._set_manager)
+
+    def stop(self, why: str) -> None:
+        """From now on nothing is answered: what is known here may be out of date."""
+        self._stopped = why
+        waiters, self._view_waiters = self._view_waiters, {}
+        for call, (_, timer) in waiters.items():
+            timer.cancel()
+            call.fail(Unavailable(why))
+
+    def view_changed(self) -> None:
+        """Answer those who wait for a newer view."""
+        view = self._state.view
+        for call, (newer_than, timer) in list(self._view_waiters.items()):
+            if view.revision > newer_than:
+                del self._view_waiters[call]
+                timer.cancel()
+                call.reply(m.ViewIs(view))
+
+    # --- reads ---------------------------------------------------------------------------------------------------------
+
+    def _get_view(self, call: Call | None, request: m.GetView, payload: bytearray) -> None:
+        call = self._expected(call)
+        view = self._state.view
+        if view.revision > request.newer_than or request.wait_s <= 0:
+            call.reply(m.ViewIs(view))
+            return
+        if len(self._view_waiters) >= VIEW_WAITERS_MAX:
+            raise Unavailable("too many wait for a newer view: ask again later")
+        wait_s = min(request.wait_s, FETCH_WAIT_S_MAX)
+        timer = asyncio.get_running_loop().call_later(wait_s, self._view_wait_over, call)
+        self._view_waiters[call] = (request.newer_than, timer)
+
+    def _view_wait_over(self, call: Call) -> None:
+        if self._view_waiters.pop(call, None) is not None:
+            call.reply(m.ViewIs(self._state.view))
+
+    def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
+        """Linearizable: an append is acknowledged only after its cut is durable and known here."""
+        call = self._expected(call)
+        topic = self._state.topics.get(request.topic)
+        if topic is None:
+            raise UnknownTopic(str(request.topic))
+        call.reply(m.TailIs(self._state.order.high_watermark(topic.topic), topic.trimmed))
+
+    # --- trims ---------------------------------------------------------------------------------------------------------
+
+    def _trim_topic(self, call: Call | None, request: m.TrimTopic, payload: bytearray) -> None:
+        """R-TRIM-1: durable here, then applied by every node in session that holds the topic, then answered."""
+        call = self._expected(call)
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            high_watermark = facts.high_watermark(request.topic)
+            return rules.trim_topic(members, request.topic, request.glsn, high_watermark), m.Done()
+
+        def durable(answer: Message | BaseException) -> None:
+            if isinstance(answer, BaseException):
+                call.fail(answer)
+            else:
+                self._confirm_trim(call, request)
+
+        self._commits.submit(Operation(decide, durable))
+
+    def _confirm_trim(self, call: Call, request: m.TrimTopic) -> None:
+        answered = False
+
+        def applied() -> None:
+            nonlocal answered
+            timer.cancel()
+            if not answered:
+                answered = True
+                call.reply(m.Done())
+
+        def late() -> None:
+            nonlocal answered
+            answered = True
+            call.fail(
+                Unavailable(
+                    "the trim is durable, but a node has not applied it yet: ask again to wait for it"
+                )
+            )
+
+        timer = asyncio.get_running_loop().call_later(TRIM_CONFIRM_S, late)
+        self._sessions.await_trim(request.topic, request.glsn, applied)
+
+    # --- membership ------------------------------------------------------------------------------------------------------
+
+    def _register_node(self, call: Call | None, request: m.RegisterNode, payload: bytearray) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            node, address, volumes = request.node, request.address, request.volumes
+            return rules.register_node(members, node, address, volumes, self._sessions), m.Done()
+
+        self._submit(call, decide)
+
+    def _unregister_node(self, call: Call | None, request: m.UnregisterNode, payload: bytearray) -> None:
+        self._submit(call, lambda members, facts: (rules.unregister_node(members, request.node), m.Done()))
+
+    def _register_topic(self, call: Call | None, request: m.RegisterTopic, payload: bytearray) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            members, topic = rules.register_topic(members, request.name, request.ordering)
+            return members, m.TopicIs(topic)
+
+        self._submit(call, decide)
+
+    def _unregister_topic(self, call: Call | None, request: m.UnregisterTopic, payload: bytearray) -> None:
+        self._submit(call, lambda members, facts: (rules.unregister_topic(members, request.topic), m.Done()))
+
+    def _new_log_stream_id(self, call: Call | None, request: m.NewLogStreamID, payload: bytearray) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            members, log_stream = rules.new_log_stream_id(members)
+            return members, m.LogStreamIDIs(log_stream)
+
+        self._submit(call, decide)
+
+    def _register_log_stream(
+        self, call: Call | None, request: m.RegisterLogStream, payload: bytearray
+    ) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            topic, log_stream, replicas = request.topic, request.log_stream, request.replicas
+            members, stream = rules.register_log_stream(members, topic, log_stream, replicas)
+            return members, m.StreamIs(stream)
+
+        self._submit(call, decide)
+
+    def _seal_stream(self, call: Call | None, request: m.SealStream, payload: bytearray) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            committed_end = facts.committed_end(request.log_stream)
+            members, stream = rules.seal_stream(members, request.log_stream, committed_end)
+            return members, m.StreamIs(stream)
+
+        self._submit(call, decide, seals=request.log_stream)
+
+    def _unseal_stream(self, call: Call | None, request: m.UnsealStream, payload: bytearray) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            members, stream = rules.unseal_stream(members, request.log_stream, request.epoch)
+            return members, m.StreamIs(stream)
+
+        self._submit(call, decide)
+
+    def _set_manager(self, call: Call | None, request: m.SetManager, payload: bytearray) -> None:
+        address, auto_create = request.address, request.auto_create_topics
+        self._submit(
+            call, lambda members, facts: (rules.set_manager(members, address, auto_create), m.Done())
+        )
+
+    def _submit(self, call: Call | None, decide: Decide, *, seals: LogStreamID | None = None) -> None:
+        self._commits.submit(Operation(decide, _answering(self._expected(call)), seals))
+
+    def _expected(self, call: Call | None) -> Call:
+        if self._stopped is not None:
+            raise Unavailable(self._stopped)
+        if call is None:
+            raise InvalidRequest("the metadata repository takes requests, and no one-way messages")
+        return call
+
+
+def _answering(call: Call) -> Done:
+    def done(answer: Message | BaseException) -> None:
+        if isinstance(answer, BaseException):
+            call.fail(answer)
+        else:
+            call.reply(answer)
+
+    return done

@@ -1,0 +1,101 @@
+"""RepositoryState: everything the metadata repository knows for sure (members and order), loaded from and kept in its store.
+
+It holds only what is durable: the commit loop changes it after the store's commit returned, never before.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from varlog.metarepo import records
+from varlog.metarepo.commit_rules import Candidate, Cut, next_cut
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.order import Order
+from varlog.metarepo.reports import ReportTable
+from varlog.metarepo.store.base import Change
+from varlog.model.cluster import ClusterView, LogStream, Topic
+from varlog.model.commit import TopicMark
+from varlog.model.errors import StartError
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.invariant import InvariantBroken
+from varlog.model.lsn import LLSN, NO_GLSN
+
+
+class RepositoryState:
+    """Members and order, and who holds what (an index of the view)."""
+
+    def __init__(self, members: Members, order: Order) -> None:
+        self.order = order
+        # Topics whose order a replica knows better than we do: our store went back in time. Nothing is ordered in them.
+        self.distrusted: dict[TopicID, str] = {}
+        self.adopt(members)
+
+    def adopt(self, members: Members) -> None:
+        """The members are durable: they are the ones now."""
+        self.members = members
+        view = members.view
+        self.order.keep_only(view)
+        self.topics: dict[TopicID, Topic] = {found.topic: found for found in view.topics}
+        self.streams: dict[LogStreamID, LogStream] = {found.log_stream: found for found in view.streams}
+        self.streams_on: dict[NodeID, list[LogStream]] = {found.node: [] for found in view.nodes}
+        holders: dict[TopicID, dict[NodeID, None]] = {}
+        for stream in view.streams:
+            for node in stream.replicas:
+                self.streams_on.setdefault(node, []).append(stream)
+                holders.setdefault(stream.topic, {})[node] = None
+        self.holders: dict[TopicID, tuple[NodeID, ...]] = {
+            topic: tuple(nodes) for topic, nodes in holders.items()
+        }
+
+    @property
+    def view(self) -> ClusterView:
+        return self.members.view
+
+    def mark(self, topic: TopicID) -> TopicMark:
+        known = self.topics.get(topic)
+        trimmed = known.trimmed if known is not None else NO_GLSN
+        return TopicMark(topic, self.order.high_watermark(topic), trimmed)
+
+    def next_cut(self, reports: ReportTable) -> Cut | None:
+        """What may be ordered now, of the streams that have something new."""
+        candidates = []
+        for log_stream in reports.take_changed():
+            stream = self.streams.get(log_stream)
+            if stream is not None and stream.topic not in self.distrusted:
+                end = self.order.committed_end(log_stream)
+                candidates.append(Candidate(stream, end, reports.of(log_stream)))
+        return next_cut(self.order.version, candidates, self.order.high_watermarks)
+
+    def base(self, reports: ReportTable) -> records.BaseRecord:
+        """The order as it stands, for the store."""
+
+        def synced_end(log_stream: LogStreamID) -> LLSN:
+            return reports.synced_end(self.streams[log_stream])
+
+        return self.order.base(synced_end)
+
+
+def load(items: dict[str, bytes], cluster: ClusterID, place: str) -> tuple[RepositoryState, list[Change]]:
+    """The state that `items` hold, and what must be written first if they hold none. StartError if they are not ours."""
+    if not items:
+        members = Members(ClusterView(cluster, revision=1))
+        first: list[Change] = [records.put_cluster(members)]
+        return RepositoryState(members, Order(records.base_of({}))), first
+    try:
+        if (version := records.format_of(items)) != records.FORMAT_VERSION:
+            raise StartError(
+                f"{place} holds metadata of format version {version}, this program knows version "
+                f"{records.FORMAT_VERSION}: use the version of varlog that wrote it"
+            )
+        members = records.members_of(items)
+        order = Order(records.base_of(items), records.cuts_of(items))
+    except (KeyError, TypeError, ValueError, msgspec.DecodeError, InvariantBroken) as error:
+        raise StartError(
+            f"{place} is damaged ({error}): restore it from a copy; nothing was changed"
+        ) from error
+    if members.view.cluster != cluster:
+        raise StartError(
+            f"{place} belongs to cluster {members.view.cluster}, not to cluster {cluster}: "
+            "check --cluster-id, or name another file"
+        )
+    return RepositoryState(members, order), []

@@ -1,0 +1,80 @@
+"""The bytes of every record in the metadata store, of every format version ever released: read back for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from varlog.metarepo import records
+from varlog.metarepo.commit_rules import Cut, TopicCut
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.records import BaseRecord, StreamBase
+from varlog.metarepo.store.base import DeleteRange, Put
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, Topic
+from varlog.model.commit import CommitRow
+from varlog.model.epoch import Epoch
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+
+ROW = CommitRow(7, GLSN(300), GLSN(200), GLSN(201), LLSN(41), 100, Epoch(3))
+MEMBERS = Members(
+    ClusterView(
+        ClusterID(5),
+        9,
+        (StorageNode(NodeID(1), "n1:7110", ("/a", "/b")),),
+        (Topic(TopicID(2), "orders", trimmed=GLSN(10)),),
+        (LogStream(LogStreamID(3), TopicID(2), (NodeID(1),), StreamState.RUNNING, Epoch(4), LLSN(8)),),
+        "m:7101",
+        True,
+    ),
+    TopicID(3),
+    LogStreamID(6),
+    (LogStreamID(4), LogStreamID(5)),
+)
+CUT = Cut(7, (TopicCut(TopicID(2), ((LogStreamID(3), ROW),)),))
+BASE = BaseRecord(6, ((TopicID(2), GLSN(200)),), (StreamBase(LogStreamID(3), LLSN(41), (ROW,)),))
+
+
+def _written() -> dict[str, bytes]:
+    empty = Members(ClusterView(ClusterID(5), 1))
+    changes = [*records.changes_between(empty, MEMBERS), *records.put_base(BASE), records.put_cut(CUT)]
+    return {change.key: change.value for change in changes if isinstance(change, Put)}
+
+
+GOLDEN = {
+    "cluster": (
+        "88a6666f726d617401a7636c757374657205a87265766973696f6e09aa6e6578745f746f70696303"
+        "af6e6578745f6c6f675f73747265616d06a6756e75736564920405af6d616e616765725f61646472"
+        "657373a66d3a37313031b26175746f5f6372656174655f746f70696373c3"
+    ),
+    "node/0000000001": "83a46e6f646501a761646472657373a76e313a37313130a7766f6c756d657392a22f61a22f62",
+    "topic/0000000002": (
+        "84a5746f70696302a46e616d65a66f7264657273a86f72646572696e67a9636f6d6d6974746564a77472696d6d65640a"
+    ),
+    "stream/0000000003": (
+        "86aa6c6f675f73747265616d03a5746f70696302a87265706c696361739101a57374617465a77275"
+        "6e6e696e67a565706f636804aa7365616c65645f656e6408"
+    ),
+    "base": "9306919202ccc891930329919707cd012cccc8ccc9296403",
+    "cut/00000000000000000007": "92079192029192039707cd012cccc8ccc9296403",
+}
+
+
+def test_format_1_is_written_as_ever() -> None:
+    assert {key: value.hex() for key, value in _written().items()} == GOLDEN
+
+
+def test_format_1_is_read_as_ever() -> None:
+    items = {key: bytes.fromhex(value) for key, value in GOLDEN.items()}
+    assert records.format_of(items) == 1
+    assert records.members_of(items) == MEMBERS
+    assert records.base_of(items) == BASE
+    assert list(records.cuts_of(items)) == [CUT]
+
+
+def test_a_new_base_takes_the_place_of_the_cuts_it_covers() -> None:
+    assert records.put_base(BASE)[1] == DeleteRange("cut/", "cut/00000000000000000007")
+
+
+@pytest.mark.parametrize(("low", "high"), [(9, 10), (99, 100), (2**31, 2**32), (2**62, 2**63 - 1)])
+def test_keys_of_cuts_sort_as_their_versions(low: int, high: int) -> None:
+    assert records.cut_key(low) < records.cut_key(high)
