@@ -41,7 +41,12 @@ def test_what_is_packed_comes_back(entries: list[bytes], llsn: int) -> None:
     check_offsets(batch, header)
     assert entries_of(batch, header) == entries
     assert header.size == len(batch) and len(batch) % 8 == 0
-    assert (header.epoch, header.first_llsn, header.count, header.end_llsn) == (3, llsn, len(entries), llsn + len(entries))
+    assert (header.epoch, header.first_llsn, header.count, header.end_llsn) == (
+        3,
+        llsn,
+        len(entries),
+        llsn + len(entries),
+    )
     assert (header.producer, header.sequence, header.time_us, header.flags) == (9, 4, -5, 0)
 
 
@@ -128,7 +133,9 @@ def test_what_is_exactly_at_a_limit_is_taken() -> None:
 def test_offsets_that_no_batch_has_are_refused_even_with_a_good_checksum(offsets: list[int]) -> None:
     """A checksum does not vouch for its maker: the offsets are checked where a client's batch comes in."""
     batch = packed([b"a" * 20, b"b" * 20])
-    batches.offsets_of(batch, parse_header(batch))[:] = memoryview(b"".join(o.to_bytes(4, "little", signed=True) for o in offsets)).cast("i")
+    batches.offsets_of(batch, parse_header(batch))[:] = memoryview(
+        b"".join(o.to_bytes(4, "little", signed=True) for o in offsets)
+    ).cast("i")
     with pytest.raises(CorruptBatch, match="offsets"):
         check_offsets(batch, parse_header(batch))
 

@@ -1,0 +1,240 @@
+"""[A9 R5] GLSN <-> LLSN of what is ordered, and the last commit context. Rows merge in memory and are written lazily.
+
+The order is durable in the metadata repository before a row arrives here, so a row needs no sync before it is believed; the
+repository keeps it until `rows_synced_end` has passed it.
+
+Threads: the event loop commits and looks up; the replica's worker writes and compacts the file, and looks up for a trim.
+The index only grows at its end and is replaced, never changed, when old rows are forgotten: whoever holds it can search it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from varlog.model.commit import CommitRow
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.invariant import invariant
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+from varlog.runtime.disk import Disk
+from varlog.storage.open_file import OpenFile
+from varlog.storage.row_file import (
+    ROW_BYTES,
+    ROW_TYPE,
+    ROWS_NAME,
+    FoundRows,
+    Rows,
+    encode_end_mark,
+    encode_file,
+    encode_row,
+    merge_adjacent,
+    merge_rows,
+)
+
+# The file is rewritten when it has this many rows and twice as many as it needs.
+_COMPACT_ROWS_MIN: Final = 4096
+# Memory lets go of trimmed rows when they are this many and at least half of all.
+_FORGET_ROWS_MIN: Final = 1024
+
+
+class RowIndex:
+    """Runs that are adjacent in both orders, merged: run i is [llsns[i], llsns[i + 1]) at glsns[i] on; the last one is open."""
+
+    __slots__ = ("glsns", "llsns")
+
+    def __init__(self, llsns: array[int], glsns: array[int]) -> None:
+        self.llsns = llsns
+        self.glsns = glsns
+
+    @classmethod
+    def of(cls, llsns: NDArray[np.int64], glsns: NDArray[np.int64]) -> RowIndex:
+        """Merged from the columns of a file."""
+        # Back to back in LLSN, so adjacent in both orders means: the distance between the two orders did not change.
+        begins = (
+            np.concatenate(([True], np.diff(glsns - llsns) != 0)) if len(llsns) else np.zeros(0, np.bool_)
+        )
+        index = cls(array("q"), array("q"))
+        index.llsns.frombytes(llsns[begins].astype(np.int64).tobytes())
+        index.glsns.frombytes(glsns[begins].astype(np.int64).tobytes())
+        return index
+
+    def __len__(self) -> int:
+        return len(self.glsns)
+
+    def append(self, llsn: LLSN, glsn: GLSN) -> None:
+        """A run that begins where the last one ended; it merges if it goes on in both orders."""
+        llsns, glsns = self.llsns, self.glsns
+        if glsns and glsn - glsns[-1] == llsn - llsns[-1]:
+            return
+        llsns.append(
+            llsn
+        )  # before its GLSN: a trim searches by GLSN from another thread, and needs the LLSN then
+        glsns.append(glsn)
+
+    def without(self, low_llsn: LLSN) -> RowIndex:
+        """A copy without the runs that end at or below `low_llsn`; the newest always stays."""
+        first = max(0, bisect_right(self.llsns, low_llsn) - 1)
+        return RowIndex(self.llsns[first:], self.glsns[first:])
+
+
+class CommitStore:
+    """The commit rows of one replica: all of them in memory, merged, and in `commits.log`."""
+
+    def __init__(self, disk: Disk, directory: Path, topic: TopicID, log_stream: LogStreamID) -> None:
+        self.committed_end = FIRST_LLSN
+        self.high_watermark = NO_GLSN
+        self.last_row: CommitRow | None = None
+        self.rows_synced_end = FIRST_LLSN
+        self._disk = disk
+        self._path = directory / ROWS_NAME
+        self._topic = topic
+        self._log_stream = log_stream
+        self._index = RowIndex(array("q"), array("q"))
+        self._unsynced: list[CommitRow] = []
+        self._file_rows = 0
+        self._file: OpenFile | None = OpenFile(disk.open(self._path))
+
+    @classmethod
+    def create(cls, disk: Disk, directory: Path, topic: TopicID, log_stream: LogStreamID) -> CommitStore:
+        """An empty one."""
+        content = encode_file(topic, log_stream, np.zeros(0, ROW_TYPE))
+        disk.replace_file(directory / ROWS_NAME, content)
+        return cls(disk, directory, topic, log_stream)
+
+    def restore(self, found: FoundRows, kept: int, last_row: CommitRow | None) -> None:
+        """Take over the first `kept` rows of the file; the others, and whatever is torn behind them, leave it for good."""
+        self._index = RowIndex.of(found.llsns[:kept], found.glsns[:kept])
+        self._file_rows = kept
+        file = self._open_file().file
+        dirty = found.torn or kept < len(found)
+        if dirty:
+            file.truncate(ROW_BYTES * (kept + 1))
+        # What a killed process wrote can be read back without being on the disk: sync it before calling it so.
+        file.sync()
+        if dirty or not found.marked:
+            self._write_end_mark()
+        if last_row is not None:
+            self._stand_at(last_row)
+        self.rows_synced_end = self.committed_end
+
+    @property
+    def size_bytes(self) -> int:
+        return ROW_BYTES * (self._file_rows + 1)
+
+    # --- event loop ------------------------------------------------------------------------------------------------------
+
+    def commit(self, row: CommitRow, low_llsn: LLSN) -> None:
+        """Take in the next row. Entries below `low_llsn` are trimmed: their runs may be forgotten on this occasion."""
+        invariant(row.llsn_begin == self.committed_end, "rows are committed back to back (law 4)",
+                  row=row, committed_end=self.committed_end)  # fmt: skip
+        invariant(row.glsn_begin > self.high_watermark, "the order of a stream never goes back (law 3)",
+                  row=row, high_watermark=self.high_watermark)  # fmt: skip
+        if len(self._index) >= 2 * _FORGET_ROWS_MIN:
+            self._forget(low_llsn)
+        self._index.append(row.llsn_begin, row.glsn_begin)
+        self._unsynced.append(row)
+        self._stand_at(row)
+
+    def find(self, glsn: GLSN) -> LLSN | None:
+        """The LLSN that is ordered at `glsn` here, if one is."""
+        llsn = self.llsn_from(glsn)
+        return llsn if llsn < self.committed_end and self.glsn_of(llsn) == glsn else None
+
+    def glsn_of(self, llsn: LLSN) -> GLSN:
+        """Where the committed entry `llsn` is in the topic's order."""
+        index = self._index
+        run = bisect_right(index.llsns, llsn) - 1
+        invariant(run >= 0 and llsn < self.committed_end, "only committed entries have a GLSN",
+                  llsn=llsn, committed_end=self.committed_end)  # fmt: skip
+        return GLSN(index.glsns[run] + llsn - index.llsns[run])
+
+    def rows_between(self, begin: LLSN, end: LLSN) -> tuple[tuple[LLSN, GLSN, int], ...]:
+        """(llsn, glsn, count) of the runs in [begin, end), cut to it."""
+        index = self._index
+        end = min(end, self.committed_end)
+        rows: list[tuple[LLSN, GLSN, int]] = []
+        run = max(0, bisect_right(index.llsns, begin) - 1)
+        while run < len(index) and index.llsns[run] < end:
+            run_begin = index.llsns[run]
+            run_end = index.llsns[run + 1] if run + 1 < len(index) else self.committed_end
+            low, high = max(begin, run_begin), min(end, run_end)
+            if low < high:
+                rows.append((LLSN(low), GLSN(index.glsns[run] + low - run_begin), high - low))
+            run += 1
+        return tuple(rows)
+
+    def llsn_from(self, glsn: GLSN) -> LLSN:
+        """The first LLSN whose GLSN is at least `glsn`; the committed end if there is none. Also called by the worker."""
+        # The end first, then the runs: seen the other way round, a commit in between would stretch the run before it.
+        end = self.committed_end
+        index = self._index
+        run = bisect_right(index.glsns, glsn) - 1
+        if run < 0:
+            return LLSN(index.llsns[0]) if len(index) else end
+        run_end = index.llsns[run + 1] if run + 1 < len(index.llsns) else end
+        return LLSN(min(index.llsns[run] + glsn - index.glsns[run], run_end))
+
+    def _forget(self, low_llsn: LLSN) -> None:
+        trimmed = bisect_right(self._index.llsns, low_llsn) - 1
+        if trimmed >= _FORGET_ROWS_MIN and 2 * trimmed >= len(self._index):
+            self._index = self._index.without(low_llsn)
+
+    def _stand_at(self, row: CommitRow) -> None:
+        self.last_row = row
+        self.high_watermark = GLSN(row.glsn_end - 1)
+        self.committed_end = row.llsn_end
+
+    # --- worker ----------------------------------------------------------------------------------------------------------
+
+    def sync(self, low_llsn: LLSN) -> LLSN:
+        """Write and sync the rows that are only in memory. An OSError is final: a lost page does not come back."""
+        # The loop appends meanwhile: take what is there, and delete exactly that.
+        taken = len(self._unsynced)
+        if taken:
+            rows = self._unsynced[:taken]
+            merged = merge_adjacent(rows)
+            file = self._open_file().file
+            file.write_at(
+                [b"".join(encode_row(row, self._file_rows) for row in merged)],
+                ROW_BYTES * (self._file_rows + 1),
+            )
+            file.sync()
+            self._file_rows += len(merged)
+            self._write_end_mark()
+            del self._unsynced[:taken]
+            self.rows_synced_end = rows[-1].llsn_end
+            self.compact(low_llsn)
+        return self.rows_synced_end
+
+    def compact(self, low_llsn: LLSN) -> None:
+        """Rewrite the file without trimmed rows and with adjacent ones merged, if that makes it much smaller."""
+        index = self._index
+        needed = len(index) - max(0, bisect_right(index.llsns, low_llsn) - 1)
+        if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed):
+            return
+        rows = merge_rows(self._rows_from(low_llsn))
+        self._disk.replace_file(self._path, encode_file(self._topic, self._log_stream, rows))
+        self._file = OpenFile(self._disk.open(self._path))
+        self._file_rows = len(rows)
+
+    def _rows_from(self, low_llsn: LLSN) -> Rows:
+        """The rows of the file that order something at or above `low_llsn`; at least the last one."""
+        content = self._open_file().file.read_at(ROW_BYTES * self._file_rows, ROW_BYTES)
+        rows = np.frombuffer(content, ROW_TYPE)
+        first = int(np.searchsorted(rows["llsn"] + rows["count"], low_llsn, side="right"))
+        return rows[min(first, len(rows) - 1) :]
+
+    def _write_end_mark(self) -> None:
+        self._open_file().file.write_at([encode_end_mark(self._file_rows)], ROW_BYTES * (self._file_rows + 1))
+
+    def _open_file(self) -> OpenFile:
+        invariant(self._file is not None, "a closed store is not used any more", path=str(self._path))
+        return self._file  # type: ignore[return-value]
+
+    def close(self) -> None:
+        self._file = None

@@ -1,0 +1,223 @@
+"""Read-only look into a data directory and verification of everything in it: volumes, nodes, replicas, segments, rows, problems.
+
+For the command line and for bug reports. It never writes: it may be used on a directory that must be kept as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from varlog.model.batch import BatchHeader
+from varlog.model.commit import CommitRow
+from varlog.model.errors import CorruptBatch, Damaged, StartError
+from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.runtime.disk import Disk
+from varlog.storage.identity import Identity, read_identity
+from varlog.storage.index import decode_index
+from varlog.storage.read_only import ReadOnlyDisk
+from varlog.storage.recovery import survey
+from varlog.storage.row_file import ROWS_NAME, read_row, read_rows
+from varlog.storage.scan import good_batches, scan
+from varlog.storage.segment import SEGMENT_SUFFIX, first_llsn_of, index_path
+from varlog.storage.state_file import STATE_NAME, ReplicaStateFile, read_state
+from varlog.storage.volume import numbered
+
+# A data directory may hold the volumes of several nodes; no deeper than this are they looked for.
+_DEPTH_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDump:
+    """One segment file. `batches` and `entries` count the good ones from its start."""
+
+    path: Path
+    first_llsn: LLSN
+    end_llsn: LLSN
+    file_bytes: int
+    batch_bytes: int
+    batches: int
+    entries: int
+    index: str  # "ok", "none" (right for the newest segment), "missing", "damaged"
+    problem: str
+
+
+@dataclass(slots=True)
+class ReplicaDump:
+    """One replica. `problems` are what opening it would refuse; `notes` what opening it would put right."""
+
+    path: Path
+    state: ReplicaStateFile | None = None
+    written_end: LLSN = FIRST_LLSN
+    committed_end: LLSN = FIRST_LLSN
+    rows: int = 0
+    last_row: CommitRow | None = None
+    segments: list[SegmentDump] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class NodeDump:
+    """One storage node's directory on one volume."""
+
+    path: Path
+    identity: Identity | None = None
+    replicas: list[ReplicaDump] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class VolumeDump:
+    """One volume."""
+
+    path: Path
+    nodes: list[NodeDump] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Dump:
+    """A data directory."""
+
+    path: Path
+    volumes: list[VolumeDump] = field(default_factory=list)
+
+    @property
+    def replicas(self) -> list[ReplicaDump]:
+        return [replica for volume in self.volumes for node in volume.nodes for replica in node.replicas]
+
+    @property
+    def problems(self) -> list[str]:
+        """All of them; none means that every byte is as it was written."""
+        nodes = [node for volume in self.volumes for node in volume.nodes]
+        return [problem for node in nodes for problem in node.problems] + [
+            problem for replica in self.replicas for problem in replica.problems
+        ]
+
+
+def dump(disk: Disk, path: Path) -> Dump:
+    """Everything below `path`: a data directory, a volume, a node's or a replica's directory."""
+    looking = ReadOnlyDisk(disk)
+    if disk.exists(path / STATE_NAME) or disk.exists(path / ROWS_NAME):
+        replica = dump_replica(disk, path)
+        return Dump(path, [VolumeDump(path.parent, [NodeDump(path.parent, None, [replica])])])
+    if any(numbered(looking, path, "lsid")):
+        return Dump(path, [VolumeDump(path, [_dump_node(looking, path)])])
+    return Dump(path, [_dump_volume(looking, volume) for volume in _volumes(looking, path, _DEPTH_MAX)])
+
+
+def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
+    """One replica, every batch and row of it checked."""
+    looking = ReadOnlyDisk(disk)
+    replica = ReplicaDump(path)
+    try:
+        found = survey(looking, path)
+        replica.notes += found.notes
+        replica.written_end, replica.committed_end = found.written_end, found.committed_end
+    except Damaged as damaged:
+        replica.problems.append(str(damaged))
+    try:
+        replica.state = read_state(looking, path)
+        _dump_rows(looking, path, replica)
+    except Damaged as damaged:
+        if str(damaged) not in replica.problems:
+            replica.problems.append(str(damaged))
+    firsts = [
+        llsn for name in looking.list(path) if name.endswith(SEGMENT_SUFFIX) and (llsn := first_llsn_of(name))
+    ]
+    for number, first in enumerate(firsts):
+        following = firsts[number + 1] if number + 1 < len(firsts) else None
+        segment = _dump_segment(looking, path / f"{first:020d}{SEGMENT_SUFFIX}", first, following)
+        replica.segments.append(segment)
+        if segment.problem and following is not None:
+            problem = (
+                f"{segment.path} at byte {segment.batch_bytes} (LLSN {segment.end_llsn}): {segment.problem}"
+            )
+            replica.problems.append(problem)
+    return replica
+
+
+def dump_batches(disk: Disk, segment: Path) -> Iterator[tuple[int, BatchHeader | CorruptBatch]]:
+    """(offset, header) of each good batch of a segment file; at the end the reason why the next one is not good, if so."""
+    content = disk.read_file(segment)
+    at = 0
+    try:
+        for at, header in good_batches(
+            _slices(content), len(content), first_llsn_of(segment.name) or FIRST_LLSN
+        ):
+            yield at, header
+            at += header.size
+    except CorruptBatch as problem:
+        if content[at:].count(0) != len(content) - at:
+            yield at, problem
+
+
+def dump_rows(disk: Disk, rows_file: Path) -> Iterator[CommitRow]:
+    """The commit rows of a `commits.log`, in order; Damaged if one that was durable is bad."""
+    content = disk.read_file(rows_file)
+    read = _slices(content)
+    for number in range(len(read_rows(read, len(content), rows_file))):
+        yield read_row(read, number)
+
+
+def _volumes(disk: Disk, path: Path, depth: int) -> Iterator[Path]:
+    if any(numbered(disk, path, "cid")):
+        yield path
+    elif depth and disk.is_directory(path):
+        for name in disk.list(path):
+            yield from _volumes(disk, path / name, depth - 1)
+
+
+def _dump_volume(disk: Disk, volume: Path) -> VolumeDump:
+    clusters = [path for _, path in numbered(disk, volume, "cid")]
+    return VolumeDump(
+        volume,
+        [_dump_node(disk, node) for cluster in clusters for _, node in numbered(disk, cluster, "snid")],
+    )
+
+
+def _dump_node(disk: Disk, path: Path) -> NodeDump:
+    node = NodeDump(path)
+    try:
+        node.identity = read_identity(disk, path)
+        if node.identity is None:
+            node.problems.append(f"{path} has no identity file")
+    except StartError as error:
+        node.problems.append(str(error))
+    node.replicas = [dump_replica(disk, replica) for _, replica in numbered(disk, path, "lsid")]
+    return node
+
+
+def _dump_rows(disk: Disk, directory: Path, replica: ReplicaDump) -> None:
+    path = directory / ROWS_NAME
+    if not disk.exists(path):
+        return
+    content = disk.read_file(path)
+    replica.rows = len(read_rows(_slices(content), len(content), path))
+    if replica.rows:
+        replica.last_row = read_row(_slices(content), replica.rows - 1)
+
+
+def _dump_segment(disk: Disk, path: Path, first: LLSN, following: LLSN | None) -> SegmentDump:
+    content = disk.read_file(path)
+    found = scan(_slices(content), len(content), first)
+    problem = found.problem
+    index = "none"
+    if following is not None:
+        if not problem and (found.end_llsn, found.size) != (following, len(content)):
+            problem = f"it ends at LLSN {found.end_llsn}, and the next segment begins at {following}"
+        sidecar = index_path(path)
+        index = "missing"
+        if disk.exists(sidecar):
+            good = decode_index(disk.read_file(sidecar), first, following, len(content)) is not None
+            index = "ok" if good else "damaged"
+    entries = found.end_llsn - first
+    return SegmentDump(
+        path, first, found.end_llsn, len(content), found.size, found.batches, entries, index, problem
+    )
+
+
+def _slices(content: bytes) -> Callable[[int, int], memoryview]:
+    view = memoryview(content)
+    return lambda size, offset: view[offset : offset + size]

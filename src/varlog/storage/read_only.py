@@ -1,0 +1,93 @@
+"""ReadOnlyDisk: a Disk that looks and never touches, for the dump. Every change raises."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from varlog.model.batch import Buffer
+from varlog.runtime.disk import Disk, File, Lock
+
+
+def _refuse(path: Path) -> NoReturn:
+    raise PermissionError(f"{path} is only looked at here")
+
+
+class ReadOnlyDisk:
+    """Another disk, without its changes. Files are read whole, so that one without write permission can be looked at, too."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        return _refuse(path) if create else ReadOnlyFile(path, self._disk.read_file(path))
+
+    def read_file(self, path: Path) -> bytes:
+        return self._disk.read_file(path)
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        _refuse(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        _refuse(old)
+
+    def remove(self, path: Path) -> None:
+        _refuse(path)
+
+    def make_directory(self, path: Path) -> None:
+        _refuse(path)
+
+    def remove_tree(self, path: Path) -> None:
+        _refuse(path)
+
+    def list(self, path: Path) -> builtins.list[str]:
+        return self._disk.list(path)
+
+    def exists(self, path: Path) -> bool:
+        return self._disk.exists(path)
+
+    def is_directory(self, path: Path) -> bool:
+        return self._disk.is_directory(path)
+
+    def is_writable(self, path: Path) -> bool:
+        return False
+
+    def sync_directory(self, path: Path) -> None:
+        _refuse(path)
+
+    def lock(self, path: Path) -> Lock:
+        return _refuse(path)
+
+
+class ReadOnlyFile:
+    """The content of a file when it was opened."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path = path
+        self._content = content
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        return self._content[offset : offset + size]
+
+    def read_cached(self, size: int, offset: int) -> Buffer | None:
+        return self.read_at(size, offset)
+
+    def size(self) -> int:
+        return len(self._content)
+
+    def close(self) -> None:
+        self._content = b""
+
+    def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
+        _refuse(self.path)
+
+    def sync(self) -> None:
+        _refuse(self.path)
+
+    def reserve(self, size: int) -> None:
+        _refuse(self.path)
+
+    def truncate(self, size: int) -> None:
+        _refuse(self.path)

@@ -1,0 +1,279 @@
+"""The volumes of one storage node: layout, identity, locks, and which replica is where (R-SN-1 to R-SN-7).
+
+<volume>/cid=<cluster>/snid=<node>/            the StorageNodePath
+    identity                                   whose it is
+    lock                                       held by the running process
+    lsid=<log stream>/                         the LogStreamPath: one replica, whole, on one volume
+        removed                                only while it is being removed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from varlog.model.errors import Refused, StartError
+from varlog.model.ids import ID_MAX, ClusterID, LogStreamID, NodeID
+from varlog.runtime.disk import Disk, Lock
+from varlog.runtime.logs import get_logger, told
+from varlog.storage.identity import (
+    IDENTITY_NAME,
+    Identity,
+    check_identity,
+    encode_identity,
+    fingerprint,
+    read_identity,
+)
+from varlog.storage.row_file import ROW_BYTES, ROWS_NAME
+from varlog.storage.segment import SEGMENT_SUFFIX
+from varlog.storage.state_file import STATE_NAME
+
+LOCK_NAME: Final = "lock"
+REMOVED_NAME: Final = "removed"
+
+_log = get_logger("storage")
+
+
+class Entropy(Protocol):
+    """What is needed of a source of chance (random.Random has it)."""
+
+    def randint(self, a: int, b: int) -> int: ...
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+def storage_node_path(volume: Path, cluster: ClusterID, node: NodeID) -> Path:
+    return volume / f"cid={cluster}" / f"snid={node}"
+
+
+def log_stream_path(volume: Path, cluster: ClusterID, node: NodeID, log_stream: LogStreamID) -> Path:
+    return storage_node_path(volume, cluster, node) / f"lsid={log_stream}"
+
+
+def numbered(disk: Disk, directory: Path, kind: str) -> Iterator[tuple[int, Path]]:
+    """(id, path) of the directories `<kind>=<id>` in `directory`, in the order of their ids."""
+    names = disk.list(directory) if disk.is_directory(directory) else []
+    found = [re.fullmatch(rf"{kind}=([1-9][0-9]*)", name) for name in names]
+    for number in sorted(int(match[1]) for match in found if match):
+        path = directory / f"{kind}={number}"
+        if disk.is_directory(path):
+            yield number, path
+
+
+class NodeVolumes:
+    """The locked volumes of a running node. `streams` says where each replica is."""
+
+    def __init__(self, disk: Disk, cluster: ClusterID, node: NodeID, volumes: Sequence[Path]) -> None:
+        self.node = node
+        self.streams: dict[LogStreamID, Path] = {}
+        self._disk = disk
+        self._cluster = cluster
+        self._volumes = tuple(volumes)
+        self._locks: list[Lock] = []
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        entropy: Entropy,
+        *,
+        cluster: ClusterID,
+        node: NodeID | None,
+        volumes: Sequence[Path],
+        cluster_key: str = "",
+        error_if_exists: bool = False,
+    ) -> NodeVolumes:
+        """Check, lock and identify the volumes, and find the replicas on them. StartError names the path and the remedy."""
+        for volume in volumes:
+            _check_volume(disk, volume)
+        _check_doubled(volumes)
+        _check_cluster(disk, volumes, cluster)
+        node = node or _kept_node(disk, volumes, cluster) or NodeID(entropy.randint(1, ID_MAX))
+        paths = [storage_node_path(volume, cluster, node) for volume in volumes]
+        if error_if_exists:
+            _check_new(disk, paths)
+        opened = cls(disk, cluster, node, volumes)
+        try:
+            opened._lock(paths)
+            opened._identify(paths, cluster_key, f"{entropy.getrandbits(128):032x}")
+            opened._find_streams()
+        except OSError as error:
+            opened.release()
+            raise StartError(
+                f"{error.filename or paths[0]} cannot be used: {error.strerror or error}"
+            ) from error
+        except BaseException:
+            opened.release()
+            raise
+        return opened
+
+    def place(self, log_stream: LogStreamID, volume: str = "") -> Path:
+        """Where a new replica goes: on the volume asked for, or on the one with the fewest. Refused if the stream has a
+        directory on any of them (R-SN-6)."""
+        for known in self._volumes:
+            path = log_stream_path(known, self._cluster, self.node, log_stream)
+            if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
+                raise Refused(
+                    f"log stream {log_stream} has data in {path}: remove it first, or choose another node"
+                )
+        counts = {str(known): 0 for known in self._volumes}
+        for path in self.streams.values():
+            counts[str(path.parents[2])] += 1
+        chosen = Path(volume or min(counts, key=lambda known: counts[known]))
+        if str(chosen) not in counts:
+            raise Refused(f"{volume} is no volume of node {self.node}: it has {', '.join(counts)}")
+        path = self.streams[log_stream] = log_stream_path(chosen, self._cluster, self.node, log_stream)
+        return path
+
+    def forget(self, log_stream: LogStreamID) -> None:
+        """The replica is gone, or was never made."""
+        self.streams.pop(log_stream, None)
+
+    def remove(self, log_stream: LogStreamID) -> None:
+        """Delete a replica's data (R-REG-5). Half done, it goes on at the next start."""
+        path = self.streams[log_stream]
+        if self._disk.exists(path):
+            self._disk.replace_file(path / REMOVED_NAME, b"")
+            _finish_removal(self._disk, path)
+        self.forget(log_stream)
+
+    def release(self) -> None:
+        """Let other processes have the volumes."""
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+    def _lock(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self._disk.make_directory(path)
+            try:
+                self._locks.append(self._disk.lock(path / LOCK_NAME))
+            except BlockingIOError:
+                raise StartError(
+                    f"{path} is in use: another process runs node {self.node} on it, or the volume was given twice; stop that "
+                    "process, or give this one its own id and volume"
+                ) from None
+
+    def _identify(self, paths: Sequence[Path], cluster_key: str, fresh_key: str) -> None:
+        found: dict[str, Path] = {}
+        nameless = []
+        for path in paths:
+            identity = read_identity(self._disk, path)
+            if identity is not None:
+                check_identity(identity, self._cluster, self.node, cluster_key, path)
+                found[identity.node_key] = path
+            elif any(numbered(self._disk, path, "lsid")):
+                raise StartError(
+                    f"{path} holds log streams and no {IDENTITY_NAME} file: copy it from another volume of the same node"
+                )
+            else:
+                nameless.append(path)
+        if len(found) > 1:
+            raise StartError(
+                f"{' and '.join(map(str, found.values()))} belong to different nodes that have the same id {self.node}: give each "
+                "node its own volumes"
+            )
+        identity = Identity(
+            cluster=self._cluster,
+            node=self.node,
+            node_key=next(iter(found), fresh_key),
+            cluster_key_fingerprint=fingerprint(self._cluster, cluster_key),
+        )
+        for path in nameless:
+            self._disk.replace_file(path / IDENTITY_NAME, encode_identity(identity))
+
+    def _find_streams(self) -> None:
+        """R-SN-3, R-SN-4. What a crash left of making or removing a replica goes."""
+        for volume in self._volumes:
+            for number, path in numbered(
+                self._disk, storage_node_path(volume, self._cluster, self.node), "lsid"
+            ):
+                if _clear_unfinished(self._disk, path):
+                    continue
+                log_stream = LogStreamID(number)
+                if log_stream in self.streams:
+                    raise StartError(
+                        f"log stream {log_stream} is twice: in {self.streams[log_stream]} and in {path}: one of them is a copy; "
+                        "move it away"
+                    )
+                self.streams[log_stream] = path
+
+
+def _check_volume(disk: Disk, volume: Path) -> None:
+    if not disk.exists(volume):
+        raise StartError(f"volume {volume} does not exist: make the directory, or mount it")
+    if not disk.is_directory(volume):
+        raise StartError(f"volume {volume} is not a directory: give a directory")
+    if not disk.is_writable(volume):
+        raise StartError(
+            f"volume {volume} is not writable: change its owner or mode, or mount it for writing"
+        )
+
+
+def _check_doubled(volumes: Sequence[Path]) -> None:
+    if not volumes:
+        raise StartError("a storage node needs at least one volume: give --volumes")
+    doubled = [volume for number, volume in enumerate(volumes) if volume in volumes[:number]]
+    if doubled:
+        raise StartError(f"volume {doubled[0]} is given twice: give each volume once")
+
+
+def _check_cluster(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> None:
+    """A volume of another cluster is more likely a wrong id than a wish to share: an empty node would start beside the data."""
+    for volume in volumes:
+        others = [other for other, _ in numbered(disk, volume, "cid") if other != cluster]
+        if others:
+            raise StartError(
+                f"volume {volume} belongs to cluster {others[0]}, not {cluster}: start with --cluster-id {others[0]}, or use "
+                "another volume"
+            )
+
+
+def _check_new(disk: Disk, paths: Sequence[Path]) -> None:
+    for path in paths:
+        if disk.exists(path):
+            raise StartError(
+                f"{path} exists already: start without --error-if-exists, or use an empty volume"
+            )
+
+
+def _kept_node(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> NodeID | None:
+    """The id that was drawn at the first start."""
+    found = {
+        node: path for volume in volumes for node, path in numbered(disk, volume / f"cid={cluster}", "snid")
+    }
+    if len(found) > 1:
+        raise StartError(
+            f"several nodes have data here ({', '.join(map(str, found.values()))}): say which one with --storage-node-id"
+        )
+    return NodeID(next(iter(found))) if found else None
+
+
+def _clear_unfinished(disk: Disk, path: Path) -> bool:
+    """Remove what a crash left of a replica that was never made, or is being removed; True if it was such a one."""
+    names = disk.list(path)
+    if REMOVED_NAME in names:
+        _finish_removal(disk, path)
+    elif STATE_NAME in names or any(
+        disk.read_file(path / name) for name in names if name.endswith(SEGMENT_SUFFIX)
+    ):
+        return False
+    elif (
+        ROWS_NAME in names and len(disk.read_file(path / ROWS_NAME)) > 2 * ROW_BYTES
+    ):  # more than header and end mark
+        return False
+    else:
+        disk.remove_tree(path)
+    _log.info(told("removed an unfinished replica", path=path))
+    return True
+
+
+def _finish_removal(disk: Disk, path: Path) -> None:
+    for name in disk.list(path):
+        if name != REMOVED_NAME:
+            disk.remove(path / name)
+    # Durable before the mark goes: what is left without it would look like a damaged replica.
+    disk.sync_directory(path)
+    disk.remove_tree(path)

@@ -1,0 +1,95 @@
+"""The bytes of every file format of the storage, made from fixed values. Run it to write files that are not there yet:
+
+    python -m tests.golden.storage_formats
+
+It never changes a file that exists: a released format is read back for ever. A new format version gets new names here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tests.storage.helpers import batch, row
+from varlog.model.epoch import Epoch
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.storage.identity import Identity, encode_identity, fingerprint
+from varlog.storage.index import SparseIndex
+from varlog.storage.row_file import ROW_TYPE, encode_end_mark, encode_file, encode_header, encode_row
+from varlog.storage.state_file import ReplicaStateFile, encode_state
+
+HERE = Path(__file__).parent
+
+ENTRIES = [b"hello", b"", b"\x00\xff" * 5]
+STATE = ReplicaStateFile(TopicID(7), LogStreamID(3), Epoch(5), True, LLSN(21), GLSN(40), LLSN(11))
+ROWS = [row(1, 1, 10, version=2), row(11, 15, 2, version=3, epoch=4), row(13, 17, 1, version=9, epoch=5)]
+POINTS = [(1001, 0, 100), (1004, 100, 4096), (1005, 4196, 70), (1007, 9000, 70)]
+IDENTITY = Identity(
+    cluster=ClusterID(1),
+    node=NodeID(2),
+    node_key="00112233445566778899aabbccddeeff",
+    cluster_key_fingerprint=fingerprint(ClusterID(1), "secret"),
+)
+
+
+def index() -> SparseIndex:
+    made = SparseIndex(LLSN(1001))
+    for llsn, offset, size in POINTS:
+        made.add(LLSN(llsn), offset, size)
+    return made
+
+
+def segment_file() -> bytes:
+    return bytes(batch(1, ENTRIES) + batch(4, [b"second"], epoch=2))
+
+
+def row_file() -> bytes:
+    """As it is written: two rows in one sync, one in the next."""
+    rows = [encode_row(ROWS[0], 0), encode_row(ROWS[1], 0), encode_row(ROWS[2], 2)]
+    return encode_header(TopicID(7), LogStreamID(3)) + b"".join(rows) + encode_end_mark(3)
+
+
+def compacted_row_file() -> bytes:
+    fields = [
+        (
+            r.version,
+            r.high_watermark,
+            r.previous_high_watermark,
+            r.glsn_begin,
+            r.llsn_begin,
+            r.count,
+            0,
+            r.epoch,
+            0,
+        )
+        for r in ROWS
+    ]
+    return encode_file(TopicID(7), LogStreamID(3), np.array(fields, ROW_TYPE))
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "batch_v1.bin": lambda: bytes(batch(1, ENTRIES)),
+    "segment_v1.seg": segment_file,
+    "sidecar_v1.idx": lambda: index().encode(LLSN(1010), 9070),
+    "commits_v1.log": row_file,
+    "commits_compacted_v1.log": compacted_row_file,
+    "state_v1.bin": lambda: encode_state(STATE),
+    "identity_v1.json": lambda: encode_identity(IDENTITY),
+}
+
+
+def main() -> None:
+    for name, make in FILES.items():
+        path = HERE / name
+        if path.exists():
+            print(f"{name} is there already and stays as it is")
+        else:
+            path.write_bytes(make())
+            print(f"{name} written: add it to the repository")
+
+
+if __name__ == "__main__":
+    main()

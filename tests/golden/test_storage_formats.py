@@ -1,0 +1,70 @@
+"""Every storage format that was ever released is read back for ever, and written the same way while it is the current one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.golden.storage_formats import ENTRIES, FILES, HERE, IDENTITY, POINTS, ROWS, STATE
+from varlog.model.batch import check_body, entries_of, parse_header
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.lsn import LLSN
+from varlog.runtime.disk import OsDisk
+from varlog.storage.dump import dump_rows
+from varlog.storage.identity import Identity
+from varlog.storage.index import decode_index
+from varlog.storage.row_file import check_header, read_rows
+from varlog.storage.scan import scan
+from varlog.storage.state_file import decode_state
+
+
+def golden(name: str) -> bytes:
+    return (HERE / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_same_values_are_written_as_the_same_bytes(name: str) -> None:
+    assert FILES[name]() == golden(name), (
+        f"{name}: the format changed; give it a new version and a new golden file"
+    )
+
+
+def test_the_batch_of_version_1_is_read() -> None:
+    content = golden("batch_v1.bin")
+    header = parse_header(content)
+    check_body(content, header)
+    assert entries_of(content, header) == ENTRIES
+    assert (header.epoch, header.first_llsn, header.producer, header.sequence) == (1, 1, 5, 1)
+
+
+def test_the_segment_of_version_1_is_read() -> None:
+    content = golden("segment_v1.seg")
+    found = scan(lambda size, offset: content[offset : offset + size], len(content), LLSN(1))
+    assert (found.batches, found.end_llsn, found.size, found.problem) == (2, 5, len(content), "")
+
+
+def test_the_sidecar_of_version_1_is_read() -> None:
+    index = decode_index(golden("sidecar_v1.idx"), LLSN(1001), LLSN(1010), 9070)
+    assert index is not None
+    assert [(index.llsn(point), index.offset(point)) for point in range(len(index))] == [
+        (llsn, offset) for llsn, offset, _ in POINTS
+    ]
+
+
+@pytest.mark.parametrize("name", ["commits_v1.log", "commits_compacted_v1.log"])
+def test_the_row_file_of_version_1_is_read(name: str) -> None:
+    content = golden(name)
+    check_header(content, TopicID(7), LogStreamID(3), Path(name))
+    found = read_rows(lambda size, offset: content[offset : offset + size], len(content), Path(name))
+    assert (len(found), found.end_llsn, found.torn, found.marked) == (3, 14, False, True)
+    assert list(dump_rows(OsDisk(), HERE / name)) == ROWS
+
+
+def test_the_state_of_version_1_is_read() -> None:
+    assert decode_state(golden("state_v1.bin"), Path("state")) == STATE
+
+
+def test_the_identity_of_version_1_is_read() -> None:
+    assert msgspec.json.decode(golden("identity_v1.json"), type=Identity) == IDENTITY
