@@ -1,0 +1,126 @@
+"""[A7 A9] The metadata repository's session with this node: reports out, commits and trims in. One session at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from varlog.model.errors import Refused
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.rpc.messages import Commits, OpenSession, Reports, SessionOpened
+from varlog.rpc.transport import Call, Connection, ConnectionLost
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+from varlog.storagenode.log_stream.replica import Replica
+from varlog.storagenode.log_stream.replica_machine import CommitGap
+from varlog.storagenode.topic_marks import TopicMarks
+
+_log = get_logger("session")
+
+
+class CommitService:
+    """Talks with the repository that has the newest term; an older one is refused (law 7)."""
+
+    def __init__(
+        self, node: NodeID, replicas: Mapping[LogStreamID, Replica], marks: TopicMarks, tasks: Tasks
+    ) -> None:
+        self._node = node
+        self._replicas = replicas
+        self._marks = marks
+        self._tasks = tasks
+        self._term = 0
+        self._session: Connection | None = None
+        self._dirty: dict[LogStreamID, Replica] = {}
+        self._flush_soon = False
+        self._serial = 0
+        self._serial_applied = 0
+        self._trims_under_way = 0
+
+    def open(self, call: Call, request: OpenSession) -> None:
+        """A repository introduces itself; its session replaces any older one."""
+        if request.term < self._term:
+            raise Refused(
+                f"term {request.term} of the metadata repository is over: term {self._term} was seen"
+            )
+        self._term = request.term
+        if self._session is not None and self._session is not call.connection:
+            self._session.close()
+        self._session = call.connection
+        self._serial = self._serial_applied = 0
+        self._dirty = {}
+        call.reply(SessionOpened(self._node, tuple(replica.point() for replica in self._replicas.values())))
+
+    # --- reports -----------------------------------------------------------------------------------------------------
+
+    def report_soon(self, replica: Replica) -> None:
+        """[A7] Reports of one turn of the loop leave as one message."""
+        self._dirty[replica.log_stream] = replica
+        self._schedule_flush()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_soon:
+            self._flush_soon = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_soon = False
+        dirty, self._dirty = self._dirty, {}
+        session = self._session
+        if session is None or session.closed:
+            return  # the next session starts with the points of every replica
+        try:
+            session.send(Reports(tuple(replica.report() for replica in dirty.values()), self._serial_applied))
+        except ConnectionLost:
+            self._session = None
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def commits(self, session: Connection, message: Commits) -> None:
+        """[A9] Rows first, then marks: a topic's watermark is raised only when this node has applied what is below it."""
+        if session is not self._session:
+            session.close()
+            return
+        try:
+            for log_stream, rows in message.rows:
+                replica = self._replicas.get(log_stream)
+                if replica is not None:
+                    replica.commit(rows)
+        except CommitGap as gap:
+            _log.warning(told("commit rows are missing; asking for them again", why=gap))
+            self._session = None
+            session.close()
+            return
+        self._serial = message.serial
+        self._apply_marks(message)
+
+    def _apply_marks(self, message: Commits) -> None:
+        trims: list[Coroutine[Any, Any, None]] = []
+        # The first message of a session may repeat a trim that was kept before: the repository wants that confirmed as well.
+        confirm = message.serial == 1
+        for mark in message.marks:
+            self._marks.raise_high(mark.topic, mark.high_watermark)
+            confirm |= self._marks.raise_trimmed(mark.topic, mark.trimmed)
+            # Each replica by itself: one may have crashed before it kept a trim that another one here has kept.
+            trims += [
+                replica.trim(mark.trimmed)
+                for replica in self._replicas.values()
+                if replica.topic == mark.topic and replica.lacks_trim(mark.trimmed)
+            ]
+        self._marks.heard = True
+        if trims:
+            self._trims_under_way += 1
+            _ = self._tasks.spawn(f"trim/{message.serial}", self._trim(trims))
+        elif not self._trims_under_way:
+            self._serial_applied = message.serial
+            if confirm:
+                self._schedule_flush()
+
+    async def _trim(self, trims: list[Coroutine[Any, Any, None]]) -> None:
+        try:
+            await asyncio.gather(*trims)
+        finally:
+            self._trims_under_way -= 1
+        if not self._trims_under_way:
+            self._serial_applied = self._serial
+            self._schedule_flush()

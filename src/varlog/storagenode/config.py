@@ -1,0 +1,25 @@
+"""StorageNodeConfig: what a storage node is told when it starts (R-SN-1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from varlog.model.ids import ClusterID, NodeID
+from varlog.model.limits import SEGMENT_BYTES, STREAMS_PER_NODE_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class StorageNodeConfig:
+    """`node` None: the id found on the volumes, or a new random one that is then kept. `advertise` "": where it listens."""
+
+    cluster: ClusterID
+    node: NodeID | None
+    volumes: tuple[Path, ...]
+    listen: str = "127.0.0.1:0"
+    advertise: str = ""
+    cluster_key: str = ""
+    error_if_exists: bool = False
+    segment_bytes: int = SEGMENT_BYTES
+    rows_sync_delay_s: float = 0.2
+    streams_max: int = STREAMS_PER_NODE_MAX

@@ -1,0 +1,106 @@
+"""[A3 R3] What clients ask of a storage node: append, fetch, read one position."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from varlog.model.cluster import ReplicaState
+from varlog.model.errors import InvalidRequest, NotWritten, Trimmed, Unavailable, UnknownLogStream
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
+from varlog.rpc.messages import Append, Fetch, FoundAt, ReadAt
+from varlog.rpc.transport import Call
+from varlog.storagenode.log_stream.replica import Replica
+from varlog.storagenode.topic_marks import TopicMarks
+
+
+class LogService:
+    """Finds the replica and hands the call to it. Reads wait for the repository's first word after a start (law 9)."""
+
+    def __init__(self, replicas: Mapping[LogStreamID, Replica], marks: TopicMarks) -> None:
+        self._replicas = replicas
+        self._marks = marks
+        self._waiting: dict[int, tuple[Call, ReadAt, asyncio.TimerHandle]] = {}
+        self._next_key = 0
+
+    def append(self, call: Call, request: Append, payload: bytearray) -> None:
+        self._replica(request.log_stream).append(call, payload)
+
+    def fetch(self, call: Call, request: Fetch) -> None:
+        replica = self._replica(request.log_stream)
+        self._check_readable(replica)
+        replica.reader.fetch(call, request)
+
+    def read_at(self, call: Call, request: ReadAt) -> None:
+        """By (stream, LLSN), or by GLSN over those of the topic's streams that are here."""
+        if request.log_stream:
+            replica = self._replica(request.log_stream)
+            self._check_readable(replica)
+            replica.reader.read_llsn(call, request.llsn)
+        elif request.glsn < 1:
+            raise InvalidRequest(f"position {request.glsn} does not exist: positions start at 1")
+        elif not self._read_glsn(call, request):
+            self._keep(call, request)
+
+    def wake(self) -> None:
+        """The watermarks moved: answer the reads that waited for them."""
+        for key in [key for key, (_, request, _) in self._waiting.items() if self._is_ordered(request)]:
+            call, request, timer = self._waiting.pop(key)
+            timer.cancel()
+            try:
+                self._read_glsn(call, request)
+            except Exception as error:  # noqa: BLE001 - the call is owed an answer, whatever happened
+                call.fail(error)
+
+    def close(self) -> None:
+        for _, _, timer in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
+
+    def _read_glsn(self, call: Call, request: ReadAt) -> bool:
+        """False if the position is not ordered yet, as far as this node knows."""
+        replicas = [replica for replica in self._replicas.values() if replica.topic == request.topic]
+        for replica in replicas:
+            self._check_readable(replica)
+        trimmed = self._marks.trimmed(request.topic)
+        if request.glsn <= trimmed:
+            raise Trimmed(request.glsn, trimmed + 1)
+        for replica in replicas:
+            llsn = replica.reader.holds(request.glsn)
+            if llsn is not None:
+                replica.reader.read_llsn(call, llsn)
+                return True
+        if not self._is_ordered(request):
+            return False
+        if any(replica.lagging for replica in replicas):
+            raise Unavailable(f"a replica here lacks entries: position {request.glsn} may be in one of them")
+        call.reply(FoundAt(found=False))
+        return True
+
+    def _is_ordered(self, request: ReadAt) -> bool:
+        return request.glsn <= self._marks.high_watermark(request.topic)
+
+    def _keep(self, call: Call, request: ReadAt) -> None:
+        if request.wait_s <= 0 or len(self._waiting) >= FETCHES_WAITING_MAX:
+            raise NotWritten(request.glsn, self._marks.high_watermark(request.topic))
+        key = self._next_key = self._next_key + 1
+        wait_s = min(request.wait_s, FETCH_WAIT_S_MAX)
+        timer = asyncio.get_running_loop().call_later(wait_s, self._expire, key)
+        self._waiting[key] = (call, request, timer)
+
+    def _expire(self, key: int) -> None:
+        call, request, _ = self._waiting.pop(key)
+        call.fail(NotWritten(request.glsn, self._marks.high_watermark(request.topic)))
+
+    def _replica(self, log_stream: LogStreamID) -> Replica:
+        replica = self._replicas.get(log_stream)
+        if replica is None:
+            raise UnknownLogStream(log_stream)
+        return replica
+
+    def _check_readable(self, replica: Replica) -> None:
+        if not self._marks.heard:
+            raise Unavailable("this node has just started and has not heard from the metadata repository yet")
+        if replica.state is ReplicaState.FROZEN:
+            raise Unavailable(f"log stream {replica.log_stream} is frozen on this node")

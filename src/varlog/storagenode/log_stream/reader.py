@@ -1,0 +1,160 @@
+"""[R4 R6] Fetches and point reads of one replica: only what is ordered, whole batches, one look-up and one disk read (R-READ-2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from varlog.model.batch import check_body, single, walk
+from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable
+from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
+from varlog.model.lsn import GLSN, LLSN, NO_GLSN
+from varlog.rpc.messages import Fetch, Fetched, FoundAt
+from varlog.rpc.transport import Call
+from varlog.runtime.worker import Worker
+from varlog.storage.log_store import Chunk, LogStore
+from varlog.storagenode.topic_marks import TopicMarks
+
+Answer = Callable[[Call, LLSN, Chunk], None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    call: Call
+    request: Fetch
+    timer: asyncio.TimerHandle
+
+
+class Reader:
+    """Serves the ordered entries of one replica. Cached bytes are answered at once; others are read by the read worker."""
+
+    def __init__(self, store: LogStore, worker: Worker, marks: TopicMarks) -> None:
+        self._store = store
+        self._worker = worker
+        self._marks = marks
+        self._waiting: dict[int, _Waiting] = {}
+        self._next_key = 0
+
+    # --- subscriptions: fetch --------------------------------------------------------------------------------------------
+
+    def fetch(self, call: Call, request: Fetch) -> None:
+        """Answer with batches, or keep the call until something is ordered or its wait is over."""
+        llsn = self._begin(request)
+        self._check_low(llsn, request.glsn)
+        if llsn < self._store.committed_end:
+            self._answer(call, llsn, request.bytes_max)
+        elif request.wait_s <= 0 or len(self._waiting) >= FETCHES_WAITING_MAX:
+            self._answer_nothing(call, llsn)
+        else:
+            self._keep(call, request)
+
+    def wake(self) -> None:
+        """Something was ordered: answer the fetches it satisfies."""
+        satisfied = [
+            key
+            for key, kept in self._waiting.items()
+            if self._begin(kept.request) < self._store.committed_end
+        ]
+        for key in satisfied:
+            kept = self._waiting.pop(key)
+            kept.timer.cancel()
+            self._retry(kept)
+
+    def close(self) -> None:
+        for kept in self._waiting.values():
+            kept.timer.cancel()
+        self._waiting.clear()
+
+    def _keep(self, call: Call, request: Fetch) -> None:
+        key = self._next_key = self._next_key + 1
+        wait_s = min(request.wait_s, FETCH_WAIT_S_MAX)
+        timer = asyncio.get_running_loop().call_later(wait_s, self._expire, key)
+        self._waiting[key] = _Waiting(call, request, timer)
+
+    def _retry(self, kept: _Waiting) -> None:
+        try:
+            self.fetch(kept.call, kept.request)
+        except Exception as error:  # noqa: BLE001 - the call is owed an answer, whatever happened
+            kept.call.fail(error)
+
+    def _expire(self, key: int) -> None:
+        kept = self._waiting.pop(key, None)
+        if kept is not None:
+            self._answer_nothing(kept.call, self._begin(kept.request))
+
+    def _begin(self, request: Fetch) -> LLSN:
+        return request.llsn or self._store.llsn_from(request.glsn)
+
+    def _answer_nothing(self, call: Call, llsn: LLSN) -> None:
+        store, marks = self._store, self._marks
+        call.reply(
+            Fetched(
+                (), llsn, store.committed_end, marks.high_watermark(store.topic), marks.trimmed(store.topic)
+            )
+        )
+
+    def _answer(self, call: Call, llsn: LLSN, bytes_max: int) -> None:
+        self._read(call, llsn, min(bytes_max or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX), self._reply)
+
+    def _reply(self, call: Call, llsn: LLSN, chunk: Chunk) -> None:
+        store, marks = self._store, self._marks
+        self._check_low(llsn, NO_GLSN)  # a trim may have come while the disk was read
+        rows = store.rows_between(llsn, chunk.end_llsn)
+        high, low = marks.high_watermark(store.topic), marks.trimmed(store.topic)
+        call.reply(Fetched(rows, chunk.end_llsn, store.committed_end, high, low), chunk.data)
+
+    def _check_low(self, llsn: LLSN, glsn: GLSN) -> None:
+        trimmed = self._marks.trimmed(self._store.topic)
+        if llsn < self._store.low_llsn or 0 < glsn <= trimmed:
+            raise Trimmed(glsn or llsn, trimmed + 1)
+
+    # --- point reads -------------------------------------------------------------------------------------------------
+
+    def holds(self, glsn: GLSN) -> LLSN | None:
+        """The LLSN that is ordered at `glsn` here."""
+        return self._store.find(glsn)
+
+    def read_llsn(self, call: Call, llsn: LLSN) -> None:
+        """Answer with one entry by its place in the stream."""
+        store = self._store
+        if llsn < store.low_llsn:
+            raise Trimmed(llsn, store.low_llsn)
+        if llsn >= store.committed_end:
+            raise NotWritten(llsn, store.committed_end - 1)
+        self._read(call, llsn, 1, self._reply_one)
+
+    def _reply_one(self, call: Call, llsn: LLSN, chunk: Chunk) -> None:
+        if llsn < self._store.low_llsn:
+            raise Trimmed(llsn, self._store.low_llsn)
+        for at, header in walk(chunk.data):
+            if header.first_llsn <= llsn < header.end_llsn:
+                check_body(chunk.data, header, at)
+                batch = single(chunk.data, header, llsn - header.first_llsn, at)
+                call.reply(FoundAt(True, self._store.log_stream, self._store.glsn_of(llsn)), batch)
+                return
+        raise CorruptBatch(f"LLSN {llsn} is not where the index says", 0, str(self._store.path))
+
+    # --- one disk read -----------------------------------------------------------------------------------------------
+
+    def _read(self, call: Call, llsn: LLSN, bytes_max: int, answer: Answer) -> None:
+        """`answer` with the batches from `llsn` on: now if they are cached, else when the read worker has them."""
+        store = self._store
+        extent = store.extent(llsn, bytes_max)
+        chunk = store.read_cached(extent)
+        if chunk is not None:
+            answer(call, llsn, chunk)
+        else:
+            done = self._worker.run(lambda: store.read(extent))
+            done.add_done_callback(partial(self._read_done, call, llsn, answer))
+
+    def _read_done(self, call: Call, llsn: LLSN, answer: Answer, done: asyncio.Future[Chunk]) -> None:
+        if done.cancelled():
+            return
+        try:
+            answer(call, llsn, done.result())
+        except OSError as error:
+            call.fail(Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}"))
+        except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
+            call.fail(failure)

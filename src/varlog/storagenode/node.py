@@ -1,0 +1,254 @@
+"""StorageNode: one storage node: its volumes, replicas and services; the order in which they start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from varlog.model.cluster import NodeStatus, ReplicaState, ReplicaStatus
+from varlog.model.epoch import NO_EPOCH
+from varlog.model.errors import Damaged, Refused, UnknownLogStream
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import FIRST_LLSN, NO_GLSN
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.messages import (
+    AddLogStream,
+    Append,
+    Commits,
+    Fetch,
+    GetNodeStatus,
+    Message,
+    OpenSession,
+    ReadAt,
+    RemoveLogStream,
+    ReplicaOpen,
+    Replicate,
+    SealReplica,
+    UnsealReplica,
+)
+from varlog.rpc.transport import Call, Connection, Handler, Server, Transport
+from varlog.runtime.doors import Doors
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+from varlog.runtime.worker import Worker
+from varlog.storage.log_store import LogStore
+from varlog.storage.volume import NodeVolumes
+from varlog.storagenode.admin_service import AdminService
+from varlog.storagenode.commit_service import CommitService
+from varlog.storagenode.config import StorageNodeConfig
+from varlog.storagenode.log_service import LogService
+from varlog.storagenode.log_stream.replica import Replica, ReplicaParts
+from varlog.storagenode.replica_service import ReplicaService
+from varlog.storagenode.topic_marks import TopicMarks
+
+M = TypeVar("M", bound=Message)
+
+_log = get_logger("node")
+
+
+class StorageNode:
+    """A storage node. `start` restores what is on its volumes (R-SN-3), then listens; `stop` is clean."""
+
+    def __init__(self, config: StorageNodeConfig, doors: Doors, transport: Transport) -> None:
+        self._config = config
+        self._doors = doors
+        self._transport = transport
+        self._replicas: dict[LogStreamID, Replica] = {}
+        self._damaged: dict[LogStreamID, Damaged] = {}
+        # Streams that are being made or removed now: neither twice at once.
+        self._changing: dict[LogStreamID, None] = {}
+        self._marks = TopicMarks()
+        self._server: Server | None = None
+        self._started_us = 0
+
+    @property
+    def address(self) -> str:
+        """Where others reach this node."""
+        return self._config.advertise or (self._server.address if self._server else self._config.listen)
+
+    @property
+    def node(self) -> NodeID:
+        return self._volumes.node
+
+    async def start(self) -> None:
+        """Lock the volumes, restore every replica, then listen. Raises StartError."""
+        config, doors = self._config, self._doors
+        self._started_us = doors.clock.wall_us()
+        self._volumes = NodeVolumes.open(
+            doors.disk,
+            doors.entropy,
+            cluster=config.cluster,
+            node=config.node,
+            volumes=config.volumes,
+            cluster_key=config.cluster_key,
+            error_if_exists=config.error_if_exists,
+        )
+        try:
+            self._read_worker: Worker = doors.make_worker("read")
+            self._tasks = Tasks(f"node={self.node}", self._task_failed)
+            self._make_services()
+            for log_stream, path in self._volumes.streams.items():
+                await self._restore(log_stream, path)
+            self._server = await self._transport.serve(config.listen, self._handler)
+        except BaseException:
+            self._volumes.release()
+            raise
+        _log.info(
+            told("storage node started", node=self.node, address=self.address, replicas=len(self._replicas))
+        )
+
+    async def stop(self) -> None:
+        """Stop listening, end every replica in order, let go of the volumes."""
+        if self._server is not None:
+            await self._server.close()
+        await self._dispatcher.close()
+        await self._tasks.close()
+        self._log_service.close()
+        for replica in self._replicas.values():
+            await replica.close()
+        await self._read_worker.close()
+        self._volumes.release()
+
+    # --- services ------------------------------------------------------------------------------------------
+
+    def _make_services(self) -> None:
+        replicas, marks = self._replicas, self._marks
+        self._log_service = log = LogService(replicas, marks)
+        self._commit_service = commit = CommitService(self.node, replicas, marks, self._tasks)
+        self._replica_service = backup = ReplicaService(replicas)
+        admin = AdminService(self.node, replicas, self.status, self._add, self._remove)
+        self._dispatcher = calls = Dispatcher(f"storage node {self.node}")
+        calls.on(Append, _with_call(log.append))
+        calls.on(Fetch, _with_call(lambda call, request, _: log.fetch(call, request)))
+        calls.on(ReadAt, _with_call(lambda call, request, _: log.read_at(call, request)))
+        calls.on(ReplicaOpen, _with_call(lambda call, request, _: backup.open(call, request)))
+        calls.on(OpenSession, _with_call(lambda call, request, _: commit.open(call, request)))
+        calls.on_async(GetNodeStatus, admin.get_status)
+        calls.on_async(AddLogStream, admin.add_log_stream)
+        calls.on_async(RemoveLogStream, admin.remove_log_stream)
+        calls.on_async(SealReplica, admin.seal)
+        calls.on_async(UnsealReplica, admin.unseal)
+
+    def _handler(self, connection: Connection) -> Handler:
+        """One-way messages belong to their connection: a primary's stream of batches, the repository's session."""
+
+        def take(call: Call | None, message: Message, payload: bytearray) -> None:
+            if call is None and isinstance(message, Replicate):
+                self._replica_service.replicate(connection, message, payload)
+            elif call is None and isinstance(message, Commits):
+                self._commit_service.commits(connection, message)
+                self._log_service.wake()
+            else:
+                self._dispatcher.handle(call, message, payload)
+
+        return take
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        _log.error(told("a task of the storage node failed", task=name), exc_info=error)
+
+    # --- replicas ------------------------------------------------------------------------------------------
+
+    async def _restore(self, log_stream: LogStreamID, path: Path) -> None:
+        """R-SN-3. A damaged replica does not keep the others from starting; its files stay as they are."""
+        worker = self._doors.make_worker(f"lsid={log_stream}")
+        disk, segment_bytes = self._doors.disk, self._config.segment_bytes
+        try:
+            store = await worker.run(lambda: LogStore.open(disk, path, segment_bytes=segment_bytes))
+        except Damaged as damaged:
+            _log.critical(told("replica is damaged", log_stream=log_stream, why=damaged))
+            self._damaged[log_stream] = damaged
+            await worker.close()
+            return
+        self._adopt(store, worker)
+
+    def _adopt(self, store: LogStore, worker: Worker) -> None:
+        self._marks.raise_trimmed(store.topic, store.trimmed)
+        self._replicas[store.log_stream] = Replica(
+            ReplicaParts(
+                store=store,
+                worker=worker,
+                read_worker=self._read_worker,
+                transport=self._transport,
+                marks=self._marks,
+                on_report=self._commit_service.report_soon,
+                rows_sync_delay_s=self._config.rows_sync_delay_s,
+            )
+        )
+
+    async def _add(self, request: AddLogStream) -> None:
+        """R-SN-6: never over data that is there already, on any volume. R-REG-3: within this node's limit."""
+        log_stream = request.log_stream
+        if log_stream in self._changing:
+            raise Refused(f"log stream {log_stream} is being made or removed here right now")
+        if len(self._replicas) >= self._config.streams_max:
+            raise Refused(
+                f"node {self.node} has its limit of {self._config.streams_max} log streams: use another node"
+            )
+        path = self._volumes.place(log_stream, request.volume)
+        self._changing[log_stream] = None
+        worker = self._doors.make_worker(f"lsid={log_stream}")
+        disk, segment_bytes = self._doors.disk, self._config.segment_bytes
+        try:
+            store = await worker.run(
+                lambda: LogStore.create(
+                    disk, path, topic=request.topic, log_stream=log_stream, segment_bytes=segment_bytes
+                )
+            )
+        except BaseException:
+            self._volumes.forget(log_stream)
+            await worker.close()
+            raise
+        finally:
+            self._changing.pop(log_stream, None)
+        self._adopt(store, worker)
+
+    async def _remove(self, log_stream: LogStreamID) -> None:
+        """R-REG-5: the replica and its data are gone."""
+        if log_stream not in self._volumes.streams:
+            raise UnknownLogStream(log_stream)
+        if log_stream in self._changing:
+            raise Refused(f"log stream {log_stream} is being made or removed here right now")
+        self._changing[log_stream] = None
+        try:
+            replica = self._replicas.pop(log_stream, None)
+            if replica is not None:
+                await replica.close()
+            self._damaged.pop(log_stream, None)
+            await self._read_worker.run(lambda: self._volumes.remove(log_stream))
+        finally:
+            self._changing.pop(log_stream, None)
+
+    def status(self) -> NodeStatus:
+        """Who this node is, and how its replicas are; damaged ones included."""
+        replicas = [replica.status() for replica in self._replicas.values()]
+        replicas += [_damaged_status(log_stream, damaged) for log_stream, damaged in self._damaged.items()]
+        volumes = tuple(str(path) for path in self._config.volumes)
+        return NodeStatus(
+            self._config.cluster, self.node, self.address, volumes, tuple(replicas), self._started_us
+        )
+
+
+def _with_call(handler: Callable[[Call, M, bytearray], None]) -> Callable[[Call | None, M, bytearray], None]:
+    """A handler of requests: the same message sent one way has nobody to answer to, and is dropped."""
+
+    def handle(call: Call | None, message: M, payload: bytearray) -> None:
+        if call is not None:
+            handler(call, message, payload)
+
+    return handle
+
+
+def _damaged_status(log_stream: LogStreamID, damaged: Damaged) -> ReplicaStatus:
+    return ReplicaStatus(
+        log_stream=log_stream,
+        topic=TopicID(0),
+        state=ReplicaState.FROZEN,
+        epoch=NO_EPOCH,
+        committed_end=FIRST_LLSN,
+        durable_end=FIRST_LLSN,
+        low_watermark=NO_GLSN,
+        high_watermark=NO_GLSN,
+        path=damaged.path,
+        trouble=str(damaged),
+    )

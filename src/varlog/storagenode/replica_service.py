@@ -1,0 +1,38 @@
+"""[A6] What a primary asks of its backups: take these batches. An error closes the connection: that is its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from varlog.model.errors import UnknownLogStream, VarlogError
+from varlog.model.ids import LogStreamID
+from varlog.rpc.messages import Done, ReplicaOpen, Replicate
+from varlog.rpc.transport import Call, Connection
+from varlog.runtime.logs import get_logger, told
+from varlog.storagenode.log_stream.replica import Replica
+
+_log = get_logger("backup")
+
+
+class ReplicaService:
+    """The backup's side of replication."""
+
+    def __init__(self, replicas: Mapping[LogStreamID, Replica]) -> None:
+        self._replicas = replicas
+
+    def open(self, call: Call, request: ReplicaOpen) -> None:
+        replica = self._replicas.get(request.log_stream)
+        if replica is None:
+            raise UnknownLogStream(request.log_stream)
+        replica.open_upstream(request)
+        call.reply(Done())
+
+    def replicate(self, upstream: Connection, request: Replicate, payload: bytearray) -> None:
+        replica = self._replicas.get(request.log_stream)
+        try:
+            if replica is None:
+                raise UnknownLogStream(request.log_stream)
+            replica.replicate(request, payload)
+        except VarlogError as refusal:
+            _log.warning(told("replication refused", log_stream=request.log_stream, why=refusal))
+            upstream.close()
