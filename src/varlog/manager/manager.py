@@ -1,0 +1,85 @@
+"""Manager: one cluster manager: its services and loops; start and stop order."""
+
+from __future__ import annotations
+
+from varlog.manager.admin_service import AdminService
+from varlog.manager.config import ManagerConfig
+from varlog.manager.heartbeat import Heartbeat
+from varlog.manager.peers import Peers
+from varlog.manager.registrar import Registrar
+from varlog.manager.repair_loop import RepairLoop
+from varlog.model.errors import NotInCluster, StartError, VarlogError
+from varlog.model.limits import REPLICAS_MAX
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.messages import GetView, ViewIs
+from varlog.rpc.transport import Server, Transport
+from varlog.runtime.doors import Doors
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+
+__all__ = ["Manager", "ManagerConfig"]
+
+log = get_logger("manager")
+
+
+class Manager:
+    """Holds no state that matters: it may be killed at any time, and another may run beside it."""
+
+    def __init__(self, config: ManagerConfig, doors: Doors, transport: Transport) -> None:
+        self.config = config
+        self._transport = transport
+        self._tasks = Tasks("manager", _task_failed)
+        self._peers = Peers(transport, config.repository)
+        self._heartbeat = Heartbeat(config, self._peers)
+        self._registrar = Registrar(config, self._peers)
+        self._repair = RepairLoop(config, self._peers, self._heartbeat, self._tasks)
+        self._dispatcher = Dispatcher("the manager")
+        AdminService(config, self._peers, self._registrar, self._repair).register(self._dispatcher)
+        self._server: Server | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Listen, and begin to look after the cluster. A repository that is not there yet is waited for in
+        the background."""
+        if not 1 <= self.config.replicas <= REPLICAS_MAX or self.config.streams < 1:
+            raise StartError(f"a topic has at least one log stream, and 1 to {REPLICAS_MAX} replicas of each")
+        try:
+            await self._refuse_foreign_repository()
+            self._server = await self._transport.serve(self.config.listen, lambda _: self._dispatcher.handle)
+        except BaseException:
+            await self.stop()
+            raise
+        self.address = self._server.address
+        _ = self._tasks.spawn(
+            "announce", self._registrar.keep_announcing(self.config.advertise or self.address)
+        )
+        for address in self.config.nodes:
+            _ = self._tasks.spawn(f"register/{address}", self._registrar.keep_registering(address))
+        _ = self._tasks.spawn("watch", self._repair.watch_view())
+        _ = self._tasks.spawn("repair", self._repair.run())
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+        await self._dispatcher.close()
+        await self._tasks.close()
+        await self._peers.close()
+
+    async def _refuse_foreign_repository(self) -> None:
+        try:
+            view = (await self._peers.ask_repository(GetView(), ViewIs)).view
+        except NotInCluster as error:
+            raise StartError(
+                f"the metadata repository at {self.config.repository} refuses: {error}"
+            ) from None
+        except VarlogError:
+            return
+        if view.cluster != self.config.cluster:
+            raise StartError(
+                f"the metadata repository at {self.config.repository} belongs to cluster {view.cluster}, "
+                f"not to {self.config.cluster}: check the address and --cluster-id"
+            )
+
+
+def _task_failed(name: str, error: BaseException) -> None:
+    log.error(told("a task of the manager failed", task=name, error=repr(error)))

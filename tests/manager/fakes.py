@@ -1,0 +1,269 @@
+"""A repository and storage nodes without disks: they keep the contracts, and can be told to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from varlog.manager.manager import Manager, ManagerConfig
+from varlog.metarepo.membership_rules import (
+    Members,
+    new_log_stream_id,
+    register_log_stream,
+    register_node,
+    register_topic,
+    seal_stream,
+    set_manager,
+    unregister_node,
+    unregister_topic,
+    unseal_stream,
+)
+from varlog.model.cluster import ClusterView, NodeStatus, ReplicaState, ReplicaStatus, StreamState
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.errors import Refused, StaleEpoch, UnknownLogStream
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc import messages
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.memory import MemoryTransport
+from varlog.rpc.messages import Message
+from varlog.rpc.transport import Server, Transport
+from varlog.runtime.doors import system_doors
+
+CLUSTER = ClusterID(7)
+M = TypeVar("M", bound=Message)
+
+
+class FakeRepository:
+    """The real membership rules, in memory; nothing is ordered, so every seal ends at LLSN 1."""
+
+    def __init__(self, transport: Transport, cluster: ClusterID = CLUSTER) -> None:
+        self.members = Members(ClusterView(cluster, 1))
+        self.asked: list[str] = []
+        self._transport = transport
+        self._server: Server | None = None
+        self._changed = asyncio.Event()
+        self._dispatcher = Dispatcher("a fake repository")
+        self._dispatcher.on_async(messages.GetView, self._view)
+        self._on(
+            messages.RegisterNode, lambda m: register_node(self.members, m.node, m.address, m.volumes, ())
+        )
+        self._on(messages.UnregisterNode, lambda m: unregister_node(self.members, m.node))
+        self._on(messages.UnregisterTopic, lambda m: unregister_topic(self.members, m.topic))
+        self._on(messages.SetManager, lambda m: set_manager(self.members, m.address, m.auto_create_topics))
+        self._on(
+            messages.RegisterTopic,
+            lambda m: register_topic(self.members, m.name, m.ordering),
+            messages.TopicIs,
+        )
+        self._on(messages.NewLogStreamID, lambda m: new_log_stream_id(self.members), messages.LogStreamIDIs)
+        self._on(
+            messages.RegisterLogStream,
+            lambda m: register_log_stream(self.members, m.topic, m.log_stream, m.replicas),
+            messages.StreamIs,
+        )
+        self._on(
+            messages.SealStream, lambda m: seal_stream(self.members, m.log_stream, LLSN(1)), messages.StreamIs
+        )
+        self._on(
+            messages.UnsealStream,
+            lambda m: unseal_stream(self.members, m.log_stream, m.epoch),
+            messages.StreamIs,
+        )
+        self._dispatcher.on_async(messages.GetTail, self._tail)
+
+    async def start(self) -> None:
+        self._server = await self._transport.serve("mr:1", lambda _: self._dispatcher.handle)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+        await self._dispatcher.close()
+
+    @property
+    def view(self) -> ClusterView:
+        return self.members.view
+
+    def _on(self, kind: type[M], rule: Callable[[M], object], answer: type[Message] | None = None) -> None:
+        async def handle(message: M, payload: bytearray) -> Message:
+            self.asked.append(kind.__name__)
+            result = rule(message)
+            found = result if isinstance(result, tuple) else (result, None)
+            if isinstance(found[0], Members):
+                self.members = found[0]
+            self._changed.set()
+            self._changed = asyncio.Event()
+            return messages.Done() if answer is None else answer(found[1])
+
+        self._dispatcher.on_async(kind, handle)
+
+    async def _view(self, message: messages.GetView, payload: bytearray) -> Message:
+        try:
+            async with asyncio.timeout(message.wait_s):
+                while message.wait_s and self.view.revision <= message.newer_than:
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+        return messages.ViewIs(self.view)
+
+    async def _tail(self, message: messages.GetTail, payload: bytearray) -> Message:
+        return messages.TailIs(GLSN(0), GLSN(0))
+
+
+@dataclass
+class FakeReplica:
+    topic: TopicID
+    state: ReplicaState = ReplicaState.SEALING
+    epoch: Epoch = NO_EPOCH
+    opened: bool = False
+
+
+@dataclass
+class FakeNode:
+    """One storage node. `refuse` makes it fail that message; `stop` and `start` are a crash and a restart."""
+
+    transport: Transport
+    node: NodeID
+    cluster: ClusterID = CLUSTER
+    replicas: dict[LogStreamID, FakeReplica] = field(default_factory=dict)
+    refuse: dict[type[Message], None] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    _server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"sn:{self.node}"
+
+    async def start(self) -> None:
+        for replica in self.replicas.values():
+            replica.state = ReplicaState.SEALING
+        dispatcher = Dispatcher(f"fake node {self.node}")
+        handlers: dict[type[Message], Callable[..., Message]] = {
+            messages.GetNodeStatus: self._status,
+            messages.AddLogStream: self._add,
+            messages.RemoveLogStream: self._remove,
+            messages.SealReplica: self._seal,
+            messages.UnsealReplica: self._unseal,
+        }
+        for kind, handler in handlers.items():
+            dispatcher.on_async(kind, self._guarded(kind, handler))
+        self._server = await self.transport.serve(self.address, lambda _: dispatcher.handle)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+
+    def _guarded(
+        self, kind: type[Message], handler: Callable[..., Message]
+    ) -> Callable[[Message, bytearray], Coroutine[Any, Any, Message]]:
+        async def handle(message: Message, payload: bytearray) -> Message:
+            if kind is not messages.GetNodeStatus:
+                self.asked.append(kind.__name__)
+            if kind in self.refuse:
+                raise Refused(f"node {self.node} was told to refuse {kind.__name__}")
+            return handler(message)
+
+        return handle
+
+    def _status(self, message: messages.GetNodeStatus) -> Message:
+        replicas = tuple(
+            ReplicaStatus(
+                log_stream=log_stream,
+                topic=replica.topic,
+                state=replica.state,
+                epoch=replica.epoch,
+                committed_end=LLSN(1),
+                durable_end=LLSN(1),
+                low_watermark=GLSN(0),
+                high_watermark=GLSN(0),
+                path=f"/v/lsid={log_stream}",
+                opened=replica.opened,
+            )
+            for log_stream, replica in self.replicas.items()
+        )
+        return messages.NodeStatusIs(NodeStatus(self.cluster, self.node, self.address, ("/v",), replicas))
+
+    def _add(self, message: messages.AddLogStream) -> Message:
+        self.replicas[message.log_stream] = FakeReplica(message.topic)
+        return messages.Done()
+
+    def _remove(self, message: messages.RemoveLogStream) -> Message:
+        if self.replicas.pop(message.log_stream, None) is None:
+            raise UnknownLogStream(message.log_stream)
+        return messages.Done()
+
+    def _seal(self, message: messages.SealReplica) -> Message:
+        replica = self.replicas[message.log_stream]
+        if message.epoch < replica.epoch or (message.epoch == replica.epoch and replica.opened):
+            raise StaleEpoch(message.log_stream, message.epoch, replica.epoch)
+        replica.state, replica.epoch, replica.opened = ReplicaState.SEALED, message.epoch, False
+        return messages.ReplicaStateIs(replica.state, LLSN(1))
+
+    def _unseal(self, message: messages.UnsealReplica) -> Message:
+        replica = self.replicas[message.log_stream]
+        if replica.state is ReplicaState.SEALED and message.epoch == replica.epoch:
+            replica.state, replica.opened = ReplicaState.RUNNING, True
+        if replica.state is not ReplicaState.RUNNING:
+            raise Refused("not sealed in this epoch")
+        return messages.ReplicaStateIs(replica.state, LLSN(1))
+
+
+class FakeCluster:
+    """A repository, nodes and the real manager on one MemoryTransport."""
+
+    def __init__(self, nodes: int, *, named: bool = True, replicas: int = 3) -> None:
+        self.transport = MemoryTransport()
+        self.repository = FakeRepository(self.transport)
+        self.nodes = {node: FakeNode(self.transport, NodeID(node)) for node in range(1, nodes + 1)}
+        self.config = ManagerConfig(
+            CLUSTER,
+            "mr:1",
+            "vmc:1",
+            nodes=tuple(node.address for node in self.nodes.values()) if named else (),
+            replicas=replicas,
+            heartbeat_s=0.02,
+            auto_create_topics=True,
+        )
+        self.manager = Manager(self.config, system_doors(), self.transport)
+
+    async def __aenter__(self) -> FakeCluster:
+        await self.repository.start()
+        for node in self.nodes.values():
+            await node.start()
+        await self.manager.start()
+        await self.wait(lambda: len(self.repository.view.nodes) == len(self.config.nodes))
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.manager.stop()
+        for node in self.nodes.values():
+            await node.stop()
+        await self.repository.stop()
+
+    async def ask(self, request: Message, *, timeout_s: float = 20) -> Message:
+        connection = await self.transport.connect("vmc:1", timeout_s=5)
+        try:
+            return (await connection.call(request, timeout_s=timeout_s))[0]
+        finally:
+            connection.close()
+
+    async def wait(self, there: Callable[[], bool], timeout_s: float = 20) -> None:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                if there():
+                    return
+                await asyncio.sleep(0.002)
+
+    def all_run(self) -> bool:
+        view = self.repository.view
+        return all(
+            stream.state is StreamState.RUNNING
+            and all(
+                self.nodes[node].replicas[stream.log_stream].state is ReplicaState.RUNNING
+                and self.nodes[node].replicas[stream.log_stream].epoch == stream.epoch
+                for node in stream.replicas
+            )
+            for stream in view.streams
+        )

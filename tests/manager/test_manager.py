@@ -1,0 +1,316 @@
+"""The manager over fakes: registration, topics, seal by hand, and streams that come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.manager.fakes import CLUSTER, FakeCluster, FakeNode, FakeRepository
+from varlog.manager.manager import Manager
+from varlog.metarepo.membership_rules import seal_stream
+from varlog.model.cluster import ReplicaState, StreamState
+from varlog.model.errors import (
+    InvalidRequest,
+    NotInCluster,
+    Refused,
+    StartError,
+    UnknownLogStream,
+    UnknownTopic,
+)
+from varlog.model.ids import ClusterID, LogStreamID, NodeID
+from varlog.model.lsn import LLSN
+from varlog.rpc import messages
+from varlog.rpc.memory import MemoryTransport
+from varlog.runtime.doors import system_doors
+
+Story = Callable[[FakeCluster], Awaitable[None]]
+
+
+def run(story: Story, *, nodes: int = 3, replicas: int = 3) -> None:
+    async def whole() -> None:
+        async with FakeCluster(nodes, replicas=replicas) as cluster:
+            await story(cluster)
+
+    asyncio.run(whole())
+
+
+def test_named_nodes_are_asked_who_they_are_and_registered() -> None:
+    """R-REG-1."""
+
+    async def story(cluster: FakeCluster) -> None:
+        assert [(node.node, node.address, node.volumes) for node in cluster.repository.view.nodes] == [
+            (number, f"sn:{number}", ("/v",)) for number in (1, 2, 3)
+        ]
+        await cluster.wait(lambda: cluster.repository.view.manager_address == "vmc:1")
+        assert cluster.repository.view.auto_create_topics
+
+    run(story)
+
+
+def test_a_named_node_that_comes_up_later_is_registered_then() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(2)
+        late = cluster.nodes[2]
+        await cluster.repository.start()
+        await cluster.nodes[1].start()
+        await cluster.manager.start()
+        await cluster.wait(lambda: len(cluster.repository.view.nodes) == 1)
+        await late.start()
+        await cluster.wait(lambda: len(cluster.repository.view.nodes) == 2)
+        await cluster.__aexit__()
+        assert [node.node for node in cluster.repository.view.nodes] == [1, 2]
+
+    asyncio.run(story())
+
+
+def test_a_topic_waits_for_a_named_node_that_is_still_coming_up() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(1, replicas=1)
+        await cluster.repository.start()
+        await cluster.manager.start()
+        making = asyncio.ensure_future(cluster.ask(messages.CreateTopic("orders")))
+        await cluster.nodes[1].start()
+        assert isinstance(await making, messages.TopicIs)
+        assert cluster.all_run()
+        await cluster.__aexit__()
+
+    asyncio.run(story())
+
+
+def test_a_node_of_another_cluster_is_refused() -> None:
+    """R-REG-1."""
+
+    async def story(cluster: FakeCluster) -> None:
+        stranger = FakeNode(cluster.transport, NodeID(9), cluster=ClusterID(8))
+        await stranger.start()
+        with pytest.raises(NotInCluster):
+            await cluster.ask(messages.AddNode(stranger.address))
+        assert cluster.repository.view.node(NodeID(9)) is None
+        await stranger.stop()
+
+    run(story)
+
+
+def test_a_repository_of_another_cluster_ends_the_start() -> None:
+    async def story() -> None:
+        transport = MemoryTransport()
+        repository = FakeRepository(transport, ClusterID(CLUSTER + 1))
+        await repository.start()
+        manager = Manager(FakeCluster(0).config, system_doors(), transport)
+        with pytest.raises(StartError, match="belongs to cluster 8, not to 7"):
+            await manager.start()
+        await manager.stop()
+        await repository.stop()
+
+    asyncio.run(story())
+
+
+def test_a_created_topic_has_its_streams_running_and_primaries_spread() -> None:
+    """R-REG-2: replicas first, then the repository; answered when the streams run."""
+
+    async def story(cluster: FakeCluster) -> None:
+        answer = await cluster.ask(messages.CreateTopic("orders", streams=3))
+        assert isinstance(answer, messages.TopicIs) and answer.topic.name == "orders"
+        assert cluster.all_run()
+        streams = cluster.repository.view.streams_of(answer.topic.topic)
+        assert sorted(stream.primary for stream in streams) == [1, 2, 3]
+        asked = cluster.repository.asked
+        assert asked.index("NewLogStreamID") < asked.index("RegisterLogStream") < asked.index("UnsealStream")
+
+    run(story)
+
+
+def test_creating_a_topic_again_returns_the_one_that_is_there() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        both = await asyncio.gather(*(cluster.ask(messages.CreateTopic("orders")) for _ in range(4)))
+        assert all(answer == both[0] for answer in both)
+        assert [stream.log_stream for stream in cluster.repository.view.streams] == [1]
+        # What an earlier call left half made is finished.
+        await cluster.ask(messages.CreateTopic("orders", streams=2))
+        assert [stream.log_stream for stream in cluster.repository.view.streams] == [1, 2]
+        with pytest.raises(Refused, match="there already, with 2 log streams"):
+            await cluster.ask(messages.CreateTopic("orders", streams=1))
+
+    run(story)
+
+
+def test_a_topic_that_cannot_be_placed_is_refused_before_anything_is_made() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        with pytest.raises(Refused, match="3 replicas need 3 living storage nodes, and there are 2"):
+            await cluster.ask(messages.CreateTopic("orders"))
+        with pytest.raises(InvalidRequest, match="not usable"):
+            await cluster.ask(messages.CreateTopic("no/slash"))
+        assert cluster.repository.view.topics == ()
+
+    run(story, nodes=2)
+
+
+def test_a_stream_that_a_node_refuses_leaves_nothing_on_the_others() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        cluster.nodes[2].refuse[messages.AddLogStream] = None
+        with pytest.raises(Refused, match="told to refuse"):
+            await cluster.ask(messages.CreateTopic("orders"))
+        assert cluster.repository.view.streams == ()
+        assert all(node.replicas == {} for node in cluster.nodes.values())
+        cluster.nodes[2].refuse.clear()
+        await cluster.ask(messages.CreateTopic("orders"))
+        assert cluster.all_run()
+
+    run(story)
+
+
+def test_a_stream_comes_back_after_a_node_restarted() -> None:
+    """R-SEAL-2, R-SN-8: the restarted replica is SEALING; a new epoch brings the stream back."""
+
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders", streams=2))
+        before = cluster.repository.view.streams
+        await cluster.nodes[3].stop()
+        await cluster.wait(
+            lambda: all(stream.state is StreamState.SEALED for stream in cluster.repository.view.streams)
+        )
+        await cluster.nodes[3].start()
+        await cluster.wait(cluster.all_run)
+        after = cluster.repository.view.streams
+        assert [stream.epoch for stream in after] == [stream.epoch + 1 for stream in before]
+
+    run(story)
+
+
+def test_an_unseal_that_broke_off_is_finished_in_a_new_epoch() -> None:
+    """The primary was opened and restarted before the repository was told: only a newer epoch can seal it."""
+
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders"))
+        stream = cluster.repository.view.streams[0]
+        _seal_behind_the_manager(cluster, stream.log_stream)
+        await cluster.wait(cluster.all_run)
+        assert cluster.repository.view.streams[0].epoch > stream.epoch
+
+    run(story)
+
+
+def _seal_behind_the_manager(cluster: FakeCluster, log_stream: LogStreamID) -> None:
+    """What is left when a manager dies after the primary was opened, and the nodes restart."""
+    cluster.repository.members, stream = seal_stream(cluster.repository.members, log_stream, LLSN(1))
+    for node in cluster.nodes.values():
+        replica = node.replicas[log_stream]
+        replica.state, replica.epoch, replica.opened = ReplicaState.SEALING, stream.epoch, True
+
+
+def test_a_stream_sealed_by_hand_stays_sealed_until_it_is_unsealed_by_hand() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders"))
+        stream = cluster.repository.view.streams[0].log_stream
+        answer = await cluster.ask(messages.OperateSeal(stream))
+        assert isinstance(answer, messages.StreamIs) and answer.stream.state is StreamState.SEALED
+        rounds = cluster.nodes[1].asked.count("UnsealReplica")
+        for _ in range(5):
+            await cluster.ask(messages.GetClusterStatus())
+        assert cluster.repository.view.streams[0].state is StreamState.SEALED
+        assert cluster.nodes[1].asked.count("UnsealReplica") == rounds
+        answer = await cluster.ask(messages.OperateUnseal(stream))
+        assert isinstance(answer, messages.StreamIs) and answer.stream.state is StreamState.RUNNING
+        with pytest.raises(UnknownLogStream):
+            await cluster.ask(messages.OperateSeal(LogStreamID(99)))
+
+    run(story)
+
+
+def test_a_deleted_topic_leaves_the_view_and_the_nodes() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders", streams=2))
+        await cluster.ask(messages.DeleteTopic("orders"))
+        assert (cluster.repository.view.topics, cluster.repository.view.streams) == ((), ())
+        assert all(node.replicas == {} for node in cluster.nodes.values())
+        with pytest.raises(UnknownTopic):
+            await cluster.ask(messages.DeleteTopic("orders"))
+
+    run(story)
+
+
+def test_a_node_that_holds_replicas_cannot_be_removed_and_an_idle_one_can() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders", replicas=3))
+        idle = next(node for node in cluster.nodes.values() if not node.replicas)
+        busy = next(node for node in cluster.nodes.values() if node.replicas)
+        with pytest.raises(Refused, match="holds replicas"):
+            await cluster.ask(messages.RemoveNode(busy.node))
+        await cluster.ask(messages.RemoveNode(idle.node))
+        assert cluster.repository.view.node(idle.node) is None
+        with pytest.raises(InvalidRequest, match="no storage node"):
+            await cluster.ask(messages.RemoveNode(idle.node))
+        await cluster.ask(messages.AddNode(idle.address))
+        assert cluster.repository.view.node(idle.node) is not None
+
+    run(story, nodes=4)
+
+
+def test_status_tells_who_is_alive_and_how_replicas_are() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders"))
+        await cluster.nodes[2].stop()
+        status = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(status, messages.ClusterStatusIs)
+        assert [(node.node, node.alive) for node in status.nodes] == [(1, True), (2, False), (3, True)]
+        assert status.nodes[0].status is not None and len(status.nodes[0].status.replicas) == 1
+        assert [mark.high_watermark for mark in status.tails] == [0]
+        await cluster.nodes[2].start()
+
+    run(story)
+
+
+def test_a_manager_that_starts_before_the_repository_waits_for_it() -> None:
+    async def story() -> None:
+        cluster = FakeCluster(3)
+        for node in cluster.nodes.values():
+            await node.start()
+        await cluster.manager.start()
+        await cluster.repository.start()
+        await cluster.wait(lambda: len(cluster.repository.view.nodes) == 3)
+        await cluster.ask(messages.CreateTopic("orders"))
+        assert cluster.all_run()
+        await cluster.__aexit__()
+
+    asyncio.run(story())
+
+
+def test_a_new_manager_goes_on_where_the_old_one_was_cut_off() -> None:
+    """Killed after any number of rounds, the manager leaves nothing that the next one cannot finish."""
+
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders", streams=2))
+        for _ in range(4):
+            await cluster.nodes[1].stop()
+            await cluster.nodes[1].start()
+            await cluster.manager.stop()
+            cluster.manager = Manager(cluster.config, system_doors(), cluster.transport)
+            await cluster.manager.start()
+        await cluster.wait(cluster.all_run)
+        assert cluster.all_run()
+
+    run(story)
+
+
+def test_two_managers_at_once_do_no_harm() -> None:
+    """Each step may be done twice and from an older look: the streams come back, and then nothing moves any
+    more."""
+
+    async def story(cluster: FakeCluster) -> None:
+        second = Manager(replace(cluster.config, listen="vmc:2"), system_doors(), cluster.transport)
+        await second.start()
+        await cluster.ask(messages.CreateTopic("orders", streams=3))
+        for node in cluster.nodes.values():
+            await node.stop()
+            await node.start()
+            await cluster.wait(cluster.all_run)
+        epochs = [stream.epoch for stream in cluster.repository.view.streams]
+        for _ in range(10):
+            await cluster.ask(messages.GetClusterStatus())
+        assert [stream.epoch for stream in cluster.repository.view.streams] == epochs
+        await second.stop()
+
+    run(story)
