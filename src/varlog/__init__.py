@@ -1,0 +1,175 @@
+"""varlog: a strongly consistent, replicated, totally ordered log. This file lists the public names.
+
+    with varlog.open("./data", topic="orders") as log: ...             # embedded, on a directory
+    with varlog.connect("127.0.0.1:7100", topic="orders") as log: ...  # a cluster
+
+`varlog.aio` is the same with async. Names are loaded when they are first used, so that importing varlog costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from varlog.client.blocking import Admin, Log
+    from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+    from varlog.model.entry import Entry, Position, Run
+    from varlog.model.errors import (
+        BatchTooLarge,
+        CorruptBatch,
+        Damaged,
+        EmptyBatch,
+        EntryTooLarge,
+        InvalidRequest,
+        NotAccepted,
+        NotInCluster,
+        NotPrimary,
+        NotWritten,
+        OutcomeUnknown,
+        Refused,
+        Rejected,
+        Sealed,
+        StaleEpoch,
+        StartError,
+        TrimBeyondTail,
+        Trimmed,
+        Unavailable,
+        UnknownLogStream,
+        UnknownTopic,
+        VarlogError,
+    )
+    from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+    from varlog.model.lsn import GLSN, LLSN
+
+    __version__: str
+
+__all__ = [
+    "GLSN",
+    "LLSN",
+    "Admin",
+    "BatchTooLarge",
+    "ClusterID",
+    "ClusterView",
+    "CorruptBatch",
+    "Damaged",
+    "EmptyBatch",
+    "Entry",
+    "EntryTooLarge",
+    "InvalidRequest",
+    "Log",
+    "LogStream",
+    "LogStreamID",
+    "NodeID",
+    "NotAccepted",
+    "NotInCluster",
+    "NotPrimary",
+    "NotWritten",
+    "OutcomeUnknown",
+    "Position",
+    "Refused",
+    "Rejected",
+    "Run",
+    "Sealed",
+    "StaleEpoch",
+    "StartError",
+    "StorageNode",
+    "Topic",
+    "TopicID",
+    "TrimBeyondTail",
+    "Trimmed",
+    "Unavailable",
+    "UnknownLogStream",
+    "UnknownTopic",
+    "VarlogError",
+    "__version__",
+    "admin",
+    "connect",
+    "open",
+]
+
+_HOMES = {
+    "varlog.client.blocking": ("Admin", "Log"),
+    "varlog.model.cluster": ("ClusterView", "LogStream", "StorageNode", "Topic"),
+    "varlog.model.entry": ("Entry", "Position", "Run"),
+    "varlog.model.ids": ("ClusterID", "LogStreamID", "NodeID", "TopicID"),
+    "varlog.model.lsn": ("GLSN", "LLSN"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def open(
+    path: str | Path,
+    topic: str = "default",
+    *,
+    sync: bool = True,
+    streams: int = 1,
+    timeout_s: float = 10.0,
+) -> Log:
+    """A log in this process, on a directory, which is made if there is none. Only one process can have it open.
+
+    `sync=False` does not wait for the disk: fast, and a power loss (not a crash of the process) may lose the newest entries.
+    `streams` is for a topic that is made now. `timeout_s` is the deadline of every call that names no other.
+    """
+    from varlog import aio
+    from varlog.client.blocking import Log, start
+
+    async def make() -> aio.Log:
+        return await aio.open(path, topic, sync=sync, streams=streams, timeout_s=timeout_s)
+
+    return Log(*start(make()))
+
+
+def connect(
+    address: str,
+    topic: str = "default",
+    *,
+    create: bool | None = None,
+    streams: int = 0,
+    cluster: int = 0,
+    timeout_s: float = 10.0,
+) -> Log:
+    """A log of the cluster whose metadata repository listens at `address` (host:port).
+
+    A missing topic is made with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
+    `cluster` is the id that the cluster must have (0: any). `timeout_s` is the deadline of every call that names no other.
+    """
+    from varlog import aio
+    from varlog.client.blocking import Log, start
+
+    async def make() -> aio.Log:
+        return await aio.connect(
+            address, topic, create=create, streams=streams, cluster=cluster, timeout_s=timeout_s
+        )
+
+    return Log(*start(make()))
+
+
+def admin(address: str, *, cluster: int = 0, timeout_s: float = 15.0) -> Admin:
+    """Administration of the cluster whose metadata repository listens at `address` (host:port)."""
+    from varlog import aio
+    from varlog.client.blocking import Admin, start
+
+    async def make() -> aio.Admin:
+        return await aio.admin(address, cluster=cluster, timeout_s=timeout_s)
+
+    return Admin(*start(make()))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("varlog.aio")
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("varlog")
+    if name not in __all__:
+        raise AttributeError(f"module 'varlog' has no attribute {name!r}")
+    found = getattr(import_module(_HOME.get(name, "varlog.model.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "aio"])

@@ -1,0 +1,146 @@
+"""Admin: typed calls to the manager and the metadata repository: topics, log streams, storage nodes, status."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, TypeVar
+
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+from varlog.model.commit import TopicMark
+from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, check_topic_name
+from varlog.rpc.messages import (
+    AddNode,
+    AddStream,
+    ClusterStatusIs,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    GetClusterStatus,
+    GetTail,
+    Message,
+    OperateSeal,
+    OperateUnseal,
+    RemoveNode,
+    StreamIs,
+    TailIs,
+    TopicIs,
+)
+from varlog.rpc.transport import CallTimeout, ConnectionLost
+
+M = TypeVar("M", bound=Message)
+
+# Making and sealing streams takes several steps on several nodes.
+TIMEOUT_S = 15.0
+
+
+class Admin:
+    """Administration of one cluster. Made by `connect_admin`; used from one event loop."""
+
+    def __init__(self, routing: Routing, timeout_s: float = TIMEOUT_S) -> None:
+        self._routing = routing
+        self._timeout_s = timeout_s
+
+    # --- Topics ---------------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, *, streams: int = 0, replicas: int = 0) -> Topic:
+        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine."""
+        try:
+            check_topic_name(name)
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from error
+        return (await self._manager(CreateTopic(name, streams, replicas), TopicIs)).topic
+
+    async def delete_topic(self, name: str) -> None:
+        await self._manager(DeleteTopic(name), Done)
+
+    async def topics(self) -> tuple[Topic, ...]:
+        return (await self.view()).topics
+
+    async def topic_mark(self, name: str) -> TopicMark:
+        """Newest and newest trimmed position of a topic."""
+        topic = (await self.view()).topic_named(name)
+        if topic is None:
+            raise UnknownTopic(name)
+        tail = await self._routing.ask_repository(GetTail(topic.topic), TailIs, self._timeout_s)
+        return TopicMark(topic.topic, tail.high_watermark, tail.trimmed)
+
+    # --- Log streams ----------------------------------------------------------------------------------------------------
+
+    async def add_stream(self, topic: str, *, replicas: int = 0) -> LogStream:
+        return (await self._manager(AddStream(topic, replicas), StreamIs)).stream
+
+    async def seal_stream(self, log_stream: LogStreamID | int) -> LogStream:
+        """Stop appends to a stream, until it is unsealed by hand."""
+        return (await self._manager(OperateSeal(LogStreamID(log_stream)), StreamIs)).stream
+
+    async def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:
+        return (await self._manager(OperateUnseal(LogStreamID(log_stream)), StreamIs)).stream
+
+    async def streams(self, topic: str | None = None) -> tuple[LogStream, ...]:
+        view = await self.view()
+        if topic is None:
+            return view.streams
+        found = view.topic_named(topic)
+        if found is None:
+            raise UnknownTopic(topic)
+        return view.streams_of(found.topic)
+
+    # --- Storage nodes --------------------------------------------------------------------------------------------------
+
+    async def add_node(self, address: str) -> None:
+        """Register the storage node that listens at `address`."""
+        await self._manager(AddNode(address), Done)
+
+    async def remove_node(self, node: NodeID | int) -> None:
+        await self._manager(RemoveNode(NodeID(node)), Done)
+
+    async def nodes(self) -> tuple[StorageNode, ...]:
+        return (await self.view()).nodes
+
+    # --- The whole ------------------------------------------------------------------------------------------------------
+
+    @property
+    def cluster(self) -> ClusterID:
+        """Which cluster this is."""
+        return self._routing.view.cluster
+
+    async def view(self) -> ClusterView:
+        """What the metadata repository knows."""
+        return await self._routing.refresh(self._timeout_s)
+
+    async def status(self) -> ClusterStatusIs:
+        """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
+        return await self._manager(GetClusterStatus(), ClusterStatusIs)
+
+    async def _manager(self, request: Message, answer: type[M]) -> M:
+        """Ask the manager, wherever the newest view says it is. Tried again only while it certainly did not hear us."""
+        backoff = Backoff(self._routing.doors, self._timeout_s)
+        address = ""
+        while True:
+            try:
+                view = await self._routing.refresh(max(backoff.remaining_s, 0.1))
+                address = view.manager_address
+                if address:
+                    return await self._routing.ask_once(
+                        address, request, answer, max(backoff.remaining_s, 0.1)
+                    )
+            except (ConnectionLost, CallTimeout) as error:
+                if error.sent or backoff.spent:
+                    raise Unavailable(f"the manager at {address} gave no answer: {error}") from error
+            if backoff.spent:
+                raise Unavailable("the cluster has no manager: start one with `vmc start`")
+            await backoff.wait()
+
+    async def close(self) -> None:
+        await self._routing.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,146 @@
+"""[A2] Appender: the appends of one client: single ones to their gatherer, whole batches to the courier at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from varlog.client.courier import Courier, Parcel
+from varlog.client.gatherer import Gatherer
+from varlog.client.routing import Routing
+from varlog.model.batch import Buffer, pack
+from varlog.model.entry import Position, Run
+from varlog.model.errors import EntryTooLarge, NotAccepted, UnknownLogStream
+from varlog.model.ids import LogStreamID, ProducerID
+from varlog.model.limits import ENTRY_BYTES_MAX, SENT_BYTES_MAX
+
+
+class Appender:
+    """The appends of one client to one topic."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._clock = routing.doors.clock
+        self._courier = Courier(routing)
+        self._courier.on_slow = self._dispatch_all
+        self._producer = ProducerID(routing.doors.entropy.getrandbits(63) | 1)
+        self._sequence = 0
+        self._gatherers: dict[LogStreamID | None, Gatherer] = {}
+        self._sent = Budget(SENT_BYTES_MAX)
+
+    async def append(self, data: Buffer, log_stream: LogStreamID | None, timeout_s: float) -> Position:
+        if type(data) is not bytes:
+            data = _own(data)
+        if len(data) > ENTRY_BYTES_MAX:
+            raise EntryTooLarge(len(data), ENTRY_BYTES_MAX)
+        if self._courier.closed:
+            raise NotAccepted("the log was closed")
+        gatherer = self._gatherers.get(log_stream)
+        if gatherer is None:
+            await self._check(log_stream, timeout_s)
+            gatherer = self._gatherers.setdefault(
+                log_stream, Gatherer(self._courier, self._routing.tasks, self.pack, log_stream)
+            )
+        return await gatherer.append(data, timeout_s)
+
+    async def append_batch(
+        self, entries: Iterable[Buffer], log_stream: LogStreamID | None, timeout_s: float
+    ) -> Run:
+        """One atomic batch, sent at once whatever else is under way (R-ORD-5)."""
+        owned = _own_all(entries)
+        batch = self.pack(owned)
+        if self._courier.closed:
+            raise NotAccepted("the log was closed")
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await self._check(log_stream, timeout_s)
+        await self._sent.take(len(batch), deadline, timeout_s)
+        try:
+            left_s = max(0.0, deadline - asyncio.get_running_loop().time())
+            first = await self._courier.deliver(Parcel(batch, log_stream, left_s))
+        finally:
+            self._sent.give(len(batch))
+        return Run(first, len(owned))
+
+    def pack(self, entries: Sequence[Buffer]) -> bytearray:
+        batch = pack(
+            entries, producer=self._producer, sequence=self._sequence + 1, time_us=self._clock.wall_us()
+        )
+        self._sequence += 1
+        return batch
+
+    async def _check(self, log_stream: LogStreamID | None, timeout_s: float) -> None:
+        """Refuse a stream that not even a fresh view knows."""
+        if log_stream is None or any(stream.log_stream == log_stream for stream in self._routing.streams):
+            return
+        await self._routing.refresh(timeout_s)
+        if all(stream.log_stream != log_stream for stream in self._routing.streams):
+            raise UnknownLogStream(log_stream)
+
+    def _dispatch_all(self) -> None:
+        for gatherer in self._gatherers.values():
+            gatherer.dispatch_soon()
+
+    @property
+    def courier(self) -> Courier:
+        return self._courier
+
+    def close(self) -> None:
+        """Nothing more is sent; who still waits in a queue hears that nothing of his is in the log."""
+        self._courier.closed = True
+        for gatherer in self._gatherers.values():
+            gatherer.close()
+        self._sent.close()
+
+
+class Budget:
+    """Bytes that may be out at once; who finds none waits in line."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._left = size
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, size: int, deadline: float, timeout_s: float) -> None:
+        size = min(size, self._size)
+        if not self._line and size <= self._left:
+            self._left -= size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((size, turn))
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turn
+        except BaseException as error:
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.give(size)  # its turn came in the moment in which it gave up
+            if isinstance(error, TimeoutError):
+                raise NotAccepted(f"earlier batches were not answered within {timeout_s:g} s") from error
+            raise
+
+    def give(self, size: int) -> None:
+        self._left += min(size, self._size)
+        while self._line and (self._line[0][1].done() or self._line[0][0] <= self._left):
+            size, turn = self._line.popleft()
+            if not turn.done():
+                self._left -= size
+                turn.set_result(None)
+
+    def close(self) -> None:
+        while self._line:
+            _, turn = self._line.popleft()
+            if not turn.done():
+                turn.set_exception(NotAccepted("the log was closed"))
+
+
+def _own(data: Buffer) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"an entry is bytes, not {type(data).__name__}")
+    return bytes(data)
+
+
+def _own_all(entries: Iterable[Buffer]) -> Sequence[Buffer]:
+    if isinstance(entries, bytes | bytearray | memoryview | str):
+        raise TypeError("a batch is a list of entries; for one entry there is append()")
+    owned = entries if isinstance(entries, list | tuple) else list(entries)
+    return owned if set(map(type, owned)) <= {bytes} else list(map(_own, owned))

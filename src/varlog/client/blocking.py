@@ -1,0 +1,252 @@
+"""The same API without async, over one private loop thread: for scripts, commands and Spark.
+
+Iterators move whole lists and record batches between the threads, never entries, and fetch the next one while the last
+one is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from varlog.client import admin as asynchronous_admin
+from varlog.client import log as asynchronous_log
+from varlog.model.batch import Buffer
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+from varlog.model.commit import TopicMark
+from varlog.model.entry import Entry, Position, Run
+from varlog.model.errors import Unavailable
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
+from varlog.rpc.messages import ClusterStatusIs
+from varlog.runtime.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+Asynchronous = asynchronous_log.Log | asynchronous_admin.Admin
+
+
+class _Blocking:
+    """What lives in a loop thread of its own, and ends with it: closed, left by `with`, forgotten, or at exit."""
+
+    def __init__(self, thread: LoopThread, inner: Asynchronous) -> None:
+        self._thread = thread
+        # Not __del__: at exit that would come after the loop thread has been stopped in its tracks.
+        self._ended = weakref.finalize(self, _end, thread, inner)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self._ended.alive:
+            work.close()
+            raise Unavailable("it is closed: open or connect again")
+        return self._thread.run(work)
+
+    def close(self) -> None:
+        """Let go of everything; again is harmless."""
+        self._ended()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Log(_Blocking):
+    """One topic of a cluster, or of a directory. Safe to use from several threads: their appends share batches.
+
+    Every call ends by its deadline (`timeout_s`, or the log's own). An append that raises Rejected is certainly not in the
+    log; one that raises OutcomeUnknown may be (law 10).
+    """
+
+    def __init__(self, thread: LoopThread, log: asynchronous_log.Log) -> None:
+        super().__init__(thread, log)
+        self._log = log
+
+    def append(
+        self, data: Buffer, *, log_stream: LogStreamID | int | None = None, timeout_s: float | None = None
+    ) -> Position:
+        """Append one entry to a running log stream of the topic, or to the one that is named. Returns its position."""
+        return self._run(self._log.append(data, log_stream=log_stream, timeout_s=timeout_s))
+
+    def append_batch(
+        self,
+        entries: Iterable[Buffer],
+        *,
+        log_stream: LogStreamID | int | None = None,
+        timeout_s: float | None = None,
+    ) -> Run:
+        """Append entries as one atomic batch: all or none, and consecutive in both orders (R-ORD-5)."""
+        return self._run(self._log.append_batch(entries, log_stream=log_stream, timeout_s=timeout_s))
+
+    def trim(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> None:
+        """Delete every entry at or below `glsn`, on every replica, for ever (R-TRIM-1)."""
+        self._run(self._log.trim(glsn, timeout_s=timeout_s))
+
+    def read(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> Entry:
+        """The entry at a position. NotWritten if nothing has it yet, Trimmed if it was trimmed (R-READ-1)."""
+        return self._run(self._log.read(glsn, timeout_s=timeout_s))
+
+    def read_stream(
+        self, log_stream: LogStreamID | int, llsn: LLSN | int, *, timeout_s: float | None = None
+    ) -> Entry:
+        """The entry at a position of one log stream."""
+        return self._run(self._log.read_stream(log_stream, llsn, timeout_s=timeout_s))
+
+    def tail(self, *, timeout_s: float | None = None) -> GLSN:
+        """The newest position; 0 while the log is empty. No acknowledged append is above it."""
+        return self._run(self._log.tail(timeout_s=timeout_s))
+
+    def trimmed(self, *, timeout_s: float | None = None) -> GLSN:
+        """The newest trimmed position; 0 if nothing was. The oldest entry that can be read is the next one."""
+        return self._run(self._log.trimmed(timeout_s=timeout_s))
+
+    def subscribe(
+        self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
+    ) -> Generator[Entry, None, None]:
+        """Entries in total order from `begin` on (None: the oldest that is there), up to but without `end` (None: for ever).
+
+        Waits for what is not written yet; goes on over reconnects, restarts and new log streams without a skip or a repeat
+        (R-READ-3). Trimmed if the next position is trimmed.
+        """
+        return self._entries(self._log.subscribe_lists(begin, end))
+
+    def subscribe_lists(
+        self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
+    ) -> Generator[list[Entry], None, None]:
+        """As `subscribe`, in lists of whatever has arrived: less to do for each entry."""
+        return self._items(self._log.subscribe_lists(begin, end))
+
+    def arrow(
+        self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
+        return self._items(self._log.arrow(begin, end))
+
+    def _entries(self, source: AsyncGenerator[list[Entry], None]) -> Generator[Entry, None, None]:
+        for entries in self._items(source):
+            yield from entries
+
+    def _items(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        feed = _Feed(source)
+        coming = None
+        try:
+            if not self._ended.alive:
+                raise Unavailable("it is closed: open or connect again")
+            coming = self._thread.start(feed.next())
+            while (item := coming.wait()) is not None:
+                coming = self._thread.start(feed.next())
+                yield item
+        finally:
+            if coming is not None and self._ended.alive:
+                coming.cancel()
+                self._thread.run(feed.close())
+
+    @property
+    def topic(self) -> Topic:
+        return self._log.topic
+
+    @property
+    def streams(self) -> tuple[LogStream, ...]:
+        """The topic's log streams, as of the newest view that was needed."""
+        return self._log.streams
+
+    def view(self, *, timeout_s: float | None = None) -> ClusterView:
+        """A fresh view of the cluster."""
+        return self._run(self._log.view(timeout_s=timeout_s))
+
+
+class Admin(_Blocking):
+    """Administration of one cluster."""
+
+    def __init__(self, thread: LoopThread, admin: asynchronous_admin.Admin) -> None:
+        super().__init__(thread, admin)
+        self._admin = admin
+
+    def create_topic(self, name: str, *, streams: int = 0, replicas: int = 0) -> Topic:
+        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine."""
+        return self._run(self._admin.create_topic(name, streams=streams, replicas=replicas))
+
+    def delete_topic(self, name: str) -> None:
+        self._run(self._admin.delete_topic(name))
+
+    def topics(self) -> tuple[Topic, ...]:
+        return self._run(self._admin.topics())
+
+    def topic_mark(self, name: str) -> TopicMark:
+        """Newest and newest trimmed position of a topic."""
+        return self._run(self._admin.topic_mark(name))
+
+    def add_stream(self, topic: str, *, replicas: int = 0) -> LogStream:
+        return self._run(self._admin.add_stream(topic, replicas=replicas))
+
+    def seal_stream(self, log_stream: LogStreamID | int) -> LogStream:
+        """Stop appends to a stream, until it is unsealed by hand."""
+        return self._run(self._admin.seal_stream(log_stream))
+
+    def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:
+        return self._run(self._admin.unseal_stream(log_stream))
+
+    def streams(self, topic: str | None = None) -> tuple[LogStream, ...]:
+        return self._run(self._admin.streams(topic))
+
+    def add_node(self, address: str) -> None:
+        """Register the storage node that listens at `address`."""
+        self._run(self._admin.add_node(address))
+
+    def remove_node(self, node: NodeID | int) -> None:
+        self._run(self._admin.remove_node(node))
+
+    def nodes(self) -> tuple[StorageNode, ...]:
+        return self._run(self._admin.nodes())
+
+    def view(self) -> ClusterView:
+        """What the metadata repository knows."""
+        return self._run(self._admin.view())
+
+    def status(self) -> ClusterStatusIs:
+        """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
+        return self._run(self._admin.status())
+
+
+class _Feed(Generic[T]):
+    """An async generator that is asked by another thread: one question at a time, and closed only between two."""
+
+    def __init__(self, source: AsyncGenerator[T, None]) -> None:
+        self._source = source
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> T | None:
+        """The next item, or None at the end."""
+        async with self._lock:
+            return await anext(self._source, None)
+
+    async def close(self) -> None:
+        async with self._lock:
+            await self._source.aclose()
+
+
+def start(make: Coroutine[Any, Any, T]) -> tuple[LoopThread, T]:
+    """A loop thread, and what `make` made in it; no thread is left behind if that fails."""
+    thread = LoopThread("varlog")
+    try:
+        return thread, thread.run(make)
+    except BaseException:
+        thread.close()
+        raise
+
+
+def _end(thread: LoopThread, inner: Asynchronous) -> None:
+    if thread.closed:
+        return
+    try:
+        if not thread.inside:
+            thread.run(inner.close())
+    finally:
+        thread.close()

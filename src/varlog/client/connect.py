@@ -1,0 +1,64 @@
+"""connect_log, connect_admin: an address of the metadata repository in, a Log or an Admin out, over any transport."""
+
+from __future__ import annotations
+
+from varlog.client.admin import Admin
+from varlog.client.log import TIMEOUT_S, Log
+from varlog.client.routing import Routing
+from varlog.model.errors import InvalidRequest, UnknownTopic
+from varlog.model.ids import ANY_CLUSTER, ClusterID, check_topic_name
+from varlog.rpc.pool import ConnectionPool
+from varlog.rpc.transport import Transport
+from varlog.runtime.doors import Doors
+
+
+async def connect_log(
+    transport: Transport,
+    doors: Doors,
+    repository: str,
+    *,
+    topic: str,
+    cluster: ClusterID = ANY_CLUSTER,
+    create: bool | None = None,
+    streams: int = 0,
+    timeout_s: float = TIMEOUT_S,
+) -> Log:
+    """The log of one topic. `create` makes a missing topic (None: if the cluster allows it); else UnknownTopic.
+
+    `streams` is for a topic that is made now (0: the cluster's default). `timeout_s` is for this and for every later call
+    that names no other.
+    """
+    try:
+        check_topic_name(topic)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    routing = Routing(ConnectionPool(transport), doors, repository, topic_name=topic, cluster=cluster)
+    try:
+        view = await routing.refresh(timeout_s)
+        if view.topic_named(topic) is None:
+            if not (view.auto_create_topics if create is None else create):
+                raise UnknownTopic(topic)
+            await Admin(routing, timeout_s).create_topic(topic, streams=streams)
+            await routing.refresh(timeout_s)
+        return Log(routing, timeout_s)
+    except BaseException:
+        await routing.close()
+        raise
+
+
+async def connect_admin(
+    transport: Transport,
+    doors: Doors,
+    repository: str,
+    *,
+    cluster: ClusterID = ANY_CLUSTER,
+    timeout_s: float = 15.0,
+) -> Admin:
+    """Administration of the cluster whose metadata repository listens at `repository`."""
+    routing = Routing(ConnectionPool(transport), doors, repository, cluster=cluster)
+    try:
+        await routing.refresh(timeout_s)
+    except BaseException:
+        await routing.close()
+        raise
+    return Admin(routing, timeout_s)

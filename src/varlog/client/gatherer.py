@@ -1,0 +1,223 @@
+"""[A2] Gatherer: packs the single appends that wait while a request is under way into the next batch.
+
+No timer: an append that finds nothing under way leaves with the others of its loop turn; under load batches grow by themselves.
+A caller costs one future and one line in a queue; everything else is done per batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from varlog.client.append_rules import spent
+from varlog.client.courier import Courier, Parcel
+from varlog.model.entry import Position
+from varlog.model.errors import NotAccepted, OutcomeUnknown, VarlogError
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import (
+    GATHER_BYTES_MAX,
+    GATHER_ENTRIES_MAX,
+    GATHER_REQUESTS_MAX,
+    GATHER_WAITING_BYTES_MAX,
+    GATHER_WAITING_ENTRIES_MAX,
+)
+from varlog.model.lsn import GLSN, LLSN
+from varlog.runtime.tasks import Tasks
+
+
+class _Waiting:
+    """One append that waits for its position."""
+
+    __slots__ = ("data", "deadline", "done", "timeout_s")
+
+    def __init__(
+        self, data: bytes, done: asyncio.Future[Position], deadline: float, timeout_s: float
+    ) -> None:
+        self.data = data
+        self.done = done
+        self.deadline = deadline
+        self.timeout_s = timeout_s
+
+
+class Gatherer:
+    """The single appends to one chosen stream, or (None) to whichever stream is next."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        tasks: Tasks,
+        pack: Callable[[Sequence[bytes]], bytearray],
+        log_stream: LogStreamID | None,
+    ) -> None:
+        self._courier = courier
+        self._tasks = tasks
+        self._pack = pack
+        self._log_stream = log_stream
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes = 0
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._under_way: dict[Parcel, list[_Waiting]] = {}
+        self._dispatching = False
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def append(self, data: bytes, timeout_s: float) -> Position:
+        deadline = self._loop.time() + timeout_s
+        while (
+            self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
+            or len(self._waiting) >= GATHER_WAITING_ENTRIES_MAX
+        ):
+            await self._wait_room(deadline, timeout_s)
+        if self._closed:
+            raise NotAccepted("the log was closed")
+        done: asyncio.Future[Position] = self._loop.create_future()
+        self._waiting.append(_Waiting(data, done, deadline, timeout_s))
+        self._waiting_bytes += len(data)
+        if self._expiry is None or deadline < self._expiry.when():
+            self._expire_at(deadline)
+        self.dispatch_soon()
+        return await done
+
+    def dispatch_soon(self) -> None:
+        """In the next turn of the loop, so that everyone who was woken in this one can come along."""
+        if not self._dispatching:
+            self._dispatching = True
+            self._loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        while self._waiting and not self._closed and self._may_send():
+            if members := self._gather():
+                _ = self._tasks.spawn("append", self._send(members))
+        while self._room and self._waiting_bytes < GATHER_WAITING_BYTES_MAX // 2:
+            if not (waiter := self._room.popleft()).done():
+                waiter.set_result(None)
+
+    def _may_send(self) -> bool:
+        """Small batches go while few are under way, so that they grow; a full one may also go to a further stream.
+
+        A request that is stuck does not count, as long as there is a stream with nothing stuck to send to.
+        """
+        streams = 1 if self._log_stream is not None else self._courier.streams_free()
+        prompt = len(self._under_way)
+        if self._log_stream is None and streams:
+            prompt -= self._courier.stuck
+        if prompt < GATHER_REQUESTS_MAX:
+            return True
+        full = self._waiting_bytes >= GATHER_BYTES_MAX or len(self._waiting) >= GATHER_ENTRIES_MAX
+        return full and prompt < GATHER_REQUESTS_MAX * streams
+
+    def _gather(self) -> list[_Waiting]:
+        members: list[_Waiting] = []
+        size = 0
+        while self._waiting and len(members) < GATHER_ENTRIES_MAX:
+            length = len(self._waiting[0].data)
+            if members and size + length > GATHER_BYTES_MAX:
+                break
+            member = self._waiting.popleft()
+            self._waiting_bytes -= length
+            if not member.done.done():  # its caller gave up, or its time is over
+                members.append(member)
+                size += length
+        return members
+
+    async def _send(self, members: list[_Waiting]) -> None:
+        latest = max(member.deadline for member in members)
+        batch = self._pack([member.data for member in members])
+        parcel = Parcel(batch, self._log_stream, max(0.0, latest - self._loop.time()))
+        self._under_way[parcel] = members
+        try:
+            first = await self._courier.deliver(parcel)
+        except VarlogError as error:
+            _settle_all(members, error)
+        except BaseException as error:
+            _settle_all(members, _interrupted(parcel))
+            if not isinstance(error, asyncio.CancelledError):
+                raise
+        else:
+            glsn, llsn, log_stream = first.glsn, first.llsn, first.log_stream
+            for index, member in enumerate(members):
+                if not member.done.done():
+                    member.done.set_result(Position(GLSN(glsn + index), LLSN(llsn + index), log_stream))
+        finally:
+            del self._under_way[parcel]
+            self.dispatch_soon()
+
+    # --- Deadlines: one timer for all, moved only when somebody is due earlier ----------------------------------------------
+
+    def _expire_at(self, deadline: float) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now = self._loop.time()
+        due = []
+        for member in self._waiting:
+            if member.deadline <= now:
+                _settle(member, spent(self._log_stream, None, member.timeout_s))
+            elif not member.done.done():
+                due.append(member.deadline)
+        for parcel, members in self._under_way.items():
+            late = [member for member in members if member.deadline <= now]
+            for member in late:
+                _settle(member, _late(parcel, member.timeout_s))
+            if late and not parcel.sent:
+                self._leave_out(parcel, members)
+            due += [member.deadline for member in members if not member.done.done()]
+        if due:
+            self._expire_at(min(due))
+
+    def _leave_out(self, parcel: Parcel, members: list[_Waiting]) -> None:
+        """No try is out, and those whose time is over were told that nothing of theirs is in the log: the next try must go
+        without them (law 10), or not at all."""
+        members[:] = [member for member in members if not member.done.done()]
+        if members:
+            parcel.batch = self._pack([member.data for member in members])
+        else:
+            parcel.dropped = True
+
+    async def _wait_room(self, deadline: float, timeout_s: float) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._room.append(waiter)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError as error:
+            raise NotAccepted(f"too many appends wait already, for {timeout_s:g} s") from error
+
+    def close(self) -> None:
+        self._closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
+        _settle_all(self._waiting, NotAccepted("the log was closed"))
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._dispatch()
+
+
+def _settle(member: _Waiting, error: VarlogError) -> None:
+    if not member.done.done():
+        member.done.set_exception(error)
+
+
+def _settle_all(members: Iterable[_Waiting], error: VarlogError) -> None:
+    for member in members:
+        _settle(member, type(error)(*error.args))  # one each: a traceback belongs to one caller
+
+
+def _late(parcel: Parcel, timeout_s: float) -> VarlogError:
+    if parcel.sent:
+        return OutcomeUnknown(f"sent, and not answered within {timeout_s:g} s")
+    return spent(parcel.chosen, parcel.last_error, timeout_s)
+
+
+def _interrupted(parcel: Parcel) -> VarlogError:
+    return (
+        OutcomeUnknown("the client was closed before the answer came")
+        if parcel.sent
+        else NotAccepted("the log was closed")
+    )

@@ -1,0 +1,146 @@
+"""PURE. Merges the streams of a topic into one order: rows of fetches in, stretches in GLSN order out (law 4, R-READ-3).
+
+GLSNs are dense, so whoever has the next one goes next: nothing is compared, nothing is sorted. Rows may be cut anywhere,
+come twice, and come in any order between streams; within one stream they must not leave a gap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
+
+Row = tuple[LLSN, GLSN, int]
+
+
+class Stretch(NamedTuple):
+    """`length` entries of one stream that follow each other in both orders; `source` is what they were fetched in."""
+
+    log_stream: LogStreamID
+    glsn: GLSN
+    llsn: LLSN
+    length: int
+    source: object
+    last: bool  # of its source
+
+
+class _Lane:
+    """What is known of one stream, and not taken yet."""
+
+    __slots__ = ("clear_to", "next_glsn", "next_llsn", "sources", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[Stretch] = deque()
+        self.sources = 0
+        self.next_llsn: LLSN = NO_LLSN  # not known before the first row
+        self.next_glsn: GLSN = NO_GLSN
+        self.clear_to: GLSN = NO_GLSN  # every entry of this stream up to here has been offered
+
+
+class Merge:
+    """The merging of one subscription from `begin` on, up to but without `end`."""
+
+    def __init__(self, begin: GLSN, end: GLSN | None = None) -> None:
+        self.next = begin
+        self.end = end
+        self.trimmed: GLSN = NO_GLSN
+        self._newest: GLSN = NO_GLSN  # known to be ordered, in whichever stream
+        self._lanes: dict[LogStreamID, _Lane] = {}
+        self._heads: dict[GLSN, LogStreamID] = {}
+
+    @property
+    def done(self) -> bool:
+        return self.end is not None and self.next >= self.end
+
+    @property
+    def streams(self) -> Sequence[LogStreamID]:
+        return list(self._lanes)
+
+    @property
+    def trimmed_under(self) -> bool:
+        """The next position is not here, and will never be."""
+        return self.next <= self.trimmed and self.next not in self._heads
+
+    @property
+    def elsewhere(self) -> bool:
+        """The next position is ordered, and no known stream has it: there is a stream that we have not heard of."""
+        if self._newest < self.next or self.next in self._heads:
+            return False
+        return all(lane.waiting or lane.clear_to >= self.next for lane in self._lanes.values())
+
+    def add(self, log_stream: LogStreamID) -> None:
+        self._lanes.setdefault(log_stream, _Lane())
+
+    def cursor(self, log_stream: LogStreamID) -> tuple[LLSN, GLSN]:
+        """Where to fetch from: an LLSN, or (0, a GLSN) as long as the stream's first one is not known."""
+        lane = self._lanes[log_stream]
+        return (lane.next_llsn, NO_GLSN) if lane.next_llsn else (NO_LLSN, self.next)
+
+    def sources(self, log_stream: LogStreamID) -> int:
+        """How many fetches of this stream are held and not taken to their end."""
+        return self._lanes[log_stream].sources
+
+    def offer(self, log_stream: LogStreamID, rows: Sequence[Row], source: object) -> None:
+        """Entries `rows` of a stream, in whatever pieces. ValueError: they leave a gap, or contradict what came before."""
+        lane = self._lanes[log_stream]
+        fresh: list[Stretch] = []
+        next_llsn, next_glsn = lane.next_llsn, lane.next_glsn
+        for llsn, glsn, count in rows:
+            if next_llsn:
+                if llsn > next_llsn:
+                    raise ValueError(f"log stream {log_stream}: LLSN {llsn} came where {next_llsn} was next")
+                seen = next_llsn - llsn
+                if seen >= count:
+                    continue
+                llsn, glsn, count = LLSN(llsn + seen), GLSN(glsn + seen), count - seen
+            if glsn < next_glsn:
+                raise ValueError(
+                    f"log stream {log_stream}: GLSN {glsn} came where {next_glsn} or more was next"
+                )
+            next_llsn, next_glsn = LLSN(llsn + count), GLSN(glsn + count)
+            before = self.next - glsn  # asked for a position in the future, or in the middle of a batch
+            if before >= count:
+                continue
+            if before > 0:
+                llsn, glsn, count = LLSN(llsn + before), GLSN(glsn + before), count - before
+            fresh.append(Stretch(log_stream, glsn, llsn, count, source, False))
+        lane.next_llsn, lane.next_glsn = next_llsn, next_glsn
+        self._newest = max(self._newest, GLSN(next_glsn - 1))
+        if fresh:
+            fresh[-1] = fresh[-1]._replace(last=True)
+            lane.sources += 1
+            if not lane.waiting:
+                self._heads[fresh[0].glsn] = log_stream
+            lane.waiting.extend(fresh)
+
+    def offered_up_to(self, log_stream: LogStreamID, glsn: GLSN) -> None:
+        """The stream has nothing at or below `glsn` that was not offered."""
+        lane = self._lanes[log_stream]
+        lane.clear_to = max(lane.clear_to, glsn)
+        self._newest = max(self._newest, glsn)
+
+    def trimmed_up_to(self, glsn: GLSN) -> None:
+        self.trimmed = max(self.trimmed, glsn)
+
+    def take(self) -> list[Stretch]:
+        """Everything that goes next, in order; empty while the next position is not here."""
+        taken: list[Stretch] = []
+        heads, lanes = self._heads, self._lanes
+        position = self.next
+        end = self.end
+        while (end is None or position < end) and (log_stream := heads.pop(position, None)) is not None:
+            lane = lanes[log_stream]
+            stretch = lane.waiting.popleft()
+            if stretch.last:
+                lane.sources -= 1
+            if lane.waiting:
+                heads[lane.waiting[0].glsn] = log_stream
+            if end is not None and position + stretch.length > end:
+                stretch = stretch._replace(length=end - position)
+            taken.append(stretch)
+            position = GLSN(position + stretch.length)
+        self.next = position
+        return taken

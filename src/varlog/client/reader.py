@@ -1,0 +1,140 @@
+"""[R2] Reader: point reads by GLSN, or by stream and LLSN. Asks any replica, the next one when it fails (R-READ-1, R-READ-4)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from varlog.client.chunk import Chunk
+from varlog.client.retry import Backoff
+from varlog.client.routing import ATTEMPT_S, Routing, expect
+from varlog.client.routing_rules import cover, in_turn
+from varlog.model.entry import Entry
+from varlog.model.errors import (
+    CorruptBatch,
+    InvalidRequest,
+    NotWritten,
+    Trimmed,
+    Unavailable,
+    UnknownLogStream,
+    VarlogError,
+)
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN, LSN_MAX
+from varlog.rpc.messages import FoundAt, ReadAt
+from varlog.runtime.logs import get_logger, told
+
+# How long a node that lags behind the repository is given to hear of a position that is ordered.
+BEHIND_S = 1.0
+
+logger = get_logger("client")
+
+
+class Reader:
+    """The point reads of one client of one topic."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+
+    async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
+        check_position("GLSN", glsn)
+        backoff = Backoff(self._routing.doors, timeout_s)
+        wait_s, trouble = 0.0, "no storage node holds all of the topic"
+        failed: dict[NodeID, float] = {}
+        while True:
+            self._routing.check_open()
+            topic = self._routing.topic
+            nodes = self._cover(topic.topic, failed)
+            request = ReadAt(topic.topic, glsn, wait_s=min(wait_s, backoff.remaining_s))
+            answers = await asyncio.gather(*(self._ask(node, request, backoff) for node in nodes or ()))
+            behind = False
+            for node, answer in zip(nodes or (), answers, strict=True):
+                if isinstance(answer, Entry):
+                    return answer
+                if isinstance(answer, Trimmed):
+                    raise answer
+                if isinstance(answer, NotWritten):
+                    behind = True
+                elif answer is not None:
+                    failed[node] = 0.0
+                    trouble = str(answer)
+            if behind:
+                tail = await self._routing.tail(backoff.remaining_s)
+                if glsn > tail.high_watermark:
+                    raise NotWritten(glsn, tail.high_watermark)
+                wait_s = BEHIND_S
+            if backoff.spent:
+                raise Unavailable(f"position {glsn} could not be read within {timeout_s:g} s: {trouble}")
+            if nodes is None or not (behind or failed):
+                # Everyone failed, or everyone says that somebody else has it: the view is old.
+                failed.clear()
+                self._routing.refresh_soon()
+                await backoff.wait()
+
+    async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
+        check_position("LLSN", llsn)
+        backoff = Backoff(self._routing.doors, timeout_s)
+        trouble = "no replica answered"
+        while True:
+            self._routing.check_open()
+            stream = next((s for s in self._routing.streams if s.log_stream == log_stream), None)
+            if stream is None:
+                await self._routing.refresh(backoff.remaining_s)
+                if all(s.log_stream != log_stream for s in self._routing.streams):
+                    raise UnknownLogStream(log_stream)
+                continue
+            request = ReadAt(stream.topic, log_stream=log_stream, llsn=llsn)
+            for node in in_turn(stream.replicas, self._routing.turn, self._routing.shunned_nodes()):
+                answer = await self._ask(node, request, backoff)
+                if isinstance(answer, Entry):
+                    return answer
+                # Only the primary knows everything that it acknowledged; a backup that lags cannot say that it is not there.
+                if isinstance(answer, Trimmed) or (isinstance(answer, NotWritten) and node == stream.primary):
+                    raise answer
+                if answer is not None:
+                    trouble = str(answer)
+            if backoff.spent:
+                raise Unavailable(
+                    f"LLSN {llsn} of log stream {log_stream} could not be read within {timeout_s:g} s: {trouble}"
+                )
+            self._routing.refresh_soon()
+            await backoff.wait()
+
+    def _cover(self, topic: TopicID, failed: dict[NodeID, float]) -> dict[NodeID, list[LogStreamID]] | None:
+        """Whom to ask: none that failed for this read, and none that failed others lately unless it cannot be helped."""
+        view, turn = self._routing.view, self._routing.turn
+        return cover(view, topic, turn, self._routing.shunned_nodes() | failed) or cover(
+            view, topic, turn, failed
+        )
+
+    async def _ask(self, node: NodeID, request: ReadAt, backoff: Backoff) -> Entry | VarlogError | None:
+        """What one node says: the entry, its error, or None where the position is in a stream that it does not hold."""
+        attempt_s = min(backoff.remaining_s, ATTEMPT_S)
+        try:
+            connection = await self._routing.connection_to(node, attempt_s)
+            got, payload = await connection.call(request, timeout_s=request.wait_s + attempt_s)
+            found = expect(got, FoundAt)
+            return _entry(found, payload, request) if found.found else None
+        except (NotWritten, Trimmed) as answer:
+            return answer
+        except VarlogError as error:
+            if isinstance(error, CorruptBatch):
+                logger.error(
+                    told("a storage node served a damaged batch", node=node, position=request, error=error)
+                )
+            self._routing.shun_node(node)
+            return error
+
+
+def check_position(kind: str, position: int) -> None:
+    if not 1 <= position <= LSN_MAX:
+        raise InvalidRequest(f"{position!r} is no {kind}: positions are 1, 2, 3 …")
+
+
+def _entry(found: FoundAt, payload: bytearray, request: ReadAt) -> Entry:
+    chunk = Chunk(payload)
+    if chunk.end_llsn - chunk.first_llsn != 1:
+        raise CorruptBatch("one entry was asked for, and more came")
+    entry = chunk.entries(found.log_stream, found.glsn, chunk.first_llsn, 1)[0]
+    if (entry.glsn != request.glsn and request.glsn) or (entry.llsn != request.llsn and request.llsn):
+        raise CorruptBatch(f"another entry came than the one asked for: {entry.position}")
+    return entry

@@ -1,0 +1,35 @@
+"""Backoff: waits between tries, growing and with jitter, all under one deadline of the event loop's time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from varlog.runtime.doors import Doors
+
+
+class Backoff:
+    """The tries of one call. `remaining_s` never grows; `wait` sleeps less than what remains."""
+
+    def __init__(self, doors: Doors, timeout_s: float, *, first_s: float = 0.01, most_s: float = 0.3) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._entropy = doors.entropy
+        self._next_s = first_s
+        self._most_s = most_s
+        self.deadline = self._loop.time() + timeout_s
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, self.deadline - self._loop.time())
+
+    @property
+    def spent(self) -> bool:
+        return self._loop.time() >= self.deadline
+
+    def pause_s(self) -> float:
+        """How long to wait before the next try: half fixed, half chance, so that many clients do not come back at once."""
+        pause = self._next_s * (0.5 + self._entropy.random() / 2)
+        self._next_s = min(self._next_s * 2, self._most_s)
+        return pause
+
+    async def wait(self) -> None:
+        await asyncio.sleep(min(self.pause_s(), self.remaining_s))

@@ -1,0 +1,41 @@
+"""[A2 R2] PURE. Who to ask: running streams of a topic, replicas of a stream in turn, few nodes that hold a whole topic."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from varlog.model.cluster import ClusterView, LogStream, StreamState
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+
+
+def running(view: ClusterView, topic: TopicID) -> tuple[LogStream, ...]:
+    """The streams that take appends, as far as the view knows."""
+    return tuple(stream for stream in view.streams_of(topic) if stream.state is StreamState.RUNNING)
+
+
+def in_turn(replicas: Sequence[NodeID], turn: int, shunned: Container[NodeID]) -> list[NodeID]:
+    """All replicas, beginning at `turn`; those that failed lately come last, but they come."""
+    start = turn % len(replicas) if replicas else 0
+    rotated = [*replicas[start:], *replicas[:start]]
+    return sorted(rotated, key=lambda node: node in shunned)
+
+
+def cover(
+    view: ClusterView, topic: TopicID, turn: int, shunned: Container[NodeID]
+) -> dict[NodeID, list[LogStreamID]] | None:
+    """Few nodes that together hold every stream of the topic, and for which streams each is asked. None: it cannot be done."""
+    uncovered = {stream.log_stream: stream for stream in view.streams_of(topic)}
+    chosen: dict[NodeID, list[LogStreamID]] = {}
+    while uncovered:
+        holds: dict[NodeID, list[LogStreamID]] = {}
+        for stream in uncovered.values():
+            for node in in_turn(stream.replicas, turn, shunned):
+                if node not in shunned:
+                    holds.setdefault(node, []).append(stream.log_stream)
+        if not holds:
+            return None
+        most = max(holds, key=lambda node: len(holds[node]))
+        chosen[most] = holds[most]
+        for log_stream in holds[most]:
+            del uncovered[log_stream]
+    return chosen

@@ -1,0 +1,184 @@
+"""EmbeddedCluster: a metadata repository, a storage node and a manager in one process, on one directory, without sockets.
+
+The same code as a cluster of processes, over a network in memory. The directory holds `varlog.json` (who this is),
+`varlog.lock` (held while it is open), `metadata.db` and `volume/`; it is as durable as a cluster's after kill -9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from varlog.client.admin import Admin
+from varlog.client.connect import connect_admin, connect_log
+from varlog.client.log import TIMEOUT_S, Log
+from varlog.client.retry import Backoff
+from varlog.manager.config import ManagerConfig
+from varlog.manager.manager import Manager
+from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.store.sqlite import SqliteStore
+from varlog.model.errors import Refused, StartError
+from varlog.model.ids import ID_MAX, ClusterID, NodeID
+from varlog.model.limits import SEGMENT_BYTES
+from varlog.rpc.memory import MemoryTransport
+from varlog.runtime.doors import Doors, system_doors
+from varlog.storagenode.config import StorageNodeConfig
+from varlog.storagenode.node import StorageNode
+
+FORMAT_VERSION = 1
+REPOSITORY, NODE, MANAGER = "repository", "node", "manager"
+
+
+class _Identity(msgspec.Struct, frozen=True):
+    """What `varlog.json` says."""
+
+    format: int
+    cluster: ClusterID
+
+
+class EmbeddedCluster:
+    """One directory, open. Only one process can have it open at a time."""
+
+    def __init__(
+        self, path: Path, doors: Doors, *, sync: bool = True, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        self._path = path
+        self._doors = doors
+        self._sync = sync
+        self._segment_bytes = segment_bytes
+        self._transport = MemoryTransport()
+        self._cluster = ClusterID(0)
+        self._stops: list[Callable[[], Awaitable[None]]] = []
+
+    async def start(self) -> None:
+        """Make the directory if need be, or take up what is in it. StartError says what is in the way."""
+        try:
+            self._lock()
+            self._cluster = self._identify()
+            await self._start_services()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def connect(
+        self, topic: str, *, create: bool = True, streams: int = 1, timeout_s: float = TIMEOUT_S
+    ) -> Log:
+        """The log of one topic, made with `streams` log streams if it is new and `create` allows it."""
+        backoff = Backoff(self._doors, timeout_s)
+        while True:
+            try:
+                return await connect_log(
+                    self._transport,
+                    self._doors,
+                    REPOSITORY,
+                    topic=topic,
+                    cluster=self._cluster,
+                    create=create,
+                    streams=streams,
+                    timeout_s=timeout_s,
+                )
+            except Refused:
+                if backoff.spent:  # before that: the manager has just started, and has not met the node yet
+                    raise
+            await backoff.wait()
+
+    async def admin(self) -> Admin:
+        """Administration of what is in the directory."""
+        return await connect_admin(self._transport, self._doors, REPOSITORY, cluster=self._cluster)
+
+    async def stop(self) -> None:
+        """Stop cleanly, in the opposite order; then others may open the directory."""
+        while self._stops:
+            await self._stops.pop()()
+
+    async def _start_services(self) -> None:
+        # The node first: the repository dials it, and with it there is nothing to wait for.
+        volume = self._path / "volume"
+        self._doors.disk.make_directory(volume)
+        config = StorageNodeConfig(
+            self._cluster, NodeID(1), (volume,), listen=NODE, segment_bytes=self._segment_bytes
+        )
+        node = StorageNode(config, self._doors, self._transport)
+        await node.start()
+        self._stops.append(node.stop)
+        store = SqliteStore(self._path / "metadata.db", self._doors, synced=self._sync)
+        repository = MetadataRepository(
+            MetadataRepositoryConfig(self._cluster, REPOSITORY), store, self._doors, self._transport
+        )
+        await repository.start()
+        self._stops.append(repository.stop)
+        manager = Manager(
+            ManagerConfig(
+                self._cluster,
+                REPOSITORY,
+                MANAGER,
+                nodes=(NODE,),
+                replicas=1,
+                streams=1,
+                auto_create_topics=True,
+            ),
+            self._doors,
+            self._transport,
+        )
+        await manager.start()
+        self._stops.append(manager.stop)
+
+    def _lock(self) -> None:
+        disk, path = self._doors.disk, self._path
+        if disk.exists(path) and not disk.is_directory(path):
+            raise StartError(f"{path} is not a directory: name one, or a path where one can be made")
+        try:
+            disk.make_directory(path)
+            lock = disk.lock(path / "varlog.lock")
+        except BlockingIOError as held:
+            raise StartError(
+                f"{path} is open already: close it there, or let both connect to one cluster"
+            ) from held
+        except OSError as error:
+            raise StartError(f"{path} cannot be used: {error.strerror or error}") from error
+
+        async def release() -> None:
+            lock.release()
+
+        self._stops.append(release)
+
+    def _identify(self) -> ClusterID:
+        """The cluster that lives here; a new one in a directory without any."""
+        file = self._path / "varlog.json"
+        if not self._doors.disk.exists(file):
+            cluster = ClusterID(self._doors.entropy.randrange(1, ID_MAX + 1))
+            self._doors.disk.replace_file(file, msgspec.json.encode(_Identity(FORMAT_VERSION, cluster)))
+            return cluster
+        try:
+            identity = msgspec.json.decode(self._doors.disk.read_file(file), type=_Identity)
+        except msgspec.DecodeError as error:
+            raise StartError(f"{file} cannot be read ({error}): restore it from a backup") from error
+        if identity.format != FORMAT_VERSION:
+            raise StartError(
+                f"{file} has format {identity.format}, this varlog knows {FORMAT_VERSION}: use the version that wrote it"
+            )
+        return identity.cluster
+
+
+async def open_log(
+    path: str | Path,
+    topic: str,
+    *,
+    sync: bool = True,
+    streams: int = 1,
+    segment_bytes: int = SEGMENT_BYTES,
+    timeout_s: float = TIMEOUT_S,
+) -> Log:
+    """An embedded cluster and the log of one of its topics; closing the log stops the cluster."""
+    cluster = EmbeddedCluster(Path(path), system_doors(synced=sync), sync=sync, segment_bytes=segment_bytes)
+    await cluster.start()
+    try:
+        log = await cluster.connect(topic, streams=streams, timeout_s=timeout_s)
+        log.close_with(cluster.stop)
+        await log.wait_running()
+    except BaseException:
+        await cluster.stop()
+        raise
+    return log

@@ -1,0 +1,305 @@
+"""A scripted cluster over the memory transport: it orders at once, holds answers back, and fails as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+from varlog.client.connect import connect_log
+from varlog.client.log import Log
+from varlog.model.batch import entries_of, parse_header, place, single, walk
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, Topic
+from varlog.model.epoch import Epoch
+from varlog.model.errors import NotWritten, TrimBeyondTail, Trimmed, UnknownLogStream
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.memory import MemoryServer, MemoryTransport
+from varlog.rpc.messages import (
+    Append,
+    Appended,
+    CreateTopic,
+    Done,
+    Fetch,
+    Fetched,
+    FoundAt,
+    GetTail,
+    GetView,
+    Message,
+    ReadAt,
+    TailIs,
+    TopicIs,
+    TrimTopic,
+    ViewIs,
+)
+from varlog.rpc.transport import Call, Connection, Handler
+from varlog.runtime.clock import SystemClock
+from varlog.runtime.disk import OsDisk
+from varlog.runtime.doors import Doors
+from varlog.runtime.worker import ThreadWorker
+
+T = TypeVar("T")
+TOPIC = Topic(TopicID(1), "orders")
+Row = tuple[LLSN, GLSN, int]
+Held = tuple[Call, LogStreamID, bytearray]
+
+
+def doors(seed: int = 1) -> Doors:
+    return Doors(SystemClock(), Random(seed), OsDisk(), ThreadWorker)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a test's coroutine; one that hangs is a failure, not a hanging test."""
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for a condition, a turn of the loop at a time."""
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+class FakeStream:
+    """One log stream, ordered."""
+
+    def __init__(self) -> None:
+        self.batches = bytearray()
+        self.rows: list[Row] = []
+        self.end = LLSN(1)
+        self.low = LLSN(1)
+
+
+class FakeCluster:
+    """Nodes 1..n at "node-1" …, the repository at "repository", the manager at "manager"; every node holds every stream."""
+
+    def __init__(self, *, nodes: int = 1, streams: int = 1) -> None:
+        self.transport = MemoryTransport()
+        self.tail = GLSN(0)
+        self.trimmed = GLSN(0)
+        self.streams: dict[LogStreamID, FakeStream] = {}
+        self.fail: dict[
+            str, list[BaseException | None]
+        ] = {}  # by address: errors for the next appends or reads
+        self.fail_always: dict[str, BaseException] = {}
+        self.hold_appends = False
+        self.held: list[Held] = []
+        self.requests: list[tuple[str, Message]] = []
+        self.batches_seen: list[list[bytes]] = []
+        self.fetch_bytes_most = 1 << 20
+        self.spoil: dict[str, int] = {}  # by address: how many more payloads get a flipped bit
+        self._waiting: list[tuple[str, Call, Fetch]] = []
+        self._views_waiting: list[tuple[Call, int]] = []
+        self._servers: dict[str, MemoryServer] = {}
+        members = tuple(StorageNode(NodeID(n), f"node-{n}") for n in range(1, nodes + 1))
+        self.view = ClusterView(ClusterID(7), 1, members, (TOPIC,), (), "manager")
+        for _ in range(streams):
+            self.add_stream()
+
+    # --- The world ------------------------------------------------------------------------------------------------------
+
+    def add_stream(self, primary: int = 0) -> LogStreamID:
+        log_stream = LogStreamID(len(self.streams) + 1)
+        ids = [node.node for node in self.view.nodes]
+        start = primary or log_stream - 1
+        replicas = tuple(ids[(start + n) % len(ids)] for n in range(len(ids)))
+        self.streams[log_stream] = FakeStream()
+        stream = LogStream(log_stream, TOPIC.topic, replicas, StreamState.RUNNING)
+        self.change_view(streams=(*self.view.streams, stream))
+        return log_stream
+
+    def set_state(self, log_stream: LogStreamID, state: StreamState) -> None:
+        streams = tuple(
+            LogStream(s.log_stream, s.topic, s.replicas, state) if s.log_stream == log_stream else s
+            for s in self.view.streams
+        )
+        self.change_view(streams=streams)
+
+    def change_view(self, **changes: Any) -> None:
+        fields = {name: getattr(self.view, name) for name in self.view.__struct_fields__} | changes
+        fields["revision"] = self.view.revision + 1
+        self.view = ClusterView(**fields)
+        waiting, self._views_waiting = self._views_waiting, []
+        for call, _ in waiting:
+            call.reply(ViewIs(self.view))
+
+    def primary_of(self, log_stream: LogStreamID) -> str:
+        stream = self.view.stream(log_stream)
+        return f"node-{stream.primary}" if stream else ""
+
+    async def start(self, *addresses: str) -> None:
+        for address in addresses or ("repository", "manager", *(node.address for node in self.view.nodes)):
+            self._servers[address] = await self.transport.serve(address, self._make(address))
+
+    async def stop(self, *addresses: str) -> None:
+        for address in addresses or list(self._servers):
+            await self._servers.pop(address).close()
+
+    async def connect(
+        self, *, seed: int = 1, timeout_s: float = 5.0, topic: str = "orders", **more: Any
+    ) -> Log:
+        return await connect_log(
+            self.transport, doors(seed), "repository", topic=topic, timeout_s=timeout_s, **more
+        )
+
+    def order(self, log_stream: LogStreamID, payload: bytearray) -> Appended:
+        """Take a packed batch, and order it at once."""
+        stream = self.streams[log_stream]
+        header = parse_header(payload, signed=False)
+        place(payload, Epoch(1), stream.end)
+        self.batches_seen.append(entries_of(payload, header))
+        stream.batches += payload
+        first = Appended(GLSN(self.tail + 1), stream.end)
+        stream.rows.append((stream.end, first.glsn, header.count))
+        stream.end = LLSN(stream.end + header.count)
+        self.tail = GLSN(self.tail + header.count)
+        self.wake()
+        return first
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for address, call, request in waiting:
+            self._fetch(address, call, request)
+
+    def expire_fetches(self) -> None:
+        """The waits of all fetches are over."""
+        waiting, self._waiting = self._waiting, []
+        for address, call, request in waiting:
+            self._fetch(
+                address, call, Fetch(request.log_stream, request.llsn, request.glsn, request.bytes_max)
+            )
+
+    def release(self, count: int = 1) -> None:
+        """Answer the oldest held appends."""
+        for _ in range(count):
+            call, log_stream, payload = self.held.pop(0)
+            call.reply(self.order(log_stream, payload))
+
+    # --- Services -------------------------------------------------------------------------------------------------------
+
+    def _make(self, address: str) -> Callable[[Connection], Handler]:
+        def handle(call: Call | None, message: Message, payload: bytearray) -> None:
+            if call is not None:
+                self.requests.append((address, message))
+                self._handle(address, call, message, payload)
+
+        return lambda connection: handle
+
+    def _handle(self, address: str, call: Call, message: Message, payload: bytearray) -> None:
+        if address.startswith("node") and (error := self._failure(address)) is not None:
+            raise error
+        if isinstance(message, Append):
+            if self.hold_appends:
+                self.held.append((call, message.log_stream, payload))
+            else:
+                call.reply(self.order(message.log_stream, payload))
+        elif isinstance(message, Fetch):
+            self._fetch(address, call, message)
+        elif isinstance(message, ReadAt):
+            self._read(address, call, message)
+        elif isinstance(message, GetView):
+            if message.newer_than >= self.view.revision and message.wait_s:
+                self._views_waiting.append((call, message.newer_than))
+            else:
+                call.reply(ViewIs(self.view))
+        elif isinstance(message, GetTail):
+            call.reply(TailIs(self.tail, self.trimmed))
+        elif isinstance(message, TrimTopic):
+            self._trim(call, message.glsn)
+        elif isinstance(message, CreateTopic):
+            made = Topic(TopicID(2), message.name)
+            self.change_view(topics=(*self.view.topics, made))
+            call.reply(TopicIs(made))
+
+    def _failure(self, address: str) -> BaseException | None:
+        if address in self.fail_always:
+            return self.fail_always[address]
+        script = self.fail.get(address)
+        return script.pop(0) if script else None
+
+    def _trim(self, call: Call, glsn: GLSN) -> None:
+        if glsn > self.tail:
+            raise TrimBeyondTail(glsn, self.tail)
+        self.trimmed = max(self.trimmed, glsn)
+        for stream in self.streams.values():
+            for llsn, first, count in stream.rows:
+                if first <= self.trimmed:
+                    stream.low = LLSN(llsn + min(count, self.trimmed - first + 1))
+        call.reply(Done())
+
+    def _fetch(self, address: str, call: Call, request: Fetch) -> None:
+        stream = self.streams[request.log_stream]
+        llsn = request.llsn or self._llsn_from(stream, request.glsn)
+        if llsn < stream.low or 0 < request.glsn <= self.trimmed:
+            call.fail(Trimmed(request.glsn or llsn, self.trimmed + 1))
+            return
+        data, end = bytearray(), llsn
+        room = min(request.bytes_max, self.fetch_bytes_most)
+        for at, header in walk(stream.batches):
+            if header.end_llsn > llsn:
+                if data and len(data) + header.size > room:
+                    break
+                data += stream.batches[at : at + header.size]
+                end = header.end_llsn
+        if not data and request.wait_s:
+            self._waiting.append((address, call, request))
+            return
+        call.reply(
+            Fetched(_rows(stream, llsn, end), end, stream.end, self.tail, self.trimmed),
+            self._spoilt(address, data),
+        )
+
+    def _llsn_from(self, stream: FakeStream, glsn: GLSN) -> LLSN:
+        for llsn, first, count in stream.rows:
+            if first + count > glsn:
+                return LLSN(llsn + max(0, glsn - first))
+        return stream.end
+
+    def _read(self, address: str, call: Call, request: ReadAt) -> None:
+        if request.glsn and request.glsn <= self.trimmed:
+            raise Trimmed(request.glsn, self.trimmed + 1)
+        if request.glsn > self.tail:
+            raise NotWritten(request.glsn, self.tail)
+        if request.log_stream and request.log_stream not in self.streams:
+            raise UnknownLogStream(request.log_stream)
+        for log_stream, stream in self.streams.items():
+            for llsn, first, count in stream.rows:
+                if request.log_stream:
+                    if request.log_stream != log_stream or not llsn <= request.llsn < llsn + count:
+                        continue
+                    index = request.llsn - llsn
+                elif first <= request.glsn < first + count:
+                    index = request.glsn - first
+                else:
+                    continue
+                at = LLSN(llsn + index)
+                if at < stream.low:
+                    raise Trimmed(at, stream.low)
+                call.reply(
+                    FoundAt(True, log_stream, GLSN(first + index)), self._spoilt(address, _one(stream, at))
+                )
+                return
+        raise NotWritten(request.llsn, self.streams[request.log_stream].end - 1)
+
+    def _spoilt(self, address: str, data: bytearray) -> bytearray:
+        if data and self.spoil.get(address, 0) > 0:
+            self.spoil[address] -= 1
+            data[-9] ^= 1
+        return data
+
+
+def _one(stream: FakeStream, llsn: LLSN) -> bytearray:
+    for at, header in walk(stream.batches):
+        if header.first_llsn <= llsn < header.end_llsn:
+            return single(stream.batches, header, llsn - header.first_llsn, at)
+    raise AssertionError(f"no LLSN {llsn}")
+
+
+def _rows(stream: FakeStream, begin: LLSN, end: LLSN) -> tuple[Row, ...]:
+    cut = []
+    for llsn, glsn, count in stream.rows:
+        low, high = max(llsn, begin), min(llsn + count, end)
+        if low < high:
+            cut.append((LLSN(low), GLSN(glsn + low - llsn), high - low))
+    return tuple(cut)
