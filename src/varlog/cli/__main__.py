@@ -1,0 +1,5 @@
+"""`python -m varlog.cli` is `varlog`."""
+
+from varlog.cli.main import run
+
+run()

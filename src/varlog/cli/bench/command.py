@@ -1,0 +1,122 @@
+"""`varlog bench`: options, the data directory, and how the report is printed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import FAILED, WRONG_USAGE, fail, run
+
+if TYPE_CHECKING:
+    from varlog.cli.bench.report import Report
+
+DEFAULT_DATA = Path("varlog-data")
+
+
+def bench_command(
+    workload: Annotated[
+        list[str] | None,
+        typer.Option("--workload", "-w", help="Run only this one; may be given more than once."),
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Name the workloads and their targets, and stop.")
+    ] = False,
+    nodes: Annotated[int, typer.Option(min=1, help="Storage nodes of the cluster that is started.")] = 3,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Copies of every entry [3, or all nodes].")
+    ] = None,
+    streams: Annotated[int, typer.Option(min=1, help="Log streams of every topic.")] = 1,
+    seconds: Annotated[
+        float | None, typer.Option(help="Measured time of a workload [5; with --quick 1].")
+    ] = None,
+    entry_bytes: Annotated[
+        int | None, typer.Option(help="Bytes of an entry, instead of the workload's.")
+    ] = None,
+    appenders: Annotated[
+        int | None, typer.Option(help="Concurrent appenders, instead of the workload's.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Entries of a batch, instead of the workload's.")] = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Measure a running cluster: its metadata repository.")
+    ] = "",
+    embedded: Annotated[bool, typer.Option("--embedded", help="Measure a log inside this process.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Directory on the disk to be measured [./varlog-data]; cleared afterwards."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the data where it is.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Short and rough: does everything work?")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="The report as rows for docs/benchmarks.md.")
+    ] = False,
+) -> None:
+    """Measure a cluster (started for it, or running) or an embedded log against the raw limits of this machine."""
+    # Here and not above: `varlog --help` must not wait for them.
+    from rich.console import Console
+
+    from varlog.cli.bench.catalogue import WORKLOADS, chosen
+    from varlog.cli.bench.progress import display_for
+    from varlog.cli.bench.run import Run
+    from varlog.cli.bench.settings import Settings
+
+    if list_:
+        for one in WORKLOADS:
+            print(f"{one.name:16} {one.title}: {one.target}")
+        return
+    directory = (data or DEFAULT_DATA) / f"bench-{os.getpid()}"
+    try:
+        settings = Settings(
+            data=directory.absolute(),
+            nodes=nodes,
+            replicas=replicas if replicas is not None else min(3, nodes),
+            streams=streams,
+            seconds=seconds if seconds is not None else 1.0 if quick else 5.0,
+            warm_up_s=0.5 if quick else 1.0,
+            entry_bytes=entry_bytes,
+            appenders=appenders,
+            batch=batch,
+            cluster=cluster,
+            embedded=embedded,
+            quick=quick,
+        )
+        workloads = chosen(workload or [])
+        made = [parent for parent in (directory, *directory.parents) if not parent.exists()]
+        directory.mkdir(parents=True)
+    except (ValueError, OSError) as error:
+        fail(error, WRONG_USAGE)
+    try:
+        with display_for(Console(stderr=True)) as display:
+            # The client side of every workload runs in this one process, on the loop that `run` takes.
+            report = run(Run(settings, workloads, display).report())
+    finally:
+        if not keep:
+            _remove(made)
+    _show(report, as_json=json_, as_markdown=markdown)
+    if not report.all_measured:
+        raise typer.Exit(FAILED)
+
+
+def _remove(made: list[Path]) -> None:
+    """The run's own directory, and those above it that were made for it, unless somebody else uses them by now."""
+    shutil.rmtree(made[0], ignore_errors=True)
+    for parent in made[1:]:
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+
+
+def _show(report: Report, *, as_json: bool, as_markdown: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        print(report.as_json())
+    elif as_markdown:
+        print(report.markdown())
+    else:
+        console = Console()
+        report.show(console if console.is_terminal else Console(width=160))

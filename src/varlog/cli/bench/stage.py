@@ -1,0 +1,48 @@
+"""Stage: everything a workload is handed: settings, display, a fresh topic on the log under test, a directory."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from varlog.cli.bench.ground import Ground, embedded
+from varlog.cli.bench.progress import Display
+from varlog.cli.bench.settings import Settings
+
+if TYPE_CHECKING:
+    from varlog.client.log import Log
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One workload's own: no other workload has used its topic or its directory."""
+
+    settings: Settings
+    display: Display
+    directory: Path
+    topic: str
+    ground: Ground | None = None
+
+    def log(self) -> AbstractAsyncContextManager[Log]:
+        """The topic, on the cluster or embedded, as the settings say."""
+        return self._ground.log(self.topic)
+
+    def embedded_log(self, *, synced: bool) -> AbstractAsyncContextManager[Log]:
+        """A log in this process, whatever the settings say."""
+        return embedded(self.directory / "embedded", self.topic, synced=synced)
+
+    @property
+    def address(self) -> str:
+        return self._ground.address
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by name: vmr, vmc, vsn-1 … of the cluster that this run has started."""
+        return self._ground.processes()
+
+    @property
+    def _ground(self) -> Ground:
+        if self.ground is None:
+            raise ValueError("this workload needs no log, and was handed none")
+        return self.ground

@@ -1,0 +1,116 @@
+"""Verdicts: the targets, as pure functions from figures and raw limits to what is told. One a kind of workload."""
+
+from __future__ import annotations
+
+from varlog.cli.bench.figures import told_count, told_mb, told_mb_s, told_ms
+from varlog.cli.bench.raw import RawLimits
+from varlog.cli.bench.workload import Measured, Verdict
+
+LATENCY_RATIO_MAX = 6.0
+BATCH_RATIO_MIN = 0.7
+IDLE_CORE_MAX = 0.01
+OPEN_S_MAX = 1.0
+OPEN_BYTES_MAX = 100_000_000
+NODE_BYTES_MAX = 300_000_000
+# Memory that grows by less than this over a run is flat: allocators breathe.
+FLAT_BYTES_MAX = 16_000_000
+
+
+def judge_latency(measured: Measured, raw: RawLimits) -> Verdict:
+    """One appender: p50 against the raw p50 of a write + fdatasync."""
+    ratio = measured["p50_s"] / raw.sync_p50_s
+    told = (
+        f"p50 {told_ms(measured['p50_s'])}, p99 {told_ms(measured['p99_s'])}, "
+        f"{told_count(measured['appends_per_s'])} appends/s"
+    )
+    return Verdict(
+        told, ratio <= LATENCY_RATIO_MAX, ratio, f"raw write+fdatasync p50 {told_ms(raw.sync_p50_s)}"
+    )
+
+
+def appends_judge(at_least: float) -> _RateJudge:
+    """Many appenders, one entry a call."""
+    return _RateJudge("appends_per_s", "appends/s", at_least)
+
+
+def entries_judge(at_least: float) -> _RateJudge:
+    """Readers, and batches where the disk is not waited for."""
+    return _RateJudge("entries_per_s", "entries/s", at_least)
+
+
+class _RateJudge:
+    """A rate and its floor, with p50 and p99 where they were measured."""
+
+    def __init__(self, figure: str, unit: str, at_least: float) -> None:
+        self._figure = figure
+        self._unit = unit
+        self._at_least = at_least
+
+    def __call__(self, measured: Measured, raw: RawLimits) -> Verdict:
+        rate = measured[self._figure]
+        told = f"{told_count(rate)} {self._unit}"
+        if "bytes_per_s" in measured:
+            told += f", {told_mb_s(measured['bytes_per_s'])}"
+        if "p50_s" in measured:
+            told += f", p50 {told_ms(measured['p50_s'])}, p99 {told_ms(measured['p99_s'])}"
+        return Verdict(told, rate >= self._at_least)
+
+
+def judge_batches(measured: Measured, raw: RawLimits) -> Verdict:
+    """What all copies write together, against what the disk takes."""
+    written = measured["bytes_per_s"] * measured["copies"]
+    ratio = written / raw.write_bytes_per_s
+    told = (
+        f"{told_count(measured['entries_per_s'])} entries/s, {told_mb_s(measured['bytes_per_s'])} x "
+        f"{measured['copies']:.0f} copies = {told_mb_s(written)}, p50 {told_ms(measured['p50_s'])}"
+    )
+    return Verdict(
+        told, ratio >= BATCH_RATIO_MIN, ratio, f"raw write+fdatasync {told_mb_s(raw.write_bytes_per_s)}"
+    )
+
+
+def bandwidth_judge(at_least: float) -> _BandwidthJudge:
+    """A reader of large entries."""
+    return _BandwidthJudge(at_least)
+
+
+class _BandwidthJudge:
+    """A bandwidth and its floor, told against loopback too."""
+
+    def __init__(self, at_least: float) -> None:
+        self._at_least = at_least
+
+    def __call__(self, measured: Measured, raw: RawLimits) -> Verdict:
+        rate = measured["bytes_per_s"]
+        told = f"{told_mb_s(rate)}, {told_count(measured['entries_per_s'])} entries/s"
+        ratio = rate / raw.loopback_bytes_per_s
+        return Verdict(
+            told, rate >= self._at_least, ratio, f"raw loopback {told_mb_s(raw.loopback_bytes_per_s)}"
+        )
+
+
+def judge_idle(measured: Measured, raw: RawLimits) -> Verdict:
+    """The busiest process, and what all of them wrote."""
+    core, written = measured["core_max"], measured["written_bytes"]
+    told = f"{told_count(written)} bytes written, at most {core * 100:.2f} % of a core a process"
+    return Verdict(told, written == 0 and core < IDLE_CORE_MAX)
+
+
+def judge_open(measured: Measured, raw: RawLimits) -> Verdict:
+    """Time and memory of a process that opens a replica."""
+    opening_bytes = measured["peak_bytes"] - measured["before_bytes"]
+    told = (
+        f"{told_ms(measured['open_s'])} (cached: {told_ms(measured['open_warm_s'])}), "
+        f"{told_mb(measured['peak_bytes'])} peak memory of the process, {told_mb(opening_bytes)} of it by opening"
+    )
+    return Verdict(told, measured["open_s"] < OPEN_S_MAX and measured["peak_bytes"] < OPEN_BYTES_MAX)
+
+
+def judge_memory(measured: Measured, raw: RawLimits) -> Verdict:
+    """The largest storage node under load: how large, and does it grow."""
+    told = (
+        f"at most {told_mb(measured['resident_max_bytes'])}, {measured['growth_bytes'] / 1e6:+.0f} MB from the second "
+        f"to the last quarter of {measured['seconds']:.0f} s at {told_mb_s(measured['bytes_per_s'])}"
+    )
+    flat = measured["growth_bytes"] <= FLAT_BYTES_MAX
+    return Verdict(told, flat and measured["resident_max_bytes"] < NODE_BYTES_MAX)

@@ -1,0 +1,99 @@
+"""Workload: a name, a target, how it is run and how its figures are judged against the target and the raw limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from varlog.cli.bench.raw import RawLimits
+
+if TYPE_CHECKING:
+    from varlog.cli.bench.stage import Stage
+
+# Figures by name, unit last: {"p50_s": 0.0011, "appends_per_s": 21000.0}.
+Measured = dict[str, float]
+
+
+class Place(StrEnum):
+    """Where a workload runs."""
+
+    LOG = "log"  # on the cluster, or embedded if that is asked for
+    CLUSTER = "cluster"  # looks at the processes of a cluster that the bench has started itself
+    DISK = "disk"  # needs a data directory only
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the figures mean: for people, as a ratio to a raw limit if there is one, and whether the target is met."""
+
+    told: str
+    met: bool
+    ratio: float | None = None
+    against: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row of the table."""
+
+    name: str
+    title: str
+    target: str
+    place: Place
+    run: Callable[[Stage], Awaitable[Measured]]
+    judge: Callable[[Measured, RawLimits], Verdict]
+    # The raw limits are measured right before and right after: only what ran side by side is compared.
+    beside_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One workload, measured and judged. `met` is None where the target does not apply."""
+
+    workload: str
+    title: str
+    target: str
+    measured: Measured
+    told: str
+    ratio: float | None
+    against: str
+    met: bool | None
+    note: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "workload": self.workload,
+            "title": self.title,
+            "target": self.target,
+            "measured": self.measured,
+            "told": self.told,
+            "ratio": self.ratio,
+            "against": self.against,
+            "met": self.met,
+            "note": self.note,
+        }
+
+
+def judged(
+    workload: Workload, measured: Measured, raw: RawLimits, *, applies: bool, note: str = ""
+) -> Result:
+    """The result; where the target does not apply (another load than the table's) it is left open."""
+    verdict = workload.judge(measured, raw)
+    return Result(
+        workload.name,
+        workload.title,
+        workload.target,
+        measured,
+        verdict.told,
+        verdict.ratio,
+        verdict.against,
+        verdict.met if applies else None,
+        note,
+    )
+
+
+def failed(workload: Workload, why: str) -> Result:
+    """A workload that could not be measured: said, not left out."""
+    return Result(workload.name, workload.title, workload.target, {}, "not measured", None, "", None, why)

@@ -1,0 +1,92 @@
+"""`varlog dump`: an offline look into a data directory, and a check of every byte in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import FAILED, complain, fail, print_json, print_table, short_bytes
+
+if TYPE_CHECKING:
+    from varlog.storage.dump import Dump, ReplicaDump
+
+
+def dump(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A data directory, a volume or one replica.")
+    ],
+    verify: Annotated[bool, typer.Option("--verify", help="Exit code 1 if anything is damaged.")] = False,
+    segments: Annotated[bool, typer.Option("--segments", help="Show the segment files, too.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="For programs: JSON.")] = False,
+) -> None:
+    """Show the replicas in a data directory and check every batch and commit row, without changing anything."""
+    from varlog.runtime.disk import OsDisk
+    from varlog.storage.dump import dump as look
+
+    if not directory.is_dir():
+        fail(f"{directory} is not a directory")
+    try:
+        seen = look(OsDisk(), directory.absolute())
+    except OSError as error:
+        fail(f"{directory} cannot be read: {error}")
+    if not seen.replicas:
+        fail(f"{directory} holds no replica of a log stream: is it a data directory of varlog?")
+    if json_:
+        print_json(_told(seen))
+    else:
+        _print(seen, segments)
+    for problem in seen.problems:
+        complain(problem)
+    if verify and seen.problems:
+        raise typer.Exit(FAILED)
+
+
+def _print(seen: Dump, segments: bool) -> None:
+    columns = ("replica", "#topic", "#epoch", "#ordered", "#durable", "#trimmed", "#rows", "#bytes", "state")
+    print_table("", columns, [_row(seen, replica) for replica in seen.replicas])
+    if segments:
+        print()
+        rows = [
+            (
+                _below(seen, segment.path),
+                f"{segment.first_llsn} to {segment.end_llsn - 1}",
+                segment.batches,
+                short_bytes(segment.batch_bytes),
+                segment.index,
+                segment.problem or "good",
+            )
+            for replica in seen.replicas
+            for segment in replica.segments
+        ]
+        print_table("", ("segment", "LLSN", "#batches", "#bytes", "index", "state"), rows)
+    for note in [note for replica in seen.replicas for note in replica.notes]:
+        print(f"note: {note}")
+
+
+def _row(seen: Dump, replica: ReplicaDump) -> tuple[object, ...]:
+    state = replica.state
+    known = (state.topic, state.epoch) if state else ("?", "?")
+    size = short_bytes(sum(segment.batch_bytes for segment in replica.segments))
+    return (
+        _below(seen, replica.path),
+        *known,
+        replica.committed_end - 1,
+        replica.written_end - 1,
+        state.trimmed if state else "?",
+        replica.rows,
+        size,
+        "damaged" if replica.problems else "good",
+    )
+
+
+def _below(seen: Dump, path: Path) -> str:
+    return str(path.relative_to(seen.path)) if path != seen.path else path.name
+
+
+def _told(seen: Dump) -> dict[str, object]:
+    import msgspec
+
+    told: dict[str, object] = msgspec.to_builtins(seen, enc_hook=str)
+    return told | {"problems": seen.problems}

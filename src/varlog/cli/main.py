@@ -1,0 +1,60 @@
+"""`varlog`: the argument tree. Commands load what they need when they run, so `varlog --help` is quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from varlog.cli import admin, log
+from varlog.cli.bench import bench_command
+from varlog.cli.demo import demo
+from varlog.cli.dump import dump
+from varlog.cli.topic import topic
+from varlog.cli.up import up
+
+app = typer.Typer(
+    help="A strongly consistent, replicated, totally ordered log.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"varlog {version('varlog')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version, and stop.")
+    ] = False,
+) -> None:
+    """Nothing of its own."""
+
+
+_RUN, _USE, _KEEP, _LOOK = "Run a cluster", "Use a log", "Look after a cluster", "Measure and look inside"
+
+app.command(rich_help_panel=_RUN)(up)
+app.command(rich_help_panel=_RUN)(demo)
+for _command in (log.append, log.read, log.tail, log.trim):
+    app.command(rich_help_panel=_USE)(_command)
+app.command(rich_help_panel=_KEEP)(admin.status)
+app.add_typer(topic, name="topic", rich_help_panel=_KEEP)
+app.add_typer(admin.node, name="node", rich_help_panel=_KEEP)
+app.add_typer(admin.stream, name="stream", rich_help_panel=_KEEP)
+app.command("bench", rich_help_panel=_LOOK)(bench_command)
+app.command(rich_help_panel=_LOOK)(dump)
+
+
+def run() -> None:
+    """The entry point. The exit code says how it went: 0 well, 1 it failed, 2 it was asked the wrong way."""
+    app(prog_name="varlog")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,111 @@
+"""What commands print: tables for people, JSON for programs, errors in one line; and how work is run.
+
+Exit codes: 0 it worked, 1 it did not, 2 it was asked the wrong way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import typer
+
+FAILED = 1
+WRONG_USAGE = 2
+
+T = TypeVar("T")
+
+
+def complain(what: object) -> None:
+    """One line on stderr that names the thing and the remedy."""
+    text = " ".join(str(what).split())
+    print(f"varlog: error: {text or type(what).__name__}", file=sys.stderr)
+
+
+def fail(what: object, code: int = FAILED) -> NoReturn:
+    complain(what)
+    raise typer.Exit(code)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work to its end; an error of the tree becomes one line and exit code 1 (a wrong
+    request: 2)."""
+    import uvloop
+
+    from varlog.model.errors import InvalidRequest, UnknownLogStream, UnknownTopic, VarlogError
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(work)
+    except (UnknownTopic, UnknownLogStream) as error:
+        fail(error)
+    except InvalidRequest as error:
+        fail(error, WRONG_USAGE)
+    except BrokenPipeError:
+        # Whoever read our output has enough (`varlog tail … | head`). Python must not complain when it
+        # flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(FAILED) from None
+    except TimeoutError:
+        fail("no answer in time: see `varlog status`")
+    except (VarlogError, OSError) as error:
+        fail(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+async def wait_until(there: Callable[[], bool], every_s: float = 0.01) -> None:
+    """Look again and again: what happens in other processes tells nobody. The caller sets the deadline."""
+    while True:
+        if there():
+            return
+        await asyncio.sleep(every_s)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: object) -> object:
+    """Objects by the names of their fields, also those that travel as arrays."""
+    if isinstance(value, bytes):
+        return readable(value)
+    fields = getattr(value, "__struct_fields__", None)
+    if fields is None:
+        return str(value)
+    return {name: getattr(value, name) for name in fields}
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table as wide as the terminal; as wide as it needs to be where there is none."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", header_style="bold", pad_edge=False, box=None)
+    for column in columns:
+        numeric = column.startswith("#")
+        table.add_column(column.lstrip("#"), justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, str) else str(cell) for cell in row))
+    console = Console(highlight=False)
+    (console if console.is_terminal else Console(width=200, highlight=False)).print(table)
+
+
+def readable(data: bytes) -> str:
+    """An entry's bytes as text where they are text, else escaped so that no byte is lost."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "backslashreplace")
+
+
+def short_bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

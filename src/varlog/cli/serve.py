@@ -1,0 +1,315 @@
+"""`vsn`, `vmr`, `vmc`: a storage node, repository or manager in the foreground, until SIGTERM or SIGINT.
+
+One line `ready HOST:PORT` on stdout once it answers, log lines on stderr. What must not start says why in one
+line and exits with 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Protocol, runtime_checkable
+
+import typer
+
+if TYPE_CHECKING:
+    from varlog.model.ids import ClusterID
+
+# Set by whoever starts a process that must not outlive him, to his own process id.
+PARENT_VARIABLE = "VARLOG_PARENT_PID"
+STOP_TIMEOUT_S = 10.0
+_PR_SET_PDEATHSIG = 1
+
+_ClusterID = Annotated[
+    int, typer.Option("--cluster-id", help="The cluster's number; one of another cluster is refused.")
+]
+_Listen = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes any free one.")
+]
+_Advertise = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where others reach it, if that is not where it listens.")
+]
+_LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error.")]
+
+
+class Service(Protocol):
+    """What can be started and stopped."""
+
+    @property
+    def address(self) -> str: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+vsn = typer.Typer(
+    help="A varlog storage node: keeps replicas of log streams on its volumes.", add_completion=False
+)
+vmr = typer.Typer(help="The varlog metadata repository: who exists, and the order.", add_completion=False)
+vmc = typer.Typer(
+    help="The varlog manager: registers, makes streams, brings them back.", add_completion=False
+)
+
+
+@vsn.callback()
+@vmr.callback()
+@vmc.callback()
+def _commands() -> None:
+    """Without this a single command would have no name."""
+
+
+@vsn.command("start")
+def start_vsn(
+    cluster_id: _ClusterID,
+    volumes: Annotated[
+        list[Path],
+        typer.Option(help="A directory that exists and can be written; repeat it for several disks."),
+    ],
+    storage_node_id: Annotated[
+        int | None,
+        typer.Option(help="The node's number [the one on the volumes, or a random one, then kept]."),
+    ] = None,
+    listen: _Listen = "127.0.0.1:7110",
+    advertise: _Advertise = "",
+    cluster_key: Annotated[
+        str, typer.Option(envvar="VARLOG_CLUSTER_KEY", help="Secret of the cluster: a wrong one is refused.")
+    ] = "",
+    cluster_key_file: Annotated[Path | None, typer.Option(help="A file with the cluster key in it.")] = None,
+    error_if_exists: Annotated[
+        bool,
+        typer.Option(
+            "--error-if-exists", help="Refuse to start over data of this node that is there already."
+        ),
+    ] = False,
+    log_level: _LogLevel = "info",
+) -> None:
+    """Start a storage node."""
+    from varlog.model.ids import NodeID
+    from varlog.rpc.tcp import TcpTransport
+    from varlog.runtime.doors import system_doors
+    from varlog.storagenode.config import StorageNodeConfig
+    from varlog.storagenode.node import StorageNode
+
+    cluster = _cluster("vsn", cluster_id)
+    if storage_node_id is not None:
+        _check("vsn", "--storage-node-id", storage_node_id)
+    config = StorageNodeConfig(
+        cluster=cluster,
+        node=None if storage_node_id is None else NodeID(storage_node_id),
+        volumes=tuple(volume.absolute() for volume in volumes),
+        listen=listen,
+        advertise=advertise,
+        cluster_key=_key(cluster_key, cluster_key_file),
+        error_if_exists=error_if_exists,
+    )
+    _run("vsn", log_level, lambda: StorageNode(config, system_doors(), TcpTransport(cluster)))
+
+
+@vmr.command("start")
+def start_vmr(
+    cluster_id: _ClusterID,
+    store: Annotated[Path, typer.Option(help="The SQLite file with the metadata; made if there is none.")],
+    listen: _Listen = "127.0.0.1:7100",
+    advertise: _Advertise = "",
+    log_level: _LogLevel = "info",
+) -> None:
+    """Start the metadata repository."""
+    from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+    from varlog.metarepo.store.sqlite import SqliteStore
+    from varlog.rpc.tcp import TcpTransport
+    from varlog.runtime.doors import system_doors
+
+    cluster = _cluster("vmr", cluster_id)
+    config = MetadataRepositoryConfig(cluster=cluster, listen=listen, advertise=advertise)
+
+    def make() -> Service:
+        doors = system_doors()
+        return MetadataRepository(config, SqliteStore(store.absolute(), doors), doors, TcpTransport(cluster))
+
+    _run("vmr", log_level, make)
+
+
+@vmc.command("start")
+def start_vmc(
+    cluster_id: _ClusterID,
+    repository: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the metadata repository listens.")
+    ] = "127.0.0.1:7100",
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST:PORT", help="A storage node to register; repeat it for several."),
+    ] = None,
+    listen: _Listen = "127.0.0.1:7101",
+    advertise: _Advertise = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Replicas of a log stream where none are asked for.")
+    ] = 3,
+    streams: Annotated[int, typer.Option(min=1, help="Log streams of a topic where none are asked for.")] = 1,
+    heartbeat: Annotated[float, typer.Option(min=0.01, help="Seconds between two looks at the nodes.")] = 0.5,
+    auto_create_topics: Annotated[
+        bool, typer.Option("--auto-create-topics", help="Make a topic when a client first opens it.")
+    ] = False,
+    log_level: _LogLevel = "info",
+) -> None:
+    """Start the manager."""
+    from varlog.manager.manager import Manager, ManagerConfig
+    from varlog.rpc.tcp import TcpTransport
+    from varlog.runtime.doors import system_doors
+
+    cluster = _cluster("vmc", cluster_id)
+    config = ManagerConfig(
+        cluster=cluster,
+        repository=repository,
+        listen=listen,
+        advertise=advertise,
+        nodes=tuple(nodes or ()),
+        replicas=replicas,
+        streams=streams,
+        heartbeat_s=heartbeat,
+        auto_create_topics=auto_create_topics,
+    )
+    _run("vmc", log_level, lambda: Manager(config, system_doors(), TcpTransport(cluster)))
+
+
+def run_vsn() -> None:
+    vsn(prog_name="vsn")
+
+
+def run_vmr() -> None:
+    vmr(prog_name="vmr")
+
+
+def run_vmc() -> None:
+    vmc(prog_name="vmc")
+
+
+@runtime_checkable
+class MayFail(Protocol):
+    """A service that ends by itself when its state is no longer known: the metadata repository."""
+
+    async def wait_failed(self) -> BaseException: ...
+
+
+class _Make(Protocol):
+    def __call__(self) -> Service: ...
+
+
+def _run(name: str, log_level: str, make: _Make) -> None:
+    """Run one service until it is told to stop. Raises typer.Exit with the exit code."""
+    import uvloop
+
+    from varlog.model.errors import VarlogError
+
+    _die_with_parent()
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        _refuse(name, f"--log-level {log_level} is not known: debug, info, warning or error", code=2)
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(make))
+    except (VarlogError, OSError) as error:
+        _refuse(name, str(error) or type(error).__name__)
+
+
+async def _serve(make: _Make) -> None:
+    from varlog.model.errors import Unavailable
+
+    told_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told_to_stop.set)
+    service = make()
+    waiting = loop.create_task(told_to_stop.wait(), name="wait for a signal")
+    starting = loop.create_task(service.start(), name="start")
+    await asyncio.wait([starting, waiting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        # Told to stop while it still restores: nothing is half done that a restart would not do again.
+        starting.cancel()
+        await asyncio.wait([starting])
+        return
+    if starting.exception() is not None:
+        waiting.cancel()
+    await starting
+    # What start-up made lives as long as the process: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    print(f"ready {service.address}", flush=True)
+    failure = await _wait_end(service, waiting)
+    logging.getLogger("varlog").info("stopping")
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await service.stop()
+    except TimeoutError:
+        raise Unavailable(
+            f"it did not stop within {STOP_TIMEOUT_S:g} s; what it acknowledged is safe"
+        ) from None
+    if failure is not None:
+        raise Unavailable(f"it could not go on: {failure}. What it acknowledged is safe; start it again")
+
+
+async def _wait_end(service: Service, waiting: asyncio.Task[Literal[True]]) -> BaseException | None:
+    """Until a signal comes, or the service says that it cannot go on: then whoever supervises it must know."""
+    if not isinstance(service, MayFail):
+        await waiting
+        return None
+    failing = asyncio.get_running_loop().create_task(service.wait_failed(), name="wait for a failure")
+    await asyncio.wait([failing, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if failing.done():
+        return failing.result()
+    failing.cancel()
+    return None
+
+
+def _die_with_parent() -> None:
+    """Where the starter asked for it, the kernel kills this process when the starter is gone: every state on
+    disk allows it."""
+    parent = os.environ.pop(PARENT_VARIABLE, "")
+    if parent and sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != int(parent):
+            sys.exit(1)
+
+
+def _cluster(name: str, cluster_id: int) -> ClusterID:
+    from varlog.model.ids import ClusterID
+
+    _check(name, "--cluster-id", cluster_id)
+    return ClusterID(cluster_id)
+
+
+def _check(name: str, option: str, value: int) -> None:
+    from varlog.model.ids import check_id
+
+    try:
+        check_id(option, value)
+    except ValueError as error:
+        _refuse(name, str(error), code=2)
+
+
+def _key(cluster_key: str, cluster_key_file: Path | None) -> str:
+    if cluster_key_file is None:
+        return cluster_key
+    try:
+        return cluster_key_file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        _refuse("vsn", f"the cluster key cannot be read from {cluster_key_file}: {error}")
+
+
+def _refuse(name: str, why: str, *, code: int = 1) -> NoReturn:
+    print(f"{name}: error: {' '.join(why.split())}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    {"vsn": run_vsn, "vmr": run_vmr, "vmc": run_vmc}[sys.argv.pop(1)]()

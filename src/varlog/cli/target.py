@@ -1,0 +1,141 @@
+"""Target: the log a command is for: a running cluster (--cluster), or a directory opened here (--data)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import WRONG_USAGE, fail
+
+if TYPE_CHECKING:
+    from varlog.client.admin import Admin
+    from varlog.client.log import Log
+    from varlog.embedded import EmbeddedCluster
+
+DEFAULT_CLUSTER = "127.0.0.1:7100"
+CLUSTER_VARIABLE = "VARLOG_CLUSTER"
+CONNECT_TIMEOUT_S = 3.0
+OPEN_TIMEOUT_S = 3.0
+
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        envvar=CLUSTER_VARIABLE,
+        metavar="HOST:PORT",
+        help="The cluster's metadata repository.",
+        rich_help_panel="Which log",
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", metavar="DIR", help="A directory instead of a cluster.", rich_help_panel="Which log"
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON.")]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the log is."""
+
+    cluster: str
+    data: Path | None = None
+
+    @asynccontextmanager
+    async def log(self, topic: str, *, create: bool | None) -> AsyncIterator[Log]:
+        """The topic's log. `create`: make a missing topic (None: if the cluster allows it)."""
+        from varlog import aio
+
+        if self.data is not None:
+            make = create is not False
+            async with (
+                _directory(self.data, make=make) as embedded,
+                await embedded.connect(topic, create=make) as log,
+            ):
+                yield log
+            return
+        await self._knock()
+        async with aio.connect(self.cluster, topic, create=create) as log:
+            yield log
+
+    @asynccontextmanager
+    async def admin(self, *, make: bool = False) -> AsyncIterator[Admin]:
+        """Administration of the cluster, or of the one inside the directory, which `make` makes if it is not
+        there."""
+        from varlog import aio
+
+        if self.data is not None:
+            async with _directory(self.data, make=make) as embedded, await embedded.admin() as admin:
+                await _wait_running(admin)
+                yield admin
+            return
+        await self._knock()
+        async with aio.admin(self.cluster) as admin:
+            yield admin
+
+    async def _knock(self) -> None:
+        """Say at once that nobody listens there: a client would wait for the cluster to come back."""
+        from varlog.model.errors import Unavailable
+        from varlog.model.ids import ANY_CLUSTER
+        from varlog.rpc.tcp import TcpTransport
+        from varlog.rpc.transport import ConnectionLost
+
+        try:
+            connection = await TcpTransport(ANY_CLUSTER).connect(self.cluster, timeout_s=CONNECT_TIMEOUT_S)
+        except ConnectionLost as error:
+            raise Unavailable(
+                f"{error.what}: start a cluster with `varlog up`, or name one with --cluster"
+            ) from None
+        connection.close()
+
+
+@asynccontextmanager
+async def _directory(path: Path, *, make: bool) -> AsyncIterator[EmbeddedCluster]:
+    from varlog.embedded import EmbeddedCluster
+    from varlog.model.errors import StartError
+    from varlog.runtime.doors import system_doors
+
+    if (path / "cluster.json").exists():
+        raise StartError(
+            f"{path} belongs to a cluster of processes: start it with `varlog up --data {path}` and use --cluster"
+        )
+    if not make and not (path / "varlog.json").exists():
+        raise StartError(f"{path} holds no log: `varlog append --data {path} TOPIC TEXT` makes one")
+    embedded = EmbeddedCluster(path, system_doors())
+    await embedded.start()
+    try:
+        yield embedded
+    finally:
+        await embedded.stop()
+
+
+async def _wait_running(admin: Admin) -> None:
+    """A directory that was just opened is shown as it is when it is open, not on its way there."""
+    from varlog.model.cluster import StreamState
+
+    try:
+        async with asyncio.timeout(OPEN_TIMEOUT_S):
+            while True:
+                if all(stream.state is StreamState.RUNNING for stream in (await admin.view()).streams):
+                    return
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pass  # it is shown as it is
+
+
+def target(cluster: str, data: Path | None) -> Target:
+    """--data rules over the variable, but not over --cluster."""
+    if data is None:
+        return Target(cluster)
+    if cluster not in (DEFAULT_CLUSTER, os.environ.get(CLUSTER_VARIABLE)):
+        fail("--cluster and --data name two logs: give one of them", WRONG_USAGE)
+    return Target(cluster, data)

@@ -1,0 +1,154 @@
+"""`varlog up`: a whole cluster on this machine, supervised, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import WRONG_USAGE, fail, run
+
+if TYPE_CHECKING:
+    from varlog.cli.cluster_plan import ClusterPlan
+    from varlog.cli.supervisor import Supervisor
+    from varlog.rpc.messages import ClusterStatusIs
+
+READY_TIMEOUT_S = 30.0
+STREAMS_TIMEOUT_S = 10.0
+
+
+def up(
+    nodes: Annotated[int, typer.Option(min=1, help="Storage nodes.")] = 3,
+    streams: Annotated[int, typer.Option(min=1, help="Log streams of a new topic.")] = 2,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Copies of a log stream [3, or all nodes].")
+    ] = None,
+    data: Annotated[Path, typer.Option(help="Where everything is kept; made if it is not there.")] = Path(
+        "varlog-data"
+    ),
+    port: Annotated[
+        int,
+        typer.Option(
+            min=1, max=65_000, help="Of the metadata repository; the manager has the next, nodes PORT+10 …"
+        ),
+    ] = 7100,
+    topic: Annotated[str, typer.Option(help="A topic that is made if it is not there.")] = "default",
+) -> None:
+    """Run a cluster on this machine until Ctrl-C; the data is kept, and the next `varlog up` goes on with
+    it."""
+    from varlog.cli.cluster_plan import ClusterPlan, ports_from
+
+    copies = min(3, nodes) if replicas is None else replicas
+    if copies > nodes:
+        fail(f"{copies} replicas need {copies} storage nodes: start more with --nodes {copies}", WRONG_USAGE)
+    if port + 10 + nodes > 65_535:
+        fail(f"--port {port} leaves no room for {nodes} nodes: choose a smaller one", WRONG_USAGE)
+    plan = ClusterPlan(data.absolute(), ports_from(port, nodes), replicas=copies, streams=streams)
+    run(_up(plan, topic))
+
+
+async def _up(plan: ClusterPlan, topic: str) -> None:
+    from varlog.cli.supervisor import Supervisor
+
+    told_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, told_to_stop.set)
+    supervisor = Supervisor(plan, say=_say)
+    _say(f"starting a cluster of {plan.nodes} storage nodes in {plan.data}")
+    starting = loop.create_task(_start(supervisor, topic), name="start")
+    stopping = loop.create_task(told_to_stop.wait(), name="wait for a signal")
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            _tell_how(plan, topic)
+            await stopping
+        _say("stopping")
+    finally:
+        for task in (starting, stopping):
+            task.cancel()
+        await asyncio.wait([starting, stopping])
+        await supervisor.stop()
+    _say("stopped; the data is kept")
+
+
+async def _start(supervisor: Supervisor, topic: str) -> None:
+    await supervisor.start()
+    await make_topic(supervisor.plan, topic, say=_say)
+
+
+async def make_topic(plan: ClusterPlan, topic: str, *, say: Callable[[str], None] = print) -> None:
+    """Wait until every node is registered and alive, make the topic, and wait until all streams run.
+
+    One stream that does not come back, with a damaged replica perhaps, is told of, and keeps nobody from the
+    others.
+    """
+    from varlog.cli.target import Target
+    from varlog.model.errors import StartError
+
+    loop = asyncio.get_running_loop()
+    patience = loop.time() + STREAMS_TIMEOUT_S
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S), Target(plan.repository).admin() as admin:
+            while True:
+                seen = await admin.status()
+                silent = _not_running(seen)
+                if sum(health.alive for health in seen.nodes) < plan.nodes:
+                    pass
+                elif seen.view.topic_named(topic) is None:
+                    await admin.create_topic(topic, streams=plan.streams, replicas=plan.replicas)
+                elif not silent or loop.time() > patience:
+                    break
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise StartError(
+            f"the cluster did not come up within {READY_TIMEOUT_S:g} s: see the logs in {plan.data / 'logs'}"
+        ) from None
+    if silent:
+        say(f"log streams {silent} do not run: see `varlog status --cluster {plan.repository}`")
+
+
+def _not_running(seen: ClusterStatusIs) -> list[int]:
+    from varlog.model.cluster import StreamState
+
+    return [found.log_stream for found in seen.view.streams if found.state is not StreamState.RUNNING]
+
+
+def _say(what: str) -> None:
+    print(f"varlog up: {what}", file=sys.stderr, flush=True)
+
+
+def _tell_how(plan: ClusterPlan, topic: str) -> None:
+    cluster = "" if plan.ports[0] == 7100 else f" --cluster {plan.repository}"
+    print(
+        f"""
+The cluster is ready.
+
+  metadata repository  {plan.repository}
+  manager              {plan.manager}
+  storage nodes        {", ".join(plan.node_addresses)}
+  data and logs        {plan.data}
+
+From a shell:
+
+  varlog append{cluster} {topic} 'hello'
+  varlog tail{cluster} -f {topic}
+  varlog status{cluster}
+
+From Python:
+
+  import varlog
+  with varlog.connect("{plan.repository}", topic="{topic}") as log:
+      at = log.append(b"hello")
+      print(log.read(at.glsn).data)
+
+Ctrl-C stops it; the data is kept.
+""",
+        flush=True,
+    )

@@ -1,0 +1,55 @@
+"""The plan of a local cluster: ports, directories, and what a directory of another shape is told."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from varlog.cli.cluster_plan import HOST, ClusterPlan, free_ports, ports_from
+from varlog.model.errors import StartError
+
+
+def plan(directory: Path, nodes: int = 3) -> ClusterPlan:
+    return ClusterPlan(directory, ports_from(7100, nodes), replicas=1, streams=1)
+
+
+def test_ports_are_those_that_the_documentation_names() -> None:
+    assert ports_from(7100, 3) == (7100, 7101, 7110, 7111, 7112)
+
+
+def test_processes_are_the_repository_the_nodes_and_the_manager(tmp_path: Path) -> None:
+    assert [process.name for process in plan(tmp_path, 2).processes()] == ["vmr", "vsn-1", "vsn-2", "vmc"]
+
+
+def test_a_directory_may_grow_and_never_shrinks(tmp_path: Path) -> None:
+    plan(tmp_path, 2).prepare()
+    plan(tmp_path, 3).prepare()
+    plan(tmp_path, 3).prepare()
+    with pytest.raises(StartError, match="--nodes 3 or more"):
+        plan(tmp_path, 2).prepare()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"cluster": 1}', b'{"cluster": 1, "nodes": 1, "more": 2}'])
+def test_a_file_that_describes_no_cluster_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "cluster.json").write_bytes(content)
+    with pytest.raises(StartError, match=r"cluster\.json does not describe"):
+        plan(tmp_path).prepare()
+    assert (tmp_path / "cluster.json").read_bytes() == content
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"port {port} cannot be had"):
+            replace(plan(tmp_path), ports=(port, 1, 2)).check_ports()
+
+
+def test_free_ports_are_different_and_free(tmp_path: Path) -> None:
+    ports = free_ports(20)
+    assert len(dict.fromkeys(ports)) == 20
+    replace(plan(tmp_path), ports=ports).check_ports()

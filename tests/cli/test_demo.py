@@ -1,0 +1,104 @@
+"""The demo's verdicts can fail: each kind of violation is found by its own claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from varlog.cli.demo import History, judge
+from varlog.model.entry import Entry
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
+
+LOST, GAP, DOUBLED, DISORDER, FOLLOWED = range(5)
+
+
+class Story:
+    """Two clients, four entries, all told as it was."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.data = [b"client 1 entry 1", b"client 2 entry 1", b"client 1 entry 2", b"client 2 entry 2"]
+        for glsn, data in enumerate(self.data, 1):
+            self.history.acknowledge(glsn, data)
+        self.newest = 4
+        self.followed = list(self.data)
+        self.positions = [1, 2, 3, 4]
+
+    def broken(self) -> list[int]:
+        """The claims that do not hold."""
+        entries = [
+            Entry(GLSN(glsn), LLSN(glsn), LogStreamID(1), 0, data)
+            for glsn, data in zip(self.positions, self.data, strict=True)
+        ]
+        verdicts = judge(self.history, entries, self.newest, self.followed)
+        return [number for number, verdict in enumerate(verdicts) if verdict.violations]
+
+
+def lose_the_last(story: Story) -> None:
+    del story.data[-1], story.positions[-1], story.followed[-1]
+    story.newest = 3
+
+
+def leave_a_gap(story: Story) -> None:
+    story.positions[-1] = story.newest = 5
+    story.history.acknowledged[5] = story.history.acknowledged.pop(4)
+
+
+def swap_a_clients_entries(story: Story) -> None:
+    story.data[0], story.data[2] = story.data[2], story.data[0]
+    story.followed = list(story.data)
+    story.history.acknowledged = dict(enumerate(story.data, 1))
+
+
+def store_one_twice(story: Story) -> None:
+    story.data.append(b"client 2 entry 2")
+    story.positions.append(5)
+    story.followed.append(b"client 2 entry 2")
+    story.newest = 5
+
+
+def store_a_refused_one(story: Story) -> None:
+    story.history.refused.append(story.data[3])
+
+
+def give_one_position_twice(story: Story) -> None:
+    story.history.acknowledge(4, story.data[3])
+
+
+def skip_one_for_the_follower(story: Story) -> None:
+    del story.followed[1]
+
+
+def test_what_was_told_as_it_is_has_no_violation() -> None:
+    assert Story().broken() == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "claims"),
+    [
+        (lose_the_last, [LOST]),
+        (leave_a_gap, [GAP]),
+        (swap_a_clients_entries, [DISORDER]),
+        (store_one_twice, [DOUBLED, DISORDER]),
+        (store_a_refused_one, [DOUBLED]),
+        (give_one_position_twice, [LOST]),
+        (skip_one_for_the_follower, [FOLLOWED]),
+    ],
+)
+def test_each_violation_is_found(spoil: Callable[[Story], None], claims: list[int]) -> None:
+    story = Story()
+    spoil(story)
+    assert story.broken() == claims
+
+
+def test_an_append_without_an_answer_may_be_there_or_not() -> None:
+    """Law 10: both are honest."""
+    story = Story()
+    story.history.unknown += [b"client 1 entry 3", b"client 2 entry 3"]
+    story.data.append(b"client 1 entry 3")
+    story.followed.append(b"client 1 entry 3")
+    story.positions.append(5)
+    story.newest = 5
+    assert story.broken() == []
