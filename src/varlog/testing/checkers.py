@@ -1,0 +1,421 @@
+"""Checkers: one class a property of a history. Each cites its law and tells in words what was broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from varlog.testing.history import (
+    Append,
+    History,
+    KnownTail,
+    Operation,
+    Outcome,
+    Read,
+    Seen,
+    StoredEntry,
+    Subscription,
+    Tail,
+    Trim,
+)
+
+# Virtual seconds by which a call may overrun its deadline: the way back of an answer that was under way.
+DEADLINE_SLACK_S = 0.25
+
+
+# A subscriber that waits so long, in virtual seconds, must have got everything that was there when it began.
+PATIENCE_S = 2.0
+
+
+class Checker:
+    """One property. `law` says where it is written; `check` yields one sentence for each violation."""
+
+    law: ClassVar[str]
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def check(self, history: History) -> Iterator[str]:
+        raise NotImplementedError
+
+
+class AcknowledgedSurvives(Checker):
+    """What was acknowledged, and what anybody has read, is in the log at the end, where it was."""
+
+    law = "law 10, law 5, R-FAIL-1"
+
+    def check(self, history: History) -> Iterator[str]:
+        for ending in history.endings:
+            final = {seen.glsn: seen for seen in ending.entries}
+            told: set[int] = set()
+            for operation in history.of(ending.topic):
+                for _, seen in operation.seen():
+                    if seen.glsn <= ending.trimmed or seen.glsn in told or final.get(seen.glsn) == seen:
+                        continue
+                    told.add(seen.glsn)
+                    yield f"{_entry(seen)} is lost: at the end {_at(final, seen.glsn)}. Seen by {operation}"
+
+
+class OneEntryOnePosition(Checker):
+    """An entry is in the log once: no retry doubles it, and one whose outcome is unknown is there at most once."""
+
+    law = "law 3, R-ORD-7"
+
+    def check(self, history: History) -> Iterator[str]:
+        for topic in history.topics():
+            place: dict[bytes, Seen] = {}
+            for _, seen, who in history.sightings(topic):
+                first = place.setdefault(seen.data, seen)
+                if (first.glsn, first.llsn, first.stream) != (seen.glsn, seen.llsn, seen.stream):
+                    yield f"one entry is in the log twice: {_entry(first)} and {_entry(seen)}, seen by {who}"
+
+
+class Immutable(Checker):
+    """A position shows the same entry to everyone, for ever."""
+
+    law = "law 3"
+
+    def check(self, history: History) -> Iterator[str]:
+        for topic in history.topics():
+            held: dict[int, Seen] = {}
+            local: dict[tuple[int, int], Seen] = {}
+            for _, seen, who in history.sightings(topic):
+                first = held.setdefault(seen.glsn, seen)
+                if first != seen:
+                    yield f"position {seen.glsn} changed: {_entry(first)}, then {_entry(seen)}, seen by {who}"
+                first = local.setdefault((seen.stream, seen.llsn), seen)
+                if first.glsn != seen.glsn:
+                    yield (
+                        f"stream {seen.stream} llsn {seen.llsn} is at {first.glsn} and at {seen.glsn}, seen by {who}"
+                    )
+
+
+class Dense(Checker):
+    """Positions have no gaps: from the trim point to the tail, and within each stream."""
+
+    law = "law 4"
+
+    def check(self, history: History) -> Iterator[str]:
+        for ending in history.endings:
+            expected = ending.trimmed + 1
+            next_llsn: dict[int, int] = {}
+            for seen in ending.entries:
+                if seen.glsn != expected:
+                    yield f"topic {ending.topic}: position {expected} is missing, next is {_entry(seen)}"
+                expected = seen.glsn + 1
+                if seen.llsn != next_llsn.get(seen.stream, seen.llsn):
+                    yield f"stream {seen.stream}: llsn {next_llsn[seen.stream]} is missing before {_entry(seen)}"
+                next_llsn[seen.stream] = seen.llsn + 1
+            if expected != ending.tail + 1:
+                yield f"topic {ending.topic}: the tail is {ending.tail}, the last entry read is {expected - 1}"
+
+
+class BatchesAtomic(Checker):
+    """The entries of one append are consecutive in both orders, all or none."""
+
+    law = "R-ORD-5"
+
+    def check(self, history: History) -> Iterator[str]:
+        for ending in history.endings:
+            final = {seen.glsn: seen for seen in ending.entries}
+            owner = _owners(history, ending.topic)
+            for _, seen, who in history.sightings(ending.topic):
+                if seen.data not in owner:
+                    continue
+                append, index = owner[seen.data]
+                for other, data in enumerate(append.entries):
+                    glsn, llsn = seen.glsn - index + other, seen.llsn - index + other
+                    if glsn > ending.trimmed and final.get(glsn) != Seen(glsn, llsn, seen.stream, data):
+                        yield (
+                            f"{append} is torn: entry {index} is {_entry(seen)} (seen by {who}), "
+                            f"but for entry {other} {_at(final, glsn)}"
+                        )
+                        break
+
+
+class RealTimeOrder(Checker):
+    """An append that starts after something was known to be in the log comes behind it, whatever the streams."""
+
+    law = "R-ORD-4"
+
+    def check(self, history: History) -> Iterator[str]:
+        for topic in history.topics():
+            known = KnownTail(history, topic)
+            place: dict[bytes, int] = {}
+            for _, seen, _ in history.sightings(topic):
+                place.setdefault(seen.data, seen.glsn)
+            for operation in history.of(topic):
+                if isinstance(operation, Append) and operation.entries[0] in place:
+                    glsn, before = place[operation.entries[0]], known.before(operation.started)
+                    if glsn <= before:
+                        yield f"{operation} is at {glsn}, but position {before} was known before it started"
+
+
+class SubscribersSeePrefixes(Checker):
+    """A subscriber gets every position from its first on, once, in order; a bounded one that ends got all of them."""
+
+    law = "R-READ-3"
+
+    def check(self, history: History) -> Iterator[str]:
+        for operation in history.operations:
+            if not isinstance(operation, Subscription):
+                continue
+            expected = operation.begin
+            for _, seen in operation.got:
+                if seen.glsn != expected:
+                    what = "repeated" if seen.glsn < expected else "skipped"
+                    yield f"{operation}: {what}: expected {expected}, got {_entry(seen)}"
+                    break
+                expected += 1
+            else:
+                if (
+                    operation.outcome is Outcome.DONE
+                    and operation.end is not None
+                    and expected < operation.end
+                ):
+                    yield f"{operation}: ended without {expected}"
+                if operation.end is not None and expected > max(operation.end, operation.begin):
+                    yield f"{operation}: went beyond its end"
+
+
+class RefusedNowhere(Checker):
+    """An append that was refused is not in the log, and nothing is in it that nobody appended."""
+
+    law = "law 10"
+
+    def check(self, history: History) -> Iterator[str]:
+        for topic in history.topics():
+            owner = _owners(history, topic)
+            for _, seen, who in history.sightings(topic):
+                if seen.data not in owner:
+                    yield f"nobody appended {_entry(seen)}, seen by {who}"
+                elif owner[seen.data][0].outcome is Outcome.REJECTED:
+                    yield f"{owner[seen.data][0]}, and yet {_entry(seen)} was seen by {who}"
+
+
+class ReplicasAgree(Checker):
+    """All replicas of a stream hold the same bytes in the same order, and it is what the clients see."""
+
+    law = "law 2, law 3"
+
+    def check(self, history: History) -> Iterator[str]:
+        for ending in history.endings:
+            for stream, replicas in ending.replicas.items():
+                seen = [one for one in ending.entries if one.stream == stream]
+                for node, stored in replicas.items():
+                    mine = [one for one in stored if one.glsn > ending.trimmed]
+                    if [(one.glsn, one.llsn, one.data) for one in mine] != [(a, b, d) for a, b, _, d in seen]:
+                        yield f"stream {stream} on {node} differs from what clients read: {_difference(mine, seen)}"
+                names = list(replicas)
+                for other in names[1:]:
+                    one, two = replicas[names[0]], replicas[other]
+                    if one != two:
+                        at = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), -1)
+                        pair = f"{one[at]} and {two[at]}" if at >= 0 else f"{len(one)} and {len(two)} entries"
+                        yield f"stream {stream} differs on {names[0]} and {other}: {pair}"
+
+
+class TrimsExact(Checker):
+    """A trim that was answered holds for every later read, and nothing above the newest trim ever goes."""
+
+    law = "law 9, R-TRIM-1"
+
+    def check(self, history: History) -> Iterator[str]:
+        for topic in history.topics():
+            trims = [one for one in history.of(topic) if isinstance(one, Trim)]
+            known = KnownTail(history, topic)
+            for operation in history.of(topic):
+                healed = history.healed is not None and operation.started > history.healed
+                yield from self._check_one(operation, trims, known, healed)
+            for ending in history.endings:
+                if ending.topic != topic:
+                    continue
+                acknowledged = max((trim.glsn for trim in trims if trim.outcome is Outcome.DONE), default=0)
+                asked = max((trim.glsn for trim in trims if trim.outcome is not Outcome.REJECTED), default=0)
+                if not acknowledged <= ending.trimmed <= asked:
+                    yield (
+                        f"topic {topic} ends trimmed up to {ending.trimmed}; acknowledged was {acknowledged}, "
+                        f"the most that was asked is {asked}"
+                    )
+
+    def _check_one(
+        self, operation: Operation, trims: list[Trim], known: KnownTail, healed: bool
+    ) -> Iterator[str]:
+        if isinstance(operation, Read):
+            if operation.outcome is Outcome.TRIMMED and operation.glsn > _asked(trims, operation.ended):
+                yield f"{operation}, but nobody had trimmed so far"
+            answered = _answered(trims, operation.started, everywhere=healed)
+            if operation.got is not None and operation.got.glsn <= answered:
+                yield f"{operation}, but a trim of it had been answered before"
+        elif isinstance(operation, Subscription):
+            following = operation.begin + len(operation.got)
+            if operation.outcome is Outcome.TRIMMED and following > _asked(trims, operation.ended):
+                yield f"{operation} at {following}, but nobody had trimmed so far"
+            # A subscription begins with a question to the repository, which knows of every trim it answered.
+            if operation.got and operation.begin <= _answered(trims, operation.started, everywhere=True):
+                yield f"{operation} got {operation.begin}, but a trim of it had been answered before"
+        elif (
+            isinstance(operation, Trim)
+            and operation.beyond_tail
+            and operation.glsn <= known.before(operation.started)
+        ):
+            yield f"{operation} was refused as beyond the tail, but that position was known before"
+
+
+class WatermarksMonotone(Checker):
+    """The tail never goes back in real time, and a position that is known is never `not written` again."""
+
+    law = "R-CTX-1, law 5"
+
+    def check(self, history: History) -> Iterator[str]:
+        for topic in history.topics():
+            known = KnownTail(history, topic)
+            newest = max((ending.tail for ending in history.endings if ending.topic == topic), default=None)
+            for operation in history.of(topic):
+                before = known.before(operation.started)
+                if isinstance(operation, Tail) and operation.glsn is not None:
+                    if operation.glsn < before:
+                        yield f"{operation}, but position {before} was known before"
+                    if newest is not None and operation.glsn > newest:
+                        yield f"{operation}, but the last tail of all is {newest}"
+                elif (
+                    isinstance(operation, Read)
+                    and operation.outcome is Outcome.NOT_WRITTEN
+                    and 0 < operation.glsn <= before
+                ):
+                    yield f"{operation}, but position {before} was known before"
+
+
+class DeadlinesKept(Checker):
+    """Every call ends by its deadline, with an answer or an honest error."""
+
+    law = "law 10, house rule 4"
+
+    def check(self, history: History) -> Iterator[str]:
+        for operation in history.operations:
+            if operation.abandoned:
+                continue
+            if operation.ended_s is None:
+                yield f"{operation} was asked at {operation.started_s:.3f} s and never ended"
+            elif operation.ended_s > operation.deadline_s + DEADLINE_SLACK_S:
+                yield (
+                    f"{operation} was to end by {operation.deadline_s:.3f} s and ended at {operation.ended_s:.3f} s"
+                )
+
+
+class Heals(Checker):
+    """Once the faults stop, the cluster runs again without a human: every stream runs and takes appends."""
+
+    law = "R-FAIL-1"
+
+    def check(self, history: History) -> Iterator[str]:
+        yield from history.trouble
+
+
+class CalmSucceeds(Checker):
+    """Where nothing was broken on purpose, nothing fails: every call is answered, every subscriber gets what is there."""
+
+    law = "law 10, R-ORD-6, R-READ-3"
+
+    def check(self, history: History) -> Iterator[str]:
+        if not history.calm:
+            return
+        for topic in history.topics():
+            known = KnownTail(history, topic)
+            for operation in history.of(topic):
+                if isinstance(operation, Subscription):
+                    there = operation.end is not None and operation.end <= known.before(operation.started) + 1
+                    patient = operation.deadline_s - operation.started_s >= PATIENCE_S
+                    failed = operation.outcome is Outcome.FAILED or (
+                        operation.outcome is Outcome.OPEN and there and patient
+                    )
+                else:
+                    refused = operation.outcome is Outcome.REJECTED
+                    beyond_tail = isinstance(operation, Trim) and operation.beyond_tail
+                    failed = operation.outcome in (Outcome.OPEN, Outcome.UNKNOWN, Outcome.FAILED)
+                    failed = failed or (refused and not beyond_tail)
+                if failed:
+                    yield f"{operation}, although nothing was broken"
+
+
+class NothingBreaks(Checker):
+    """No invariant of ours breaks, no replica freezes, no task dies unseen."""
+
+    law = "house rule 3"
+
+    def check(self, history: History) -> Iterator[str]:
+        yield from history.complaints
+
+
+CHECKERS: tuple[Checker, ...] = (
+    AcknowledgedSurvives(),
+    OneEntryOnePosition(),
+    Immutable(),
+    Dense(),
+    BatchesAtomic(),
+    RealTimeOrder(),
+    SubscribersSeePrefixes(),
+    RefusedNowhere(),
+    ReplicasAgree(),
+    TrimsExact(),
+    WatermarksMonotone(),
+    DeadlinesKept(),
+    Heals(),
+    CalmSucceeds(),
+    NothingBreaks(),
+)
+
+# One violation brings many others with it; the first few of each property tell enough.
+TOLD_MAX = 3
+
+
+def check(history: History) -> list[tuple[Checker, str]]:
+    """Every violation, by property."""
+    found: list[tuple[Checker, str]] = []
+    for checker in CHECKERS:
+        for number, violation in enumerate(checker.check(history)):
+            if number == TOLD_MAX:
+                break
+            found.append((checker, violation))
+    return found
+
+
+def _owners(history: History, topic: str) -> dict[bytes, tuple[Append, int]]:
+    """Who appended each entry: entries of a workload are unique."""
+    return {
+        data: (operation, index)
+        for operation in history.of(topic)
+        if isinstance(operation, Append)
+        for index, data in enumerate(operation.entries)
+    }
+
+
+def _asked(trims: list[Trim], event: int | None) -> int:
+    """The highest position whose trim was asked for before `event`."""
+    asked = (trim for trim in trims if trim.outcome is not Outcome.REJECTED)
+    return max((trim.glsn for trim in asked if event is None or trim.started < event), default=0)
+
+
+def _answered(trims: list[Trim], event: int, *, everywhere: bool) -> int:
+    """The highest position whose trim was acknowledged before `event`. Unless `everywhere`, those that a living node may not
+    have heard of do not count."""
+    done = (trim for trim in trims if trim.outcome is Outcome.DONE and (trim.binding or everywhere))
+    return max((trim.glsn for trim in done if trim.ended is not None and trim.ended < event), default=0)
+
+
+def _entry(seen: Seen) -> str:
+    name = seen.data[:24].split(b"|")[0].decode(errors="replace")
+    return f"{name!r} at {seen.glsn} (stream {seen.stream} llsn {seen.llsn})"
+
+
+def _at(final: dict[int, Seen], glsn: int) -> str:
+    found = final.get(glsn)
+    return f"there is {_entry(found)}" if found is not None else f"there is nothing at {glsn}"
+
+
+def _difference(stored: list[StoredEntry], seen: list[Seen]) -> str:
+    for one, two in zip(stored, seen, strict=False):
+        if (one.glsn, one.llsn, one.data) != (two.glsn, two.llsn, two.data):
+            return f"stored {_entry(Seen(one.glsn, one.llsn, two.stream, one.data))}, read {_entry(two)}"
+    return f"{len(stored)} entries are stored, {len(seen)} were read"

@@ -1,0 +1,228 @@
+"""History: what clients asked and were told, in real-time order, and what the cluster held at the end."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Outcome(StrEnum):
+    """What is known of an operation."""
+
+    OPEN = "open"  # its client died, or the run ended, before it was answered
+    DONE = "done"
+    REJECTED = "rejected"  # an append: certainly not in the log
+    UNKNOWN = "unknown"  # an append: may be in the log
+    NOT_WRITTEN = "not written"
+    TRIMMED = "trimmed"
+    FAILED = "failed"  # could not be answered now
+
+
+class Seen(NamedTuple):
+    """One entry at its position, as somebody saw it."""
+
+    glsn: int
+    llsn: int
+    stream: int
+    data: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Operation:
+    """One call of one client. `started` and `ended` count the events of the run: smaller means earlier in real time."""
+
+    topic: str
+    client: str
+    started: int = 0
+    started_s: float = 0.0
+    deadline_s: float = float("inf")
+    ended: int | None = None
+    ended_s: float | None = None
+    outcome: Outcome = Outcome.OPEN
+    told: str = ""  # the error, for people
+    abandoned: bool = False  # its client died
+
+    def __str__(self) -> str:
+        end = "" if self.told == "" else f" ({self.told})"
+        return f"{self.client}: {self.what()} -> {self.outcome}{end}"
+
+    def what(self) -> str:
+        return type(self).__name__
+
+    def seen(self) -> Iterator[tuple[int, Seen]]:
+        """Entries that this operation showed at their positions, each with the event at which it did."""
+        return iter(())
+
+
+@dataclass(slots=True, kw_only=True)
+class Append(Operation):
+    """One entry or a batch. `first` is where its first entry is, once acknowledged."""
+
+    entries: tuple[bytes, ...]
+    stream: int | None = None
+    first: Seen | None = None
+
+    def what(self) -> str:
+        where = "" if self.stream is None else f" to stream {self.stream}"
+        at = (
+            ""
+            if self.first is None
+            else f" at {self.first.glsn} (stream {self.first.stream} llsn {self.first.llsn})"
+        )
+        return f"append {_short(self.entries[0])} x{len(self.entries)}{where}{at}"
+
+    def seen(self) -> Iterator[tuple[int, Seen]]:
+        if self.first is not None and self.ended is not None:
+            glsn, llsn, stream, _ = self.first
+            for index, data in enumerate(self.entries):
+                yield self.ended, Seen(glsn + index, llsn + index, stream, data)
+
+
+@dataclass(slots=True, kw_only=True)
+class Read(Operation):
+    """One position: of the topic (glsn), or of a stream (stream, llsn)."""
+
+    glsn: int = 0
+    stream: int = 0
+    llsn: int = 0
+    got: Seen | None = None
+
+    def what(self) -> str:
+        where = f"{self.glsn}" if self.glsn else f"stream {self.stream} llsn {self.llsn}"
+        return f"read {where}" + (f" = {_short(self.got.data)}" if self.got else "")
+
+    def seen(self) -> Iterator[tuple[int, Seen]]:
+        if self.got is not None and self.ended is not None:
+            yield self.ended, self.got
+
+
+@dataclass(slots=True, kw_only=True)
+class Subscription(Operation):
+    """Entries from `begin` on, up to `end` if there is one; `got` has each with the event at which it came."""
+
+    begin: int
+    end: int | None
+    got: list[tuple[int, Seen]] = field(default_factory=list)
+
+    def what(self) -> str:
+        came = f", {len(self.got)} came" + (f", last {self.got[-1][1].glsn}" if self.got else "")
+        return f"subscribe [{self.begin}, {self.end or '...'}){came}"
+
+    def seen(self) -> Iterator[tuple[int, Seen]]:
+        return iter(self.got)
+
+
+@dataclass(slots=True, kw_only=True)
+class Trim(Operation):
+    """Everything at or below `glsn` is to go. `beyond_tail`: refused, as nothing is there yet. `binding` is false where a
+    living node was out of session with the repository meanwhile: such a node learns of the trim when it is back."""
+
+    glsn: int
+    beyond_tail: bool = False
+    binding: bool = True
+
+    def what(self) -> str:
+        return f"trim {self.glsn}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Tail(Operation):
+    """The newest position, asked of the metadata repository."""
+
+    glsn: int | None = None
+
+    def what(self) -> str:
+        return f"tail = {self.glsn}"
+
+
+class StoredEntry(NamedTuple):
+    """One committed entry of one replica, as it is on disk."""
+
+    llsn: int
+    glsn: int
+    batch: tuple[int, ...]  # the header of its batch: epoch, first LLSN, producer, sequence, time, checksum
+    data: bytes
+
+
+@dataclass(slots=True)
+class Ending:
+    """A topic after the last fault: read back through a client, and replica by replica from the disks."""
+
+    topic: str
+    trimmed: int
+    tail: int
+    entries: list[Seen]
+    replicas: dict[int, dict[str, list[StoredEntry]]] = field(default_factory=dict)
+
+
+class History:
+    """Everything the checkers look at."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.endings: list[Ending] = []
+        self.trouble: list[str] = []  # what kept the cluster from healing
+        self.calm = False  # nothing was broken on purpose in this run
+        self.healed: int | None = None  # the event at which the cluster was well again after the last fault
+        self.complaints: list[str] = []  # broken invariants, failed callbacks, frozen replicas
+        self._events = 0
+
+    def event(self) -> int:
+        """The number of the next event in real time."""
+        self._events += 1
+        return self._events
+
+    def of(self, topic: str) -> list[Operation]:
+        return [operation for operation in self.operations if operation.topic == topic]
+
+    def topics(self) -> list[str]:
+        return list(dict.fromkeys(operation.topic for operation in self.operations))
+
+    def sightings(self, topic: str) -> Iterator[tuple[int, Seen, str]]:
+        """Every entry that anybody saw at a position: (event, what, who)."""
+        for operation in self.of(topic):
+            for event, seen in operation.seen():
+                yield event, seen, str(operation)
+        for ending in self.endings:
+            if ending.topic == topic:
+                for seen in ending.entries:
+                    yield self._events, seen, "the last read of all"
+
+    def digest(self) -> str:
+        """Two runs with the same digest were the same run."""
+        told = hashlib.sha256()
+        for thing in (*self.operations, *self.endings, *self.trouble, *self.complaints):
+            told.update(repr(thing).encode())
+        return told.hexdigest()[:16]
+
+
+class KnownTail:
+    """The newest position that anybody knew of before a given event: acknowledged, read, or told as the tail."""
+
+    def __init__(self, history: History, topic: str) -> None:
+        facts: list[tuple[int, int]] = []
+        for operation in history.of(topic):
+            facts.extend((event, seen.glsn) for event, seen in operation.seen())
+            if isinstance(operation, Tail) and operation.glsn is not None and operation.ended is not None:
+                facts.append((operation.ended, operation.glsn))
+        facts.sort()
+        self._events: list[int] = []
+        self._newest: list[int] = []
+        newest = 0
+        for event, glsn in facts:
+            newest = max(newest, glsn)
+            self._events.append(event)
+            self._newest.append(newest)
+
+    def before(self, event: int) -> int:
+        at = bisect_left(self._events, event)
+        return self._newest[at - 1] if at else 0
+
+
+def _short(data: bytes) -> str:
+    """The name of an entry: what is before its padding."""
+    return data[:24].split(b"|")[0].decode(errors="replace")

@@ -1,0 +1,130 @@
+"""Commands of the simulator: `run` many seeds, `replay` one with everything it did, search the planted bugs (`mutants`)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+from varlog.testing.sim.runner import default_jobs, replay_command, run_seeds, search_mutants
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m varlog.testing.sim", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="simulate many seeds; exit 1 if one violates a law")
+    run.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
+    run.add_argument("--first", type=int, default=1, help="the first seed (default 1)")
+    run.add_argument(
+        "--jobs", type=int, default=default_jobs(), help="worker processes (default: one a core)"
+    )
+    replay = commands.add_parser("replay", help="run one seed again and tell everything")
+    replay.add_argument("seed", type=int)
+    replay.add_argument("--mutant", default="", help="plant this bug first")
+    replay.add_argument("--messages", action="store_true", help="tell every message, too")
+    mutants = commands.add_parser("mutants", help="plant known bugs; exit 1 if one is not found")
+    mutants.add_argument("--seeds", type=int, default=1000, help="at most so many for each (default 1000)")
+    mutants.add_argument("--only", default="", metavar="NAME", help="this one alone")
+    mutants.add_argument("--jobs", type=int, default=default_jobs(), help="worker processes")
+    chosen = parser.parse_args(arguments)
+    if chosen.command == "run":
+        return run_command(chosen.first, chosen.seeds, chosen.jobs)
+    if chosen.command == "replay":
+        return replay_seed(chosen.seed, chosen.mutant, messages=chosen.messages)
+    return mutants_command(chosen.seeds, chosen.only, chosen.jobs)
+
+
+def run_command(first: int, seeds: int, jobs: int) -> int:
+    """Every seed; every violation in words, with the command that replays it."""
+    began = time.monotonic()
+    done = failed = operations = 0
+    virtual_s = 0.0
+    for result in run_seeds(first, seeds, jobs):
+        done += 1
+        operations += result.operations
+        virtual_s += result.virtual_s
+        if result.violations:
+            failed += 1
+            _clear_progress()
+            print(f"seed {result.seed} violates:")
+            for checker, law, sentence in result.violations:
+                print(f"  {checker} ({law}): {sentence}")
+            print(f"  replay: {replay_command(result.seed)}", flush=True)
+        _progress(f"{done}/{seeds} seeds, {failed} failed, {done / (time.monotonic() - began):.1f} seeds/s")
+    _clear_progress()
+    took = time.monotonic() - began
+    print(
+        f"{done} seeds, {operations} operations, {virtual_s / 3600:.1f} h of cluster time in {took:.0f} s "
+        f"({done / took:.1f} seeds/s): {f'{failed} seeds violate a law' if failed else 'no violation'}"
+    )
+    return 1 if failed else 0
+
+
+def replay_seed(seed: int, mutant: str, *, messages: bool) -> int:
+    """One seed in this process, told event by event."""
+    from varlog.testing.sim.mutants import plant
+    from varlog.testing.sim.world import simulate
+
+    if mutant:
+        print(f"planted: {plant(mutant).wrong}")
+    result, _ = simulate(seed, trace=print, messages=messages)
+    print(
+        f"\nhistory {result.digest}: {result.operations} operations, {result.virtual_s:.3f} s of cluster time"
+    )
+    for what, count in sorted(result.counts.items()):
+        print(f"  {what}: {count}")
+    for checker, law, sentence in result.violations:
+        print(f"violated: {checker} ({law}): {sentence}")
+    if not result.violations:
+        print("no violation")
+    return 1 if result.violations else 0
+
+
+def mutants_command(seeds: int, only: str, jobs: int) -> int:
+    """A table: planted bug, the seed that shows it, the property that broke, how long the search took."""
+    from varlog.testing.sim.mutants import MUTANTS
+
+    chosen = [mutant for mutant in MUTANTS if only in ("", mutant.name)]
+    if not chosen:
+        print(
+            f"there is no planted bug {only!r}; there are: {', '.join(one.name for one in MUTANTS)}",
+            file=sys.stderr,
+        )
+        return 2
+    width = max(len(mutant.name) for mutant in chosen)
+    print(f"{'planted bug':{width}}  {'seed':>5}  {'seconds':>7}  found by")
+    survivors = []
+    _progress(f"searching {len(chosen)} planted bugs")
+    searches = search_mutants([mutant.name for mutant in chosen], seeds, jobs)
+    for mutant, found in zip(chosen, searches, strict=True):
+        _clear_progress()
+        if found.seed is None:
+            survivors.append(mutant)
+            print(
+                f"{mutant.name:{width}}  {'-':>5}  {found.seconds:7.1f}  NOT FOUND within {seeds} seeds",
+                flush=True,
+            )
+        else:
+            print(
+                f"{mutant.name:{width}}  {found.seed:>5}  {found.seconds:7.1f}  {found.checker}", flush=True
+            )
+    for mutant in survivors:
+        print(f"not found: {mutant.name}: {mutant.wrong}")
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} planted bugs found")
+    return 1 if survivors else 0
+
+
+def _progress(text: str) -> None:
+    """One line that is written over, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _clear_progress() -> None:
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""SimConnection: one end of a connection. What it sends is encoded, copied, held up, and arrives in order or never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from varlog.model.batch import Buffer
+from varlog.model.limits import CONNECTION_WRITE_BYTES_MAX
+from varlog.rpc.codec import decode, encode, number_of
+from varlog.rpc.endpoint import Endpoint
+from varlog.rpc.framing import REPLY, REQUEST, frame_head
+from varlog.rpc.messages import Message
+from varlog.testing.sim.process import Process
+
+if TYPE_CHECKING:
+    from varlog.testing.sim.network import SimNetwork
+
+
+@dataclass(slots=True)
+class Frame:
+    """One message under way."""
+
+    kind: int
+    request: int
+    number: int
+    meta: bytes
+    payload: bytes
+    source: Buffer  # what the sender handed over: it must not write to it any more
+
+
+class SimConnection(Endpoint):
+    """One end; calls, answers and back-pressure are the production code of Endpoint. Its callbacks run in its process."""
+
+    def __init__(self, network: SimNetwork, process: Process, peer: str, *, accepting: bool) -> None:
+        super().__init__(asyncio.get_running_loop(), accepting=accepting)
+        self.process = process
+        self.other: SimConnection
+        self._peer = peer
+        self._network = network
+        self._arrives_at = 0.0
+        self._inbox: deque[Frame | None] = deque()  # under way to this end; None is the end of the connection
+        self._inbox_bytes = 0
+        self._late = 0  # frames whose time came while reading was paused
+        self._over = False  # broken, though nobody here has noticed yet
+        network.add(self)
+
+    # --- Endpoint -----------------------------------------------------------------------------------------------
+
+    def _post(self, kind: int, message: Message, payload: Buffer, request: int) -> None:
+        self.process.check()
+        network, other = self._network, self.other
+        number, meta = number_of[type(message)], encode(message)
+        frame_head(kind, number, request, 0, meta, len(payload))  # refuses what no wire would take
+        network.messages += 1
+        if network.on_message is not None:
+            network.on_message(self, message)
+            self.process.check()
+        if other._closed or self._over:
+            return  # lost
+        other._put(Frame(kind, request, number, meta, bytes(payload), payload))
+        if other._inbox_bytes > CONNECTION_WRITE_BYTES_MAX and not self._writes_backed_up:
+            self._set_writes_backed_up(True)
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading:
+            late, self._late = self._late, 0
+            for _ in range(late):
+                self._schedule(0.0)
+
+    def _hang_up(self) -> None:
+        self._network.discard(self)
+        self._inbox.clear()
+        if not self.other._closed:
+            self.other._ends_after(self._network.latency())
+
+    # --- how connections end otherwise ----------------------------------------------------------------------------
+
+    def die(self) -> None:
+        """This end's process is dead: the other end gets some of what was sent, and notices after a while."""
+        self._closed = True
+        self._network.discard(self)
+        if not self.other._closed:
+            self.other._lose_some()
+            self.other._ends_after(self._network.notice_delay())
+
+    def snap(self) -> None:
+        """The network breaks the connection: both ends lose some of what is under way, and notice when they do."""
+        for end in (self, self.other):
+            if not end._closed:
+                end._over = True
+                end._lose_some()
+                end._ends_after(self._network.notice_delay())
+
+    def _lose_some(self) -> None:
+        for _ in range(len(self._inbox) - self._network.kept(len(self._inbox))):
+            frame = self._inbox.pop()
+            if frame is not None:
+                self._inbox_bytes -= len(frame.payload)
+
+    def _ends_after(self, delay: float) -> None:
+        self._inbox.append(None)
+        self._schedule(delay)
+
+    # --- what arrives ---------------------------------------------------------------------------------------------
+
+    def _put(self, frame: Frame) -> None:
+        self._inbox.append(frame)
+        self._inbox_bytes += len(frame.payload)
+        self._schedule(self._network.latency())
+
+    def _schedule(self, delay: float) -> None:
+        held = self._network.held_until(self.process.host, self.other.process.host)
+        self._arrives_at = max(self._arrives_at, self._loop.time() + delay, held)
+        self._loop.call_at(self._arrives_at, self._arrive, context=self.process.context)
+
+    def _arrive(self) -> None:
+        if self._closed or not self._inbox:
+            return
+        if self._reading_paused:
+            self._late += 1
+            return
+        frame = self._inbox.popleft()
+        if frame is None:
+            self._network.discard(self)
+            self._end("the other side is gone")
+            return
+        self._inbox_bytes -= len(frame.payload)
+        if self.other._writes_backed_up and self._inbox_bytes <= CONNECTION_WRITE_BYTES_MAX // 2:
+            self.other._set_writes_backed_up(False)
+        if frame.source != frame.payload:
+            self._network.complaints.append(
+                f"{self._peer} wrote to a payload after sending it to {self.process.name}"
+            )
+        self._take(frame, decode(frame.number, frame.meta))
+
+    def _take(self, frame: Frame, message: Message) -> None:
+        payload = bytearray(frame.payload)
+        if frame.kind == REQUEST:
+            self._take_request(frame.request, message, payload)
+        elif frame.kind == REPLY:
+            self._take_reply(frame.request, message, payload)
+        else:
+            self._take_oneway(message, payload)
+
+
+def link(
+    network: SimNetwork, one: Process, two: Process, address: str
+) -> tuple[SimConnection, SimConnection]:
+    """The two ends of a new connection from process `one` to process `two`."""
+    ours = SimConnection(network, one, address, accepting=False)
+    theirs = SimConnection(network, two, one.name, accepting=True)
+    ours.other, theirs.other = theirs, ours
+    return ours, theirs

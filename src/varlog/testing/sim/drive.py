@@ -1,0 +1,190 @@
+"""Drive: what a host's disk holds, and what of it would survive a crash. What was not synced is lost by chance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SECTOR_BYTES = 512
+
+
+@dataclass(slots=True)
+class Change:
+    """One change of a file since its last sync: bytes put at an offset, or (data None) a new size."""
+
+    offset: int
+    data: bytes | None = None
+
+
+class Inode:
+    """A file: its content as processes see it, the content that is on the platter, and the changes in between."""
+
+    __slots__ = ("changes", "content", "durable")
+
+    def __init__(self, content: bytes = b"") -> None:
+        self.content = bytearray(content)
+        self.durable = bytearray(content)
+        self.changes: list[Change] = []
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.changes.append(Change(offset, data))
+        _put(self.content, offset, data)
+
+    def resize(self, size: int) -> None:
+        self.changes.append(Change(size))
+        _resize(self.content, size)
+
+    def sync(self) -> None:
+        for change in self.changes:
+            _apply(self.durable, change)
+        self.changes.clear()
+
+    def crash(self, rng: random.Random, fate: Fate) -> None:
+        """Each change since the last sync survives, is lost, or survives in parts; a later may outlive an earlier."""
+        for change in self.changes:
+            kept = fate.keeps(rng)
+            if kept == KEPT:
+                _apply(self.durable, change)
+            elif kept == TORN and change.data is not None:
+                for offset, data in _sectors(change, rng):
+                    if rng.random() < 0.5:
+                        _put(self.durable, offset, data)
+        self.changes.clear()
+        self.content = bytearray(self.durable)
+
+
+LOST, KEPT, TORN = 0, 1, 2
+
+
+class Fate:
+    """How one crash treats what was not synced. A killed process loses nothing, a power cut all or some of it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.kind = rng.choice(("kill", "lose all", "some", "some", "prefix"))
+        self._keeping = True
+
+    def keeps(self, rng: random.Random) -> int:
+        if self.kind == "kill":
+            return KEPT
+        if self.kind == "lose all":
+            return LOST
+        if self.kind == "prefix":
+            self._keeping = self._keeping and rng.random() < 0.7
+            return KEPT if self._keeping else (TORN if rng.random() < 0.3 else LOST)
+        return rng.choice((LOST, KEPT, TORN))
+
+
+@dataclass(slots=True)
+class Folder:
+    """A directory: its names as processes see them, the names that are durable, and the changes in between."""
+
+    entries: dict[str, Inode | Folder] = field(default_factory=dict)
+    durable: dict[str, Inode | Folder] = field(default_factory=dict)
+    changes: list[tuple[str, str, Inode | Folder | None]] = field(default_factory=list)
+
+    def link(self, name: str, node: Inode | Folder) -> None:
+        self.entries[name] = node
+        self.changes.append(("", name, node))
+
+    def unlink(self, name: str) -> None:
+        del self.entries[name]
+        self.changes.append((name, "", None))
+
+    def rename(self, old: str, new: str) -> None:
+        node = self.entries.pop(old)
+        self.entries[new] = node
+        self.changes.append((old, new, node))
+
+    def sync(self) -> None:
+        for change in self.changes:
+            self._apply(change)
+        self.changes.clear()
+
+    def _apply(self, change: tuple[str, str, Inode | Folder | None]) -> None:
+        gone, name, node = change
+        if gone:
+            self.durable.pop(gone, None)
+        if name and node is not None:
+            self.durable[name] = node
+
+    def crash(self, rng: random.Random, fate: Fate) -> None:
+        """A change of a name survives or not; a rename is one change: never both names lost."""
+        for change in self.changes:
+            if fate.keeps(rng) == KEPT:
+                self._apply(change)
+        self.changes.clear()
+        self.entries = dict(self.durable)
+        for node in self.entries.values():
+            node.crash(rng, fate)
+
+
+class Drive:
+    """The disk of one host. It outlives the host's processes."""
+
+    def __init__(self) -> None:
+        self.root = Folder()
+        self.locks: dict[Path, Any] = {}
+
+    def find(self, path: Path) -> Inode | Folder | None:
+        node: Inode | Folder | None = self.root
+        for part in path.parts[1:]:
+            if not isinstance(node, Folder):
+                return None
+            node = node.entries.get(part)
+        return node
+
+    def folder(self, path: Path) -> Folder:
+        node = self.find(path)
+        if node is None:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        if not isinstance(node, Folder):
+            raise NotADirectoryError(20, "Not a directory", str(path))
+        return node
+
+    def file(self, path: Path) -> Inode:
+        node = self.find(path)
+        if node is None:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        if isinstance(node, Folder):
+            raise IsADirectoryError(21, "Is a directory", str(path))
+        return node
+
+    def crash(self, rng: random.Random) -> str:
+        """Lose what was not synced, as one seeded fate has it; tells which."""
+        fate = Fate(rng)
+        self.root.crash(rng, fate)
+        return fate.kind
+
+
+def _sectors(change: Change, rng: random.Random) -> Iterator[tuple[int, bytes]]:
+    """The parts of a write that the device takes one by one: sectors mostly, now and then odd pieces."""
+    data = change.data or b""
+    size = SECTOR_BYTES if rng.random() < 0.5 else rng.choice((8, 32, 64, 100))
+    at = 0
+    while at < len(data):
+        step = size - (change.offset + at) % size
+        yield change.offset + at, data[at : at + step]
+        at += step
+
+
+def _apply(content: bytearray, change: Change) -> None:
+    if change.data is None:
+        _resize(content, change.offset)
+    else:
+        _put(content, change.offset, change.data)
+
+
+def _put(content: bytearray, offset: int, data: bytes) -> None:
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _resize(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))

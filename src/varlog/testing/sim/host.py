@@ -1,0 +1,131 @@
+"""Host: a machine of the simulated world: its drive, the process that runs on it now, and how that ends and begins."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from varlog.model.errors import VarlogError
+from varlog.rpc.transport import Transport
+from varlog.runtime.doors import Doors
+from varlog.testing.sim.disk import SimDisk
+from varlog.testing.sim.drive import Drive
+from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.process import Process
+from varlog.testing.sim.worker import SimWorker
+
+# Longer than any clean stop may take.
+STOP_S = 30.0
+
+
+class Service(Protocol):
+    """What runs on a host."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SimClock:
+    """The time of day on one host: that of the loop, and a little off."""
+
+    skew_us: int
+
+    def wall_us(self) -> int:
+        return 1_700_000_000_000_000 + self.skew_us + int(asyncio.get_running_loop().time() * 1e6)
+
+
+class Host:
+    """One machine. `make` builds its service for a new process."""
+
+    def __init__(
+        self,
+        name: str,
+        seed: str,
+        network: SimNetwork,
+        make: Callable[[Doors, Transport], Service],
+        tell: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self.drive = Drive()
+        self.process: Process | None = None
+        self.disk: SimDisk | None = None
+        self.service: Service | None = None
+        self.on_crash: Callable[[Host], None] = lambda host: None
+        self._seed = seed
+        self._rng = random.Random(f"{seed}/{name}")
+        self._network = network
+        self._make = make
+        self._tell = tell
+        self._complain = complain
+        self._incarnation = 0
+        self._ready = False
+        self._stopping = False
+
+    @property
+    def started(self) -> bool:
+        return self._incarnation > 0
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def doors(self, process: Process) -> Doors:
+        """The doors of a new process on this host."""
+        rng = random.Random(f"{self._seed}/{process.name}")
+        disk = self.disk = SimDisk(self.drive, process, rng, self.crash)
+        return Doors(SimClock(rng.randint(-50_000, 50_000)), rng, disk, lambda _: SimWorker(process, rng))
+
+    def boot(self) -> None:
+        """Start a new process."""
+        self._incarnation += 1
+        process = self.process = Process(self.name, self._incarnation)
+        self._stopping = self._ready = False
+        self._tell(f"{process.name} starts")
+        doors, transport = self.doors(process), self._network.transport(process)
+        # A service is made in its own process: what it starts there is its own.
+        self.service = process.context.run(self._make, doors, transport)
+        _ = process.spawn("main", self._main(process, self.service))
+
+    async def _main(self, process: Process, service: Service) -> None:
+        try:
+            await service.start()
+        except (VarlogError, OSError) as error:
+            self._complain(f"{process.name} did not start: {error!r}")
+        else:
+            self._ready = True
+            self._tell(f"{process.name} has started")
+
+    def crash(self) -> None:
+        """Kill the process here and now, in whatever it does; the drive loses what was not synced."""
+        if not self.up or self.process is None:
+            return
+        self.process.die()
+        fate = self.drive.crash(self._rng)
+        self._tell(f"{self.process.name} crashes (unsynced writes: {fate})")
+        self.on_crash(self)
+
+    async def stop(self) -> None:
+        """End the process cleanly, then cut the power: a clean stop leaves nothing to lose."""
+        process, service = self.process, self.service
+        if process is None or service is None or not process.alive or self._stopping:
+            return
+        if not self._ready:
+            self.crash()  # asked to end before it has begun: it just goes
+            return
+        self._stopping = True
+        self._tell(f"{process.name} stops")
+        stopping = process.spawn("stop", service.stop())
+        done, _ = await asyncio.wait([stopping], timeout=STOP_S)
+        if not self.up:
+            return
+        if not done:
+            self._complain(f"{process.name} did not stop within {STOP_S} s")
+        elif not stopping.cancelled() and (error := stopping.exception()) is not None:
+            self._complain(f"{process.name} failed to stop: {error!r}")
+        self.crash()

@@ -1,0 +1,46 @@
+"""Tight limits: bounds of the production code, made so small by chance that what is rare in life is common in a run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, Final
+
+from varlog.model.limits import MIB
+
+# Where the bound is used, its name there, and the values that a run may give it.
+BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
+    ("varlog.metarepo.commit_loop", "CUTS_PER_BASE", (3, 10, 512)),
+    ("varlog.metarepo.outbox", "ROWS_PER_MESSAGE_MAX", (2, 8192)),
+    ("varlog.metarepo.sessions", "MESSAGES_BEFORE_PAUSE", (2, 64)),
+    ("varlog.storage.segment", "RESERVE_STEP_BYTES", (512, 2048, 8 * MIB)),
+    ("varlog.storage.index", "INDEX_STRIDE_BYTES", (128, 4096)),
+    ("varlog.storage.commit_store", "_COMPACT_ROWS_MIN", (4, 4096)),
+    ("varlog.storage.commit_store", "_FORGET_ROWS_MIN", (4, 1024)),
+    ("varlog.storage.log_store", "_OPEN_SEGMENTS_MAX", (1, 16)),
+    ("varlog.storagenode.log_stream.writer", "GROUP_BATCHES_MAX", (2, 512)),
+    ("varlog.storagenode.log_stream.replica", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
+    ("varlog.storagenode.log_stream.reader", "FETCH_BYTES_MAX", (700, 4 * MIB)),
+    ("varlog.client.gatherer", "GATHER_ENTRIES_MAX", (3, 4096)),
+)
+
+
+@contextmanager
+def tight_limits(rng: random.Random) -> Iterator[None]:
+    """Within, every bound has a value drawn for this run."""
+    before: list[tuple[Any, str, int]] = []
+    try:
+        for module_name, name, choices in BOUNDS:
+            module = import_module(module_name)
+            if not isinstance(getattr(module, name, None), int):
+                raise LookupError(
+                    f"{module_name}.{name} is gone: the production code moved, so move its bound in {__name__}"
+                )
+            before.append((module, name, getattr(module, name)))
+            setattr(module, name, rng.choice(choices))
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)

@@ -1,0 +1,116 @@
+"""Runner: many seeds in parallel worker processes; tells progress, every violation, and the command that replays it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from varlog.testing.sim.world import Result
+
+# Seeds that a worker runs in one go: enough to forget the cost of handing them over, few enough for a live progress line.
+CHUNK_SEEDS = 5
+# A worker is replaced after so many chunks: what a run leaves behind must not pile up.
+CHUNKS_A_WORKER = 40
+
+
+@dataclass(frozen=True)
+class Found:
+    """The first seed that showed a planted bug, and by which property."""
+
+    mutant: str
+    seed: int | None
+    checker: str
+    sentence: str
+    seconds: float
+
+
+def replay_command(seed: int, mutant: str = "") -> str:
+    """The one command that runs a seed again and tells everything."""
+    planted = f" --mutant {mutant}" if mutant else ""
+    return f"{_python()} -m varlog.testing.sim replay {seed}{planted}"
+
+
+def run_seeds(first: int, count: int, jobs: int) -> Iterator[Result]:
+    """Results as they come."""
+    seeds = range(first, first + count)
+    chunks = iter([seeds[at : at + CHUNK_SEEDS] for at in range(0, count, CHUNK_SEEDS)])
+    with _pool(jobs, CHUNKS_A_WORKER) as pool:
+        waiting: set[Future[list[Result]]] = set()
+        while True:
+            while len(waiting) < 2 * jobs and (chunk := next(chunks, None)) is not None:
+                waiting.add(pool.submit(run_chunk, list(chunk)))
+            if not waiting:
+                return
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield from future.result()
+
+
+_planted = ""
+
+
+def run_chunk(seeds: list[int], mutant: str = "") -> list[Result]:
+    """In a worker: these seeds, one after the other. A worker has one planted bug, or none, all its life."""
+    global _planted  # noqa: PLW0603
+
+    from varlog.testing.sim.mutants import plant
+    from varlog.testing.sim.world import simulate
+
+    if mutant != _planted:
+        plant(mutant)
+        _planted = mutant
+    gc.freeze()  # what is imported stays: the collection after each run need not look at it
+    return [simulate(seed)[0] for seed in seeds]
+
+
+def search_mutants(names: Sequence[str], seeds: int, jobs: int) -> Iterator[Found]:
+    """Each planted bug in a fresh process of its own; told in the order of `names`."""
+    with _pool(jobs, 1) as pool:
+        for search in [pool.submit(search_mutant, name, seeds) for name in names]:
+            yield search.result()
+
+
+def search_mutant(name: str, seeds: int) -> Found:
+    """In a worker: the first seed that shows this planted bug."""
+    began = time.monotonic()
+    for seed in range(1, seeds + 1):
+        for result in run_chunk([seed], name):
+            if result.violations:
+                checker, _, sentence = result.violations[0]
+                return Found(name, seed, checker, sentence, time.monotonic() - began)
+    return Found(name, None, "", "", time.monotonic() - began)
+
+
+def default_jobs() -> int:
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _pool(jobs: int, tasks_a_worker: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes with one PYTHONHASHSEED. A run does not depend on it; if it did, it could still be replayed."""
+    before = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = "0"
+    try:
+        context = get_context("spawn")
+        with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=tasks_a_worker) as pool:
+            yield pool
+    finally:
+        if before is None:
+            del os.environ["PYTHONHASHSEED"]
+        else:
+            os.environ["PYTHONHASHSEED"] = before
+
+
+def _python() -> str:
+    """How this interpreter is called, as short as it works from here."""
+    here = os.path.relpath(sys.executable)
+    name = here if len(here) < len(sys.executable) else sys.executable
+    return subprocess.list2cmdline([name])

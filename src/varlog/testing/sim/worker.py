@@ -1,0 +1,83 @@
+"""SimWorker: jobs in order, each after a delay and answered after another. A job happens at one moment."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from varlog.testing.sim.process import Process, ProcessCrashed
+
+T = TypeVar("T")
+
+Delay = Callable[[random.Random], float]
+
+
+def worker_delay(rng: random.Random) -> float:
+    """Mostly a fraction of a millisecond; now and then a disk that hangs for a while."""
+    return rng.uniform(0.0001, 0.001) if rng.random() < 0.97 else rng.uniform(0.005, 0.15)
+
+
+class SimWorker:
+    """Stands in for a thread of one process. Between a job and its answer there is time in which the process can crash,
+    or in which the next job runs: as with a thread, the loop hears of a job later than it happened, but in order."""
+
+    def __init__(self, process: Process, rng: random.Random, delay: Delay = worker_delay) -> None:
+        self._process = process
+        self._rng = rng
+        self._delay = delay
+        self._jobs: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
+        self._answers: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._busy = False
+        self._answered_at = 0.0
+        self._idle: list[asyncio.Future[None]] = []
+
+    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        self._process.check()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._jobs.append((job, done))
+        if not self._busy:
+            self._busy = True
+            loop.call_later(self._delay(self._rng), self._work, context=self._process.context)
+        return done
+
+    def _work(self) -> None:
+        job, done = self._jobs.popleft()
+        error: BaseException | None = None
+        result: Any = None
+        try:
+            result = job()
+        except ProcessCrashed:
+            return  # it died in the middle of its job: nobody hears of it
+        except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means
+            error = failure
+        loop = asyncio.get_running_loop()
+        self._answers.append((done, result, error))
+        self._answered_at = max(self._answered_at, loop.time() + self._delay(self._rng))
+        loop.call_at(self._answered_at, self._answer, context=self._process.context)
+        self._busy = bool(self._jobs)
+        if self._busy:
+            loop.call_later(self._delay(self._rng), self._work, context=self._process.context)
+
+    def _answer(self) -> None:
+        done, result, error = self._answers.popleft()
+        if not done.done():
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+        if not self._busy and not self._answers:
+            waiting, self._idle = self._idle, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def close(self) -> None:
+        """Wait for the jobs under way."""
+        if self._busy or self._answers:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(waiter)
+            await waiter

@@ -1,0 +1,163 @@
+"""The simulated loop: time that jumps, the same order every run, and a clear word when nothing can go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import pytest
+
+from varlog.testing.sim import loop
+from varlog.testing.sim.process import CURRENT, Process
+
+
+def test_hours_pass_in_no_time_and_time_starts_at_zero() -> None:
+    async def work() -> tuple[float, float]:
+        running = asyncio.get_running_loop()
+        before = running.time()
+        await asyncio.sleep(7200)
+        return before, running.time()
+
+    assert loop.run(work()) == (0.0, 7200.0)
+
+
+def test_timers_of_one_moment_fire_in_the_order_they_were_made() -> None:
+    async def work() -> list[int]:
+        fired: list[int] = []
+        for number in range(50):
+            asyncio.get_running_loop().call_at(1.0, fired.append, number)
+        await asyncio.sleep(2)
+        return fired
+
+    assert loop.run(work()) == list(range(50))
+
+
+def test_a_timeout_of_asyncio_works_in_virtual_time() -> None:
+    async def work() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30):
+                await asyncio.get_running_loop().create_future()
+        return asyncio.get_running_loop().time()
+
+    assert loop.run(work()) == 30.0
+
+
+def test_waiting_for_what_nobody_will_do_is_told_with_the_names_of_the_tasks() -> None:
+    async def work() -> None:
+        await asyncio.get_running_loop().create_task(_for_ever(), name="the-waiter")
+
+    with pytest.raises(loop.SimulationStuck, match=r"nothing is left to happen.*the-waiter"):
+        loop.run(work())
+
+
+def test_a_run_without_end_is_stopped() -> None:
+    async def work() -> None:
+        for _ in range(10_000):
+            await asyncio.sleep(0)
+
+    with pytest.raises(loop.SimulationStuck, match="no end after"):
+        loop.run(work(), steps_max=1000)
+
+
+def test_a_dead_process_never_runs_again_not_even_its_finally() -> None:
+    async def work() -> list[str]:
+        seen: list[str] = []
+
+        async def life() -> None:
+            try:
+                while True:
+                    seen.append("alive")
+                    asyncio.get_running_loop().call_later(0.5, seen.append, "callback")
+                    await asyncio.sleep(1)
+            finally:
+                seen.append("finally")
+
+        process = Process("sn1")
+        task = process.spawn("life", life())
+        await asyncio.sleep(1.2)
+        process.die()
+        await asyncio.sleep(10)
+        assert not task.done()
+        told = list(seen)
+        return told
+
+    assert loop.run(work()) == ["alive", "callback", "alive"]
+
+
+def test_tasks_made_by_a_process_belong_to_it() -> None:
+    async def work() -> list[str]:
+        names: list[str] = []
+
+        async def child() -> None:
+            process = CURRENT.get()
+            names.append(process.name if process else "nobody")
+
+        async def parent() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(child())
+
+        await Process("sn1").spawn("parent", parent())
+        await child()
+        return names
+
+    assert loop.run(work()) == ["sn1#1", "nobody"]
+
+
+def test_an_error_that_nobody_looks_at_is_kept() -> None:
+    complaints: list[str] = []
+
+    async def work() -> None:
+        running = asyncio.get_running_loop()
+        running.call_soon(_fail)
+        await asyncio.sleep(1)
+        assert isinstance(running, loop.SimLoop)
+        complaints.extend(running.complaints)
+
+    loop.run(work())
+    assert len(complaints) == 1 and "planted" in complaints[0]
+
+
+SETS = """
+import asyncio
+from varlog.testing.sim import loop
+
+async def work():
+    order = []
+    async def one(n):
+        await asyncio.sleep(1)
+        order.append(n)
+    tasks = {asyncio.get_running_loop().create_task(one(n)) for n in range(40)}
+    done, _ = await asyncio.wait(tasks)
+    for task in done:
+        task.add_done_callback(lambda t: order.append(t.get_name()))
+    await asyncio.sleep(1)
+    return order
+
+print(loop.run(work()))
+"""
+
+
+def test_sets_of_tasks_iterate_alike_whatever_the_hash_seed() -> None:
+    """Nothing in a run may depend on addresses or on PYTHONHASHSEED."""
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", SETS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert told[0] == told[1] != ""
+
+
+async def _for_ever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def _fail() -> None:
+    raise ValueError("planted")

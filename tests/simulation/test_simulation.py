@@ -1,0 +1,146 @@
+"""Whole clusters in the simulator: a few fixed seeds keep every law, a run is the same everywhere, and it can fail."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from varlog.testing.history import Append, Outcome, Trim
+from varlog.testing.sim import limits, patch
+from varlog.testing.sim.__main__ import main
+from varlog.testing.sim.mutants import MUTANTS, plant
+from varlog.testing.sim.plan import Plan
+from varlog.testing.sim.world import simulate
+
+SEEDS = range(1, 13)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_keeps_every_law(seed: int) -> None:
+    """`make sim` searches further; these run with every `make check`."""
+    result, _ = simulate(seed)
+    replay = f"replay with: python -m varlog.testing.sim replay {seed}"
+    assert result.violations == (), replay
+
+
+def test_the_same_seed_is_the_same_history_twice_in_one_process() -> None:
+    assert [simulate(seed)[0].digest for seed in (3, 4)] == [simulate(seed)[0].digest for seed in (3, 4)]
+
+
+def test_the_same_seed_is_the_same_history_in_processes_with_other_hash_seeds() -> None:
+    """Nothing depends on PYTHONHASHSEED, on addresses, or on what ran before."""
+    script = (
+        "import sys; from varlog.testing.sim.world import simulate; "
+        "print(*(simulate(int(seed))[0].digest for seed in sys.argv[1:]))"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", script, *seeds],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout.split()
+        for hash_seed, seeds in (("1", ["5", "6", "7"]), ("2", ["6", "7", "5"]))
+    ]
+    assert told[0] == [told[1][2], told[1][0], told[1][1]]
+
+
+def test_seeds_cover_what_they_are_for() -> None:
+    """A simulation in which nothing crashes, nothing is trimmed and nothing is unknown proves nothing."""
+    seen: set[str] = set()
+    for seed in range(1, 9):
+        lines: list[str] = []
+        _, world = simulate(seed, trace=lines.append)
+        text = "\n".join(lines)
+        seen |= {
+            what for what in ("crashes", "blackout", " stops", "connection cut", "SealStream") if what in text
+        }
+        for operation in world.history.operations:
+            if isinstance(operation, Append):
+                seen.add(f"append {operation.outcome}")
+            elif isinstance(operation, Trim) and operation.outcome is Outcome.DONE:
+                seen.add("trim")
+    assert {"crashes", "blackout", " stops", "connection cut", "SealStream", "trim"} <= seen
+    assert {"append done", "append unknown", "append rejected", "append open"} <= seen
+
+
+def test_plans_differ_from_seed_to_seed() -> None:
+    plans = [Plan.seeded(random.Random(seed)) for seed in range(60)]
+    assert {plan.replicas for plan in plans} == {1, 2, 3}
+    assert {plan.nodes for plan in plans} == {1, 2, 3, 4}
+    assert {plan.calm for plan in plans} == {True, False}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_still_has_its_place_in_the_code(mutant: object) -> None:
+    """Planted in a process of its own: nothing of it may stay here."""
+    name = getattr(mutant, "name", "")
+    script = f"from varlog.testing.sim.mutants import plant; print(plant({name!r}).name)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.strip() == name, done.stderr
+
+
+def test_the_list_of_planted_bugs_is_long_enough_and_each_says_what_is_wrong() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names) >= 12
+    assert all(mutant.wrong.endswith(".") and mutant.edits for mutant in MUTANTS)
+
+
+def test_a_planted_bug_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(LookupError, match="no planted bug 'none'"):
+        plant("none")
+
+
+def test_a_patch_whose_place_is_gone_fails_loudly() -> None:
+    with pytest.raises(patch.PatchGone, match="is gone"):
+        patch.edit("varlog.model.epoch:nobody", "a", "b")
+    with pytest.raises(patch.PatchGone, match="0 times"):
+        patch.edit("varlog.model.ids:check_id", "no such text", "b")
+
+
+def test_a_bound_whose_place_is_gone_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BOUNDS", (("varlog.model.limits", "NOBODY", (1,)),))
+    with pytest.raises(LookupError, match="NOBODY is gone"), limits.tight_limits(random.Random(1)):
+        raise AssertionError("not reached")
+
+
+def test_tight_limits_are_loosened_again() -> None:
+    from varlog.metarepo import commit_loop
+
+    before = commit_loop.CUTS_PER_BASE
+    for seed in range(20):
+        with limits.tight_limits(random.Random(seed)):
+            assert commit_loop.CUTS_PER_BASE in (3, 10, 512)
+    assert before == commit_loop.CUTS_PER_BASE
+
+
+def test_the_command_tells_a_violation_in_words_and_how_to_replay_it() -> None:
+    """Exit code 1, the law, and the one command."""
+    command = [sys.executable, "-m", "varlog.testing.sim"]
+    replay = subprocess.run(
+        [*command, "replay", "1", "--mutant", "ack-before-commit"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert replay.returncode == 1, replay.stderr
+    assert "violated: " in replay.stdout and "planted: " in replay.stdout
+
+
+def test_the_commands_exit_codes_say_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--seeds", "2", "--jobs", "1"]) == 0
+    assert "2 seeds" in capsys.readouterr().out
+    assert main(["replay", "1"]) == 0
+    assert "no violation" in capsys.readouterr().out
+    assert main(["mutants", "--only", "nobody"]) == 2
+    assert main(["mutants", "--only", "trim-one-too-many", "--seeds", "20", "--jobs", "1"]) == 0
+    assert "1 of 1 planted bugs found" in capsys.readouterr().out

@@ -1,0 +1,449 @@
+"""Every checker accepts a good history and rejects a small bad one: a checker that never fires would prove nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from varlog.testing import checkers
+from varlog.testing.checkers import CHECKERS, check
+from varlog.testing.history import (
+    Append,
+    Ending,
+    History,
+    Operation,
+    Outcome,
+    Read,
+    Seen,
+    StoredEntry,
+    Subscription,
+    Tail,
+    Trim,
+)
+
+TOPIC = "t"
+A, B, C, D = (Seen(glsn, glsn, 1, name) for glsn, name in enumerate((b"a", b"b", b"c", b"d"), 1))
+
+
+class Story(History):
+    """A history written by hand: every operation starts after the one before it ended."""
+
+    def add(self, operation: Operation, outcome: Outcome = Outcome.DONE) -> Operation:
+        operation.topic, operation.client = TOPIC, "c1"
+        operation.started = self.event()
+        operation.ended = self.event()
+        operation.ended_s, operation.outcome = 1.0, outcome
+        if isinstance(operation, Subscription):
+            operation.got = [(self.event(), seen) for _, seen in operation.got]
+        self.operations.append(operation)
+        return operation
+
+    def append(self, seen: Seen, *more: bytes, outcome: Outcome = Outcome.DONE) -> Operation:
+        first = seen if outcome is Outcome.DONE else None
+        return self.add(Append(topic="", client="", entries=(seen.data, *more), first=first), outcome)
+
+    def read(self, glsn: int, got: Seen | None, outcome: Outcome = Outcome.DONE) -> Operation:
+        return self.add(Read(topic="", client="", glsn=glsn, got=got), outcome)
+
+    def subscribe(
+        self, begin: int, end: int | None, *got: Seen, outcome: Outcome = Outcome.DONE
+    ) -> Operation:
+        came = [(0, seen) for seen in got]
+        return self.add(Subscription(topic="", client="", begin=begin, end=end, got=came), outcome)
+
+    def trim(self, glsn: int, outcome: Outcome = Outcome.DONE, *, beyond_tail: bool = False) -> Operation:
+        return self.add(Trim(topic="", client="", glsn=glsn, beyond_tail=beyond_tail), outcome)
+
+    def tail(self, glsn: int) -> Operation:
+        return self.add(Tail(topic="", client="", glsn=glsn))
+
+    def end(self, *entries: Seen, trimmed: int = 0, tail: int | None = None) -> Ending:
+        newest = entries[-1].glsn if entries else trimmed
+        ending = Ending(TOPIC, trimmed, newest if tail is None else tail, list(entries))
+        stored = [StoredEntry(one.llsn, one.glsn, (1,), one.data) for one in entries]
+        ending.replicas = {1: {"sn1": stored, "sn2": list(stored)}}
+        self.endings.append(ending)
+        return ending
+
+
+def good() -> Story:
+    """A bit of everything, and all of it right."""
+    story = Story()
+    story.append(A)
+    story.tail(1)
+    story.append(Seen(2, 2, 1, b"b"), b"c")
+    story.append(D, outcome=Outcome.UNKNOWN)  # was stored all the same
+    story.append(Seen(0, 0, 1, b"x"), outcome=Outcome.UNKNOWN)  # was not
+    story.append(Seen(0, 0, 1, b"y"), outcome=Outcome.REJECTED)
+    story.read(2, B)
+    story.read(9, None, Outcome.NOT_WRITTEN)
+    story.subscribe(1, 4, A, B, C)
+    story.subscribe(2, None, B, outcome=Outcome.OPEN).abandoned = True
+    story.trim(9, Outcome.REJECTED, beyond_tail=True)
+    story.trim(1)
+    story.read(1, None, Outcome.TRIMMED)
+    story.subscribe(1, 3, outcome=Outcome.TRIMMED)
+    story.tail(4)
+    story.end(B, C, D, trimmed=1)
+    return story
+
+
+def told(story: History) -> set[str]:
+    return {checker.name for checker, _ in check(story)}
+
+
+def test_a_good_history_is_accepted_by_every_checker() -> None:
+    assert check(good()) == []
+
+
+def test_every_checker_cites_its_law_and_is_in_the_list() -> None:
+    classes = [kind for kind in vars(checkers).values() if isinstance(kind, type)]
+    made = {kind for kind in classes if issubclass(kind, checkers.Checker)} - {checkers.Checker}
+    assert {type(checker) for checker in CHECKERS} == made
+    assert all(checker.law and type(checker).__doc__ for checker in CHECKERS)
+
+
+def _lost() -> Story:
+    story = Story()
+    story.append(A)
+    story.append(B)
+    story.end(A)
+    return story
+
+
+def _read_and_lost() -> Story:
+    story = Story()
+    story.append(A, outcome=Outcome.UNKNOWN)
+    story.read(1, A)
+    story.end()
+    return story
+
+
+def _doubled() -> Story:
+    story = Story()
+    story.append(A, outcome=Outcome.UNKNOWN)
+    story.end(A, Seen(2, 2, 1, b"a"))
+    return story
+
+
+def _position_given_twice() -> Story:
+    story = Story()
+    story.append(A)
+    story.append(Seen(1, 1, 2, b"b"))
+    story.end(A)
+    return story
+
+
+def _changed_under_a_reader() -> Story:
+    story = Story()
+    story.append(A, outcome=Outcome.UNKNOWN)
+    story.append(B, outcome=Outcome.UNKNOWN)
+    story.read(1, Seen(1, 1, 1, b"b"))
+    story.end(A, Seen(2, 2, 1, b"b"))
+    return story
+
+
+def _local_order_differs() -> Story:
+    story = Story()
+    story.append(A)
+    story.append(Seen(2, 1, 1, b"b"))
+    story.end(A, Seen(2, 1, 1, b"b"))
+    return story
+
+
+def _gap() -> Story:
+    story = Story()
+    story.append(A)
+    story.append(C)
+    story.end(A, C)
+    return story
+
+
+def _gap_at_the_tail() -> Story:
+    story = Story()
+    story.append(A)
+    story.end(A, tail=2)
+    return story
+
+
+def _gap_in_a_stream() -> Story:
+    story = Story()
+    story.append(A)
+    story.append(Seen(2, 3, 1, b"b"))
+    story.end(A, Seen(2, 3, 1, b"b"))
+    return story
+
+
+def _torn_batch() -> Story:
+    story = Story()
+    story.append(A, b"b", outcome=Outcome.UNKNOWN)
+    story.end(A)
+    return story
+
+
+def _interleaved_batch() -> Story:
+    story = Story()
+    story.append(A, b"c", outcome=Outcome.UNKNOWN)
+    story.append(B)
+    story.end(A, B, C)
+    return story
+
+
+def _late_append_in_front() -> Story:
+    story = Story()
+    story.append(B)
+    story.append(Seen(1, 1, 2, b"a"))
+    story.end(Seen(1, 1, 2, b"a"), B)
+    return story
+
+
+def _unknown_append_in_front_of_a_told_tail() -> Story:
+    story = Story()
+    story.tail(2)
+    story.append(A, outcome=Outcome.UNKNOWN)
+    story.append(B, outcome=Outcome.UNKNOWN)
+    story.end(A, B)
+    return story
+
+
+def _skipped() -> Story:
+    story = good()
+    story.subscribe(2, None, B, D, outcome=Outcome.OPEN)
+    return story
+
+
+def _repeated() -> Story:
+    story = good()
+    story.subscribe(2, None, B, C, C, D, outcome=Outcome.OPEN)
+    return story
+
+
+def _ended_early() -> Story:
+    story = good()
+    story.subscribe(2, 4, B)
+    return story
+
+
+def _beyond_its_end() -> Story:
+    story = good()
+    story.subscribe(2, 3, B, C)
+    return story
+
+
+def _refused_and_there() -> Story:
+    story = Story()
+    story.append(A, outcome=Outcome.REJECTED)
+    story.end(A)
+    return story
+
+
+def _invented() -> Story:
+    story = Story()
+    story.append(A)
+    story.end(A, B)
+    return story
+
+
+def _replica_differs() -> Story:
+    story = good()
+    replicas = story.endings[0].replicas[1]
+    replicas["sn2"] = [*replicas["sn2"][:-1], replicas["sn2"][-1]._replace(batch=(2,))]
+    return story
+
+
+def _replicas_differ_from_clients() -> Story:
+    story = good()
+    for stored in story.endings[0].replicas[1].values():
+        stored.pop()
+    return story
+
+
+def _read_below_a_trim() -> Story:
+    story = good()
+    story.read(1, A)
+    return story
+
+
+def _subscribed_below_a_trim() -> Story:
+    story = good()
+    story.subscribe(1, 3, A, B)
+    return story
+
+
+def _trimmed_too_much() -> Story:
+    story = good()
+    story.read(2, None, Outcome.TRIMMED)
+    return story
+
+
+def _subscriber_told_of_a_trim_that_never_was() -> Story:
+    story = good()
+    story.subscribe(2, 4, B, outcome=Outcome.TRIMMED)
+    return story
+
+
+def _trim_undone() -> Story:
+    story = Story()
+    story.append(A)
+    story.append(B)
+    story.trim(1)
+    story.end(A, B)
+    return story
+
+
+def _ends_trimmed_beyond_what_was_asked() -> Story:
+    story = Story()
+    story.append(A)
+    story.append(B)
+    story.trim(1)
+    story.end(trimmed=2)
+    return story
+
+
+def _trim_refused_wrongly() -> Story:
+    story = good()
+    story.trim(3, Outcome.REJECTED, beyond_tail=True)
+    return story
+
+
+def _tail_went_back() -> Story:
+    story = good()
+    story.tail(3)
+    return story
+
+
+def _tail_ahead_of_the_log() -> Story:
+    story = good()
+    story.tail(5)
+    return story
+
+
+def _known_and_not_written() -> Story:
+    story = good()
+    story.read(3, None, Outcome.NOT_WRITTEN)
+    return story
+
+
+def _late() -> Story:
+    story = good()
+    story.operations[0].deadline_s, story.operations[0].ended_s = 1.0, 2.0
+    return story
+
+
+def _never_ended() -> Story:
+    story = good()
+    story.operations[0].ended_s = None
+    return story
+
+
+def _ill() -> Story:
+    story = good()
+    story.trouble.append("stream 1 is sealed")
+    return story
+
+
+def _refused_in_the_calm() -> Story:
+    story = good()
+    story.calm = True
+    story.operations = [one for one in story.operations if one.outcome is not Outcome.UNKNOWN]
+    return story
+
+
+def _unanswered_in_the_calm() -> Story:
+    story = Story()
+    story.calm = True
+    story.append(A)
+    subscription = story.subscribe(1, 2, outcome=Outcome.OPEN)
+    subscription.deadline_s = 5.0
+    story.end(A)
+    return story
+
+
+def _broken() -> Story:
+    story = good()
+    story.complaints.append("broken invariant")
+    return story
+
+
+@pytest.mark.parametrize(
+    ("story", "by"),
+    [
+        (_lost, "AcknowledgedSurvives"),
+        (_read_and_lost, "AcknowledgedSurvives"),
+        (_doubled, "OneEntryOnePosition"),
+        (_position_given_twice, "Immutable"),
+        (_changed_under_a_reader, "Immutable"),
+        (_local_order_differs, "Immutable"),
+        (_gap, "Dense"),
+        (_gap_at_the_tail, "Dense"),
+        (_gap_in_a_stream, "Dense"),
+        (_torn_batch, "BatchesAtomic"),
+        (_interleaved_batch, "BatchesAtomic"),
+        (_late_append_in_front, "RealTimeOrder"),
+        (_unknown_append_in_front_of_a_told_tail, "RealTimeOrder"),
+        (_skipped, "SubscribersSeePrefixes"),
+        (_repeated, "SubscribersSeePrefixes"),
+        (_ended_early, "SubscribersSeePrefixes"),
+        (_beyond_its_end, "SubscribersSeePrefixes"),
+        (_refused_and_there, "RefusedNowhere"),
+        (_invented, "RefusedNowhere"),
+        (_replica_differs, "ReplicasAgree"),
+        (_replicas_differ_from_clients, "ReplicasAgree"),
+        (_read_below_a_trim, "TrimsExact"),
+        (_subscribed_below_a_trim, "TrimsExact"),
+        (_trimmed_too_much, "TrimsExact"),
+        (_subscriber_told_of_a_trim_that_never_was, "TrimsExact"),
+        (_trim_undone, "TrimsExact"),
+        (_ends_trimmed_beyond_what_was_asked, "TrimsExact"),
+        (_trim_refused_wrongly, "TrimsExact"),
+        (_tail_went_back, "WatermarksMonotone"),
+        (_tail_ahead_of_the_log, "WatermarksMonotone"),
+        (_known_and_not_written, "WatermarksMonotone"),
+        (_late, "DeadlinesKept"),
+        (_never_ended, "DeadlinesKept"),
+        (_ill, "Heals"),
+        (_refused_in_the_calm, "CalmSucceeds"),
+        (_unanswered_in_the_calm, "CalmSucceeds"),
+        (_broken, "NothingBreaks"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_"),
+)
+def test_a_bad_history_is_rejected(story: object, by: str) -> None:
+    assert callable(story)
+    assert by in told(story())
+
+
+def test_an_append_that_was_abandoned_by_its_client_may_stay_open() -> None:
+    story = good()
+    story.operations[0].ended_s, story.operations[0].abandoned = None, True
+    assert check(story) == []
+
+
+def test_a_calm_history_in_which_everything_is_answered_is_accepted() -> None:
+    story = Story()
+    story.calm = True
+    story.append(A)
+    story.read(5, None, Outcome.NOT_WRITTEN)
+    story.subscribe(1, None, A, outcome=Outcome.OPEN)
+    story.trim(9, Outcome.REJECTED, beyond_tail=True)
+    story.end(A)
+    assert check(story) == []
+
+
+def test_a_trim_that_a_node_out_of_session_may_not_have_heard_binds_reads_only_once_all_is_well() -> None:
+    """R-TRIM-1: a trim is answered when every node in session has applied it."""
+    story = Story()
+    story.append(A)
+    story.append(B)
+    trim = story.trim(1)
+    assert isinstance(trim, Trim)
+    trim.binding = False
+    story.read(1, A)
+    story.end(B, trimmed=1)
+    assert check(story) == []
+    story.healed = story.event()
+    story.read(1, A)
+    assert told(story) == {"TrimsExact"}
+
+
+def test_the_digest_tells_two_histories_apart() -> None:
+    assert good().digest() == good().digest() != _lost().digest()
