@@ -10,9 +10,10 @@ The index only grows at its end and is replaced, never changed, when old rows ar
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from operator import sub
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -157,16 +158,17 @@ class CommitStore:
         """(llsn, glsn, count) of the runs in [begin, end), cut to it."""
         index = self._index
         end = min(end, self.committed_end)
-        rows: list[tuple[LLSN, GLSN, int]] = []
-        run = max(0, bisect_right(index.llsns, begin) - 1)
-        while run < len(index) and index.llsns[run] < end:
-            run_begin = index.llsns[run]
-            run_end = index.llsns[run + 1] if run + 1 < len(index) else self.committed_end
-            low, high = max(begin, run_begin), min(end, run_end)
-            if low < high:
-                rows.append((LLSN(low), GLSN(index.glsns[run] + low - run_begin), high - low))
-            run += 1
-        return tuple(rows)
+        if len(index):
+            begin = LLSN(max(begin, index.llsns[0]))
+        if begin >= end:
+            return ()
+        first, stop = bisect_right(index.llsns, begin) - 1, bisect_left(index.llsns, end)
+        llsns, glsns = index.llsns[first:stop], index.glsns[first:stop]
+        glsns[0] += begin - llsns[0]
+        llsns[0] = begin
+        counts = map(sub, [*llsns[1:], end], llsns)
+        # In C: a fetch of a stream among many may span a thousand runs.
+        return cast("tuple[tuple[LLSN, GLSN, int], ...]", tuple(zip(llsns, glsns, counts, strict=True)))
 
     def llsn_from(self, glsn: GLSN) -> LLSN:
         """The first LLSN whose GLSN is at least `glsn`; the committed end if there is none. Also called by the worker."""

@@ -16,6 +16,7 @@ Only opening it again, which looks at the disk, makes it usable.
 
 from __future__ import annotations
 
+import logging
 import struct
 from bisect import bisect_right
 from collections import deque
@@ -109,8 +110,9 @@ class LogStore:
     def open(cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES) -> LogStore:
         """The replica in `path` after a stop or a crash. Damaged if its files contradict each other; then nothing is touched."""
         found = survey(disk, path)
+        lost = found.rows_kept < len(found.rows)
         for note in found.notes:
-            _log.warning(told("recovery", path=path, note=note))
+            _log.log(logging.WARNING if lost else logging.INFO, told("recovery", path=path, note=note))
         for gone in found.remove:
             disk.remove(gone)
             disk.sync_directory(path)  # one after the other: what is left must be a chain

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 _PACKAGES = ("varlog", "uvloop", "msgspec", "numpy", "pyarrow")
 # File systems that live in memory: a sync costs nothing there, so ratios to the raw limits say nothing.
 _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+BUSY_CORES_MAX = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Conditions:
     """The machine, the software, the cluster."""
 
     cores: int
-    load: float
+    busy_cores: float
     processor: str
     memory_bytes: int
     kernel: str
@@ -31,15 +33,24 @@ class Conditions:
     def as_json(self) -> dict[str, object]:
         return asdict(self)
 
+    @property
+    def quiet(self) -> bool:
+        """True where nothing else ran: a process that has to wait for a core measures the others' work."""
+        return self.busy_cores < BUSY_CORES_MAX
+
     def lines(self) -> list[str]:
         """For people."""
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         lines = [
             f"{self.cores} cores ({self.processor}), {self.memory_bytes / 1e9:.0f} GB memory",
-            f"load before the run {self.load:.1f} (other work on the machine); Linux {self.kernel}, {self.file_system}",
+            f"Linux {self.kernel}, data on {self.file_system}",
             f"Python {self.python}, {versions}",
             f"{self.where}; {self.sync}",
         ]
+        if not self.quiet:
+            lines.append(
+                f"other work took {self.busy_cores:.1f} cores before the run: figures are too low, ratios mean nothing"
+            )
         if self.file_system in _IN_MEMORY:
             lines.append(f"the data directory is in memory ({self.file_system}): give --data on a real disk")
         return lines
@@ -49,7 +60,7 @@ def conditions_of(directory: Path, *, where: str, sync: str) -> Conditions:
     """What holds on this machine now."""
     return Conditions(
         cores=len(os.sched_getaffinity(0)),
-        load=os.getloadavg()[0],
+        busy_cores=busy_cores(),
         processor=_processor(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         kernel=platform.release(),
@@ -59,6 +70,21 @@ def conditions_of(directory: Path, *, where: str, sync: str) -> Conditions:
         where=where,
         sync=sync,
     )
+
+
+def busy_cores(seconds: float = 0.5) -> float:
+    """How many cores were at work during the next `seconds`, on the whole machine."""
+    before = busy_s(Path("/proc/stat").read_text("utf-8"))
+    begin = time.perf_counter()
+    time.sleep(seconds)
+    after = busy_s(Path("/proc/stat").read_text("utf-8"))
+    return (after - before) / (time.perf_counter() - begin)
+
+
+def busy_s(stat: str) -> float:
+    """Seconds that all cores together have worked, out of the text of /proc/stat. Waiting for a disk is not work."""
+    user, nice, system, _idle, _waiting, *others = map(int, stat.split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
 
 
 def file_system_of(directory: Path, mounts: str) -> str:

@@ -28,6 +28,7 @@ class Run:
         self._workloads = workloads
         self._display = display
         self._rounds: list[RawLimits] = []
+        self._quiet = True
         self._results: list[Result] = []
 
     async def report(self) -> Report:
@@ -37,8 +38,10 @@ class Run:
         conditions = conditions_of(
             settings.data,
             where=settings.where,
-            sync="fdatasync before every answer unless a row says otherwise",
+            sync="fdatasync before every answer unless a row says otherwise; "
+            f"each workload measured for {settings.seconds:g} s",
         )
+        self._quiet = conditions.quiet
         async with AsyncExitStack() as stack:
             self._measure_raw()
             ground: Ground | None = None
@@ -93,6 +96,8 @@ class Run:
             return "another load than the target's"
         if settings.embedded and workload.place is Place.LOG:
             return "embedded: the target is a cluster's"
+        if workload.beside_raw and not self._quiet:
+            return "other work had the cores"
         if settings.quick and workload.name == "open":
             return "quick: a smaller replica than the target's"
         return ""
