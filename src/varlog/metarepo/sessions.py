@@ -176,7 +176,7 @@ class NodeSession:
         if link.begun:
             if link is self._link:
                 self._take(link, message)
-                if self._parts.reports.changed:
+                if self._parts.state.may_order(self._parts.reports):
                     self._parts.wake()
         elif len(link.early) < EARLY_REPORTS_MAX:
             link.early.append(message)
@@ -295,15 +295,17 @@ class Sessions:
             self.follow_view()
         touched: dict[NodeID, NodeSession] = {}
         for topic_cut in cut.topics if cut is not None else ():
-            for node in state.holders.get(topic_cut.topic, ()):
-                if (session := self._sessions.get(node)) is not None:
-                    session.add_topic(topic_cut.topic)
-                    touched[node] = session
+            # Streams before topics, and so each stream's primary before its backups: its client waits for this message.
             for log_stream, _ in topic_cut.rows:
                 stream = state.streams.get(log_stream)
                 for node in stream.replicas if stream is not None else ():
                     if (session := self._sessions.get(node)) is not None:
                         session.add_stream(log_stream)
+                        touched[node] = session
+            for node in state.holders.get(topic_cut.topic, ()):
+                if (session := self._sessions.get(node)) is not None:
+                    session.add_topic(topic_cut.topic)
+                    touched[node] = session
         for session in touched.values():
             session.flush()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from varlog.metarepo import records
-from varlog.metarepo.commit_rules import Candidate, Cut, next_cut
+from varlog.metarepo.commit_rules import Candidate, Cut, next_cut, orderable_end
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.order import Order
 from varlog.metarepo.reports import ReportTable
@@ -55,6 +55,16 @@ class RepositoryState:
         known = self.topics.get(topic)
         trimmed = known.trimmed if known is not None else NO_GLSN
         return TopicMark(topic, self.order.high_watermark(topic), trimmed)
+
+    def may_order(self, reports: ReportTable) -> bool:
+        """Whether a cut would hold anything. Of the reports of one batch only the last replica's is worth a wake-up."""
+        for log_stream in reports.changed:
+            stream = self.streams.get(log_stream)
+            if stream is not None:
+                end = self.order.committed_end(log_stream)
+                if orderable_end(Candidate(stream, end, reports.of(log_stream))) > end:
+                    return True
+        return False
 
     def next_cut(self, reports: ReportTable) -> Cut | None:
         """What may be ordered now, of the streams that have something new."""

@@ -110,7 +110,7 @@ class Replica:
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:
             self._replicator.replicate(batch)
-        self._writer.write(machine.epoch, machine.assigned_end, batch)
+        self._writer.write(machine.epoch, batch)
 
     def _full(self, size: int) -> bool:
         waiters = self._waiters
@@ -153,7 +153,7 @@ class Replica:
             if header.epoch != request.epoch:
                 raise InvalidRequest(f"a batch of epoch {header.epoch} in a message of epoch {request.epoch}")
             machine.receive(request.epoch, header.first_llsn, header.count)
-            self._writer.write(machine.epoch, machine.assigned_end, view[at : at + header.size])
+            self._writer.write(machine.epoch, view[at : at + header.size])
 
     # --- durable, reported -----------------------------------------------------------------------------------------------
 

@@ -29,13 +29,12 @@ class Writer:
         self._on_failed = on_failed
         self._queue: list[Buffer] = []
         self._epoch = Epoch(0)
-        self._queue_end = LLSN(0)
         self._busy = False
 
-    def write(self, epoch: Epoch, end: LLSN, batch: Buffer) -> None:
-        """Queue a placed batch whose last entry is below `end`."""
+    def write(self, epoch: Epoch, batch: Buffer) -> None:
+        """Queue a placed batch."""
         self._queue.append(batch)
-        self._epoch, self._queue_end = epoch, end
+        self._epoch = epoch
         if not self._busy:
             self._start()
 
