@@ -194,5 +194,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def test_the_store_keeps_its_promises_over_crashes_at_any_point() -> None:
-    """Laws 1, 3, 4, 5, 6, 9 on every history that hypothesis comes upon."""
+    """Laws 1, 3, 4, 5, 6, 9 on every history that hypothesis comes upon. R-CTX-5: judged by what the API promises, not by
+    what the files look like."""
     run_state_machine_as_test(StoreMachine, settings=settings(stateful_step_count=30))

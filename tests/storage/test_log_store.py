@@ -239,7 +239,7 @@ def test_both_orders_are_searched_both_ways(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_skips_goes_back_or_runs_ahead_is_our_bug(tmp_path: Path) -> None:
-    """Laws 1, 3, 4."""
+    """Laws 1, 3, 4. R-CTX-2: a commit context is taken only for entries that are on disk already."""
     store = new_store(tmp_path)
     fill(store, numbered(4))
     store.commit(row(1, 5, 2))
