@@ -72,7 +72,7 @@ def test_unsynced_writes_are_lost_kept_or_torn_and_a_later_one_may_outlive_an_ea
         file.write_at([b"a" * 8], 0)
         file.write_at([b"b" * 8], 8)
 
-    left = fates(play)
+    left = fates(play, 500)
     assert {b"", b"a" * 8, b"a" * 8 + b"b" * 8, bytes(8) + b"b" * 8} <= left
 
     def long(host: Host) -> None:

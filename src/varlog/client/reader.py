@@ -111,7 +111,8 @@ class Reader:
         attempt_s = min(backoff.remaining_s, ATTEMPT_S)
         try:
             connection = await self._routing.connection_to(node, attempt_s)
-            got, payload = await connection.call(request, timeout_s=request.wait_s + attempt_s)
+            answer_s = min(request.wait_s + attempt_s, backoff.remaining_s)  # dialling took its share
+            got, payload = await connection.call(request, timeout_s=answer_s)
             found = expect(got, FoundAt)
             return _entry(found, payload, request) if found.found else None
         except (NotWritten, Trimmed) as answer:

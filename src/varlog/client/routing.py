@@ -206,9 +206,9 @@ class Routing:
             await backoff.wait()
 
     async def ask_once(self, address: str, request: Message, answer: type[M], timeout_s: float) -> M:
+        """One try, the dialling included, within `timeout_s`."""
         self.check_open()
-        connection = await self._pool.get(address, timeout_s)
-        got, _ = await connection.call(request, timeout_s=timeout_s)
+        got, _ = await self._pool.call(address, request, timeout_s=timeout_s)
         return expect(got, answer)
 
     async def tail(self, timeout_s: float) -> TailIs:

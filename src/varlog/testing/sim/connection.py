@@ -112,7 +112,9 @@ class SimConnection(Endpoint):
         self._schedule(self._network.latency())
 
     def _schedule(self, delay: float) -> None:
-        held = self._network.held_until(self.process.host, self.other.process.host)
+        here, there = self.process.host, self.other.process.host
+        held = self._network.held_until(here, there)
+        delay += self._network.distance(here, there)
         self._arrives_at = max(self._arrives_at, self._loop.time() + delay, held)
         self._loop.call_at(self._arrives_at, self._arrive, context=self.process.context)
 

@@ -112,9 +112,9 @@ class Faults:
             self._tell(f"connection cut: {told}")
 
     def _pause_one(self) -> None:
-        """A process stands still, then goes on as if nothing had happened."""
+        """A server stands still, then goes on as if nothing had happened. (A client that does cannot keep its deadlines.)"""
         host = self._pick()
-        if host is None or host.process is None or host.process.held is not None:
+        if host is None or host.process is None or host.process.held is not None or host.name[0] == "c":
             return
         pause_s = self._rng.choice((0.3, 1.5, 4.0)) * self._rng.random()
         self._tell(f"{host.process.name} stands still for {pause_s:.3f} s")
@@ -128,11 +128,13 @@ class Faults:
             loop.resume(process)
 
     def _cut_off_one(self) -> None:
-        host = self._pick()
-        if host is not None:
-            for_s = self._rng.choice((0.3, 1.5, 4.0)) * self._rng.random()
-            self._tell(f"{host.name} is cut off for {for_s:.3f} s")
-            self._network.cut_off(host.name, asyncio.get_running_loop().time() + for_s)
+        host, other = self._pick(), self._pick()
+        if host is None or other is None:
+            return
+        for_s = self._rng.choice((0.3, 1.5, 4.0)) * self._rng.random()
+        whom = other.name if other is not host and self._rng.random() < 0.7 else ""
+        self._tell(f"{host.name} is cut off from {whom or 'all'} for {for_s:.3f} s")
+        self._network.cut_off(host.name, whom, asyncio.get_running_loop().time() + for_s)
 
     def _blackout(self) -> None:
         self.blackout()

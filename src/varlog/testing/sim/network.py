@@ -20,13 +20,16 @@ class SimNetwork:
     def __init__(self, rng: random.Random) -> None:
         self.messages = 0
         self.slow = 0.02  # share of messages that are held up
+        self.far_share = 0.0  # share of pairs of hosts that are far from each other
         self.on_message: Callable[[SimConnection, Message], None] | None = None
         self.complaints: list[str] = []
         self._rng = rng
         self._servers: dict[str, SimServer] = {}
         self._connections: dict[SimConnection, None] = {}
         self._ports = count(40_000)
-        self._held_until: dict[str, float] = {}  # hosts that are cut off, and until when
+        # What is cut off and until when: one host from all others (host, ""), or two from each other.
+        self._held_until: dict[tuple[str, str], float] = {}
+        self._distances: dict[tuple[str, str], float] = {}
 
     def transport(self, process: Process) -> SimTransport:
         """The network as `process` sees it; when it dies, its connections break."""
@@ -60,19 +63,32 @@ class SimNetwork:
         victim.snap()
         return f"{victim.process.name} - {victim.peer}"
 
-    def cut_off(self, host: str, until: float) -> None:
-        """Nothing reaches or leaves this host until then; what was sent meanwhile arrives late."""
-        self._held_until[host] = until
+    def cut_off(self, host: str, other: str, until: float) -> None:
+        """Nothing passes between two hosts (other "": this one and all others) until then; what was sent arrives late."""
+        self._held_until[min(host, other), max(host, other)] = until
 
     def held_until(self, one: str, two: str) -> float:
         """When what is sent between two hosts now can arrive at the earliest."""
-        if not self._held_until or one == two:
+        held = self._held_until
+        if not held or one == two:
             return 0.0
-        return max(self._held_until.get(one, 0.0), self._held_until.get(two, 0.0))
+        pair = min(one, two), max(one, two)
+        return max(held.get(pair, 0.0), held.get(("", one), 0.0), held.get(("", two), 0.0))
+
+    def distance(self, one: str, two: str) -> float:
+        """What every message between these two hosts takes besides. Most are near each other, some are far, all run long."""
+        pair = min(one, two), max(one, two)
+        found = self._distances.get(pair)
+        if found is None:
+            far = self._rng.random() < self.far_share
+            found = self._distances[pair] = self._rng.choice((0.005, 0.05, 0.3)) if far else 0.0
+        return found
 
     def reunite(self) -> None:
-        """Nobody is cut off any more."""
+        """Nobody is cut off any more, and everyone is near."""
         self._held_until.clear()
+        self._distances.clear()
+        self.far_share = 0.0
 
     def _died(self, process: Process) -> None:
         for address in [at for at, server in self._servers.items() if server.process is process]:
@@ -121,8 +137,9 @@ class SimTransport:
 
     async def _connect(self, address: str, handler: Handler | None) -> SimConnection:
         network = self._network
-        held = network.held_until(self._process.host, address.rpartition(":")[0])
-        await asyncio.sleep(max(network.latency(), held - asyncio.get_running_loop().time()))
+        here, there = self._process.host, address.rpartition(":")[0]
+        held = network.held_until(here, there) - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(network.latency() + network.distance(here, there), held))
         server = network.listener(address)
         if server is None:
             if network.chance(0.1):  # a machine that is switched off refuses nothing: it is silent

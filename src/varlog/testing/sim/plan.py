@@ -26,7 +26,8 @@ class Plan:
     stop_rate: float = 0.1  # clean stops
     cut_rate: float = 0.1  # connections broken between living processes
     pause_rate: float = 0.05  # processes that stand still for a while, as after SIGSTOP
-    partition_rate: float = 0.05  # hosts that nothing reaches or leaves for a while
+    partition_rate: float = 0.05  # hosts between which nothing passes for a while
+    far_share: float = 0.0  # of the pairs of hosts: far from each other all the time
     blackout_rate: float = 0.05  # everything loses power at once
     disk_crash_share: float = 0.4  # crashes in the middle of the disk's work, not at some moment
     message_crash_share: float = 0.2  # crashes while a message is being sent
@@ -57,6 +58,7 @@ class Plan:
         plan.pause_rate = rng.choice((0.0, 0.0, 0.3))
         plan.partition_rate = rng.choice((0.0, 0.0, 0.3))
         plan.blackout_rate = rng.choice((0.0, 0.05, 0.3))
+        plan.far_share = rng.choice((0.0, 0.0, 0.15))
         plan.managers = rng.choices((1, 2), (5, 1))[0]
         plan.new_streams = rng.choices((0, 1, 2), (5, 1, 1))[0]
         plan.down_s = rng.choice((0.05, 0.5, 1.5))
@@ -64,7 +66,7 @@ class Plan:
         plan.early_faults = rng.random() < 0.1
         if rng.random() < 0.06:
             plan.crash_rate = plan.stop_rate = plan.cut_rate = plan.blackout_rate = 0.0
-            plan.pause_rate = plan.partition_rate = 0.0
+            plan.pause_rate = plan.partition_rate = plan.far_share = 0.0
             plan.last_blackout = plan.early_faults = False
         return plan
 

@@ -68,6 +68,7 @@ class World:
         self._messages = messages
         self._network = SimNetwork(random.Random(f"{seed}/network"))
         self._network.on_message = self._on_message
+        self._network.far_share = self.plan.far_share
         self._metadata = MemoryMetadata(before_commit=self._metadata_delay, after_commit=self._metadata_delay)
         self._metadata_rng = random.Random(f"{seed}/metadata")
         self._topics = [f"t{number + 1}" for number in range(self.plan.topics)]
