@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from varlog.model.errors import Refused
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import GLSN
 from varlog.rpc.messages import Commits, OpenSession, Reports, SessionOpened
 from varlog.rpc.transport import Call, Connection, ConnectionLost
 from varlog.runtime.logs import get_logger, told
@@ -95,7 +95,7 @@ class CommitService:
         self._apply_marks(message)
 
     def _apply_marks(self, message: Commits) -> None:
-        trims: list[Coroutine[Any, Any, None]] = []
+        trims: list[tuple[Replica, GLSN]] = []
         # The first message of a session may repeat a trim that was kept before: the repository wants that confirmed as well.
         confirm = message.serial == 1
         for mark in message.marks:
@@ -103,7 +103,7 @@ class CommitService:
             confirm |= self._marks.raise_trimmed(mark.topic, mark.trimmed)
             # Each replica by itself: one may have crashed before it kept a trim that another one here has kept.
             trims += [
-                replica.trim(mark.trimmed)
+                (replica, mark.trimmed)
                 for replica in self._replicas.values()
                 if replica.topic == mark.topic and replica.lacks_trim(mark.trimmed)
             ]
@@ -116,9 +116,9 @@ class CommitService:
             if confirm:
                 self._schedule_flush()
 
-    async def _trim(self, trims: list[Coroutine[Any, Any, None]]) -> None:
+    async def _trim(self, trims: list[tuple[Replica, GLSN]]) -> None:
         try:
-            await asyncio.gather(*trims)
+            await asyncio.gather(*(replica.trim(glsn) for replica, glsn in trims))
         finally:
             self._trims_under_way -= 1
         if not self._trims_under_way:
