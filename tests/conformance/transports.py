@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 
 import uvloop
@@ -12,6 +13,9 @@ from varlog.model.ids import ClusterID
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.tcp import TcpTransport
 from varlog.rpc.transport import Transport
+from varlog.testing.sim import loop as simulation
+from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.process import Process
 
 # (server side, client side): two processes of one cluster.
 Body = Callable[[Transport, Transport], Awaitable[None]]
@@ -40,4 +44,17 @@ async def _two_processes(body: Body) -> None:
     assert asyncio.all_tasks() == before
 
 
-WORLDS: dict[str, World] = {"memory": in_memory, "tcp": over_tcp, "tcp-uvloop": over_tcp_on_uvloop}
+def in_simulation(body: Body) -> None:
+    async def start() -> None:
+        network = SimNetwork(random.Random(1))
+        await body(network.transport(Process("server")), network.transport(Process("client")))
+
+    run(start(), runner=simulation.run)
+
+
+WORLDS: dict[str, World] = {
+    "memory": in_memory,
+    "simulation": in_simulation,
+    "tcp": over_tcp,
+    "tcp-uvloop": over_tcp_on_uvloop,
+}

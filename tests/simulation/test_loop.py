@@ -86,6 +86,32 @@ def test_a_dead_process_never_runs_again_not_even_its_finally() -> None:
     assert loop.run(work()) == ["alive", "callback", "alive"]
 
 
+def test_a_process_that_stands_still_does_later_what_was_due_and_in_order() -> None:
+    """As after SIGSTOP and SIGCONT."""
+
+    async def work() -> list[float]:
+        ticks: list[float] = []
+        running = asyncio.get_running_loop()
+        assert isinstance(running, loop.SimLoop)
+
+        async def tick() -> None:
+            for _ in range(4):
+                await asyncio.sleep(1)
+                ticks.append(running.time())
+
+        process = Process("sn1")
+        task = process.spawn("tick", tick())
+        await asyncio.sleep(1.5)
+        process.held = []
+        await asyncio.sleep(3)
+        assert ticks == [1.0]
+        running.resume(process)
+        await task
+        return ticks
+
+    assert loop.run(work()) == [1.0, 4.5, 5.5, 6.5]
+
+
 def test_tasks_made_by_a_process_belong_to_it() -> None:
     async def work() -> list[str]:
         names: list[str] = []

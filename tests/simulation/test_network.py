@@ -174,6 +174,37 @@ def test_a_payload_written_to_after_it_was_sent_is_told() -> None:
     assert len(loop.run(work())) == 1
 
 
+@pytest.mark.parametrize("whom", ["", "a"])
+def test_what_is_sent_to_a_host_that_is_cut_off_arrives_late_and_in_order(whom: str) -> None:
+    async def work() -> list[float]:
+        pair = Pair()
+        connection = await pair.connect()
+        pair.network.cut_off("b", whom, until=3.0)
+        arrived: list[float] = []
+        for number in range(3):
+            await pair.as_client(connection.call(RemoveNode(number), timeout_s=5))  # type: ignore[arg-type]
+            arrived.append(asyncio.get_running_loop().time())
+        assert [message.node for message, _ in pair.got if isinstance(message, RemoveNode)] == [0, 1, 2]
+        return arrived
+
+    first, *_, last = loop.run(work())
+    assert 3.0 <= first <= last < 3.5
+
+
+def test_a_connection_that_snaps_ends_on_both_sides() -> None:
+    async def work() -> tuple[bool, int]:
+        pair = Pair()
+        connection = await pair.connect()
+        assert pair.network.cut_one() != ""
+        await asyncio.sleep(5)
+        assert pair.network.cut_one() == ""
+        with pytest.raises(ConnectionLost):
+            await pair.as_client(connection.call(GetView(), timeout_s=1))
+        return connection.closed, len(pair.got)
+
+    assert loop.run(work()) == (True, 0)
+
+
 def test_a_server_that_closes_ends_its_connections() -> None:
     async def work() -> bool:
         pair = Pair()

@@ -211,7 +211,9 @@ class LogStore:
         if self._rows_failure is not None:
             raise self._rows_failure
         try:
-            return self._commits.sync(self.low_llsn)
+            # Only what is trimmed on disk may leave the disk: after a crash the low LLSN is the state's, and the rows of entries
+            # that were trimmed before they were ordered here (`_low_by_commit`) must still say so.
+            return self._commits.sync(self._state.low_llsn)
         except OSError as error:
             self._failure = self._rows_failure = error
             raise
@@ -260,7 +262,7 @@ class LogStore:
         # Again, now that a commit in the loop sees the new trim point: rows that came in between count, too.
         self._low_by_trim = max(low, self._commits.llsn_from(GLSN(glsn + 1)))
         self._remove_trimmed()
-        self._commits.compact(self.low_llsn)
+        self._commits.compact(self._state.low_llsn)
 
     def close(self) -> None:
         """Let go of all files. What was not synced is not: call `sync_rows` before a clean stop."""
@@ -397,7 +399,7 @@ class LogStore:
         self._segments = (*segments[: keep - 1], kept)
 
     def _remove_trimmed(self) -> None:
-        low, segments = self.low_llsn, self._segments
+        low, segments = self._state.low_llsn, self._segments
         first = min(len(segments) - 1, sum(1 for segment in segments if segment.end_llsn <= low))
         if first == 0:
             return

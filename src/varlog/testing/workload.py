@@ -115,7 +115,7 @@ class Client:
 
         async def work() -> None:
             position = await self.log.append(
-                operation.entries[0], log_stream=stream, timeout_s=self._mix.timeout_s
+                operation.entries[0], log_stream=stream, timeout_s=_patience(operation)
             )
             operation.first = Seen(position.glsn, position.llsn, position.log_stream, operation.entries[0])
 
@@ -131,7 +131,7 @@ class Client:
         operation = self._begin(Append(topic=self.topic, client=self.name, entries=entries))
 
         async def work() -> None:
-            run = await self.log.append_batch(entries, timeout_s=self._mix.timeout_s)
+            run = await self.log.append_batch(entries, timeout_s=_patience(operation))
             first = run.first
             operation.first = Seen(first.glsn, first.llsn, first.log_stream, entries[0])
 
@@ -144,7 +144,7 @@ class Client:
         )
 
         async def work() -> None:
-            operation.got = _seen(await self.log.read(operation.glsn, timeout_s=self._mix.timeout_s))
+            operation.got = _seen(await self.log.read(operation.glsn, timeout_s=_patience(operation)))
 
         await self._end(operation, work())
         return operation
@@ -157,7 +157,7 @@ class Client:
 
         async def work() -> None:
             operation.got = _seen(
-                await self.log.read_stream(like.stream, like.llsn, timeout_s=self._mix.timeout_s)
+                await self.log.read_stream(like.stream, like.llsn, timeout_s=_patience(operation))
             )
 
         await self._end(operation, work())
@@ -211,7 +211,7 @@ class Client:
 
         async def work() -> Outcome:
             try:
-                await self.log.trim(operation.glsn, timeout_s=self._mix.timeout_s)
+                await self.log.trim(operation.glsn, timeout_s=_patience(operation))
             except TrimBeyondTail:
                 operation.beyond_tail = True
                 return Outcome.REJECTED
@@ -224,7 +224,7 @@ class Client:
         operation = self._begin(Tail(topic=self.topic, client=self.name))
 
         async def work() -> None:
-            operation.glsn = await self.log.tail(timeout_s=self._mix.timeout_s)
+            operation.glsn = await self.log.tail(timeout_s=_patience(operation))
 
         await self._end(operation, work())
         return operation
@@ -234,7 +234,9 @@ class Client:
     def _begin(self, operation: O) -> O:
         operation.started = self._history.event()
         operation.started_s = asyncio.get_running_loop().time()
-        operation.deadline_s = operation.started_s + self._mix.timeout_s
+        # Not all alike: appends that share a batch must not have to share a deadline.
+        timeout_s = self._mix.timeout_s * self._rng.choice((0.5, 1.0, 1.0))
+        operation.deadline_s = operation.started_s + timeout_s
         self._history.operations.append(operation)
         self._on_begin(operation)
         return operation
@@ -294,3 +296,7 @@ class Client:
 
 def _seen(entry: Entry) -> Seen:
     return Seen(entry.glsn, entry.llsn, entry.log_stream, entry.data)
+
+
+def _patience(operation: Operation) -> float:
+    return operation.deadline_s - operation.started_s

@@ -122,8 +122,8 @@ class Host:
         self._tell(f"{process.name} stops")
         stopping = process.spawn("stop", service.stop())
         done, _ = await asyncio.wait([stopping], timeout=STOP_S)
-        if not self.up:
-            return
+        if self.process is not process or not self.up:
+            return  # it crashed on the way out
         if not done:
             self._complain(f"{process.name} did not stop within {STOP_S} s")
         elif not stopping.cancelled() and (error := stopping.exception()) is not None:

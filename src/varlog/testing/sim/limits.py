@@ -24,6 +24,7 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storagenode.log_stream.replica", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
     ("varlog.storagenode.log_stream.reader", "FETCH_BYTES_MAX", (700, 4 * MIB)),
     ("varlog.client.gatherer", "GATHER_ENTRIES_MAX", (3, 4096)),
+    ("varlog.client.gatherer", "GATHER_REQUESTS_MAX", (1, 2, 4)),
 )
 
 

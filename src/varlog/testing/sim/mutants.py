@@ -187,6 +187,17 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (("varlog.client.append_rules:judge", "return Verdict.UNKNOWN", "return Verdict.AGAIN"),),
     ),
     Mutant(
+        "refused-append-sent-later",
+        "A client tells an append that it is not in the log, and sends it later with the others of its batch (law 10).",
+        (
+            (
+                "varlog.client.gatherer:Gatherer._expire",
+                "self._leave_out(parcel, members)",
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
         "refuse-while-undecided",
         "A primary that seals itself refuses its waiting appends although they may still be ordered (law 10, R-SEAL-6).",
         (
@@ -278,6 +289,38 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
                 "self.store.commit(new) if new.llsn_begin == self.store.committed_end else None",
             ),
         ),
+    ),
+    Mutant(
+        "late-seal-accepted",
+        "A replica takes a seal of an epoch in which it runs already, as one that was delayed on the way (law 6).",
+        (
+            (
+                f"{_MACHINE}.seal",
+                "epoch < self.epoch or (epoch == self.epoch and self.opened)",
+                "epoch < self.epoch",
+            ),
+        ),
+    ),
+    Mutant(
+        "seal-before-what-was-reported",
+        "The repository seals a stream below what it orders in the same moment (R-SEAL-3).",
+        (("varlog.metarepo.commit_loop:_facts_after", "if cut is None:", "if True:"),),
+    ),
+    Mutant(
+        "refuse-at-the-seal",
+        "A primary that is sealed refuses its waiting appends before it knows which of them are ordered (law 10).",
+        (
+            (
+                f"{_REPLICA}._stop_taking",
+                "self._writer.drop_queue()\n",
+                "self._writer.drop_queue()\n    self._waiters.fail(Sealed(self.log_stream))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "trim-without-rows",
+        "A trim survives a power loss that takes the commit rows which say where it is (law 9).",
+        ((f"{_STORE}.trim", "    self.sync_rows()\n", ""),),
     ),
     Mutant(
         "read-before-first-word",

@@ -159,7 +159,9 @@ class SimTransport:
         self._process.check()
         address = self._network.free_address(address)
         if self._network.listener(address) is not None:
-            raise StartError(f"cannot listen at {address}: another process listens there")
+            raise StartError(
+                f"cannot listen at {address}: another process listens there. Stop it, or choose another address"
+            )
         server = SimServer(self._network, self._process, address, make_handler)
         self._network.listen(server)
         return server

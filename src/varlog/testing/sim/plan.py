@@ -47,8 +47,8 @@ class Plan:
         plan.streams = rng.choices((1, 2, 3), (3, 4, 1))[0]
         plan.topics = rng.choices((1, 2), (4, 1))[0]
         plan.clients = rng.randint(1, 3)
-        plan.loops = rng.randint(1, 3)
-        plan.operations = rng.choice((20, 30, 40))
+        plan.loops = rng.choice((1, 2, 3, 6))
+        plan.operations = rng.choice((20, 30, 40)) if plan.loops < 6 else 15
         plan.segment_bytes = rng.choice((1024, 4096, 16384))
         plan.rows_sync_delay_s = rng.choice((0.02, 0.2, 1.0))
         plan.duration_s = rng.choice((3.0, 6.0))
@@ -56,9 +56,9 @@ class Plan:
         plan.stop_rate = rng.choice((0.0, 0.1, 0.4))
         plan.cut_rate = rng.choice((0.0, 0.2, 1.0))
         plan.pause_rate = rng.choice((0.0, 0.0, 0.3))
-        plan.partition_rate = rng.choice((0.0, 0.0, 0.3))
+        plan.partition_rate = rng.choice((0.0, 0.3, 0.8))
         plan.blackout_rate = rng.choice((0.0, 0.05, 0.3))
-        plan.far_share = rng.choice((0.0, 0.0, 0.15))
+        plan.far_share = rng.choice((0.0, 0.15, 0.35))
         plan.managers = rng.choices((1, 2), (5, 1))[0]
         plan.new_streams = rng.choices((0, 1, 2), (5, 1, 1))[0]
         plan.down_s = rng.choice((0.05, 0.5, 1.5))

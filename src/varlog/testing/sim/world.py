@@ -192,10 +192,13 @@ class World:
             try:
                 async with await connect_admin(transport, doors, REPOSITORY, timeout_s=5.0) as admin:
                     for topic in self._topics:
-                        made = await admin.create_topic(
-                            topic, streams=self.plan.streams, replicas=self.plan.replicas
-                        )
-                        self._topic_ids[made.topic] = topic
+                        # A second manager may have made more streams out of a question that was asked again.
+                        found = next((one for one in await admin.topics() if one.name == topic), None)
+                        if found is None or not await admin.streams(topic):
+                            found = await admin.create_topic(
+                                topic, streams=self.plan.streams, replicas=self.plan.replicas
+                            )
+                        self._topic_ids[found.topic] = topic
                 return True
             except VarlogError as error:
                 self.tell(f"not yet: {error}")
