@@ -85,6 +85,7 @@ class Client:
         self._on_end = on_end
         self._entries = 0
         self._known: list[Seen] = []
+        self._trimmed = 0
 
     async def run(self, operations: int, stopping: Callable[[], bool]) -> None:
         """So many operations, one after the other, unless it is time to stop."""
@@ -218,6 +219,8 @@ class Client:
             return Outcome.DONE
 
         await self._end(operation, work())
+        if operation.outcome is Outcome.DONE:
+            self._trimmed = max(self._trimmed, operation.glsn)
         return operation
 
     async def tail(self) -> Tail:
@@ -285,7 +288,9 @@ class Client:
             del self._known[self._rng.randrange(len(self._known))]
 
     def _some_glsn(self) -> int:
-        """Mostly one that is there, at times a little ahead, at times anywhere."""
+        """Mostly one that is there, at times a little ahead, at times one that is gone."""
+        if self._trimmed and self._rng.random() < 0.2:
+            return max(1, self._trimmed - self._rng.randint(0, 3))
         newest = max((seen.glsn for seen in self._known), default=1)
         if self._known and self._rng.random() < 0.4:
             return self._rng.choice(self._known).glsn

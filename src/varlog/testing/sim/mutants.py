@@ -322,17 +322,6 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A trim survives a power loss that takes the commit rows which say where it is (law 9).",
         ((f"{_STORE}.trim", "    self.sync_rows()\n", ""),),
     ),
-    Mutant(
-        "read-before-first-word",
-        "A storage node that has just started serves reads before it has heard what was trimmed meanwhile (law 9).",
-        (
-            (
-                "varlog.storagenode.log_service:LogService._check_readable",
-                "if not self._marks.heard:",
-                "if False:",
-            ),
-        ),
-    ),
 )
 
 

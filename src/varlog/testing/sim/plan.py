@@ -68,6 +68,8 @@ class Plan:
             plan.crash_rate = plan.stop_rate = plan.cut_rate = plan.blackout_rate = 0.0
             plan.pause_rate = plan.partition_rate = plan.far_share = 0.0
             plan.last_blackout = plan.early_faults = False
+            if plan.mix is not None:
+                plan.mix.timeout_s = 8.0
         return plan
 
     @property

@@ -38,6 +38,8 @@ REPOSITORY = "mr:7100"
 VOLUME = Path("/data")
 BOOTSTRAP_S = 120.0
 STEPS_MAX = 2_000_000
+# Longer than any message, disk or process is held up.
+SETTLE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -222,6 +224,8 @@ class World:
         self._stopping = True
         self._network.slow = 0.0
         await self._wait_users()
+        # What was held up while hosts were cut off from each other arrives until then, and so do late appends.
+        await asyncio.sleep(SETTLE_S)
         if not await process.spawn("heal", judge.heal()):
             return
         if self.plan.last_blackout:
