@@ -22,7 +22,7 @@ from varlog.runtime.disk import OsDisk
 from varlog.storage.log_store import LogStore
 from varlog.testing.processes import children_of, command, living
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("processes")]
+pytestmark = pytest.mark.process
 
 TIMEOUT_S = 60.0
 

@@ -14,7 +14,7 @@ from varlog.cli.demo import judge
 from varlog.model.entry import Entry
 from varlog.testing.processes import TOPIC, ProcessCluster, process_cluster
 
-pytestmark = [pytest.mark.process, pytest.mark.xdist_group("processes")]
+pytestmark = pytest.mark.process
 
 Story = Callable[[ProcessCluster], Awaitable[None]]
 
