@@ -187,3 +187,22 @@ async def _for_ever() -> None:
 
 def _fail() -> None:
     raise ValueError("planted")
+
+
+def test_what_is_let_go_at_the_end_still_finds_this_loop_and_makes_no_real_one() -> None:
+    world, found = loop.make_loop(), list[asyncio.AbstractEventLoop]()
+
+    async def unfinished() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            found.append(asyncio.get_running_loop())
+
+    async def main() -> None:
+        task = asyncio.create_task(unfinished())
+        await asyncio.sleep(1)
+        assert not task.done()
+
+    world.run_until_complete(main())
+    world.close()
+    assert found == [world]

@@ -38,4 +38,5 @@ class Tasks:
         running = [task for task in self._running if task is not asyncio.current_task()]
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:
+            await asyncio.gather(*running, return_exceptions=True)

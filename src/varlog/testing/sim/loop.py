@@ -128,6 +128,8 @@ class SimLoop(asyncio.AbstractEventLoop):
             return
         self._closed = True
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        # A `finally` block that asks for its loop must not be given a new, real one.
+        asyncio._set_running_loop(self)
         try:
             self._ready.clear()
             self._timers.clear()
@@ -140,6 +142,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self._graveyard.clear()
             gc.collect()
         finally:
+            asyncio._set_running_loop(None)
             sys.unraisablehook = hook
 
     def resume(self, process: Process) -> None:
