@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from varlog.runtime.clock import Clock, SystemClock
 from varlog.runtime.disk import Disk, OsDisk
-from varlog.runtime.worker import QuickWorker, Worker
+from varlog.runtime.worker import ThreadWorker, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,4 +23,4 @@ class Doors:
 
 def system_doors(*, synced: bool = True) -> Doors:
     """The real world."""
-    return Doors(SystemClock(), random.SystemRandom(), OsDisk(synced=synced), QuickWorker)
+    return Doors(SystemClock(), random.SystemRandom(), OsDisk(synced=synced), ThreadWorker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ DEADLINE_SLACK_S = 0.25
 PATIENCE_S = 2.0
 
 
-class Checker:
+class Checker(ABC):
     """One property. `law` says where it is written; `check` yields one sentence for each violation."""
 
     law: ClassVar[str]
@@ -36,8 +37,8 @@ class Checker:
     def name(self) -> str:
         return type(self).__name__
 
-    def check(self, history: History) -> Iterator[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def check(self, history: History) -> Iterator[str]: ...
 
 
 class AcknowledgedSurvives(Checker):

@@ -36,28 +36,18 @@ class Writer:
         self._queue.append(batch)
         self._epoch = epoch
         if not self._busy:
-            self._start_soon()
+            self._start()
 
     def drop_queue(self) -> None:
         """Forget what is not being written yet: a seal is about to cut it anyway."""
         self._queue.clear()
 
-    def _start_soon(self) -> None:
-        """At the end of this turn of the loop: what arrived together is written together."""
-        self._busy = True
-        asyncio.get_running_loop().call_soon(self._start)
-
     def _start(self) -> None:
         group, self._queue = self._group()
         epoch, store = self._epoch, self._store
-        if not group:  # a seal dropped it
-            self._busy = False
-            return
+        self._busy = True
         done = self._worker.run(lambda: store.append(group))
-        if done.done():  # the worker was quick: one turn of the loop less on the way of every append
-            self._finished(done, epoch)
-        else:
-            done.add_done_callback(lambda future: self._finished(future, epoch))
+        done.add_done_callback(lambda future: self._finished(future, epoch))
 
     def _group(self) -> tuple[list[Buffer], list[Buffer]]:
         """The next group within its bounds, and what stays queued."""
@@ -76,7 +66,8 @@ class Writer:
             self._queue.clear()
             self._on_failed(error)
             return
+        # The next group starts before this one is told: the disk need not wait for our bookkeeping.
         end = self._store.written_end
         if self._queue:
-            self._start_soon()
+            self._start()
         self._on_written(epoch, end)
