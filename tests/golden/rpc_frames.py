@@ -1,4 +1,5 @@
-"""The pinned frames of protocol version 1. `python -m tests.golden.rpc_frames` adds those of new messages, no more."""
+"""The pinned frames of protocol version 1, oldest first. A message that has grown keeps its older frames: they are understood
+for ever. `python -m tests.golden.rpc_frames` adds frames, and changes none."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 from tests.rpc.samples import MESSAGES
 from varlog.rpc.codec import encode, number_of
 from varlog.rpc.framing import REQUEST, frame_head
-from varlog.rpc.messages import Message
+from varlog.rpc.messages import NUMBERS, Message
 
 FILE = Path(__file__).with_name("rpc_frames_v1.json")
 REQUEST_ID = 0x01020304
@@ -22,17 +23,20 @@ def frame_of(message: Message) -> bytes:
     return frame_head(REQUEST, number_of[type(message)], REQUEST_ID, CLUSTER, meta, len(PAYLOAD)) + PAYLOAD
 
 
-def pinned() -> dict[str, str]:
-    """Name of a message -> its frame in hexadecimal digits."""
-    frames: dict[str, str] = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
+def pinned() -> dict[str, list[str]]:
+    """Name of a message -> its frames in hexadecimal digits, the one sent today last."""
+    frames: dict[str, list[str]] = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     return frames
 
 
 def add_missing() -> None:
     frames = pinned()
     for message in MESSAGES:
-        frames.setdefault(type(message).__name__, frame_of(message).hex())
-    FILE.write_text(json.dumps(frames, indent=1) + "\n", "utf-8")
+        known = frames.setdefault(type(message).__name__, [])
+        if (frame := frame_of(message).hex()) not in known:
+            known.append(frame)
+    names = [kind.__name__ for kind in NUMBERS.values()]
+    FILE.write_text(json.dumps({name: frames[name] for name in names}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -13,12 +13,14 @@ from varlog.model.cluster import (
     ReplicaStatus,
     StorageNode,
     StreamState,
+    SyncState,
+    SyncStatus,
     Topic,
 )
 from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.errors import VarlogError
-from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
@@ -26,7 +28,7 @@ from varlog.rpc.status import ERRORS
 
 TOPIC = Topic(TopicID(3), "orders", Ordering.SEQUENCED, GLSN(9))
 STREAM = LogStream(
-    LogStreamID(5), TopicID(3), (NodeID(1), NodeID(2)), StreamState.RUNNING, Epoch(4), LLSN(70)
+    LogStreamID(5), TopicID(3), (NodeID(1), NodeID(2)), StreamState.RUNNING, Epoch(4), LLSN(70), True
 )
 VIEW = ClusterView(
     ClusterID(6),
@@ -36,7 +38,9 @@ VIEW = ClusterView(
     (STREAM,),
     "h:7101",
     True,
+    ("h:7100", "i:7100"),
 )
+SYNC = SyncStatus(SyncState.ERROR, NodeID(2), LLSN(40), LLSN(70), 8192, "the source is gone", True)
 STATUS = NodeStatus(
     ClusterID(6),
     NodeID(1),
@@ -56,9 +60,14 @@ STATUS = NodeStatus(
             4096,
             True,
             "a disk error",
+            True,
+            SYNC,
+            ((LLSN(11), LLSN(13)),),
+            True,
         ),
     ),
     1_700_000_000_000_000,
+    500,
 )
 ROW = CommitRow(12, GLSN(140), GLSN(130), GLSN(131), LLSN(61), 10, Epoch(4))
 MARK = TopicMark(TopicID(3), GLSN(140), GLSN(9))
@@ -66,14 +75,19 @@ MARK = TopicMark(TopicID(3), GLSN(140), GLSN(9))
 MESSAGES: list[Message] = [
     m.Done(),
     m.Failure("EntryTooLarge", (9, 8)),
-    m.Append(LogStreamID(5)),
+    m.Append(LogStreamID(5), Epoch(4), True, LLSN(60)),
     m.Appended(GLSN(131), LLSN(61)),
     m.ReadAt(TopicID(3), GLSN(131), LogStreamID(5), LLSN(61), 1.5),
     m.FoundAt(True, LogStreamID(5), GLSN(131)),
     m.Fetch(LogStreamID(5), LLSN(61), GLSN(131), 1 << 20, 2.5),
     m.Fetched(((LLSN(61), GLSN(131), 10),), LLSN(71), LLSN(71), GLSN(140), GLSN(9)),
+    m.FindAppend(LogStreamID(5), Epoch(4), ProducerID(77), 78, LLSN(60)),
+    m.AppendOutcome(True, GLSN(131), LLSN(61)),
+    m.CheckEntries(LogStreamID(5), LLSN(61), LLSN(71)),
     m.ReplicaOpen(LogStreamID(5), Epoch(4), LLSN(61)),
     m.Replicate(LogStreamID(5), Epoch(4)),
+    m.CopyFrom(LogStreamID(5), Epoch(4), LLSN(61), 1 << 20),
+    m.Copied((ROW,), LLSN(71), LLSN(80), GLSN(9), LLSN(3)),
     m.OpenSession(7),
     m.SessionOpened(
         NodeID(1),
@@ -84,12 +98,16 @@ MESSAGES: list[Message] = [
     m.GetNodeStatus(),
     m.NodeStatusIs(STATUS),
     m.AddLogStream(TopicID(3), LogStreamID(5), "/data/a"),
-    m.RemoveLogStream(LogStreamID(5)),
+    m.RemoveLogStream(LogStreamID(5), 4),
     m.SealReplica(LogStreamID(5), Epoch(4), LLSN(70)),
     m.ReplicaStateIs(ReplicaState.SEALED, LLSN(70)),
     m.UnsealReplica(LogStreamID(5), Epoch(4), (m.ReplicaAddress(NodeID(1), "127.0.0.1:7110"),)),
+    m.RebuildReplica(TopicID(3), LogStreamID(5), Epoch(4)),
+    m.SyncReplica(LogStreamID(5), Epoch(4), m.ReplicaAddress(NodeID(1), "127.0.0.1:7110")),
+    m.SyncIs(SYNC),
+    m.MendReplica(LogStreamID(5), (m.ReplicaAddress(NodeID(1), "127.0.0.1:7110"),)),
     m.GetView(41, 2.5),
-    m.ViewIs(VIEW),
+    m.ViewIs(VIEW, (NodeID(2),)),
     m.GetTail(TopicID(3)),
     m.TailIs(GLSN(140), GLSN(9)),
     m.TrimTopic(TopicID(3), GLSN(9)),
@@ -105,6 +123,9 @@ MESSAGES: list[Message] = [
     m.UnsealStream(LogStreamID(5), Epoch(4)),
     m.StreamIs(STREAM),
     m.SetManager("127.0.0.1:7101", True),
+    m.HoldStream(LogStreamID(5), True),
+    m.SetReplicas(LogStreamID(5), Epoch(4), (NodeID(1), NodeID(2))),
+    m.Suspect(NodeID(1), "it does not answer"),
     m.AddNode("127.0.0.1:7110"),
     m.RemoveNode(NodeID(1)),
     m.CreateTopic("orders", 2, 3, Ordering.SEQUENCED),
@@ -114,8 +135,15 @@ MESSAGES: list[Message] = [
     m.OperateUnseal(LogStreamID(5)),
     m.GetClusterStatus(),
     m.ClusterStatusIs(
-        VIEW, (m.NodeHealth(NodeID(1), True, STATUS), m.NodeHealth(NodeID(2), False, None)), (MARK,)
+        VIEW,
+        (m.NodeHealth(NodeID(1), True, STATUS), m.NodeHealth(NodeID(2), False, None)),
+        (MARK,),
+        ((LogStreamID(5), "node 2 is away"),),
+        (m.Deed(1_700_000_000_000_000, "sealed", LogStreamID(5)),),
+        (NodeID(2),),
     ),
+    m.OperateReplace(LogStreamID(5), NodeID(1), NodeID(2)),
+    m.OperateSync(LogStreamID(5), NodeID(1)),
 ]
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
 
 
@@ -18,6 +19,14 @@ class ReplicaState(StrEnum):
     SEALING = "sealing"
     SEALED = "sealed"
     FROZEN = "frozen"
+
+
+class SyncState(StrEnum):
+    """How far the newest sync of a replica is (R-SYNC-1)."""
+
+    IN_PROGRESS = "in progress"
+    COMPLETE = "complete"
+    ERROR = "error"
 
 
 class StreamState(StrEnum):
@@ -53,7 +62,8 @@ class Topic(msgspec.Struct, frozen=True):
 
 class LogStream(msgspec.Struct, frozen=True):
     """A shard of a topic. The first replica is the primary. `sealed_end` is one past the last LLSN ordered before the
-    newest seal: what every replica must hold, and nothing more, before the stream runs again."""
+    newest seal: what every replica must hold, and nothing more, before the stream runs again. `held`: sealed by hand, and to
+    stay so until it is unsealed by hand."""
 
     log_stream: LogStreamID
     topic: TopicID
@@ -61,6 +71,7 @@ class LogStream(msgspec.Struct, frozen=True):
     state: StreamState = StreamState.SEALED
     epoch: Epoch = Epoch(1)
     sealed_end: LLSN = LLSN(1)
+    held: bool = False
 
     @property
     def primary(self) -> NodeID:
@@ -77,6 +88,9 @@ class ClusterView(msgspec.Struct, frozen=True):
     streams: tuple[LogStream, ...] = ()
     manager_address: str = ""
     auto_create_topics: bool = False
+    repositories: tuple[
+        str, ...
+    ] = ()  # where all metadata repositories listen, the leader and those that wait
 
     def node(self, node: NodeID) -> StorageNode | None:
         return next((found for found in self.nodes if found.node == node), None)
@@ -97,8 +111,24 @@ class ClusterView(msgspec.Struct, frozen=True):
         return tuple(found for found in self.streams if node in found.replicas)
 
 
+class SyncStatus(msgspec.Struct, frozen=True):
+    """The newest sync of a replica: from where, how far, and why it failed. `rebuild`: it cannot end well over what is there
+    now, so the replica must be made anew first."""
+
+    state: SyncState
+    source: NodeID
+    copied_end: LLSN
+    target_end: LLSN
+    copied_bytes: int = 0
+    why: str = ""
+    rebuild: bool = False
+
+
 class ReplicaStatus(msgspec.Struct, frozen=True):
-    """What a storage node says of one of its replicas. `opened`: it was unsealed in this epoch, so only a newer one can seal it."""
+    """What a storage node says of one of its replicas. `opened`: it was unsealed in this epoch, so only a newer one can seal it.
+
+    `damage`: ranges [begin, end) of LLSNs whose bytes do not match their checksums; `full`: its volume has no room for appends.
+    """
 
     log_stream: LogStreamID
     topic: TopicID
@@ -113,6 +143,9 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     primary: bool = False
     trouble: str = ""
     opened: bool = False
+    sync: SyncStatus | None = None
+    damage: tuple[tuple[LLSN, LLSN], ...] = ()
+    full: bool = False
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -124,3 +157,4 @@ class NodeStatus(msgspec.Struct, frozen=True):
     volumes: tuple[str, ...]
     replicas: tuple[ReplicaStatus, ...]
     started_us: int = 0
+    streams_max: int = STREAMS_PER_NODE_MAX

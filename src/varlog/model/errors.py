@@ -9,10 +9,13 @@
     │   └── NotAccepted      no replica took the request before its deadline
     ├── OutcomeUnknown       sent, and never answered: it may be in the log, or may still get there
     ├── Unavailable          a read or an administrative call that could not be answered now
+    │   └── NotLeader        this metadata repository does not lead: ask the one that does
     ├── NotWritten           nothing has this position yet
     ├── Trimmed              the position was there, and was trimmed
     ├── CorruptBatch         bytes that do not match their checksum; never served
     ├── Refused              an administrative call that the present state does not allow
+    │   ├── TrimBeyondTail   only what is in the log can be trimmed
+    │   └── AlreadySyncing   the replica is being filled from another source
     └── StartError           a process that must not start: wrong volume, foreign directory, port in use
 
 The arguments of an error are its facts, in order: they travel over the wire and rebuild the same error there.
@@ -118,14 +121,16 @@ class NotInCluster(InvalidRequest):
 
 
 class Sealed(Rejected):
-    """The log stream takes no appends now."""
+    """The log stream takes no appends now. `why` says what keeps it, where the replica knows (a full disk, say)."""
 
-    def __init__(self, log_stream: LogStreamID) -> None:
-        super().__init__(log_stream)
+    def __init__(self, log_stream: LogStreamID, why: str = "") -> None:
+        super().__init__(log_stream, why)
         self.log_stream = log_stream
+        self.why = why
 
     def told(self) -> str:
-        return f"log stream {self.log_stream} is sealed and takes no appends until it is unsealed"
+        sealed = f"log stream {self.log_stream} is sealed and takes no appends until it is unsealed"
+        return f"{sealed}: {self.why}" if self.why else sealed
 
 
 class NotPrimary(Rejected):
@@ -180,6 +185,20 @@ class Unavailable(VarlogError):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+class NotLeader(Unavailable):
+    """This metadata repository does not lead; `leader` is the address of the one that does, "" if none is known."""
+
+    def __init__(self, leader: str = "") -> None:
+        VarlogError.__init__(self, leader)
+        self.leader = leader
+        self.what = self.told()
+
+    def told(self) -> str:
+        if self.leader:
+            return f"this metadata repository does not lead: ask the one at {self.leader}"
+        return "this metadata repository does not lead, and knows of none that does: ask again in a moment"
 
 
 class NotWritten(VarlogError):
@@ -237,6 +256,20 @@ class TrimBeyondTail(Refused):
 
     def told(self) -> str:
         return f"cannot trim up to {self.position}: the newest position is {self.newest}"
+
+
+class AlreadySyncing(Refused):
+    """A replica is filled from one source at a time (R-SYNC-2)."""
+
+    def __init__(self, log_stream: LogStreamID, source: str) -> None:
+        VarlogError.__init__(self, log_stream, source)
+        self.log_stream = log_stream
+        self.source = source
+
+    def told(self) -> str:
+        return (
+            f"log stream {self.log_stream} is being synced from {self.source} already: wait for that to end"
+        )
 
 
 class StartError(VarlogError):

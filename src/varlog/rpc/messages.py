@@ -10,10 +10,18 @@ from typing import Any
 
 import msgspec
 
-from varlog.model.cluster import ClusterView, LogStream, NodeStatus, Ordering, ReplicaState, Topic
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    NodeStatus,
+    Ordering,
+    ReplicaState,
+    SyncStatus,
+    Topic,
+)
 from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
-from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.ids import LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 
 
@@ -36,9 +44,17 @@ class Failure(Message, frozen=True):
 
 
 class Append(Message, frozen=True):
-    """Payload: one packed batch. To the primary of `log_stream`."""
+    """Payload: one packed batch. To the primary of `log_stream`, which refuses it in another epoch than `epoch` (0: any): a
+    request that was delayed can then not arrive in a later one.
+
+    `again`: the same batch (producer and sequence) was sent before in the same epoch, and may be there. If it is, its LLSN is
+    above `floor`.
+    """
 
     log_stream: LogStreamID
+    epoch: Epoch = Epoch(0)
+    again: bool = False
+    floor: LLSN = LLSN(0)
 
 
 class Appended(Message, frozen=True):
@@ -46,6 +62,33 @@ class Appended(Message, frozen=True):
 
     glsn: GLSN
     llsn: LLSN
+
+
+class FindAppend(Message, frozen=True):
+    """What became of a batch that was sent in `epoch`, if it is there then above `floor`. To any replica; answered by
+    AppendOutcome once that epoch is over here and its end is held, until then by Unavailable."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    producer: ProducerID
+    sequence: int
+    floor: LLSN
+
+
+class AppendOutcome(Message, frozen=True):
+    """`found` is false where the batch is certainly not in the log and can no longer get there."""
+
+    found: bool
+    glsn: GLSN = GLSN(0)
+    llsn: LLSN = LLSN(0)
+
+
+class CheckEntries(Message, frozen=True):
+    """A reader got damaged bytes for LLSNs [begin, end): look at them on disk. Answered by Done, before they are looked at."""
+
+    log_stream: LogStreamID
+    begin: LLSN
+    end: LLSN
 
 
 class ReadAt(Message, frozen=True):
@@ -115,6 +158,27 @@ class Replicate(Message, frozen=True):
     epoch: Epoch
 
 
+class CopyFrom(Message, frozen=True):
+    """A replica that is being synced asks a sealed one (R-SYNC-2) for whole batches and commit rows from `llsn` on; 0: from the
+    oldest there is. Refused unless the replica asked is SEALED in `epoch`."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    llsn: LLSN
+    bytes_max: int = 0
+
+
+class Copied(Message, frozen=True):
+    """Payload: placed batches back to back, ordered by `rows`, which cover exactly them. No payload: there is nothing from
+    `next_llsn` on. `trimmed` and `low_llsn` are the source's: what is below must not come back (law 9)."""
+
+    rows: tuple[CommitRow, ...]
+    next_llsn: LLSN
+    sealed_end: LLSN
+    trimmed: GLSN
+    low_llsn: LLSN
+
+
 # --- Commit service: metadata repository -> storage node, one session a node --------------------------------
 
 
@@ -181,10 +245,47 @@ class AddLogStream(Message, frozen=True):
     volume: str = ""
 
 
+class ReplicaAddress(Message, frozen=True):
+    node: NodeID
+    address: str
+
+
 class RemoveLogStream(Message, frozen=True):
-    """Delete a replica and its data."""
+    """Delete a replica and its data. With `epoch` (-1: whatever it is) only if the replica is still in that epoch: one that was
+    taken into a stream since it was looked at stays."""
 
     log_stream: LogStreamID
+    epoch: int = -1
+
+
+class RebuildReplica(Message, frozen=True):
+    """Set a replica that cannot go on (damaged, frozen, too far behind) aside, and make an empty one in its place, as AddLogStream
+    does. Refused if the replica can go on in `epoch`, or knows a newer one."""
+
+    topic: TopicID
+    log_stream: LogStreamID
+    epoch: Epoch
+
+
+class SyncReplica(Message, frozen=True):
+    """R-SYNC-1: fill this SEALING replica up to its sealed end from the SEALED one at `source`. Answered at once by SyncIs; asked
+    again it tells the progress. AlreadySyncing while it is filled from another source."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    source: ReplicaAddress
+
+
+class SyncIs(Message, frozen=True):
+    sync: SyncStatus
+
+
+class MendReplica(Message, frozen=True):
+    """Put the damaged entries of a replica right with the bytes of the others, in place, whatever state it is in. Answered by Done
+    when it has begun; ReplicaStatus.damage tells what is left."""
+
+    log_stream: LogStreamID
+    sources: tuple[ReplicaAddress, ...]
 
 
 class SealReplica(Message, frozen=True):
@@ -198,11 +299,6 @@ class SealReplica(Message, frozen=True):
 class ReplicaStateIs(Message, frozen=True):
     state: ReplicaState
     committed_end: LLSN
-
-
-class ReplicaAddress(Message, frozen=True):
-    node: NodeID
-    address: str
 
 
 class UnsealReplica(Message, frozen=True):
@@ -224,7 +320,10 @@ class GetView(Message, frozen=True):
 
 
 class ViewIs(Message, frozen=True):
+    """`suspects`: nodes that clients could not use lately (R-FAIL-2). Others had better ask them last, until they are heard of."""
+
     view: ClusterView
+    suspects: tuple[NodeID, ...] = ()
 
 
 class GetTail(Message, frozen=True):
@@ -305,6 +404,29 @@ class StreamIs(Message, frozen=True):
     stream: LogStream
 
 
+class HoldStream(Message, frozen=True):
+    """Keep a stream sealed (an operator asked for it), or let it run again. Answered by StreamIs."""
+
+    log_stream: LogStreamID
+    held: bool
+
+
+class SetReplicas(Message, frozen=True):
+    """R-REG-6: a sealed stream, in `epoch`, gets other replicas, and a new epoch with them. At least one old replica stays, unless
+    the stream is empty. Answered by StreamIs; asked again with the same replicas it is done already."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    replicas: tuple[NodeID, ...]
+
+
+class Suspect(Message, frozen=True):
+    """R-FAIL-2: a client could not use this node. The other clients and the manager hear of it; nothing else follows."""
+
+    node: NodeID
+    why: str
+
+
 class SetManager(Message, frozen=True):
     """Where operators and clients find the manager."""
 
@@ -355,6 +477,21 @@ class OperateUnseal(Message, frozen=True):
     log_stream: LogStreamID
 
 
+class OperateReplace(Message, frozen=True):
+    """Move a replica of a stream from node `old` to node `new` (0: the one with the most room)."""
+
+    log_stream: LogStreamID
+    old: NodeID
+    new: NodeID = NodeID(0)
+
+
+class OperateSync(Message, frozen=True):
+    """Fill the replica on `node` from a sealed one now, and tell how far that is. Answered by SyncIs."""
+
+    log_stream: LogStreamID
+    node: NodeID
+
+
 class GetClusterStatus(Message, frozen=True):
     """The view, and what each node said last."""
 
@@ -365,23 +502,38 @@ class NodeHealth(Message, frozen=True):
     status: NodeStatus | None
 
 
+class Deed(Message, frozen=True):
+    """Something the manager did or saw, in words, at a time of day."""
+
+    time_us: int
+    what: str
+    log_stream: LogStreamID = LogStreamID(0)
+
+
 class ClusterStatusIs(Message, frozen=True):
+    """`waits`: for each stream that does not run, what the manager does or waits for. `deeds`: its newest, oldest first."""
+
     view: ClusterView
     nodes: tuple[NodeHealth, ...]
     tails: tuple[TopicMark, ...]
+    waits: tuple[tuple[LogStreamID, str], ...] = ()
+    deeds: tuple[Deed, ...] = ()
+    suspects: tuple[NodeID, ...] = ()
 
 
 # The number of each message on the wire. Only add; a number once given is never given again.
 NUMBERS: dict[int, type[Message]] = {
     1: Done, 2: Failure,
     10: Append, 11: Appended, 12: ReadAt, 13: FoundAt, 14: Fetch, 15: Fetched,
-    20: ReplicaOpen, 21: Replicate,
+    16: FindAppend, 17: AppendOutcome, 18: CheckEntries,
+    20: ReplicaOpen, 21: Replicate, 22: CopyFrom, 23: Copied,
     30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits,
     40: GetNodeStatus, 41: NodeStatusIs, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateIs,
-    46: UnsealReplica,
+    46: UnsealReplica, 47: RebuildReplica, 48: SyncReplica, 49: SyncIs, 50: MendReplica,
     60: GetView, 61: ViewIs, 62: GetTail, 63: TailIs, 64: TrimTopic, 65: RegisterNode, 66: UnregisterNode,
     67: RegisterTopic, 68: TopicIs, 69: UnregisterTopic, 70: NewLogStreamID, 71: LogStreamIDIs, 72: RegisterLogStream,
-    73: SealStream, 74: UnsealStream, 75: StreamIs, 76: SetManager,
+    73: SealStream, 74: UnsealStream, 75: StreamIs, 76: SetManager, 77: HoldStream, 78: SetReplicas,
+    79: Suspect,
     90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: OperateSeal, 96: OperateUnseal,
-    97: GetClusterStatus, 98: ClusterStatusIs,
+    97: GetClusterStatus, 98: ClusterStatusIs, 99: OperateReplace, 100: OperateSync,
 }  # fmt: skip
