@@ -52,7 +52,7 @@ demo: $(STAMP) ## a cluster on this machine: append, kill -9, restart, nothing l
 	.venv/bin/varlog demo $(ARGS)
 
 test: static ## everything: static checks, all tests, a bounded simulation, planted bugs
-	$(PYTEST)
+	$(PYTEST) -rs -m "not faults"
 	$(SIM) run --seeds $(TEST_SEEDS)
 	$(SIM) mutants
 
@@ -74,15 +74,22 @@ codemap: $(STAMP) ## render the code map of ARCHITECTURE.md from the modules' do
 	$(PY) -m varlog.testing.codemap
 
 ##@ Search and measure
-.PHONY: sim sim-mutants bench
+.PHONY: sim sim-mutants faults bench bench-faults
 sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000
 	$(SIM) run --seeds $(SEEDS)
 
 sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
 	$(SIM) mutants
 
+# Two at a time on any machine: each has a cluster and its clients, and is mostly waiting for a fault to pass.
+faults: $(STAMP) ## real processes under load: kill -9, SIGSTOP, full disks, network cuts, lost disks; about ten minutes
+	$(PY) -m pytest -n 2 --dist worksteal tests/faults -rs --durations=0 $(ARGS)
+
 bench: $(STAMP) ## measure, against the raw limits of this machine
 	.venv/bin/varlog bench $(ARGS)
+
+bench-faults: $(STAMP) ## kill a backup, a primary and the leading repository under load: how long it shows
+	.venv/bin/varlog bench --faults $(ARGS)
 
 ##@ Clean up
 .PHONY: clean

@@ -1,38 +1,48 @@
-"""Runs `varlog bench` and puts its table into docs/benchmarks.md, between the two markers.
+"""Runs `varlog bench` and puts its table into docs/benchmarks.md, between its two markers.
 
     python benchmarks/render.py [--from FILE] [-- options of varlog bench]
+    python benchmarks/render.py --faults [--from FILE] [-- options of varlog bench]
 
-FILE is the output of an earlier `varlog bench --markdown`; without it everything is measured now.
+FILE is the output of an earlier `varlog bench --markdown`, or of `varlog bench --faults --json`; without it everything is
+measured now. With --faults the plot docs/faults.svg is drawn, too (needs matplotlib: pip install 'varlog[plot]').
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from varlog.cli.bench.conditions import Conditions  # noqa: E402 - of this tree, wherever it was started
+
 PAGE = ROOT / "docs" / "benchmarks.md"
-BEGIN = "<!-- bench:begin -->"
-END = "<!-- bench:end -->"
+PLOT = ROOT / "docs" / "faults.svg"
+BENCH, FAULTS = "bench", "faults"
+MET = {True: "yes", False: "no", None: "–"}
 RUN_S_MAX = 1800
 
 
-def rendered(page: str, table: str) -> str:
-    """`page` with `table` between its markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def rendered(page: str, table: str, section: str = BENCH) -> str:
+    """`page` with `table` between the markers of its section."""
+    first, last = f"<!-- {section}:begin -->", f"<!-- {section}:end -->"
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{PAGE} lacks the lines {BEGIN} and {END}: the table goes between them")
-    return f"{before}{BEGIN}\n\n{table.strip()}\n\n{END}{after}"
+        raise ValueError(f"{PAGE} lacks the lines {first} and {last}: the table goes between them")
+    return f"{before}{first}\n\n{table.strip()}\n\n{last}{after}"
 
 
 def measured(options: list[str]) -> str:
-    """The output of `varlog bench --markdown` of this tree."""
+    """The output of `varlog bench` of this tree."""
     done = subprocess.run(
-        [sys.executable, "-m", "varlog.cli", "bench", "--markdown", *options],
+        [sys.executable, "-m", "varlog.cli", "bench", *options],
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,
         check=True,
@@ -41,16 +51,41 @@ def measured(options: list[str]) -> str:
     return done.stdout.decode()
 
 
+def faults_told(report: dict[str, Any]) -> str:
+    """The rows of a report about faults, their conditions above, the plot below; draws the plot."""
+    from benchmarks.plot_faults import draw
+
+    draw(report, PLOT)
+    rows = [
+        (result["title"], result["told"], result["target"], MET[result["met"]])
+        for result in report["results"]
+    ]
+    cells = [("fault", "measured", "target", "met"), ("---",) * 4, *rows]
+    return "\n".join(
+        [
+            *(f"- {line}" for line in Conditions(**report["conditions"]).lines()),
+            "",
+            *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells),
+            "",
+            f"![Appends a second around each fault]({PLOT.name})",
+            "",
+        ]
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--faults", action="store_true", help="the section about faults, and its plot")
     parser.add_argument("--from", dest="source", type=Path, help="the output of an earlier run")
     # By hand: argparse gives up on `--` behind options of its own.
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
-    table = arguments.source.read_text("utf-8") if arguments.source else measured(options)
-    PAGE.write_text(rendered(PAGE.read_text("utf-8"), table), "utf-8")
+    how = ["--faults", "--json"] if arguments.faults else ["--markdown"]
+    output = arguments.source.read_text("utf-8") if arguments.source else measured([*how, *options])
+    table = faults_told(json.loads(output)) if arguments.faults else output
+    PAGE.write_text(rendered(PAGE.read_text("utf-8"), table, FAULTS if arguments.faults else BENCH), "utf-8")
     sys.stdout.write(table)
 
 

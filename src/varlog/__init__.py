@@ -130,7 +130,7 @@ def connect(
     cluster: int = 0,
     timeout_s: float = 10.0,
 ) -> Log:
-    """A log of the cluster whose metadata repository listens at `address` (host:port).
+    """A log of the cluster whose metadata repository listens at `address` (host:port, or several with commas).
 
     A missing topic is made with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
     `cluster` is the id that the cluster must have (0: any). `timeout_s` is the deadline of every call that names no other.
@@ -147,7 +147,7 @@ def connect(
 
 
 def admin(address: str, *, cluster: int = 0, timeout_s: float = 15.0) -> Admin:
-    """Administration of the cluster whose metadata repository listens at `address` (host:port)."""
+    """Administration of the cluster whose metadata repository listens at `address` (host:port, or several with commas)."""
     from varlog import aio
     from varlog.client.blocking import Admin, start
 

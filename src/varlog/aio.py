@@ -76,7 +76,7 @@ def connect(
     cluster: int = ANY_CLUSTER,
     timeout_s: float = TIMEOUT_S,
 ) -> Opening[Log]:
-    """A log of the cluster whose metadata repository listens at `address` (host:port).
+    """A log of the cluster whose metadata repository listens at `address` (host:port, or several with commas).
 
     A missing topic is made with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
     """
@@ -101,7 +101,7 @@ def connect(
 
 
 def admin(address: str, *, cluster: int = ANY_CLUSTER, timeout_s: float = 15.0) -> Opening[Admin]:
-    """Administration of the cluster whose metadata repository listens at `address` (host:port)."""
+    """Administration of the cluster whose metadata repository listens at `address` (host:port, or several with commas)."""
 
     async def make() -> Admin:
         from varlog.rpc.tcp import TcpTransport

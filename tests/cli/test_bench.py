@@ -19,9 +19,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.compare import Comparison, compared, samples_of
+from benchmarks.plot_faults import draw
 from varlog.cli.bench import bench_command
-from varlog.cli.bench.catalogue import WORKLOADS, chosen
+from varlog.cli.bench.catalogue import FAULTS, WORKLOADS, chosen
 from varlog.cli.bench.conditions import Conditions, busy_s, conditions_of, file_system_of
+from varlog.cli.bench.faults import judge_node, judge_repository
 from varlog.cli.bench.figures import growth, median, percentile, told_count, told_mb_s, told_ms
 from varlog.cli.bench.meter import Meter, metered
 from varlog.cli.bench.processes import parse_usage, usage_of
@@ -39,6 +41,7 @@ from varlog.cli.bench.verdicts import (
     judge_latency,
     judge_memory,
     judge_open,
+    judge_sync,
 )
 from varlog.cli.bench.workload import Measured, Place, Workload, failed, judged
 from varlog.model.errors import Unavailable
@@ -180,6 +183,13 @@ def test_opening_is_judged_by_time_and_peak_memory() -> None:
     assert judge_open(measured, RAW).met
     assert not judge_open(measured | {"open_s": 1.0}, RAW).met
     assert not judge_open(measured | {"peak_bytes": 100e6}, RAW).met
+
+
+def test_a_sync_is_held_against_what_the_disk_takes() -> None:
+    measured = {"bytes_per_s": 200e6, "entries_per_s": 2e5, "seconds": 2.5}
+    verdict = judge_sync(measured, RAW)
+    assert (verdict.met, verdict.ratio) == (True, 0.5)
+    assert not judge_sync(measured | {"bytes_per_s": 199e6}, RAW).met
 
 
 def test_memory_is_judged_by_size_and_growth() -> None:
@@ -378,7 +388,8 @@ def _app() -> typer.Typer:
 def test_list_names_every_workload_with_its_target() -> None:
     done = CliRunner().invoke(_app(), ["--list"])
     assert done.exit_code == 0
-    assert [line.split()[0] for line in done.stdout.splitlines()] == [workload.name for workload in WORKLOADS]
+    everything = [workload.name for workload in (*WORKLOADS, *FAULTS)]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == everything
 
 
 @pytest.mark.parametrize(
@@ -431,3 +442,73 @@ def test_bench_starts_a_cluster_measures_it_and_leaves_nothing_behind(tmp_path: 
     assert [result["workload"] for result in report["results"]] == ["append-1", "append-64", "embedded"]
     assert all(result["measured"]["calls"] > 0 for result in report["results"])
     assert not data.exists()
+
+
+# --- faults
+
+
+def _series_report() -> dict[str, object]:
+    measured = {"pause_s": 0.5, "back_s": 0.4, "healed_s": 0.6, "before_appends_per_s": 100.0, "failed": 0.0}
+    series = {"second": [-0.1, 0.0, 0.1], "appends_per_s": [100.0, 0.0, 90.0]}
+    result = failed(FAULTS[0], "").as_json() | {"measured": measured, "series": series, "met": True}
+    return {"conditions": CONDITIONS.as_json(), "results": [result]}
+
+
+@pytest.mark.parametrize(
+    ("figures", "met"),
+    [
+        ({}, True),
+        ({"pause_s": 2.1}, False),
+        ({"failed": 1.0}, False),
+        ({"reopening_s": 0.048}, False),
+    ],
+)
+def test_a_killed_node_may_be_felt_for_two_seconds_and_fail_nothing(
+    figures: dict[str, float], met: bool
+) -> None:
+    measured = {
+        "before_appends_per_s": 1000.0,
+        "pause_s": 1.2,
+        "back_s": 0.8,
+        "healed_s": 1.1,
+        "failed": 0.0,
+        "sealing_s": 0.005,
+        "reopening_s": 0.02,
+        "recovered_s": 1.4,
+    }
+    verdict = judge_node(measured | figures, RAW)
+    assert verdict.met is met
+    assert "until the old throughput" in verdict.told
+
+
+def test_a_repair_that_nobody_saw_meets_no_target() -> None:
+    measured = {"before_appends_per_s": 1.0, "pause_s": 1.0, "back_s": 1.0, "healed_s": 1.0, "failed": 0.0}
+    assert not judge_node(measured, RAW).met
+    assert not judge_repository(measured, RAW).met
+    assert "did not come back" in judge_repository(measured, RAW).told
+
+
+def test_faults_are_run_only_when_asked_for() -> None:
+    assert chosen([]) == list(WORKLOADS)
+    assert chosen([], faults=True) == list(FAULTS)
+    assert [one.name for one in chosen(["kill-primary", "idle"])] == ["idle", "kill-primary"]
+
+
+def test_a_series_is_kept_for_the_plot_and_left_out_where_there_is_none() -> None:
+    plain = judged(WORKLOADS[1], {"appends_per_s": 1.0}, RAW, applies=True)
+    drawn = judged(WORKLOADS[1], {"appends_per_s": 1.0}, RAW, applies=True, series={"second": [1.0]})
+    assert "series" not in plain.as_json()
+    assert drawn.as_json()["series"] == {"second": [1.0]}
+
+
+def test_the_plot_has_a_panel_for_each_fault_and_is_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("a.svg", "b.svg"):
+        draw(_series_report(), tmp_path / name)
+    told = (tmp_path / "a.svg").read_text("utf-8")
+    assert "a backup killed: 0.50 s without an append" in told
+    assert told == (tmp_path / "b.svg").read_text("utf-8")
+
+
+def test_a_report_without_series_cannot_be_drawn(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--faults"):
+        draw({"results": [failed(FAULTS[0], "no etcd").as_json()]}, tmp_path / "a.svg")

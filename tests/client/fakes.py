@@ -7,27 +7,41 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
 
+import msgspec
+
 from varlog.client.connect import connect_log
 from varlog.client.log import Log
 from varlog.model.batch import entries_of, parse_header, place, single, walk
 from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, Topic
 from varlog.model.epoch import Epoch
-from varlog.model.errors import NotWritten, TrimBeyondTail, Trimmed, UnknownLogStream
+from varlog.model.errors import (
+    NotWritten,
+    Sealed,
+    StaleEpoch,
+    TrimBeyondTail,
+    Trimmed,
+    Unavailable,
+    UnknownLogStream,
+)
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.memory import MemoryServer, MemoryTransport
 from varlog.rpc.messages import (
     Append,
     Appended,
+    AppendOutcome,
+    CheckEntries,
     CreateTopic,
     Done,
     Fetch,
     Fetched,
+    FindAppend,
     FoundAt,
     GetTail,
     GetView,
     Message,
     ReadAt,
+    Suspect,
     TailIs,
     TopicIs,
     TrimTopic,
@@ -67,6 +81,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.batches = bytearray()
         self.rows: list[Row] = []
+        self.keys: dict[tuple[int, int], Appended] = {}  # producer and sequence of each batch
         self.end = LLSN(1)
         self.low = LLSN(1)
 
@@ -85,6 +100,8 @@ class FakeCluster:
         self.fail_always: dict[str, BaseException] = {}
         self.hold_appends = False
         self.held: list[Held] = []
+        self.undecided = False  # replicas cannot say yet what became of an append
+        self.suspects: tuple[NodeID, ...] = ()
         self.requests: list[tuple[str, Message]] = []
         self.batches_seen: list[list[bytes]] = []
         self.fetch_bytes_most = 1 << 20
@@ -110,11 +127,32 @@ class FakeCluster:
         return log_stream
 
     def set_state(self, log_stream: LogStreamID, state: StreamState) -> None:
-        streams = tuple(
-            LogStream(s.log_stream, s.topic, s.replicas, state) if s.log_stream == log_stream else s
-            for s in self.view.streams
+        self._change_stream(log_stream, state=state)
+
+    def seal(self, log_stream: LogStreamID) -> None:
+        """Nothing more is ordered in this epoch, as the repository tells it."""
+        stream = self._stream(log_stream)
+        sealed_end = self.streams[log_stream].end
+        self._change_stream(
+            log_stream, state=StreamState.SEALED, epoch=Epoch(stream.epoch + 1), sealed_end=sealed_end
         )
-        self.change_view(streams=streams)
+
+    def unseal(self, log_stream: LogStreamID, *replicas: int) -> None:
+        """It runs again, with other replicas if they are named."""
+        nodes = tuple(map(NodeID, replicas)) or self._stream(log_stream).replicas
+        self._change_stream(log_stream, state=StreamState.RUNNING, replicas=nodes)
+
+    def delete(self, log_stream: LogStreamID) -> None:
+        self.change_view(streams=tuple(s for s in self.view.streams if s.log_stream != log_stream))
+
+    def _stream(self, log_stream: LogStreamID) -> LogStream:
+        return next(stream for stream in self.view.streams if stream.log_stream == log_stream)
+
+    def _change_stream(self, log_stream: LogStreamID, **changes: Any) -> None:
+        changed = msgspec.structs.replace(self._stream(log_stream), **changes)
+        self.change_view(
+            streams=tuple(changed if s.log_stream == log_stream else s for s in self.view.streams)
+        )
 
     def change_view(self, **changes: Any) -> None:
         fields = {name: getattr(self.view, name) for name in self.view.__struct_fields__} | changes
@@ -122,7 +160,7 @@ class FakeCluster:
         self.view = ClusterView(**fields)
         waiting, self._views_waiting = self._views_waiting, []
         for call, _ in waiting:
-            call.reply(ViewIs(self.view))
+            call.reply(ViewIs(self.view, self.suspects))
 
     def primary_of(self, log_stream: LogStreamID) -> str:
         stream = self.view.stream(log_stream)
@@ -151,6 +189,7 @@ class FakeCluster:
         self.batches_seen.append(entries_of(payload, header))
         stream.batches += payload
         first = Appended(GLSN(self.tail + 1), stream.end)
+        stream.keys[header.producer, header.sequence] = first
         stream.rows.append((stream.end, first.glsn, header.count))
         stream.end = LLSN(stream.end + header.count)
         self.tail = GLSN(self.tail + header.count)
@@ -187,14 +226,23 @@ class FakeCluster:
         return lambda connection: handle
 
     def _handle(self, address: str, call: Call, message: Message, payload: bytearray) -> None:
+        if isinstance(message, CheckEntries):
+            call.reply(Done())
+            return
         if address.startswith("node") and (error := self._failure(address)) is not None:
             raise error
         if isinstance(message, Append):
-            if self.hold_appends:
-                self.held.append((call, message.log_stream, payload))
-            else:
-                call.reply(self.order(message.log_stream, payload))
+            self._append(call, message, payload)
+        elif isinstance(message, FindAppend):
+            if self.undecided or self._stream(message.log_stream).epoch <= message.epoch:
+                raise Unavailable("not decided yet")
+            known = self.streams[message.log_stream].keys.get((message.producer, message.sequence))
+            call.reply(AppendOutcome(True, known.glsn, known.llsn) if known else AppendOutcome(False))
+        elif isinstance(message, Suspect):
+            call.reply(Done())
         elif isinstance(message, Fetch):
+            if int(address.removeprefix("node-")) not in self._stream(message.log_stream).replicas:
+                raise UnknownLogStream(message.log_stream)
             self._fetch(address, call, message)
         elif isinstance(message, ReadAt):
             self._read(address, call, message)
@@ -202,7 +250,7 @@ class FakeCluster:
             if message.newer_than >= self.view.revision and message.wait_s:
                 self._views_waiting.append((call, message.newer_than))
             else:
-                call.reply(ViewIs(self.view))
+                call.reply(ViewIs(self.view, self.suspects))
         elif isinstance(message, GetTail):
             call.reply(TailIs(self.tail, self.trimmed))
         elif isinstance(message, TrimTopic):
@@ -211,6 +259,21 @@ class FakeCluster:
             made = Topic(TopicID(2), message.name)
             self.change_view(topics=(*self.view.topics, made))
             call.reply(TopicIs(made))
+
+    def _append(self, call: Call, message: Append, payload: bytearray) -> None:
+        stream = self._stream(message.log_stream)
+        if stream.state is not StreamState.RUNNING:
+            raise Sealed(message.log_stream)
+        if message.epoch != stream.epoch:
+            raise StaleEpoch(message.log_stream, message.epoch, stream.epoch)
+        header = parse_header(payload, signed=False)
+        known = self.streams[message.log_stream].keys.get((header.producer, header.sequence))
+        if message.again and known is not None:
+            call.reply(known)
+        elif self.hold_appends:
+            self.held.append((call, message.log_stream, payload))
+        else:
+            call.reply(self.order(message.log_stream, payload))
 
     def _failure(self, address: str) -> BaseException | None:
         if address in self.fail_always:

@@ -24,7 +24,6 @@ from varlog.model.errors import (
     NotPrimary,
     OutcomeUnknown,
     Sealed,
-    Unavailable,
     UnknownLogStream,
     VarlogError,
 )
@@ -257,23 +256,6 @@ def test_the_deadline_of_a_refused_append_says_that_it_is_certainly_not_in_the_l
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_connection_lost_after_sending_is_outcome_unknown_and_is_not_tried_again(batched: bool) -> None:
-    async def body() -> None:
-        cluster = FakeCluster(nodes=2, streams=2)
-        cluster.hold_appends = True
-        await cluster.start()
-        async with await cluster.connect() as log:
-            task = asyncio.create_task(log.append_batch([b"x"]) if batched else log.append(b"x"))
-            await until(lambda: cluster.held)
-            await cluster.stop(*sent(cluster))
-            with pytest.raises(OutcomeUnknown):
-                await task
-        assert len(sent(cluster)) == 1
-
-    run(body())
-
-
-@pytest.mark.parametrize("batched", [False, True])
 def test_no_answer_by_the_deadline_is_outcome_unknown(batched: bool) -> None:
     async def body() -> None:
         cluster = FakeCluster()
@@ -283,18 +265,6 @@ def test_no_answer_by_the_deadline_is_outcome_unknown(batched: bool) -> None:
             call = log.append_batch([b"x"], timeout_s=0.05) if batched else log.append(b"x", timeout_s=0.05)
             with pytest.raises(OutcomeUnknown):
                 await call
-
-    run(body())
-
-
-def test_a_primary_that_fails_half_way_leaves_the_outcome_unknown() -> None:
-    async def body() -> None:
-        cluster = FakeCluster()
-        cluster.fail["node-1"] = [Unavailable("the disk is gone")]
-        await cluster.start()
-        async with await cluster.connect() as log:
-            with pytest.raises(OutcomeUnknown, match="the disk is gone"):
-                await log.append(b"x")
 
     run(body())
 

@@ -12,7 +12,7 @@ from tests.client.fakes import FakeCluster, run, until
 from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import InvalidRequest, Trimmed, Unavailable, UnknownTopic
-from varlog.model.ids import LogStreamID
+from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc.messages import Fetch
 
 
@@ -108,6 +108,52 @@ def test_nothing_is_skipped_or_repeated_over_restarts_of_nodes_and_repository(se
                 while len(got) < 240:
                     got.append(await anext(entries))
             assert seen(got) == expected(1, 241)
+
+    run(body())
+
+
+def test_nothing_is_skipped_or_repeated_over_failovers_seals_new_streams_and_replaced_nodes(
+    seed: int,
+) -> None:
+    """R-READ-3: whatever the view makes of a stream between two entries."""
+
+    async def body() -> None:
+        cluster = FakeCluster(nodes=4, streams=2)
+        cluster.fetch_bytes_most = 400
+        await cluster.start()
+        random = Random(seed)
+
+        def trouble() -> None:
+            stream = random.choice(cluster.view.streams)
+            what = random.choice(("failover", "replace", "seal", "suspect", "new stream"))
+            if what == "suspect":
+                cluster.suspects = tuple(
+                    random.sample([NodeID(n) for n in range(1, 5)], random.randint(0, 4))
+                )
+                cluster.change_view()
+            elif what == "new stream" and len(cluster.streams) < 5:
+                cluster.add_stream()
+            else:
+                cluster.seal(stream.log_stream)
+            if what in ("failover", "replace"):
+                count = len(stream.replicas) if what == "failover" else random.randint(1, 3)
+                pool = stream.replicas if what == "failover" else range(1, 5)
+                cluster.unseal(stream.log_stream, *random.sample(list(pool), count))
+
+        async with await cluster.connect() as log, await cluster.connect(seed=2) as writer:
+            got: list[Entry] = []
+            async with aclosing(log.subscribe(1)) as entries:
+                for step in range(25):
+                    for stream in cluster.view.streams:
+                        cluster.unseal(stream.log_stream)
+                    await writer.view()
+                    await fill(writer, 10, random, start=1 + 10 * step)
+                    while len(got) < 10 * step + random.randint(0, 10):
+                        got.append(await anext(entries))
+                    trouble()
+                while len(got) < 250:
+                    got.append(await anext(entries))
+            assert seen(got) == expected(1, 251)
 
     run(body())
 

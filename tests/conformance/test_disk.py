@@ -121,3 +121,11 @@ def test_a_lock_is_held_once(disk: Disk, home: Path) -> None:
     lock.release()
     disk.lock(home / "lock").release()
     assert disk.exists(home / "lock")
+
+
+def test_free_space_is_told_for_a_place_that_exists(disk: Disk, home: Path) -> None:
+    assert disk.free_bytes(home) > 0
+    disk.replace_file(home / "f", b"abc")
+    assert disk.free_bytes(home / "f") > 0
+    with pytest.raises(FileNotFoundError):
+        disk.free_bytes(home / "none")

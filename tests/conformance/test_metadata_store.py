@@ -3,42 +3,99 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.metarepo.etcd import etcd_members, unused_cluster
+from varlog.cli.etcd import EtcdPlan
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, MetadataStore, Put
+from varlog.metarepo.store.keyspace import DeleteKeys
+from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartError, Unavailable
 from varlog.runtime.doors import system_doors
 
 
+async def _nothing() -> None:
+    """Nothing keeps a second one out."""
+
+
 class Backend:
     """One place where metadata lie, and a way to open it again, also over the head of whoever has it open."""
 
     def __init__(
-        self, make: Callable[[], MetadataStore], break_lock: Callable[[], None] = lambda: None
+        self,
+        make: Callable[[], MetadataStore],
+        break_lock: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self.make = make
         self.break_lock = break_lock
 
 
-@pytest.fixture(params=["sqlite", "sqlite, not synced", "memory"])
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdPlan]:
+    with etcd_members(tmp_path_factory.mktemp("etcd")) as (plan, _):
+        yield plan
+
+
+def _sqlite(path: Path, *, synced: bool) -> Backend:
+    async def break_lock() -> None:
+        path.with_name(path.name + ".lock").unlink()
+
+    return Backend(lambda: SqliteStore(path, system_doors(), synced=synced), break_lock)
+
+
+def _leased() -> Backend:
+    metadata = MemoryMetadata()
+    numbers = iter(range(1, 1000))
+
+    async def break_lock() -> None:
+        metadata.keys.depose()
+
+    return Backend(
+        lambda: LeasedStore(metadata, system_doors(), f"mr{next(numbers)}:7100", lease_s=2.0), break_lock
+    )
+
+
+def _etcd(plan: EtcdPlan) -> Backend:
+    from varlog.metarepo.store.etcd import EtcdKeyspace, etcd_store, members_of
+
+    cluster = unused_cluster()
+
+    async def break_lock() -> None:
+        keys = EtcdKeyspace(members_of(plan.store), attempt_s=5.0)
+        leader = f"varlog/{cluster}/leader"
+        await keys.transact([], [DeleteKeys(leader, leader + "\0")])
+        await keys.close()
+
+    return Backend(lambda: etcd_store(plan.store, system_doors(), cluster), break_lock)
+
+
+SHARED = ["leased", pytest.param("etcd", marks=pytest.mark.process)]
+
+
+@pytest.fixture(params=["sqlite", "sqlite, not synced", "memory", *SHARED])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     if request.param == "memory":
         metadata = MemoryMetadata()
         return Backend(lambda: MemoryStore(metadata))
-    path = tmp_path / "metadata.sqlite"
-    synced = request.param == "sqlite"
+    if request.param == "leased":
+        return _leased()
+    if request.param == "etcd":
+        return _etcd(request.getfixturevalue("etcd"))
+    return _sqlite(tmp_path / "metadata.sqlite", synced=request.param == "sqlite")
 
-    def break_lock() -> None:
-        path.with_name(path.name + ".lock").unlink()
 
-    return Backend(lambda: SqliteStore(path, system_doors(), synced=synced), break_lock)
+@pytest.fixture(params=SHARED)
+def shared(request: pytest.FixtureRequest) -> Backend:
+    """Those that several repositories share."""
+    return _leased() if request.param == "leased" else _etcd(request.getfixturevalue("etcd"))
 
 
 async def _items(backend: Backend) -> dict[str, bytes]:
@@ -107,7 +164,7 @@ def test_a_later_opening_fences_the_earlier_one(backend: Backend) -> None:
         first, second = backend.make(), backend.make()
         old = await first.open()
         await first.commit([Put("x", b"first")])
-        backend.break_lock()
+        await backend.break_lock()
         new = await second.open()
         assert new.term > old.term and new.items == {"x": b"first"}
         with pytest.raises(Fenced):
@@ -160,6 +217,90 @@ def test_a_store_is_a_map_whose_changes_apply_in_order(backend: Backend, commits
                     expected = {k: v for k, v in expected.items() if not change.begin <= k < change.end}
         await store.close()
         assert await _items(backend) == expected
+
+    asyncio.run(body())
+
+
+def test_a_commit_larger_than_any_transaction_is_whole(backend: Backend) -> None:
+    """etcd takes 128 operations and 1.5 MiB at a time: what is more is still all or nothing, and large values come back whole."""
+
+    async def body() -> None:
+        numbers = random.Random(1)
+        large = {
+            f"large/{n}": numbers.randbytes(size)
+            for n, size in enumerate((700_000, 1_600_000, 524_288, 2_500_000))
+        }
+        many = {f"many/{n:03d}": str(n).encode() for n in range(300)}
+        store = backend.make()
+        await store.open()
+        await store.commit([Put("large/1", b"small at first"), Put("many/000", b"old"), Put("other", b"")])
+        await store.commit([DeleteRange("many/", "many0"), *(Put(*item) for item in (large | many).items())])
+        await store.commit([Put("large/0", b"small again"), Delete("large/1")])
+        await store.close()
+        expected = large | many | {"large/0": b"small again", "other": b""}
+        del expected["large/1"]
+        assert await _items(backend) == expected
+
+    asyncio.run(body())
+
+
+# --- Those that several share ------------------------------------------------------------------------------------------
+
+
+def test_the_second_waits_until_the_first_lets_go_and_knows_who_leads(shared: Backend) -> None:
+    async def body() -> None:
+        first, second = shared.make(), shared.make()
+        one = await first.open("first:1")
+        assert (first.leads, first.leader, second.leads) == (True, "first:1", False)
+        waiting = asyncio.create_task(second.open("second:2"))
+        async with asyncio.timeout(20):
+            while second.leader != "first:1":
+                await asyncio.sleep(0.01)
+        await first.commit([Put("x", b"first")])
+        assert not waiting.done()
+        before = asyncio.get_running_loop().time()
+        await first.close()
+        two = await waiting
+        took_s = asyncio.get_running_loop().time() - before
+        assert took_s < 1.5, "who leaves gives up his lease: nobody waits for its end"
+        assert two.term > one.term and two.items == {"x": b"first"}
+        assert (first.leads, second.leads, second.leader) == (False, True, "second:2")
+        await second.close()
+
+    asyncio.run(body())
+
+
+def test_everyone_who_leads_or_waits_is_listed(shared: Backend) -> None:
+    async def body() -> None:
+        first, second = shared.make(), shared.make()
+        await first.open("first:1")
+        assert await first.wait_repositories(()) == ("first:1",)
+        waiting = asyncio.create_task(second.open("second:2"))
+        async with asyncio.timeout(20):
+            assert await first.wait_repositories(("first:1",)) == ("first:1", "second:2")
+        await first.close()
+        await waiting
+        async with asyncio.timeout(20):
+            assert await second.wait_repositories(("first:1", "second:2")) == ("second:2",)
+        await second.close()
+
+    asyncio.run(body())
+
+
+def test_a_leader_whose_key_is_gone_hears_of_it_at_the_next_commit(shared: Backend) -> None:
+    async def body() -> None:
+        store = shared.make()
+        await store.open("first:1")
+        lost = asyncio.create_task(store.wait_lost())
+        await shared.break_lock()
+        with pytest.raises(Fenced):
+            await store.commit([Put("x", b"late")])
+        async with asyncio.timeout(5):
+            assert isinstance(await lost, Fenced)
+        assert not store.leads
+        again = await store.open("first:1")
+        assert again.items == {}
+        await store.close()
 
     asyncio.run(body())
 

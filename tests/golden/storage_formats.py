@@ -76,6 +76,9 @@ FILES: dict[str, Callable[[], bytes]] = {
     "sidecar_v1.idx": lambda: index().encode(LLSN(1010), 9070),
     "commits_v1.log": row_file,
     "commits_compacted_v1.log": compacted_row_file,
+    "commits_begun_v1.log": lambda: encode_file(
+        TopicID(7), LogStreamID(3), np.zeros(0, ROW_TYPE), LLSN(1234)
+    ),
     "state_v1.bin": lambda: encode_state(STATE),
     "identity_v1.json": lambda: encode_identity(IDENTITY),
 }

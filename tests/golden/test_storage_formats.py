@@ -62,6 +62,15 @@ def test_the_row_file_of_version_1_is_read(name: str) -> None:
     assert list(dump_rows(OsDisk(), HERE / name)) == ROWS
 
 
+def test_a_row_file_that_begins_later_is_read() -> None:
+    """Of a replica that was filled from one whose older entries were trimmed."""
+    content, path = golden("commits_begun_v1.log"), Path("commits.log")
+    begin = check_header(content, TopicID(7), LogStreamID(3), path)
+    found = read_rows(lambda size, offset: content[offset : offset + size], len(content), path, begin)
+    assert (len(found), found.begin, found.end_llsn, found.torn) == (0, 1234, 1234, False)
+    assert check_header(golden("commits_v1.log"), TopicID(7), LogStreamID(3), path) == 1
+
+
 def test_the_state_of_version_1_is_read() -> None:
     assert decode_state(golden("state_v1.bin"), Path("state")) == STATE
 

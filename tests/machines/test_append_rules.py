@@ -1,14 +1,25 @@
-"""Law 10 as a table: what each error says of an append."""
+"""Law 10 as a table: what each error says of an append; and R-ORD-7: how an open outcome is found out."""
 
 from __future__ import annotations
 
 import pytest
 
-from varlog.client.append_rules import Verdict, judge, spent, unknown
+from varlog.client.append_rules import (
+    Attempt,
+    Step,
+    Verdict,
+    floor_of,
+    judge,
+    next_step,
+    spent,
+    unknown,
+)
 from varlog.model import errors
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import VarlogError
-from varlog.model.ids import ClusterID, LogStreamID
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import LLSN
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 
 STREAM = LogStreamID(3)
@@ -49,8 +60,8 @@ def test_what_was_never_sent_is_certainly_not_in_the_log(error: VarlogError) -> 
 def test_only_what_is_rejected_is_ever_told_as_rejected() -> None:
     for error, verdict in TABLE:
         if verdict is Verdict.UNKNOWN:
-            assert isinstance(unknown(error), errors.OutcomeUnknown)
-            assert not isinstance(unknown(error), errors.Rejected)
+            assert isinstance(unknown(error, 2.0), errors.OutcomeUnknown)
+            assert not isinstance(unknown(error, 2.0), errors.Rejected)
 
 
 def test_the_deadline_of_an_append_to_a_chosen_stream_tells_its_last_refusal() -> None:
@@ -64,3 +75,41 @@ def test_the_deadline_of_an_append_to_any_stream_is_not_accepted_and_says_why() 
     assert isinstance(told, errors.NotAccepted)
     assert "no log stream of the topic took it within 2 s" in str(told)
     assert "log stream 3 is sealed" in str(told)
+
+
+# --- An open outcome ----------------------------------------------------------------------------------------------------------
+
+RUNNING, SEALED = StreamState.RUNNING, StreamState.SEALED
+
+
+def stream(epoch: int, state: StreamState, sealed_end: int = 1) -> LogStream:
+    return LogStream(STREAM, TopicID(1), (NodeID(1),), state, Epoch(epoch), LLSN(sealed_end))
+
+
+@pytest.mark.parametrize(
+    ("seen", "step"),
+    [
+        (stream(4, RUNNING), Step.AGAIN),
+        (stream(5, SEALED), Step.ASK),
+        (stream(5, RUNNING), Step.ASK),
+        (stream(9, SEALED), Step.ASK),
+        (stream(4, SEALED), Step.WAIT),  # it was unsealed in this epoch since: a newer view will say
+        (stream(3, RUNNING), Step.WAIT),
+        (None, Step.GONE),
+    ],
+)
+def test_how_an_open_outcome_is_found_out_follows_from_the_newest_view(
+    seen: LogStream | None, step: Step
+) -> None:
+    assert next_step(Attempt(STREAM, Epoch(4), LLSN(7)), seen) is step
+
+
+def test_what_is_sent_now_comes_above_what_was_acknowledged_and_above_the_last_seal() -> None:
+    assert floor_of(stream(4, RUNNING, sealed_end=1), LLSN(0)) == 0
+    assert floor_of(stream(4, RUNNING, sealed_end=8), LLSN(5)) == 7
+    assert floor_of(stream(4, RUNNING, sealed_end=8), LLSN(9)) == 9
+
+
+def test_who_cannot_be_told_hears_what_failed_last() -> None:
+    assert str(unknown(ConnectionLost("it broke"), 2.0)).endswith("not answered within 2 s (it broke)")
+    assert str(unknown(None, 2.0)).endswith("not answered within 2 s")

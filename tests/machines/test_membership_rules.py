@@ -274,3 +274,73 @@ def test_the_view_stays_whole_and_every_change_may_be_asked_again(operations: li
             assert old is None or old.epoch <= stream.epoch <= old.epoch + 1, "law 7: epochs only grow"
         if operation[0] != "new_log_stream_id":
             assert _apply(members, operation) == (members, answer), "asked again: the same answer"
+
+
+# --- Replicas that change ---------------------------------------------------------------------------------------------------
+
+
+def _sealed(committed_end: int) -> Members:
+    """Log stream 1 on nodes 1 and 2, sealed there in epoch 2; node 3 is registered too."""
+    members, topic = rules.register_topic(with_nodes(ONE, TWO, THREE), "orders", Ordering.COMMITTED)
+    members, log_stream = rules.new_log_stream_id(members)
+    members, _ = rules.register_log_stream(members, topic.topic, log_stream, (ONE, TWO))
+    members, _ = rules.unseal_stream(members, log_stream, Epoch(1))
+    members, _ = rules.seal_stream(members, log_stream, LLSN(committed_end))
+    return members
+
+
+def test_a_sealed_stream_gets_other_replicas_and_a_new_epoch_and_keeps_its_end() -> None:
+    """R-REG-6, law 7."""
+    members, moved = rules.set_replicas(_sealed(9), LS, Epoch(2), (TWO, THREE))
+    assert (moved.replicas, moved.epoch, moved.sealed_end) == ((2, 3), 3, 9)
+    assert moved.state is StreamState.SEALED
+    assert members.view.stream(LS) == moved
+
+
+def test_changing_replicas_again_is_done_already_and_late_it_is_refused() -> None:
+    members, moved = rules.set_replicas(_sealed(9), LS, Epoch(2), (TWO, THREE))
+    assert rules.set_replicas(members, LS, Epoch(2), (TWO, THREE)) == (members, moved)
+    with pytest.raises(StaleEpoch):
+        rules.set_replicas(members, LS, Epoch(2), (ONE, THREE))
+    with pytest.raises(Refused, match="only while it is sealed"):
+        rules.set_replicas(members, LS, Epoch(9), (ONE, THREE))
+    running, _ = rules.unseal_stream(members, LS, Epoch(3))
+    with pytest.raises(Refused, match="only while it is sealed"):
+        rules.set_replicas(running, LS, Epoch(3), (ONE, THREE))
+
+
+def test_one_old_replica_stays_unless_the_stream_is_empty() -> None:
+    with pytest.raises(Refused, match="must stay"):
+        rules.set_replicas(_sealed(2), LS, Epoch(2), (THREE,))
+    _, moved = rules.set_replicas(_sealed(1), LS, Epoch(2), (THREE,))
+    assert moved.replicas == (3,)
+
+
+@pytest.mark.parametrize("replicas", [(), (2, 2), (2, 9)])
+def test_replicas_are_on_different_registered_nodes(replicas: tuple[int, ...]) -> None:
+    with pytest.raises((InvalidRequest, Refused)):
+        rules.set_replicas(_sealed(9), LS, Epoch(2), tuple(map(NodeID, replicas)))
+
+
+def test_a_hold_by_hand_outlives_seals_and_moves_until_it_is_undone_by_hand() -> None:
+    members, held = rules.hold_stream(_sealed(9), LS, True)
+    assert held.held
+    assert rules.hold_stream(members, LS, True) == (members, held)
+    members, moved = rules.set_replicas(members, LS, Epoch(2), (TWO, THREE))
+    members, running = rules.unseal_stream(members, LS, Epoch(3))
+    members, sealed = rules.seal_stream(members, LS, LLSN(12))
+    assert moved.held and running.held and sealed.held
+    assert not rules.hold_stream(members, LS, False)[1].held
+    with pytest.raises(UnknownLogStream):
+        rules.hold_stream(members, LogStreamID(7), True)
+
+
+def test_a_topic_gets_no_more_streams_than_were_wanted_by_all_who_make_it() -> None:
+    """Two managers that make the same topic: the second finds that it is made."""
+    members = _sealed(1)
+    topic = members.view.topics[0].topic
+    members, second = rules.new_log_stream_id(members)
+    with pytest.raises(Refused, match="has its 1 log streams already"):
+        rules.register_log_stream(members, topic, second, (ONE,), streams_max=1)
+    members, _ = rules.register_log_stream(members, topic, second, (ONE,), streams_max=2)
+    assert len(members.view.streams) == 2

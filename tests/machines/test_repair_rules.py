@@ -1,15 +1,10 @@
-"""The repair rule against a small model: a stream always comes back, and coming back loses nothing ordered.
-
-The model keeps the contracts of the storage node and the metadata repository (laws 1, 2, 6, 7; R-SEAL-3,
-R-SEAL-4, R-UNSEAL-1). Replicas crash, connections break with batches on the way, a step reaches only some of
-its nodes, or arrives a second time much later.
-"""
+"""Repair rules: from any history of faults and half-done steps the stream comes back, and loses nothing ordered."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,216 +15,61 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from varlog.manager.repair_rules import (
+from tests.machines.repair_world import EVERYWHERE, NODES, PRIMARY, SPARE, Replica, World
+from varlog.manager.repair_case import Around, Move, Statuses
+from varlog.manager.repair_rules import next_step
+from varlog.manager.repair_steps import (
     HELD,
     RUNS,
+    MakeReplica,
+    MendReplica,
     Nothing,
+    RebuildReplica,
+    ReplaceReplica,
     SealReplicas,
     SealStream,
     Step,
+    SyncReplica,
     UnsealReplicas,
     UnsealStream,
-    next_step,
 )
-from varlog.model.cluster import LogStream, ReplicaState, ReplicaStatus, StreamState
+from varlog.manager.zombie_rules import Zombie
+from varlog.model.cluster import ReplicaState, StreamState, SyncState, SyncStatus
 from varlog.model.epoch import Epoch
-from varlog.model.ids import LogStreamID, NodeID, TopicID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.ids import NodeID
+from varlog.model.lsn import LLSN
 
-NODES = (NodeID(1), NodeID(2), NodeID(3))
-PRIMARY = NODES[0]
-# More than the longest way back: finish an epoch, seal, seal replicas, unseal backups, primary, stream.
-STEPS_MAX = 10
-
-
-@dataclass
-class Replica:
-    """One replica: `entries` are durable, as (epoch, what); `taken` is what a primary took and has not
-    written yet."""
-
-    alive: bool = True
-    state: ReplicaState = ReplicaState.SEALING
-    epoch: int = 0
-    sealed_end: int = 1
-    opened: bool = False
-    entries: list[tuple[int, int]] = field(default_factory=list)
-    taken: list[tuple[int, int]] = field(default_factory=list)
-    committed_end: int = 1
-
-    @property
-    def durable_end(self) -> int:
-        return len(self.entries) + 1
-
-    def seal(self, epoch: int, end: int) -> None:
-        if epoch < self.epoch or (epoch == self.epoch and self.opened):
-            return
-        assert self.committed_end <= end, "a seal never undoes a commit (law 6)"
-        if self.state is ReplicaState.SEALED and epoch == self.epoch:
-            return
-        self.state, self.epoch, self.sealed_end, self.opened = ReplicaState.SEALING, epoch, end, False
-        self.taken.clear()
-        if self.committed_end == end:
-            del self.entries[end - 1 :]
-            self.state = ReplicaState.SEALED
-
-    def unseal(self, epoch: int) -> bool:
-        if epoch == self.epoch and self.state is ReplicaState.SEALED:
-            self.state, self.opened = ReplicaState.RUNNING, True
-        return self.state is ReplicaState.RUNNING and epoch == self.epoch
-
-    def restart(self, rows_lost: int) -> None:
-        self.alive, self.state = True, ReplicaState.SEALING
-        self.committed_end = max(1, self.committed_end - rows_lost)
-
-
-@dataclass
-class World:
-    """A stream at the repository, its replicas, and what is on the way from the primary to each backup."""
-
-    epoch: int = 1
-    state: StreamState = StreamState.SEALED
-    sealed_end: int = 1
-    ordered: list[tuple[int, int]] = field(default_factory=list)
-    reports: dict[NodeID, tuple[int, int]] = field(default_factory=dict)
-    replicas: dict[NodeID, Replica] = field(default_factory=lambda: {node: Replica() for node in NODES})
-    wires: dict[NodeID, list[tuple[int, int, int]]] = field(
-        default_factory=lambda: {node: [] for node in NODES[1:]}
-    )
-    held: bool = False
-
-    def stream(self) -> LogStream:
-        return LogStream(
-            LogStreamID(7), TopicID(1), NODES, self.state, Epoch(self.epoch), LLSN(self.sealed_end)
-        )
-
-    def statuses(self) -> dict[NodeID, ReplicaStatus | None]:
-        return {node: _status(replica) for node, replica in self.replicas.items() if replica.alive}
-
-    def decide(self) -> Step:
-        return next_step(self.stream(), self.statuses(), held=self.held)
-
-    def break_wires(self) -> None:
-        """R-SEAL-6: a primary that lost a backup seals itself."""
-        for wire in self.wires.values():
-            wire.clear()
-        if self.replicas[PRIMARY].state is ReplicaState.RUNNING:
-            self.replicas[PRIMARY].state = ReplicaState.SEALING
-
-    def crash(self, node: NodeID) -> None:
-        self.replicas[node].alive = False
-        self.replicas[node].taken.clear()
-        self.break_wires()
-
-    def deliver(self, node: NodeID) -> None:
-        epoch, llsn, what = self.wires[node].pop(0)
-        backup = self.replicas[node]
-        if backup.state is ReplicaState.RUNNING and backup.epoch == epoch and backup.durable_end == llsn:
-            backup.entries.append((epoch, what))
-        else:
-            self.break_wires()
-
-    def report(self, node: NodeID) -> None:
-        replica = self.replicas[node]
-        if replica.alive:
-            end = replica.durable_end if replica.opened else min(replica.durable_end, replica.sealed_end)
-            self.reports[node] = (replica.epoch, end)
-
-    def order(self) -> None:
-        if self.state is not StreamState.RUNNING or len(self.reports) < len(NODES):
-            return
-        if any(epoch != self.epoch for epoch, _ in self.reports.values()):
-            return
-        end = min(end for _, end in self.reports.values())
-        for llsn in range(len(self.ordered) + 1, end):
-            held = [replica.entries[llsn - 1 : llsn] for replica in self.replicas.values()]
-            assert held[0] and all(entry == held[0] for entry in held), "every replica before ordered (law 2)"
-            self.ordered += held[0]
-
-    def learn(self, node: NodeID) -> None:
-        replica = self.replicas[node]
-        if replica.alive and replica.durable_end > len(self.ordered):
-            replica.committed_end = len(self.ordered) + 1
-
-    def carry_out(self, step: Step, reached: tuple[NodeID, ...] = NODES) -> None:
-        match step:
-            case SealStream():
-                if self.state is StreamState.RUNNING:
-                    self.order()
-                    self.state, self.epoch, self.sealed_end = (
-                        StreamState.SEALED,
-                        self.epoch + 1,
-                        len(self.ordered) + 1,
-                    )
-            case UnsealStream(epoch):
-                if epoch == self.epoch:
-                    self.state = StreamState.RUNNING
-            case SealReplicas(nodes, epoch, end):
-                for node in [node for node in nodes if node in reached and self.replicas[node].alive]:
-                    self.replicas[node].seal(epoch, end)
-            case UnsealReplicas(nodes, epoch):
-                for node in [node for node in nodes if node in reached and self.replicas[node].alive]:
-                    self._unseal(node, epoch)
-
-    def _unseal(self, node: NodeID, epoch: int) -> None:
-        if node == PRIMARY:
-            # A primary opens its connections first, and a backup must run and stand exactly where the primary
-            # stands.
-            end = self.replicas[PRIMARY].durable_end
-            for backup in [self.replicas[node] for node in NODES[1:]]:
-                fits = backup.alive and backup.state is ReplicaState.RUNNING and backup.epoch == epoch
-                if not fits or backup.durable_end != end:
-                    return
-        self.replicas[node].unseal(epoch)
-
-
-def _status(replica: Replica) -> ReplicaStatus:
-    return ReplicaStatus(
-        log_stream=LogStreamID(7),
-        topic=TopicID(1),
-        state=replica.state,
-        epoch=Epoch(replica.epoch),
-        committed_end=LLSN(replica.committed_end),
-        durable_end=LLSN(replica.durable_end),
-        low_watermark=GLSN(0),
-        high_watermark=GLSN(0),
-        path="",
-        opened=replica.opened,
-    )
+# More than the longest way back: finish an epoch, seal, seal replicas, make, sync, replace, unseal.
+STEPS_MAX = 24
 
 
 class RepairMachine(RuleBasedStateMachine):
-    """Any history of appends, crashes, broken connections, partial and repeated steps."""
+    """Any history of appends, crashes, emptied disks, broken connections, partial and repeated steps."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
         self.appended = 0
-        self.sent: list[Step] = []
+        self.sent: list[tuple[Step, tuple[NodeID, ...]]] = []
+        self.swept: list[Zombie] = []
+        self.manager_works()
+        self.everything_flows()
 
-    @precondition(lambda self: self.world.replicas[PRIMARY].state is ReplicaState.RUNNING)
     @rule()
     def append(self) -> None:
-        primary = self.world.replicas[PRIMARY]
-        if not primary.alive:
-            return
         self.appended += 1
-        llsn = primary.durable_end + len(primary.taken)
-        primary.taken.append((primary.epoch, self.appended))
-        for wire in self.world.wires.values():
-            wire.append((primary.epoch, llsn, self.appended))
+        self.world.append(self.appended)
 
     @rule()
     def primary_writes(self) -> None:
-        primary = self.world.replicas[PRIMARY]
-        if primary.alive and primary.taken:
-            primary.entries.append(primary.taken.pop(0))
+        self.world.write()
 
-    @rule(node=st.sampled_from(NODES[1:]))
+    @rule(node=st.sampled_from(EVERYWHERE))
     def deliver(self, node: NodeID) -> None:
-        if self.world.wires[node] and self.world.replicas[node].alive:
+        if self.world.wires.get(node):
             self.world.deliver(node)
 
-    @rule(node=st.sampled_from(NODES))
+    @rule(node=st.sampled_from(EVERYWHERE))
     def report(self, node: NodeID) -> None:
         self.world.report(node)
 
@@ -237,18 +77,47 @@ class RepairMachine(RuleBasedStateMachine):
     def order(self) -> None:
         self.world.order()
 
-    @rule(node=st.sampled_from(NODES))
+    @rule()
+    def everything_flows(self) -> None:
+        """Appends get through: histories without this would hardly order anything."""
+        world = self.world
+        self.append()
+        world.write()
+        for node in EVERYWHERE:
+            while world.wires.get(node):
+                world.deliver(node)
+            world.report(node)
+        world.order()
+        for node in EVERYWHERE:
+            world.learn(node)
+
+    @rule(node=st.sampled_from(EVERYWHERE))
     def learn(self, node: NodeID) -> None:
         self.world.learn(node)
 
-    @rule(node=st.sampled_from(NODES))
+    @rule(node=st.sampled_from(EVERYWHERE))
     def crash(self, node: NodeID) -> None:
         self.world.crash(node)
 
-    @rule(node=st.sampled_from(NODES), rows_lost=st.integers(0, 3))
+    @rule(node=st.sampled_from(EVERYWHERE))
+    def stays_away(self, node: NodeID) -> None:
+        if node in self.world.down:
+            self.world.given_up[node] = None
+
+    @rule(node=st.sampled_from(EVERYWHERE))
+    def loses_its_disk(self, node: NodeID) -> None:
+        if node not in self.world.members or self.world.can_spare(node):
+            self.world.lose(node)
+
+    @rule(node=st.sampled_from(NODES))
+    def freezes(self, node: NodeID) -> None:
+        if node in self.world.replicas and node in self.world.members and self.world.can_spare(node):
+            self.world.freeze(node)
+
+    @rule(node=st.sampled_from(EVERYWHERE), rows_lost=st.integers(0, 3))
     def restart(self, node: NodeID, rows_lost: int) -> None:
-        if not self.world.replicas[node].alive:
-            self.world.replicas[node].restart(rows_lost)
+        if node in self.world.down:
+            self.world.restart(node, rows_lost)
 
     @rule()
     def connection_breaks(self) -> None:
@@ -256,131 +125,452 @@ class RepairMachine(RuleBasedStateMachine):
 
     @rule()
     def manager_steps(self) -> None:
-        step = self.world.decide()
-        self.sent.append(step)
-        self.world.carry_out(step)
+        self._step(EVERYWHERE, 1_000)
 
-    @rule(reached=st.lists(st.sampled_from(NODES), unique=True))
-    def manager_steps_half_way(self, reached: list[NodeID]) -> None:
+    @rule(reached=st.lists(st.sampled_from(EVERYWHERE), unique=True), copied=st.integers(0, 3))
+    def manager_steps_half_way(self, reached: list[NodeID], copied: int) -> None:
+        self._step(tuple(reached), copied)
+
+    @rule()
+    def manager_works(self) -> None:
+        """Until it has nothing to do: histories without this would hardly ever run."""
+        for _ in range(STEPS_MAX):
+            if isinstance(self.world.decide(), Nothing):
+                return
+            self._step(EVERYWHERE, 1_000)
+
+    def _step(self, reached: tuple[NodeID, ...], copied: int) -> None:
         step = self.world.decide()
-        self.sent.append(step)
-        self.world.carry_out(step, tuple(reached))
+        self.sent.append((step, self.world.members))
+        self.world.carry_out(step, reached, copied=copied)
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
-    def an_old_step_to_a_replica_arrives_again(self, data: st.DataObject) -> None:
-        step = data.draw(st.sampled_from(self.sent[-8:]))
-        if isinstance(step, SealReplicas | UnsealReplicas):
-            self.world.carry_out(step)
+    def an_old_step_arrives_again(self, data: st.DataObject) -> None:
+        step, members = data.draw(st.sampled_from(self.sent[-8:]))
+        self.world.carry_out(step, members=members)
+
+    @rule()
+    def manager_sweeps(self) -> None:
+        for zombie in self.world.zombies():
+            self.swept.append(zombie)
+            self.world.remove(zombie)
+
+    @precondition(lambda self: self.swept)
+    @rule(data=st.data())
+    def an_old_removal_arrives_again(self, data: st.DataObject) -> None:
+        self.world.remove(data.draw(st.sampled_from(self.swept[-4:])))
 
     @rule(held=st.booleans())
-    def operator(self, held: bool) -> None:
+    def operator_holds(self, held: bool) -> None:
         self.world.held = held
+
+    @rule(old=st.sampled_from(EVERYWHERE))
+    def operator_moves(self, old: NodeID) -> None:
+        new = next(node for node in EVERYWHERE if node not in self.world.members)
+        self.world.move = None if old == new else Move(old, new)
 
     @rule()
     def everything_heals(self) -> None:
-        """With all nodes alive and their commit rows delivered, the rule ends in RUNNING (or stays sealed by
-        hand)."""
+        """With all nodes alive and their commit rows delivered, the rule ends in RUNNING (or stays sealed by hand)."""
         world = deepcopy(self.world)
-        for replica in [replica for replica in world.replicas.values() if not replica.alive]:
-            replica.restart(rows_lost=1)
-        for node in NODES[1:]:
-            while world.wires[node]:
-                world.deliver(node)
+        world.move = None
+        for node in list(world.down):
+            world.restart(node, rows_lost=1)
+        self._check_heals(world)
+        assert len(world.members) == len(NODES)
+
+    @rule(node=st.sampled_from(EVERYWHERE))
+    def all_but_one_heal(self, node: NodeID) -> None:
+        """A node that never comes back is replaced, if nothing is lost with it (R-REG-6)."""
+        world = deepcopy(self.world)
+        world.move = None
+        if node not in world.members or not world.can_spare(node):
+            return
+        world.crash(node)
+        for other in [found for found in world.down if found != node]:
+            world.restart(other, rows_lost=1)
+        world.given_up[node] = None
+        self._check_heals(world)
+        assert node not in world.members and world.members[0] not in world.down
+
+    def _check_heals(self, world: World) -> None:
         steps: list[Step] = []
         while not steps or not isinstance(steps[-1], Nothing) or not steps[-1].settled:
             assert len(steps) < STEPS_MAX, steps
-            for node in NODES:
+            for node in list(world.wires):
+                while world.wires.get(node):
+                    world.deliver(node)
+            for node in EVERYWHERE:
                 world.learn(node)
             steps.append(world.decide())
             world.carry_out(steps[-1])
         assert steps[-1] == (HELD if world.held else RUNS), steps
+        for node in world.members:
+            assert world.replicas[node].entries[: len(world.ordered)] == world.ordered
+            assert world.replicas[node].state is (ReplicaState.SEALED if world.held else ReplicaState.RUNNING)
 
     @invariant()
-    def what_is_ordered_is_on_every_replica(self) -> None:
-        ordered = self.world.ordered
-        for replica in self.world.replicas.values():
-            assert replica.entries[: len(ordered)] == ordered
+    def what_is_ordered_is_never_lost(self) -> None:
+        """Somebody of the stream has all of it, and nobody has committed anything else (law 3)."""
+        world, ordered = self.world, self.world.ordered
+        members = [world.replicas[node] for node in world.members if node in world.replicas]
+        assert any(replica.entries[: len(ordered)] == ordered for replica in members) or not ordered
+        for replica in members:
+            committed = replica.entries[: replica.committed_end - 1]
+            assert committed == ordered[: replica.committed_end - 1]
 
     @invariant()
     def replicas_are_unsealed_only_when_all_hold_the_same(self) -> None:
-        """R-UNSEAL-1: every replica is SEALED in the stream's epoch, or was and was opened by this very
-        unseal."""
-        step = self.world.decide()
+        """R-UNSEAL-1: every replica is SEALED in the stream's epoch, or was and was opened by this very unseal."""
+        world, step = self.world, self.world.decide()
         if isinstance(step, UnsealReplicas):
-            for replica in self.world.replicas.values():
-                assert replica.alive and replica.epoch == self.world.epoch == step.epoch
+            for node in world.members:
+                replica = world.replicas[node]
+                assert node not in world.down and replica.epoch == world.epoch == step.epoch
                 assert replica.state in (ReplicaState.SEALED, ReplicaState.RUNNING)
-                assert replica.state is ReplicaState.RUNNING or replica.durable_end == self.world.sealed_end
+                assert replica.state is ReplicaState.RUNNING or replica.durable_end == world.sealed_end
+
+    @invariant()
+    def no_registered_replica_is_a_zombie(self) -> None:
+        """R-REG-4."""
+        assert all(zombie.node not in self.world.members for zombie in self.world.zombies())
 
 
 def test_a_stream_comes_back_from_any_history_and_nothing_ordered_is_lost() -> None:
-    """R-SEAL-2, R-UNSEAL-1, laws 2, 6, 7."""
-    run_state_machine_as_test(RepairMachine, settings=settings(max_examples=300, stateful_step_count=60))
+    """R-SEAL-2, R-UNSEAL-1, R-REG-6, laws 2, 3, 6, 7."""
+    run_state_machine_as_test(RepairMachine, settings=settings(max_examples=250, stateful_step_count=60))
 
 
-def _running_world() -> World:
+def _running_world(entries: int = 0) -> World:
     world = World()
     while (step := world.decide()) != RUNS:
         world.carry_out(step)
+    for what in range(entries):
+        world.append(what)
+        world.write()
+        for node in NODES[1:]:
+            world.deliver(node)
+        for node in NODES:
+            world.report(node)
+        world.order()
+        for node in NODES:
+            world.learn(node)
+    assert len(world.ordered) == entries
     return world
+
+
+def _steps(world: World, count: int = STEPS_MAX) -> list[type[Step]]:
+    """The kinds of the next steps, each carried out, until there is nothing to do."""
+    kinds: list[type[Step]] = []
+    while not isinstance(step := world.decide(), Nothing) and len(kinds) < count:
+        kinds.append(type(step))
+        world.carry_out(step)
+    return kinds
 
 
 def test_a_new_stream_runs_after_one_seal_and_one_unseal() -> None:
     world = World()
-    steps: list[Step] = []
-    while not steps or steps[-1] != RUNS:
-        steps.append(world.decide())
-        world.carry_out(steps[-1])
-    assert [type(step) for step in steps] == [
-        SealReplicas,
-        UnsealReplicas,
-        UnsealReplicas,
-        UnsealStream,
-        Nothing,
-    ]
-    assert steps[1] == UnsealReplicas(NODES[1:], Epoch(1))
-    assert steps[2] == UnsealReplicas((PRIMARY,), Epoch(1))
+    assert _steps(world) == [SealReplicas, UnsealReplicas, UnsealReplicas, UnsealStream]
+    assert world.decide() == RUNS
+    world = World()
+    world.carry_out(world.decide())
+    assert world.decide() == UnsealReplicas(NODES[1:], Epoch(1))
+    world.carry_out(world.decide())
+    assert world.decide() == UnsealReplicas((PRIMARY,), Epoch(1))
 
 
 def test_a_running_stream_is_sealed_when_a_node_is_silent_or_lost_its_replica() -> None:
     world = _running_world()
-    world.replicas[NODES[2]].alive = False
+    world.down[NODES[2]] = None
     assert world.decide() == SealStream("storage node 3 does not answer")
     lost = {**world.statuses(), NODES[2]: None}
     assert next_step(world.stream(), lost) == SealStream("node 3 has no replica of it")
 
 
-def test_a_sealed_stream_waits_for_the_silent_node_and_says_so() -> None:
-    world = _running_world()
+def test_a_sealed_stream_waits_for_the_silent_node_and_says_for_how_long() -> None:
+    world = _running_world(entries=2)
     world.crash(NODES[1])
-    for _ in range(3):
-        world.carry_out(world.decide())
-    assert world.decide() == Nothing("storage node 2 does not answer")
+    assert _steps(world) == [SealStream, SealReplicas]
+    assert world.decide() == Nothing("storage node 2 does not answer; it is replaced if that lasts 30 s")
     assert world.replicas[PRIMARY].state is ReplicaState.SEALED
 
 
-def test_a_frozen_replica_keeps_the_stream_sealed() -> None:
-    world = _running_world()
-    world.replicas[NODES[1]].state = ReplicaState.FROZEN
-    for _ in range(3):
-        world.carry_out(world.decide())
-    assert world.decide() == Nothing("the replica on node 2 is frozen: a law broke there")
+def test_a_node_that_stays_away_is_replaced_and_the_primary_leaves_it() -> None:
+    """R-REG-6."""
+    world = _running_world(entries=2)
+    world.crash(PRIMARY)
+    world.given_up[PRIMARY] = None
+    assert _steps(world, 2) == [SealStream, SealReplicas]
+    step = world.decide()
+    assert isinstance(step, ReplaceReplica)
+    assert (step.old, step.new, step.replicas) == (PRIMARY, SPARE, (NODES[1], NODES[2], SPARE))
+    kinds = _steps(world)
+    assert kinds == [
+        ReplaceReplica,
+        SealReplicas,
+        SyncReplica,
+        SealReplicas,
+        UnsealReplicas,
+        UnsealReplicas,
+        UnsealStream,
+    ]
+    assert world.replicas[SPARE].entries == world.ordered
 
 
-def test_a_replica_that_lacks_commit_rows_is_looked_at_again_soon() -> None:
+def test_a_node_that_stays_away_is_kept_where_nobody_else_is_complete_or_has_room() -> None:
+    """The last complete copy is never dropped."""
+    world = _running_world(entries=2)
+    world.crash(NODES[1])
+    world.given_up[NODES[1]] = None
+    world.crash(SPARE)
+    _steps(world)
+    assert "no other node has room" in str(world.decide())
+    world.restart(SPARE, 0)
+    world.crash(PRIMARY)
+    world.crash(NODES[2])
+    assert world.decide() == Nothing("storage node 1 does not answer; it is replaced if that lasts 30 s")
+    world.given_up[PRIMARY] = None
+    assert "no other replica is complete" in str(world.decide())
+
+
+def test_those_who_live_come_before_those_who_do_not() -> None:
+    world = _running_world(entries=1)
+    for node in NODES[:2]:
+        world.crash(node)
+    world.given_up[NODES[1]] = None
+    _steps(world, 2)
+    step = world.decide()
+    assert isinstance(step, ReplaceReplica) and step.replicas == (NODES[2], SPARE, PRIMARY)
+
+
+def test_a_lost_replica_is_made_anew_and_filled_from_a_complete_one() -> None:
+    world = _running_world(entries=3)
+    world.lose(NODES[2])
+    world.restart(NODES[2], 0)
+    assert _steps(world) == [
+        SealStream,
+        SealReplicas,
+        MakeReplica,
+        SealReplicas,
+        SyncReplica,
+        SealReplicas,
+        UnsealReplicas,
+        UnsealReplicas,
+        UnsealStream,
+    ]
+    assert world.replicas[NODES[2]].entries == world.ordered
+
+
+def test_a_replica_of_an_empty_stream_needs_no_source() -> None:
     world = _running_world()
     for node in NODES:
-        world.replicas[node].entries = [(1, 1), (1, 2)]
-        world.report(node)
-    world.order()
-    for node in NODES[:2]:
-        world.learn(node)
-    world.carry_out(SealStream(""))
+        world.lose(node)
+        world.restart(node, 0)
+    assert MakeReplica in _steps(world)
+    assert world.decide() == RUNS
+
+
+def test_a_lost_replica_waits_while_no_other_is_complete() -> None:
+    world = _running_world(entries=1)
+    for node in NODES:
+        world.replicas.pop(node)
     world.carry_out(world.decide())
-    assert world.decide() == Nothing("the replica on node 3 has 0 of 2 entries ordered", settled=False)
+    step = world.decide()
+    assert step == Nothing("node 1 has no replica of it, and no replica is complete that could fill one")
+
+
+def test_nobody_joins_an_epoch_that_was_opened() -> None:
+    """Its primary may have taken entries in it: the epoch is finished before a lost replica is made anew."""
+    world = _running_world(entries=1)
+    world.carry_out(SealStream(""))
+    _steps(world, 3)  # seals all, opens the backups, opens the primary
+    assert world.replicas[PRIMARY].state is ReplicaState.RUNNING
+    world.lose(NODES[2])
+    world.restart(NODES[2], 0)
+    assert _steps(world, 2) == [UnsealStream, SealStream]
+
+
+def test_a_frozen_replica_is_rebuilt_while_another_is_complete() -> None:
+    world = _running_world(entries=1)
+    world.freeze(NODES[1])
+    assert _steps(world, 2) == [SealStream, SealReplicas]
+    assert world.decide() == RebuildReplica(NODES[1], Epoch(2), "it is frozen")
+    _steps(world)
+    assert world.decide() == RUNS
+    for node in NODES:
+        world.freeze(node)
+    world.carry_out(world.decide())
+    assert world.decide() == Nothing(
+        "the replica on node 1 is frozen, and no other is complete: a law broke there"
+    )
+
+
+def test_a_replica_that_lacks_commit_rows_is_synced_or_looked_at_again_soon() -> None:
+    world = _running_world(entries=2)
+    world.replicas[NODES[2]].committed_end = 1
+    world.carry_out(SealStream(""))
+    world.carry_out(world.decide(), reached=(NODES[2],))
+    statuses = world.statuses()
+    waiting = {**statuses, PRIMARY: None, NODES[1]: None}
+    assert next_step(world.stream(), waiting) == Nothing(
+        "node 1 has no replica of it, and no replica is complete that could fill one"
+    )
+    world.carry_out(world.decide())
+    assert world.decide() == SyncReplica(NODES[2], PRIMARY, Epoch(2))
     world.learn(NODES[2])
     assert world.decide() == SealReplicas((NODES[2],), Epoch(2), LLSN(3))
+
+
+def _syncing(world: World, sync: SyncStatus) -> Step:
+    """The step for a world whose third replica is behind and says this of its sync."""
+    import msgspec
+
+    statuses = world.statuses()
+    behind = statuses[NODES[2]]
+    assert behind is not None
+    return next_step(
+        world.stream(), {**statuses, NODES[2]: msgspec.structs.replace(behind, sync=sync, trouble="")}
+    )
+
+
+def test_a_sync_is_polled_and_one_that_failed_is_tried_from_another_source() -> None:
+    """R-SYNC-1."""
+    world = _running_world(entries=10)
+    world.replicas[NODES[2]].committed_end = 6
+    _steps_until_synced(world)
+    going = SyncStatus(SyncState.IN_PROGRESS, PRIMARY, LLSN(6), LLSN(11))
+    assert _syncing(world, going) == Nothing(
+        "the replica on node 3 is synced from node 1: 50 % done", settled=False
+    )
+    failed = SyncStatus(SyncState.ERROR, PRIMARY, LLSN(6), LLSN(11), why="cut off")
+    assert _syncing(world, failed) == SyncReplica(NODES[2], NODES[1], Epoch(2))
+    hopeless = SyncStatus(SyncState.ERROR, PRIMARY, LLSN(6), LLSN(11), why="too far behind", rebuild=True)
+    assert _syncing(world, hopeless) == RebuildReplica(NODES[2], Epoch(2), "too far behind")
+
+
+def _steps_until_synced(world: World) -> None:
+    world.carry_out(SealStream(""))
+    world.carry_out(world.decide())
+    assert isinstance(world.decide(), SyncReplica)
+
+
+def test_a_node_that_refuses_for_long_is_replaced_though_it_lives() -> None:
+    """Its disk is dead: the replica can be neither sealed nor made there (R-FAIL-1)."""
+    world = _running_world(entries=1)
+    world.replicas[NODES[1]].stop()
+    world.carry_out(SealStream(""))
+    world.carry_out(world.decide(), reached=(PRIMARY, NODES[2]))
+    refused = Around((SPARE,), {NODES[1]: 31.0}, 30.0)
+    step = next_step(world.stream(), world.statuses(), refused)
+    assert isinstance(step, ReplaceReplica) and (step.old, step.new) == (NODES[1], SPARE)
+    nowhere = Around((), {NODES[1]: 31.0}, 30.0)
+    assert next_step(world.stream(), world.statuses(), nowhere) == SealReplicas(
+        (NODES[1],), Epoch(2), LLSN(2)
+    )
+
+
+def test_a_full_disk_keeps_the_stream_sealed_and_says_so() -> None:
+    import msgspec
+
+    world = _running_world()
+    world.carry_out(SealStream(""))
+    world.carry_out(world.decide())
+    statuses = world.statuses()
+    full = statuses[NODES[1]]
+    assert full is not None
+    step = next_step(world.stream(), {**statuses, NODES[1]: msgspec.structs.replace(full, full=True)})
+    assert isinstance(step, Nothing) and "the disk of node 2 is full: free space there" in step.why
+    assert isinstance(world.decide(), UnsealReplicas)
+
+
+def test_damage_is_mended_from_those_who_hold_the_same_while_the_stream_runs() -> None:
+    world = _running_world(entries=3)
+    statuses = world.statuses()
+    hurt = statuses[NODES[1]]
+    assert hurt is not None
+    damaged = msgspec.structs.replace(hurt, damage=((LLSN(1), LLSN(2)), (LLSN(3), LLSN(4))))
+    assert next_step(world.stream(), {**statuses, NODES[1]: damaged}) == MendReplica(
+        NODES[1], (PRIMARY, NODES[2])
+    )
+    alone = {NODES[1]: damaged}
+    assert isinstance(next_step(world.stream(), alone), SealStream)
+
+
+def _damaged(statuses: Statuses, node: NodeID) -> Statuses:
+    status = statuses[node]
+    assert status is not None
+    return {**statuses, node: msgspec.structs.replace(status, damage=((LLSN(1), LLSN(2)),))}
+
+
+def test_a_node_is_not_replaced_while_the_others_are_damaged() -> None:
+    """What it holds may be the only sound copy: the others are mended first, by each other or by those who left the stream."""
+    world = _running_world(entries=3)
+    left = world.statuses()[NODES[2]]
+    assert left is not None
+    world.crash(PRIMARY)
+    world.given_up[PRIMARY] = None
+    assert _steps(world, 2) == [SealStream, SealReplicas]
+    gone = Around((SPARE,), {PRIMARY: 99.0})
+    statuses = world.statuses()
+    assert isinstance(next_step(world.stream(), statuses, gone), ReplaceReplica)
+    both = _damaged(_damaged(statuses, NODES[1]), NODES[2])
+    assert next_step(world.stream(), both, gone) == MendReplica(NODES[1], (NODES[2],))
+    one = {NODES[1]: both[NODES[1]], NODES[2]: None}
+    assert not isinstance(next_step(world.stream(), one, gone), ReplaceReplica | MakeReplica)
+    former = Around((SPARE,), {PRIMARY: 99.0}, former={SPARE: left})
+    assert next_step(world.stream(), one, former) == MendReplica(NODES[1], (SPARE,))
+
+
+def test_a_replica_that_cannot_be_sealed_for_its_damage_is_mended_first() -> None:
+    """Law 6: damage may hide where its tail is to be cut. One that has not been asked yet is asked first."""
+    world = _running_world(entries=3)
+    world.crash(PRIMARY)
+    assert _steps(world, 1) == [SealStream]
+    hurt = _damaged(world.statuses(), NODES[1])
+    assert isinstance(next_step(world.stream(), hurt), SealReplicas)
+    refused = Around(away_s={NODES[1]: 0.1})
+    assert isinstance(next_step(world.stream(), hurt, refused), SealReplicas), "the other one is not sealed"
+    world.carry_out(SealReplicas((NODES[2],), world.stream().epoch, world.stream().sealed_end))
+    rest = _damaged(world.statuses(), NODES[1])
+    assert next_step(world.stream(), rest, refused) == MendReplica(NODES[1], (NODES[2],))
+    assert isinstance(next_step(world.stream(), world.statuses(), refused), SealReplicas)
+
+
+def test_a_moved_replica_leaves_when_the_others_are_complete() -> None:
+    world = _running_world(entries=2)
+    world.move = Move(PRIMARY, SPARE)
+    assert _steps(world, 3) == [SealStream, SealReplicas, ReplaceReplica]
+    assert world.members == (NODES[1], NODES[2], SPARE)
+    _steps(world)
+    assert world.decide() == RUNS
+
+
+def test_a_move_to_a_node_that_came_in_for_another_one_meanwhile_is_given_up() -> None:
+    """Carried out, it would leave the stream with a replica too few."""
+    world = _running_world(entries=2)
+    world.move = Move(PRIMARY, NODES[2], replicas=3)
+    assert world.decide() == RUNS
+
+
+def test_the_only_replica_moves_by_being_joined_first() -> None:
+    world = World(members=(PRIMARY,), replicas={PRIMARY: Replica()})
+    _steps(world)
+    world.append(1)
+    world.write()
+    world.report(PRIMARY)
+    world.order()
+    world.learn(PRIMARY)
+    world.move = Move(PRIMARY, SPARE)
+    _steps(world, 3)
+    assert world.members == (PRIMARY, SPARE)
+    while world.members != (SPARE,):
+        step = world.decide()
+        assert not isinstance(step, Nothing), step
+        world.carry_out(step)
+        if isinstance(step, ReplaceReplica):
+            world.members = step.replicas
+    assert world.replicas[SPARE].entries == world.ordered == [(1, 1)]
 
 
 def test_a_view_older_than_a_replica_is_not_acted_on() -> None:
@@ -393,7 +583,30 @@ def test_a_view_older_than_a_replica_is_not_acted_on() -> None:
 def test_a_stream_sealed_by_hand_stays_sealed() -> None:
     world = _running_world()
     world.held = True
-    for _ in range(3):
-        world.carry_out(world.decide())
+    _steps(world)
     assert world.decide() == HELD
     assert {replica.state for replica in world.replicas.values()} == {ReplicaState.SEALED}
+
+
+def test_what_left_a_stream_is_a_zombie_only_once_the_stream_runs_without_it() -> None:
+    """R-REG-4: while it does not, the former replica may be needed."""
+    world = _running_world(entries=1)
+    world.crash(NODES[2])
+    world.given_up[NODES[2]] = None
+    _steps(world, 3)
+    world.restart(NODES[2], 0)
+    assert NODES[2] not in world.members and world.state is StreamState.SEALED
+    assert world.zombies() == []
+    _steps(world)
+    assert [zombie.node for zombie in world.zombies()] == [NODES[2]]
+
+
+def test_a_backup_that_is_not_open_ends_the_epoch_of_an_open_primary() -> None:
+    """It was made anew since the primary opened its connections: what the primary took never reached it."""
+    world = _running_world(entries=1)
+    world.carry_out(SealStream(""))
+    _steps(world, 3)
+    world.replicas[NODES[2]] = Replica(
+        ReplicaState.SEALED, world.epoch, world.sealed_end, False, False, list(world.ordered), [], 2
+    )
+    assert isinstance(world.decide(), UnsealStream)

@@ -240,6 +240,118 @@ def test_a_frozen_replica_does_nothing_more() -> None:
         machine.seal(Epoch(9), LLSN(1))
 
 
+# --- sync: R-SYNC-1 to R-SYNC-3 ------------------------------------------------------------------------------------------------
+
+
+def sealing(
+    *, committed: int = 1, sealed_end: int = 20, tail: int = 0, tail_epoch: int = 1
+) -> ReplicaMachine:
+    """A replica in epoch 5 that lacks commits below the seal."""
+    machine = ReplicaMachine(
+        LogStreamID(1),
+        Epoch(4),
+        LLSN(1),
+        False,
+        LLSN(committed + tail),
+        LLSN(committed),
+        tail_epoch=Epoch(tail_epoch),
+    )
+    assert isinstance(machine.seal(Epoch(5), LLSN(sealed_end)), EnterEpoch)
+    return machine
+
+
+def test_a_row_of_one_epoch_is_never_committed_over_batches_of_another() -> None:
+    """Law 3: the replica left the stream and came back with what was never ordered."""
+    machine = sealing(tail=9, tail_epoch=1)
+    with pytest.raises(CommitAhead):
+        machine.commit(row(1, 5, epoch=2))
+    assert machine.committed_end == 1
+    assert machine.commit(row(1, 5, epoch=1)) == row(1, 5, epoch=1), "its own are"
+    with pytest.raises(CommitAhead):
+        machine.commit(row(1, 7, epoch=2))
+
+
+def test_a_replica_that_was_just_made_anew_only_lacks_what_was_ordered() -> None:
+    """Its stream is older than it is: rows of epochs that it never entered are no inconsistency."""
+    machine = fresh()
+    with pytest.raises(CommitAhead):
+        machine.commit(row(1, 4, epoch=3))
+    assert machine.state is ReplicaState.SEALING
+
+
+def test_what_is_written_in_an_opened_epoch_is_of_that_epoch() -> None:
+    machine = running(epoch=3)
+    written(machine, 4)
+    assert machine.tail_epoch == 3
+    assert machine.commit(row(1, 3, epoch=3)) is not None
+    machine.seal(Epoch(4), LLSN(5))
+    assert machine.commit(row(3, 5, epoch=3)) is not None, "also after the seal that waits for it"
+
+
+def test_a_sync_fills_up_to_the_seal_and_then_the_replica_can_be_sealed() -> None:
+    """R-SYNC-1."""
+    machine = sealing()
+    assert machine.check_sync(Epoch(5))
+    assert machine.lacks_entries
+    machine.copied(Epoch(2), LLSN(12))
+    assert machine.reportable_end == 12
+    assert machine.commit(row(1, 12, epoch=2)) is not None
+    machine.copied(Epoch(4), LLSN(20))
+    assert machine.commit(row(12, 20, epoch=4)) is not None
+    assert not machine.check_sync(Epoch(5))
+    assert machine.seal(Epoch(5), LLSN(20)) == CutTail(Epoch(5), LLSN(20))
+
+
+def test_a_sync_brings_one_epoch_at_a_time_and_nothing_beyond_the_seal() -> None:
+    machine = sealing()
+    machine.copied(Epoch(2), LLSN(12))
+    with pytest.raises(InvariantBroken):
+        machine.copied(Epoch(3), LLSN(15))
+    with pytest.raises(InvariantBroken):
+        machine.copied(Epoch(2), LLSN(21))
+    with pytest.raises(InvariantBroken):
+        running().copied(Epoch(1), LLSN(5))
+
+
+def test_a_sync_is_refused_in_other_states_and_epochs() -> None:
+    with pytest.raises(StaleEpoch):
+        sealing().check_sync(Epoch(4))
+    with pytest.raises(Refused):
+        sealing().check_sync(Epoch(6))
+    with pytest.raises(Refused):
+        running(epoch=5).check_sync(Epoch(5))
+    frozen = sealing()
+    frozen.freeze("a law broke")
+    with pytest.raises(Refused):
+        frozen.check_sync(Epoch(5))
+
+
+def test_only_a_sealed_replica_of_that_epoch_is_a_source() -> None:
+    """R-SYNC-2."""
+    machine = running(epoch=2)
+    for other in (machine, sealing()):
+        with pytest.raises(Refused):
+            other.check_source(other.epoch)
+    machine.seal(Epoch(3), LLSN(1))
+    with pytest.raises(Refused):
+        machine.check_source(Epoch(3))
+    machine.tail_cut(Epoch(3), LLSN(1))
+    machine.check_source(Epoch(3))
+    for epoch in (2, 4):
+        with pytest.raises(Refused):
+            machine.check_source(Epoch(epoch))
+
+
+def test_a_sync_finds_what_a_write_left_that_outlived_its_seal() -> None:
+    machine = sealing(committed=3)
+    machine.found(LLSN(3), LLSN(9), Epoch(2))
+    assert machine.commit(row(3, 9, epoch=2)) is not None
+    machine.found(LLSN(15), LLSN(15), Epoch(0))  # it began anew behind what was trimmed
+    assert machine.committed_end == 15
+    with pytest.raises(InvariantBroken):
+        machine.found(LLSN(14), LLSN(15), Epoch(0))
+
+
 class Histories(RuleBasedStateMachine):
     """A replica with a well-behaved repository and manager around it, in any order, with restarts."""
 
@@ -250,6 +362,7 @@ class Histories(RuleBasedStateMachine):
         self.sealed_end = 1
         self.repository_runs = False
         self.ordered = 1  # the repository's committed end
+        self.orders: list[tuple[int, int, int]] = []  # begin, end and epoch of what it ordered
         self.cut: CutTail | None = None
 
     def held(self) -> int:
@@ -272,15 +385,16 @@ class Histories(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def order(self, share: float) -> None:
         if self.machine.epoch == self.epoch:
+            begin = self.ordered
             self.ordered += round(max(0, self.machine.reportable_end - self.ordered) * share)
+            if self.ordered > begin:
+                self.orders.append((begin, self.ordered, self.epoch))
 
     @rule()
     def commit(self) -> None:
-        if self.ordered > self.machine.committed_end:
-            begin = self.machine.committed_end
-            end = self.ordered if self.machine.opened else min(self.ordered, self.machine.sealed_end)
-            if end > begin:
-                self.machine.commit(row(begin, end, epoch=self.machine.epoch))
+        for begin, end, epoch in self.orders:
+            known = end <= self.machine.committed_end
+            assert (self.machine.commit(row(begin, end, epoch=epoch)) is None) == known
 
     @precondition(lambda self: self.repository_runs)
     @rule()
@@ -316,7 +430,13 @@ class Histories(RuleBasedStateMachine):
         """What was not durable is gone; commits may be behind."""
         old = self.machine
         self.machine = ReplicaMachine(
-            LogStreamID(1), old.epoch, old.sealed_end, old.opened, old.durable_end, old.committed_end
+            LogStreamID(1),
+            old.epoch,
+            old.sealed_end,
+            old.opened,
+            old.durable_end,
+            old.committed_end,
+            tail_epoch=old.tail_epoch,
         )
         self.cut = None
 

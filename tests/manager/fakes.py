@@ -10,21 +10,31 @@ from typing import Any, TypeVar
 from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.membership_rules import (
     Members,
+    hold_stream,
     new_log_stream_id,
     register_log_stream,
     register_node,
     register_topic,
     seal_stream,
     set_manager,
+    set_replicas,
     unregister_node,
     unregister_topic,
     unseal_stream,
 )
-from varlog.model.cluster import ClusterView, NodeStatus, ReplicaState, ReplicaStatus, StreamState
+from varlog.model.cluster import (
+    ClusterView,
+    NodeStatus,
+    ReplicaState,
+    ReplicaStatus,
+    StreamState,
+    SyncState,
+    SyncStatus,
+)
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import Refused, StaleEpoch, UnknownLogStream
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.memory import MemoryTransport
@@ -37,11 +47,13 @@ M = TypeVar("M", bound=Message)
 
 
 class FakeRepository:
-    """The real membership rules, in memory; nothing is ordered, so every seal ends at LLSN 1."""
+    """The real membership rules, in memory. Nothing is ordered: a seal ends where `ends` says, or at LLSN 1."""
 
     def __init__(self, transport: Transport, cluster: ClusterID = CLUSTER) -> None:
         self.members = Members(ClusterView(cluster, 1))
         self.asked: list[str] = []
+        self.ends: dict[LogStreamID, LLSN] = {}
+        self.suspects: tuple[NodeID, ...] = ()
         self._transport = transport
         self._server: Server | None = None
         self._changed = asyncio.Event()
@@ -61,11 +73,21 @@ class FakeRepository:
         self._on(messages.NewLogStreamID, lambda m: new_log_stream_id(self.members), messages.LogStreamIDIs)
         self._on(
             messages.RegisterLogStream,
-            lambda m: register_log_stream(self.members, m.topic, m.log_stream, m.replicas),
+            lambda m: register_log_stream(self.members, m.topic, m.log_stream, m.replicas, m.streams_max),
             messages.StreamIs,
         )
         self._on(
-            messages.SealStream, lambda m: seal_stream(self.members, m.log_stream, LLSN(1)), messages.StreamIs
+            messages.SealStream,
+            lambda m: seal_stream(self.members, m.log_stream, self.ends.get(m.log_stream, LLSN(1))),
+            messages.StreamIs,
+        )
+        self._on(
+            messages.HoldStream, lambda m: hold_stream(self.members, m.log_stream, m.held), messages.StreamIs
+        )
+        self._on(
+            messages.SetReplicas,
+            lambda m: set_replicas(self.members, m.log_stream, m.epoch, m.replicas),
+            messages.StreamIs,
         )
         self._on(
             messages.UnsealStream,
@@ -93,20 +115,31 @@ class FakeRepository:
             found = result if isinstance(result, tuple) else (result, None)
             if isinstance(found[0], Members):
                 self.members = found[0]
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake()
             return messages.Done() if answer is None else answer(found[1])
 
         self._dispatcher.on_async(kind, handle)
 
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def suspect(self, *nodes: NodeID) -> None:
+        self.suspects = nodes
+        self._wake()
+
     async def _view(self, message: messages.GetView, payload: bytearray) -> Message:
         try:
             async with asyncio.timeout(message.wait_s):
-                while message.wait_s and self.view.revision <= message.newer_than:
+                suspects = self.suspects
+                while (
+                    message.wait_s and self.view.revision <= message.newer_than and self.suspects == suspects
+                ):
                     await self._changed.wait()
         except TimeoutError:
             pass
-        return messages.ViewIs(self.view)
+        members = self.members
+        return messages.ViewIs(members.view, self.suspects, members.next_log_stream, members.unused)
 
     async def _tail(self, message: messages.GetTail, payload: bytearray) -> Message:
         return messages.TailIs(GLSN(0), GLSN(0))
@@ -114,10 +147,42 @@ class FakeRepository:
 
 @dataclass
 class FakeReplica:
+    """`end`: one past what it holds, which is all ordered. `copies`: entries that each question about a sync finds copied."""
+
     topic: TopicID
     state: ReplicaState = ReplicaState.SEALING
     epoch: Epoch = NO_EPOCH
     opened: bool = False
+    end: LLSN = FIRST_LLSN
+    sealed_end: LLSN = FIRST_LLSN
+    copies: int = 1_000_000
+    sync: SyncStatus | None = None
+    damage: tuple[tuple[LLSN, LLSN], ...] = ()
+    full: bool = False
+
+    def status(self, log_stream: LogStreamID) -> ReplicaStatus:
+        self._copy()
+        return ReplicaStatus(
+            log_stream=log_stream,
+            topic=self.topic,
+            state=self.state,
+            epoch=self.epoch,
+            committed_end=self.end,
+            durable_end=self.end,
+            low_watermark=GLSN(0),
+            high_watermark=GLSN(self.end - 1),
+            path=f"/v/lsid={log_stream}",
+            opened=self.opened,
+            sync=self.sync,
+            damage=self.damage,
+            full=self.full,
+        )
+
+    def _copy(self) -> None:
+        if self.sync is not None and self.sync.state is SyncState.IN_PROGRESS:
+            self.end = LLSN(min(self.sealed_end, self.end + self.copies))
+            state = SyncState.COMPLETE if self.end == self.sealed_end else SyncState.IN_PROGRESS
+            self.sync = SyncStatus(state, self.sync.source, self.end, self.sealed_end)
 
 
 @dataclass
@@ -130,6 +195,7 @@ class FakeNode:
     replicas: dict[LogStreamID, FakeReplica] = field(default_factory=dict)
     refuse: dict[type[Message], None] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    streams_max: int = 1_000
     _server: Server | None = None
 
     @property
@@ -144,6 +210,9 @@ class FakeNode:
             messages.GetNodeStatus: self._status,
             messages.AddLogStream: self._add,
             messages.RemoveLogStream: self._remove,
+            messages.RebuildReplica: self._rebuild,
+            messages.SyncReplica: self._sync,
+            messages.MendReplica: self._mend,
             messages.SealReplica: self._seal,
             messages.UnsealReplica: self._unseal,
         }
@@ -168,52 +237,71 @@ class FakeNode:
         return handle
 
     def _status(self, message: messages.GetNodeStatus) -> Message:
-        replicas = tuple(
-            ReplicaStatus(
-                log_stream=log_stream,
-                topic=replica.topic,
-                state=replica.state,
-                epoch=replica.epoch,
-                committed_end=LLSN(1),
-                durable_end=LLSN(1),
-                low_watermark=GLSN(0),
-                high_watermark=GLSN(0),
-                path=f"/v/lsid={log_stream}",
-                opened=replica.opened,
-            )
-            for log_stream, replica in self.replicas.items()
+        replicas = tuple(replica.status(log_stream) for log_stream, replica in self.replicas.items())
+        return messages.NodeStatusIs(
+            NodeStatus(self.cluster, self.node, self.address, ("/v",), replicas, streams_max=self.streams_max)
         )
-        return messages.NodeStatusIs(NodeStatus(self.cluster, self.node, self.address, ("/v",), replicas))
 
     def _add(self, message: messages.AddLogStream) -> Message:
+        if message.log_stream in self.replicas:
+            raise Refused(f"node {self.node} has data of log stream {message.log_stream} already")
         self.replicas[message.log_stream] = FakeReplica(message.topic)
         return messages.Done()
 
     def _remove(self, message: messages.RemoveLogStream) -> Message:
-        if self.replicas.pop(message.log_stream, None) is None:
-            raise UnknownLogStream(message.log_stream)
+        replica = self._replica(message.log_stream)
+        if message.epoch not in (-1, replica.epoch):
+            raise Refused(f"it is in epoch {replica.epoch}, not {message.epoch}")
+        del self.replicas[message.log_stream]
+        return messages.Done()
+
+    def _rebuild(self, message: messages.RebuildReplica) -> Message:
+        if self._replica(message.log_stream).state is not ReplicaState.FROZEN:
+            raise Refused("it can go on")
+        self.replicas[message.log_stream] = FakeReplica(message.topic)
+        return messages.Done()
+
+    def _sync(self, message: messages.SyncReplica) -> Message:
+        replica = self._replica(message.log_stream)
+        if replica.state is not ReplicaState.SEALING or message.epoch != replica.epoch:
+            raise Refused(f"it is {replica.state} in epoch {replica.epoch}")
+        replica.sync = SyncStatus(SyncState.IN_PROGRESS, message.source.node, replica.end, replica.sealed_end)
+        return messages.SyncIs(replica.sync)
+
+    def _mend(self, message: messages.MendReplica) -> Message:
+        self._replica(message.log_stream).damage = ()
         return messages.Done()
 
     def _seal(self, message: messages.SealReplica) -> Message:
-        replica = self.replicas[message.log_stream]
+        replica = self._replica(message.log_stream)
         if message.epoch < replica.epoch or (message.epoch == replica.epoch and replica.opened):
             raise StaleEpoch(message.log_stream, message.epoch, replica.epoch)
-        replica.state, replica.epoch, replica.opened = ReplicaState.SEALED, message.epoch, False
-        return messages.ReplicaStateIs(replica.state, LLSN(1))
+        if replica.end > message.committed_end:
+            replica.state = ReplicaState.FROZEN
+            raise Refused("a seal never undoes a commit")
+        whole = replica.end == message.committed_end
+        replica.state = ReplicaState.SEALED if whole else ReplicaState.SEALING
+        replica.epoch, replica.opened, replica.sealed_end = message.epoch, False, message.committed_end
+        return messages.ReplicaStateIs(replica.state, replica.end)
 
     def _unseal(self, message: messages.UnsealReplica) -> Message:
-        replica = self.replicas[message.log_stream]
+        replica = self._replica(message.log_stream)
         if replica.state is ReplicaState.SEALED and message.epoch == replica.epoch:
             replica.state, replica.opened = ReplicaState.RUNNING, True
         if replica.state is not ReplicaState.RUNNING:
             raise Refused("not sealed in this epoch")
-        return messages.ReplicaStateIs(replica.state, LLSN(1))
+        return messages.ReplicaStateIs(replica.state, replica.end)
+
+    def _replica(self, log_stream: LogStreamID) -> FakeReplica:
+        if log_stream not in self.replicas:
+            raise UnknownLogStream(log_stream)
+        return self.replicas[log_stream]
 
 
 class FakeCluster:
     """A repository, nodes and the real manager on one MemoryTransport."""
 
-    def __init__(self, nodes: int, *, named: bool = True, replicas: int = 3) -> None:
+    def __init__(self, nodes: int, *, named: bool = True, replicas: int = 3, **settings: Any) -> None:
         self.transport = MemoryTransport()
         self.repository = FakeRepository(self.transport)
         self.nodes = {node: FakeNode(self.transport, NodeID(node)) for node in range(1, nodes + 1)}
@@ -223,8 +311,7 @@ class FakeCluster:
             "vmc:1",
             nodes=tuple(node.address for node in self.nodes.values()) if named else (),
             replicas=replicas,
-            heartbeat_s=0.02,
-            auto_create_topics=True,
+            **{"heartbeat_s": 0.02, "auto_create_topics": True, **settings},
         )
         self.manager = Manager(self.config, system_doors(), self.transport)
 
@@ -261,8 +348,9 @@ class FakeCluster:
         return all(
             stream.state is StreamState.RUNNING
             and all(
-                self.nodes[node].replicas[stream.log_stream].state is ReplicaState.RUNNING
-                and self.nodes[node].replicas[stream.log_stream].epoch == stream.epoch
+                (replica := self.nodes[node].replicas.get(stream.log_stream)) is not None
+                and replica.state is ReplicaState.RUNNING
+                and replica.epoch == stream.epoch
                 for node in stream.replicas
             )
             for stream in view.streams

@@ -8,10 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.manager.placement_rules import NodeLoad, loads, place
-from varlog.model.cluster import ClusterView, LogStream, StorageNode
+from varlog.manager.placement_rules import NodeLoad, loads, place, spares
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    NodeStatus,
+    ReplicaState,
+    ReplicaStatus,
+    StorageNode,
+)
+from varlog.model.epoch import Epoch
 from varlog.model.errors import Refused
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
 
 
 @given(nodes=st.integers(1, 12), replicas=st.integers(1, 5), streams=st.integers(1, 30))
@@ -19,7 +28,7 @@ def test_streams_made_one_after_the_other_load_all_nodes_alike(
     nodes: int, replicas: int, streams: int
 ) -> None:
     replicas = min(nodes, replicas)
-    alive = [NodeID(number) for number in range(1, nodes + 1)]
+    alive = {node: _status(node) for node in map(NodeID, range(1, nodes + 1))}
     view = ClusterView(ClusterID(1), 1, tuple(StorageNode(node, f"sn:{node}") for node in alive))
     for number in range(1, streams + 1):
         chosen = place(loads(view, alive), replicas)
@@ -49,11 +58,50 @@ def test_the_chosen_are_never_busier_than_the_others(carried: list[tuple[int, in
     assert load[chosen[0]].primaries == min(load[node].primaries for node in chosen)
 
 
-def test_a_full_node_is_left_out_and_named() -> None:
-    nodes = [NodeLoad(NodeID(1), 5, 0), NodeLoad(NodeID(2), 0, 0)]
-    assert place(nodes, 1, streams_max=5) == (2,)
+def _status(node: NodeID, *replicas: ReplicaStatus, streams_max: int = 1_000) -> NodeStatus:
+    return NodeStatus(ClusterID(1), node, f"sn:{node}", ("/v",), replicas, streams_max=streams_max)
+
+
+def test_a_node_at_its_limit_is_left_out_and_told_of() -> None:
+    """R-REG-3."""
+    nodes = [NodeLoad(NodeID(1), 5, 0, streams_max=5), NodeLoad(NodeID(2), 0, 0)]
+    assert place(nodes, 1) == (2,)
+    assert spares(nodes) == (2,)
     with pytest.raises(Refused, match="1 more hold 5 streams already"):
-        place(nodes, 2, streams_max=5)
+        place(nodes, 2)
+
+
+def test_a_node_without_disk_space_is_left_out_and_told_of() -> None:
+    nodes = [NodeLoad(NodeID(1), 0, 0, full=True), NodeLoad(NodeID(2), 3, 0)]
+    assert place(nodes, 1) == (2,)
+    assert spares(nodes) == (2,)
+    with pytest.raises(Refused, match="the disk of 1 more is full"):
+        place(nodes, 2)
+
+
+def test_a_load_counts_what_lies_on_a_node_unregistered_and_knows_its_limit() -> None:
+    left = ReplicaStatus(
+        log_stream=LogStreamID(9),
+        topic=TopicID(1),
+        state=ReplicaState.SEALING,
+        epoch=Epoch(0),
+        committed_end=LLSN(1),
+        durable_end=LLSN(1),
+        low_watermark=GLSN(0),
+        high_watermark=GLSN(0),
+        path="",
+        full=True,
+    )
+    view = ClusterView(ClusterID(1), 1, (StorageNode(NodeID(1), "sn:1"),))
+    (load,) = loads(view, {NodeID(1): _status(NodeID(1), left, streams_max=2)})
+    assert load == NodeLoad(NodeID(1), 1, 0, streams_max=2, full=True)
+    assert not load.has_room
+
+
+def test_the_least_loaded_node_is_the_first_spare() -> None:
+    nodes = [NodeLoad(NodeID(1), 2, 0), NodeLoad(NodeID(2), 1, 1), NodeLoad(NodeID(3), 1, 0)]
+    assert spares(nodes) == (2, 3, 1)
+    assert spares([nodes[0], nodes[1].with_one_more().with_one_more()]) == (1, 2)
 
 
 @pytest.mark.parametrize("replicas", [0, -1, 17])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -197,3 +198,110 @@ def test_a_cached_read_answers_sometimes_and_then_rightly() -> None:
     told = {None if (got := file.read_cached(3, 1)) is None else bytes(got) for _ in range(100)}
     assert told == {None, b"bcd"}
     assert all(file.read_cached(10, 1) is None for _ in range(100))
+
+
+def failed_sync(host: Host) -> None:
+    """A file with a good sync, then a write whose sync fails."""
+    file = host.disk.open(FILE, create=True)
+    file.write_at([b"abc"], 0)
+    file.sync()
+    host.disk.sync_directory(HOME)
+    file.write_at([b"def"], 3)
+    host.drive.fail_syncs = 1
+    with pytest.raises(OSError, match="Input/output error"):
+        file.sync()
+    assert host.disk.read_file(FILE) == b"abcdef", "the page cache has it"
+    file.sync()  # and says that all is well
+
+
+def test_what_a_failed_sync_lost_can_be_read_and_does_not_survive() -> None:
+    """What Linux does: the second sync succeeds without having written anything."""
+    assert fates(failed_sync) == {b"abc", b"abcdef"}, (
+        "a killed process only: its successor reads the page cache"
+    )
+    host = Host(1)
+    failed_sync(host)
+    while host.drive.crash(host.rng) == "kill":
+        pass
+    host.boot()
+    assert host.disk.read_file(FILE) == b"abc"
+
+
+def test_what_a_failed_sync_lost_survives_once_it_is_written_again_and_synced() -> None:
+    def play(host: Host) -> None:
+        failed_sync(host)
+        file = host.disk.open(FILE)
+        file.write_at([b"def"], 3)
+        file.sync()
+
+    assert fates(play) == {b"abcdef"}
+
+
+def test_a_replacement_whose_sync_fails_is_not_put_in_place_and_one_of_its_names_is_only_late() -> None:
+    host = Host(1)
+    host.disk.replace_file(FILE, b"old")
+    host.drive.fail_syncs = 1
+    with pytest.raises(OSError, match="Input/output error"):
+        host.disk.replace_file(FILE, b"new")
+    assert host.disk.read_file(FILE) == b"old"
+
+    def of_the_name(host: Host) -> None:
+        host.disk.rename(HOME / "f.new", FILE)
+        host.drive.fail_syncs = 1
+        with pytest.raises(OSError, match="Input/output error"):
+            host.disk.sync_directory(HOME)
+        host.disk.sync_directory(HOME)
+
+    def play(host: Host) -> None:
+        host.disk.replace_file(FILE, b"old")
+        host.disk.replace_file(HOME / "f.new", b"new")
+        of_the_name(host)
+
+    assert fates(play) == {b"new"}
+
+
+def test_a_write_that_fails_may_have_written_a_part() -> None:
+    left = set()
+    for seed in range(30):
+        host = Host(seed)
+        file = host.disk.open(FILE, create=True)
+        host.drive.fail_writes = 1
+        with pytest.raises(OSError, match="Input/output error"):
+            file.write_at([b"a", b"b"], 0)
+        left.add(file.read_at(9, 0))
+        file.write_at([b"xy"], 0)
+        assert file.read_at(9, 0) == b"xy"
+    assert left == {b"", b"a", b"ab"}
+
+
+def test_a_full_drive_refuses_what_grows_until_something_goes() -> None:
+    host = Host(1)
+    host.drive.capacity_bytes = 10
+    file = host.disk.open(FILE, create=True)
+    file.reserve(8)
+    file.write_at([b"12345678"], 0)  # what is reserved is there
+    assert host.disk.free_bytes(HOME) == 2
+    for grow in (
+        lambda: file.write_at([b"ab", b"cd"], 8),
+        lambda: file.reserve(11),
+        lambda: host.disk.replace_file(HOME / "g", b"x"),
+        lambda: host.disk.open(HOME / "h", create=True),
+    ):
+        with pytest.raises(OSError, match="No space left") as refused:
+            grow()
+        assert refused.value.errno == errno.ENOSPC
+    assert file.read_at(20, 0) == b"12345678ab", "a short write: what fitted is there"
+    file.truncate(3)
+    assert host.disk.free_bytes(HOME) == 7
+    host.disk.replace_file(HOME / "g", b"x")
+    host.disk.remove(FILE)
+    assert host.disk.free_bytes(HOME) == 9
+
+
+def test_a_flipped_bit_stays_flipped() -> None:
+    host = Host(1)
+    host.disk.replace_file(FILE, b"abc")
+    host.drive.file(FILE).flip(1, 0)
+    assert host.disk.read_file(FILE) == b"acc"
+    host.reboot()
+    assert host.disk.read_file(FILE) == b"acc"

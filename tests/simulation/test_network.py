@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from varlog.model.errors import StartError, UnknownTopic
-from varlog.rpc.messages import AddNode, Done, GetView, Message, RemoveNode
+from varlog.model.ids import LogStreamID
+from varlog.rpc.messages import AddNode, Done, GetView, Message, RemoveNode, SealStream
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler
 from varlog.testing.sim import loop
-from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.echo import Echoes
+from varlog.testing.sim.network import KEEP_ALIVE_S, SimNetwork
 from varlog.testing.sim.process import Process
 
 ADDRESS = "b:1"
@@ -189,6 +191,84 @@ def test_what_is_sent_to_a_host_that_is_cut_off_arrives_late_and_in_order(whom: 
 
     first, *_, last = loop.run(work())
     assert 3.0 <= first <= last < 3.5
+
+
+def test_what_a_host_says_into_a_one_way_cut_arrives_late_and_what_it_is_told_does_not() -> None:
+    async def work() -> tuple[float, float]:
+        pair = Pair()
+        connection = await pair.connect()
+        told: list[float] = []
+
+        def hear(call: Call | None, message: Message, payload: bytearray) -> None:
+            told.append(asyncio.get_running_loop().time())
+
+        connection.serve_with(hear)  # type: ignore[attr-defined]
+        pair.network.cut_off("a", "b", until=3.0, one_way=True)
+        connection.other.send(Done())  # type: ignore[attr-defined]
+        await pair.as_client(connection.call(GetView(), timeout_s=5))
+        return told[0], asyncio.get_running_loop().time()
+
+    heard, answered = loop.run(work())
+    assert heard < 1.0 and 3.0 <= answered < 3.5
+
+
+@pytest.mark.parametrize("one_way", [True, False])
+def test_what_is_lost_never_arrives_and_both_ends_learn_of_it_late(one_way: bool) -> None:
+    async def work() -> tuple[int, float]:
+        pair = Pair()
+        connection = await pair.connect()
+        assert pair.network.lose("a", "b", until=1.0, one_way=one_way) == 1
+        with pytest.raises(CallTimeout):
+            await pair.as_client(connection.call(GetView(), timeout_s=1.0))
+        began = asyncio.get_running_loop().time()
+        while not connection.closed:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(KEEP_ALIVE_S)
+        assert connection.other.closed  # type: ignore[attr-defined]
+        again = await pair.client.spawn(
+            "c", pair.network.transport(pair.client).connect(ADDRESS, timeout_s=5)
+        )
+        await pair.as_client(again.call(GetView(), timeout_s=1.0))
+        return len(pair.got), began
+
+    got, noticed = loop.run(work())
+    assert got == 1 and noticed < KEEP_ALIVE_S
+
+
+def test_a_request_that_straggles_is_taken_behind_the_one_that_was_sent_again() -> None:
+    async def work() -> list[int]:
+        pair = Pair()
+        connection = await pair.connect()
+        first = pair.client.spawn("first", connection.call(RemoveNode(1), timeout_s=5))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        connection.straggle(2.0)  # type: ignore[attr-defined]
+        with pytest.raises(ConnectionLost):
+            await first
+        again = await pair.client.spawn(
+            "c", pair.network.transport(pair.client).connect(ADDRESS, timeout_s=5)
+        )
+        await pair.as_client(again.call(RemoveNode(2), timeout_s=1.0))  # type: ignore[arg-type]
+        await asyncio.sleep(3.0)
+        return [message.node for message, _ in pair.got if isinstance(message, RemoveNode)]
+
+    assert loop.run(work()) == [2, 1]
+
+
+def test_an_echo_of_a_control_request_comes_later_over_another_connection() -> None:
+    async def work() -> list[str]:
+        pair = Pair()
+        connection = await pair.connect()
+        echoes = Echoes(pair.network, random.Random(1))
+        echoes.wanted = 1
+        request = SealStream(LogStreamID(1))
+        assert echoes.heard(connection, GetView()) is None  # type: ignore[arg-type]
+        assert echoes.heard(connection, request) is not None  # type: ignore[arg-type]
+        await pair.as_client(connection.call(request, timeout_s=1.0))
+        pair.client.die()
+        await asyncio.sleep(6.0)
+        return [type(message).__name__ for message, _ in pair.got]
+
+    assert loop.run(work()) == ["SealStream", "SealStream"]
 
 
 def test_a_connection_that_snaps_ends_on_both_sides() -> None:

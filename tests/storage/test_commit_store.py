@@ -17,6 +17,7 @@ from varlog.model.errors import Damaged
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.commit_store import CommitStore
+from varlog.storage.room import Room
 from varlog.storage.row_file import (
     ROW_BYTES,
     ROW_TYPE,
@@ -78,7 +79,7 @@ def test_the_merged_runs_answer_like_the_rows_they_came_from(
     made = CommitStore.create(DISK, directory, TOPIC, STREAM)
     for each in rows:
         made.commit(each, FIRST_LLSN)
-    made.sync(FIRST_LLSN)
+    made.sync()
     glsn_of = {
         llsn: each.glsn_begin + llsn - each.llsn_begin
         for each in rows
@@ -120,7 +121,7 @@ def test_rows_of_one_sync_are_merged_before_they_are_written(tmp_path: Path) -> 
     store = CommitStore.create(DISK, tmp_path, TOPIC, STREAM)
     for each in rows_of([(1, 0)] * 50 + [(1, 3)] + [(1, 0)] * 50):
         store.commit(each, FIRST_LLSN)
-    assert store.sync(FIRST_LLSN) == store.rows_synced_end == 102
+    assert store.sync() == store.rows_synced_end == 102
     assert file_rows(tmp_path) == 2
     last = opened(tmp_path).last_row
     assert last == CommitRow(101, GLSN(104), GLSN(53), GLSN(54), LLSN(51), 51, Epoch(1))
@@ -129,7 +130,7 @@ def test_rows_of_one_sync_are_merged_before_they_are_written(tmp_path: Path) -> 
 def test_a_sync_without_new_rows_touches_nothing(tmp_path: Path) -> None:
     store = CommitStore.create(DISK, tmp_path, TOPIC, STREAM)
     before = (tmp_path / "commits.log").stat().st_mtime_ns
-    assert store.sync(FIRST_LLSN) == 1
+    assert store.sync() == 1
     assert (tmp_path / "commits.log").stat().st_mtime_ns == before
 
 
@@ -138,7 +139,8 @@ def test_a_file_of_many_small_syncs_is_compacted(tmp_path: Path) -> None:
     store = CommitStore.create(DISK, tmp_path, TOPIC, STREAM)
     for each in rows_of([(1, 0)] * 5000):
         store.commit(each, FIRST_LLSN)
-        store.sync(FIRST_LLSN)
+        store.sync()
+        store.compact(FIRST_LLSN, Room(DISK, tmp_path))
     assert file_rows(tmp_path) < 1000 and store.size_bytes < 100_000
     again = opened(tmp_path)
     assert (again.committed_end, again.high_watermark, again.glsn_of(LLSN(4321))) == (5001, 5000, 4321)
@@ -150,15 +152,15 @@ def test_trimmed_rows_leave_file_and_memory_and_the_newest_stays(tmp_path: Path)
     rows = rows_of([(1, 1)] * 6000)
     for each in rows[:5900]:
         store.commit(each, FIRST_LLSN)
-    store.sync(FIRST_LLSN)
-    store.compact(LLSN(5501))
+    store.sync()
+    store.compact(LLSN(5501), Room(DISK, tmp_path))
     assert file_rows(tmp_path) == 400
     for each in rows[5900:]:
         store.commit(each, LLSN(5501))
     assert store.find(rows[5500].glsn_begin) == 5501
     assert store.glsn_of(LLSN(5501)) == rows[5500].glsn_begin
     assert store.llsn_from(GLSN(1)) == 5501
-    store.sync(LLSN(6001))
+    store.sync()
     again = opened(tmp_path)
     assert (again.committed_end, again.last_row) == (6001, rows[-1])
 
@@ -194,7 +196,7 @@ def test_a_sync_torn_at_any_byte_loses_only_its_own_rows(tmp_path: Path) -> None
             store = opened(tmp_path)
             for each in GAPPED[len(found) :]:
                 store.commit(each, FIRST_LLSN)
-            store.sync(FIRST_LLSN)
+            store.sync()
             # Nothing of the torn write is left behind the end mark: without the mark it could look like the next rows.
             content = (tmp_path / "commits.log").read_bytes()
             assert len(content) == ROW_BYTES * (2 + len(found_in(content)))

@@ -171,7 +171,21 @@ class StoreMachine(RuleBasedStateMachine):
 
     def recover(self) -> None:
         """Start again. What was promised is there; what was only tried may be, whole batches from the front."""
-        store = self.store = LogStore.open(self.host.boot(), DIRECTORY, segment_bytes=SEGMENT_BYTES)
+        store = self.store = self.opened()
+        self.take_tail(store)
+        assert self.rows_synced <= store.rows_synced_end == store.committed_end <= self.committed_end
+        assert store.trimmed in (self.trimmed, self.maybe_trimmed)
+        self.trimmed = self.maybe_trimmed = store.trimmed
+        self.rows_synced = store.committed_end
+        for ordered in self.rows:  # the repository sends the rows that this replica lacks
+            if ordered.llsn_end > store.committed_end:
+                store.commit(ordered.rest(max(0, store.committed_end - ordered.llsn_begin)))
+
+    def opened(self) -> LogStore:
+        return LogStore.open(self.host.boot(), DIRECTORY, segment_bytes=SEGMENT_BYTES)
+
+    def take_tail(self, store: LogStore) -> None:
+        """What was durable is there, and behind it whole batches or nothing."""
         # A batch of an epoch that was sealed since is not there, even if its cut was never finished (law 6).
         certain = min(self.durable_end, self.sealed_end) if self.epoch > store.epoch else self.durable_end
         if (
@@ -184,13 +198,6 @@ class StoreMachine(RuleBasedStateMachine):
         assert store.epoch in (self.epoch, self.epoch - 1)
         self.forget_tail(store.written_end)
         self.durable_end = store.written_end
-        assert self.rows_synced <= store.rows_synced_end == store.committed_end <= self.committed_end
-        assert store.trimmed in (self.trimmed, self.maybe_trimmed)
-        self.trimmed = self.maybe_trimmed = store.trimmed
-        self.rows_synced = store.committed_end
-        for ordered in self.rows:  # the repository sends the rows that this replica lacks
-            if ordered.llsn_end > store.committed_end:
-                store.commit(ordered.rest(max(0, store.committed_end - ordered.llsn_begin)))
 
 
 def test_the_store_keeps_its_promises_over_crashes_at_any_point() -> None:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from varlog.model.batch import entries_of, pack, place, walk
 from varlog.model.commit import CommitRow, Report, TopicMark
@@ -95,7 +96,9 @@ class Bench:
         self.disk = disk or OsDisk()
         self.nodes: dict[int, StorageNode] = {}
 
-    async def start(self, node: int = 1, *, streams_max: int = 10, segment_bytes: int = 4096) -> StorageNode:
+    async def start(
+        self, node: int = 1, *, streams_max: int = 10, segment_bytes: int = 4096, **more: Any
+    ) -> StorageNode:
         volume = self.root / f"volume{node}"
         volume.mkdir(exist_ok=True)
         config = StorageNodeConfig(
@@ -106,6 +109,7 @@ class Bench:
             segment_bytes=segment_bytes,
             rows_sync_delay_s=0.01,
             streams_max=streams_max,
+            **more,
         )
         doors = Doors(SystemClock(), random.Random(1), self.disk, ThreadWorker)
         self.nodes[node] = started = StorageNode(config, doors, self.transport)

@@ -61,6 +61,7 @@ class Story(History):
         ending = Ending(TOPIC, trimmed, newest if tail is None else tail, list(entries))
         stored = [StoredEntry(one.llsn, one.glsn, (1,), one.data) for one in entries]
         ending.replicas = {1: {"sn1": stored, "sn2": list(stored)}}
+        ending.trims = {1: {"sn1": trimmed, "sn2": trimmed}}
         self.endings.append(ending)
         return ending
 
@@ -83,6 +84,10 @@ def good() -> Story:
     story.read(1, None, Outcome.TRIMMED)
     story.subscribe(1, 3, outcome=Outcome.TRIMMED)
     story.tail(4)
+    story.tell_order(1, 1, 1, 3, 1, "mr#1")
+    story.tell_order(1, 3, 3, 2, 1, "mr#2")
+    story.tell_seal(1, 1, 1)
+    story.tell_seal(1, 2, 5)
     story.end(B, C, D, trimmed=1)
     return story
 
@@ -305,6 +310,64 @@ def _trim_refused_wrongly() -> Story:
     return story
 
 
+def _trim_forgotten_by_a_replica() -> Story:
+    story = good()
+    story.endings[0].trims[1]["sn2"] = 0
+    return story
+
+
+def _trimmed_entry_on_disk() -> Story:
+    story = good()
+    for stored in story.endings[0].replicas[1].values():
+        stored.insert(0, StoredEntry(1, 1, (1,), b"a"))
+    return story
+
+
+def _ordered_behind_its_seal() -> Story:
+    story = good()
+    story.tell_order(1, 5, 5, 1, 1, "mr#1")
+    return story
+
+
+def _stored_behind_its_seal() -> Story:
+    story = good()
+    story.seals[1][2] = 4
+    return story
+
+
+def _newer_epoch_before_its_seal() -> Story:
+    story = good()
+    for stored in story.endings[0].replicas[1].values():
+        stored[-1] = stored[-1]._replace(batch=(2,))
+    return story
+
+
+def _epoch_begins_at_two_places() -> Story:
+    story = good()
+    story.tell_seal(1, 2, 4)
+    return story
+
+
+def _deposed_and_heard() -> Story:
+    story = good()
+    story.tell_order(1, 4, 5, 1, 1, "mr#1")
+    return story
+
+
+def _deposed_and_written() -> Story:
+    story = good()
+    story.tell_commit(3, 7)
+    story.tell_commit(5, 8)
+    story.tell_commit(3, 8)
+    return story
+
+
+def _ordered_and_gone() -> Story:
+    story = good()
+    story.tell_order(1, 5, 5, 1, 2, "mr#1")
+    return story
+
+
 def _tail_went_back() -> Story:
     story = good()
     story.tail(3)
@@ -395,6 +458,15 @@ def _broken() -> Story:
         (_trim_undone, "TrimsExact"),
         (_ends_trimmed_beyond_what_was_asked, "TrimsExact"),
         (_trim_refused_wrongly, "TrimsExact"),
+        (_trim_forgotten_by_a_replica, "TrimsStay"),
+        (_trimmed_entry_on_disk, "TrimsStay"),
+        (_ordered_behind_its_seal, "SealFinal"),
+        (_stored_behind_its_seal, "SealFinal"),
+        (_newer_epoch_before_its_seal, "SealFinal"),
+        (_epoch_begins_at_two_places, "DeposedPowerless"),
+        (_deposed_and_heard, "DeposedPowerless"),
+        (_deposed_and_written, "DeposedPowerless"),
+        (_ordered_and_gone, "DeposedPowerless"),
         (_tail_went_back, "WatermarksMonotone"),
         (_tail_ahead_of_the_log, "WatermarksMonotone"),
         (_known_and_not_written, "WatermarksMonotone"),

@@ -69,7 +69,10 @@ DOORS_ALLOWED = {
 }
 
 # `import varlog` must stay fast and small: these wait until somebody uses them.
-HEAVY = {"pyarrow", "pyspark", "rich", "typer"}
+HEAVY = {"aetcd", "grpc", "pyarrow", "pyspark", "rich", "typer"}
+
+# Modules that are of no use without an extra: they import it at once, and are themselves imported only where they are used.
+EXTRA_MODULES = {"metarepo/store/etcd.py"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,9 @@ class Module:
 
     @property
     def pure(self) -> bool:
-        return self.name.endswith(("_machine.py", "_rules.py"))
+        """By its name, or because its first line says so."""
+        first_line = (ast.get_docstring(self.tree) or "").partition("\n")[0]
+        return self.name.endswith(("_machine.py", "_rules.py")) or "PURE." in first_line
 
     @cached_property
     def tree(self) -> ast.Module:
@@ -204,10 +209,17 @@ def _doors(module: Module) -> Iterator[tuple[int, str, str]]:
 
 
 def pure_files_import_only_model(module: Module) -> Iterator[str]:
+    """And each other: where one noun needs more than one file."""
     for imported in module.imports:
         plain = imported.top in sys.stdlib_module_names and imported.top not in DOOR_MODULES
-        if module.pure and not plain and not imported.module.startswith("varlog.model"):
+        pure = imported.module.startswith("varlog.model") or _is_pure(module.package, imported.module)
+        if module.pure and not plain and not pure:
             yield f"{module.at(imported.line)}: a pure file may not import {imported.module}"
+
+
+def _is_pure(package: Path, name: str) -> bool:
+    path = package.joinpath(*name.split(".")[1:]).with_suffix(".py")
+    return path.is_file() and Module(package, path).pure
 
 
 def pure_files_and_model_never_wait(module: Module) -> Iterator[str]:
@@ -222,16 +234,19 @@ def pure_files_and_model_never_wait(module: Module) -> Iterator[str]:
 
 
 def dependencies_are_declared(module: Module) -> Iterator[str]:
-    """What only the `test` extra installs is missing on a user's machine; what `arrow` installs may be."""
-    runtime, arrow, test = _declared_dependencies()
+    """What only the `test` extra installs is missing on a user's machine; what the other extras install may be."""
+    runtime, extra, test = _declared_dependencies()
+    whole = {f"varlog.{name.removesuffix('.py').replace('/', '.')}" for name in EXTRA_MODULES}
     for imported in module.imports:
+        if imported.eager and imported.module in whole:
+            yield f"{module.at(imported.line)}: {imported.module}: import it where it is used"
         if imported.top in sys.stdlib_module_names or imported.top == "varlog" or imported.top in runtime:
             continue
         if imported.top in test and module.unit == "testing":
             continue
-        if imported.top in arrow and not imported.eager:
+        if imported.top in extra and (not imported.eager or module.name in EXTRA_MODULES):
             continue
-        how = "import it where it is used" if imported.top in arrow else "it is no dependency of varlog"
+        how = "import it where it is used" if imported.top in extra else "it is no dependency of varlog"
         yield f"{module.at(imported.line)}: {imported.top}: {how}"
 
 
@@ -242,7 +257,12 @@ def _declared_dependencies() -> tuple[set[str], set[str], set[str]]:
     def modules(requirements: list[str]) -> set[str]:
         return {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in requirements} - {"varlog"}
 
-    return modules(project["dependencies"]), modules(extras["arrow"]), modules(extras["test"])
+    # `plot` is for a benchmark's pictures: nothing in the package draws.
+    return (
+        modules(project["dependencies"]),
+        modules(extras["arrow"] + extras["etcd"]),
+        modules(extras["test"]),
+    )
 
 
 RULES: list[Rule] = [
@@ -267,8 +287,8 @@ def test_every_module_keeps_the_rule(rule: Rule) -> None:
 
 def test_every_dependency_is_used() -> None:
     used = {imported.top for module in _modules(PACKAGE) for imported in module.imports}
-    runtime, arrow, _ = _declared_dependencies()
-    assert (runtime | arrow) - used == set()
+    runtime, extra, _ = _declared_dependencies()
+    assert (runtime | extra) - used == set()
 
 
 def test_importing_the_public_names_loads_nothing_heavy() -> None:
@@ -305,8 +325,11 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (pure_files_import_only_model, "metarepo/commit_rules.py", "import msgspec"),
     (pure_files_import_only_model, "metarepo/commit_rules.py", "import time"),
     (pure_files_import_only_model, "metarepo/commit_machine.py", "from varlog.metarepo.store import base"),
+    (pure_files_import_only_model, "manager/x.py", '"""PURE. X."""\nimport msgspec'),
     (pure_files_and_model_never_wait, "metarepo/commit_rules.py", "import asyncio"),
     (pure_files_and_model_never_wait, "model/x.py", "async def f(): ..."),
+    (dependencies_are_declared, "metarepo/x.py", "from varlog.metarepo.store.etcd import etcd_store"),
+    (dependencies_are_declared, "metarepo/x.py", "import aetcd"),
     (dependencies_are_declared, "cli/x.py", "import psutil"),
     (dependencies_are_declared, "client/x.py", "import pyarrow"),
 ]

@@ -1,39 +1,27 @@
-"""`varlog status`, `varlog node` and `varlog stream`: what the cluster is made of, and how it is."""
+"""`varlog node` and `varlog stream`: what the cluster is made of, and what an operator does with it by hand."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import print_json, print_table, run, short_bytes
+from varlog.cli.output import print_json, run, tell_progress
+from varlog.cli.status_tables import nodes_table, print_parts, stream_told, streams_named, streams_table
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:
-    from varlog.model.cluster import LogStream, ReplicaStatus
+    from varlog.model.cluster import LogStream, SyncStatus
     from varlog.rpc.messages import ClusterStatusIs
 
 node = typer.Typer(no_args_is_help=True, help="Storage nodes: list, add, remove.")
-stream = typer.Typer(no_args_is_help=True, help="Log streams: list, add, seal, unseal.")
+stream = typer.Typer(no_args_is_help=True, help="Log streams: list, add, seal, unseal, sync, replace.")
+
+# Between two looks at a sync that is under way.
+SYNC_LOOK_S = 0.5
 
 _Stream = Annotated[int, typer.Argument(help="The log stream's number, as in `varlog stream list`.")]
-
-
-def status(
-    cluster: ClusterOption = DEFAULT_CLUSTER, data: DataOption = None, json_: JsonOption = False
-) -> None:
-    """Show nodes, topics, log streams and how their replicas are."""
-    seen = run(_status(target(cluster, data)))
-    if json_:
-        print_json(seen)
-        return
-    print(f"cluster {seen.view.cluster}, manager at {seen.view.manager_address or '(none)'}\n")
-    _print_nodes(seen)
-    print()
-    _print_topics(seen)
-    print()
-    _print_streams(seen, seen.view.streams)
 
 
 async def _status(where: Target) -> ClusterStatusIs:
@@ -53,7 +41,7 @@ def list_nodes(
     if json_:
         print_json(seen.nodes)
     else:
-        _print_nodes(seen)
+        print_parts([nodes_table(seen)])
 
 
 @node.command("add")
@@ -78,8 +66,9 @@ def remove_node(
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
 ) -> None:
-    """Unregister a storage node that holds no replica. A manager that was started with its address registers
-    it again."""
+    """Unregister a storage node that holds no replica; move those it holds away with `varlog stream replace`.
+
+    A manager that was started with its address registers it again."""
     run(_remove_node(target(cluster, data), number))
     print(f"storage node {number} is no longer registered; its data is kept")
 
@@ -105,9 +94,9 @@ def list_streams(
     if topic is not None:
         streams = streams_named(seen, topic)
     if json_:
-        print_json([_stream_told(seen, found) for found in streams])
+        print_json([stream_told(seen, found) for found in streams])
     else:
-        _print_streams(seen, streams)
+        print_parts([streams_table(seen, streams)])
 
 
 @stream.command("add")
@@ -134,7 +123,7 @@ def seal_stream(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Stop appends to a log stream until it is unsealed. A manager that restarts unseals it."""
+    """Stop appends to a log stream until it is unsealed by hand. Reads go on."""
     _tell_stream(run(_seal_stream(target(cluster, data), log_stream)), json_)
 
 
@@ -159,83 +148,60 @@ async def _unseal_stream(where: Target, log_stream: int) -> LogStream:
         return await admin.unseal_stream(log_stream)
 
 
+@stream.command("sync")
+def sync_stream(
+    log_stream: _Stream,
+    number: Annotated[int, typer.Option("--node", metavar="NODE", help="The node whose replica is filled.")],
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Fill a replica of a sealed log stream from a complete one now, and wait until it is. The manager does so by itself."""
+    found = run(_sync_stream(target(cluster, data), log_stream, number))
+    if json_:
+        print_json(found)
+    else:
+        print(
+            f"the replica on node {number} has all {found.copied_end - 1} entries of log stream {log_stream}"
+        )
+
+
+async def _sync_stream(where: Target, log_stream: int, number: int) -> SyncStatus:
+    from varlog.model.cluster import SyncState
+    from varlog.model.errors import Unavailable
+
+    async with where.admin() as admin:
+        while (found := await admin.sync_replica(log_stream, number)).state is SyncState.IN_PROGRESS:
+            tell_progress(f"{found.copied_end - 1} of {found.target_end - 1} entries")
+            await asyncio.sleep(SYNC_LOOK_S)
+        if found.state is SyncState.ERROR:
+            raise Unavailable(f"the sync from node {found.source} failed: {found.why}")
+        return found
+
+
+@stream.command("replace")
+def replace_replica(
+    log_stream: _Stream,
+    old: Annotated[int, typer.Option(metavar="NODE", help="The node whose replica leaves.")],
+    new: Annotated[
+        int, typer.Option(metavar="NODE", help="Where it goes instead [0: the node with the most room].")
+    ] = 0,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Move a replica to another node. The log stream stands still while the new one is filled; see `varlog status --watch`."""
+    _tell_stream(run(_replace_replica(target(cluster, data), log_stream, old, new)), json_)
+
+
+async def _replace_replica(where: Target, log_stream: int, old: int, new: int) -> LogStream:
+    async with where.admin() as admin:
+        return await admin.replace_replica(log_stream, old, new)
+
+
 def _tell_stream(found: LogStream, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
         replicas = ", ".join(str(number) for number in found.replicas)
         print(f"log stream {found.log_stream} is {found.state}, epoch {found.epoch}, on nodes {replicas}")
-
-
-# --- tables ---------------------------------------------------------------------------------------------------
-
-
-def streams_named(seen: ClusterStatusIs, topic: str) -> tuple[LogStream, ...]:
-    """The streams of the topic with this name; an unknown one ends the command."""
-    from varlog.cli.output import fail
-    from varlog.model.errors import UnknownTopic
-
-    found = seen.view.topic_named(topic)
-    if found is None:
-        fail(UnknownTopic(topic))
-    return seen.view.streams_of(found.topic)
-
-
-def _print_nodes(seen: ClusterStatusIs) -> None:
-    health = {found.node: found for found in seen.nodes}
-    rows = []
-    for known in seen.view.nodes:
-        said = health[known.node].status if known.node in health else None
-        alive = known.node in health and health[known.node].alive
-        size = short_bytes(sum(replica.bytes for replica in said.replicas)) if said else "?"
-        count = len(said.replicas) if said else "?"
-        volumes = ", ".join(str(Path(volume)) for volume in known.volumes)
-        rows.append((known.node, "alive" if alive else "silent", known.address, count, size, volumes))
-    print_table("", ("node", "state", "address", "#replicas", "#bytes", "volumes"), rows)
-
-
-def _print_topics(seen: ClusterStatusIs) -> None:
-    marks = {mark.topic: mark for mark in seen.tails}
-    rows = []
-    for topic in seen.view.topics:
-        mark = marks.get(topic.topic)
-        streams = len(seen.view.streams_of(topic.topic))
-        oldest = mark.trimmed + 1 if mark else "?"
-        rows.append((topic.name, topic.ordering, streams, oldest, mark.high_watermark if mark else "?"))
-    print_table("", ("topic", "ordering", "#streams", "#oldest", "#newest"), rows)
-
-
-def _print_streams(seen: ClusterStatusIs, streams: tuple[LogStream, ...]) -> None:
-    rows = []
-    for found in streams:
-        topic = seen.view.topic(found.topic)
-        statuses = replica_statuses(seen, found)
-        ends = [status.committed_end for status in statuses.values() if status is not None]
-        replicas = "  ".join(_replica_told(number, status) for number, status in statuses.items())
-        entries = max(ends) - 1 if ends else "?"
-        name = topic.name if topic else str(found.topic)
-        rows.append((found.log_stream, name, found.state, found.epoch, entries, replicas))
-    columns = ("stream", "topic", "state", "#epoch", "#entries", "replicas (node:state, primary first)")
-    print_table("", columns, rows)
-
-
-def replica_statuses(seen: ClusterStatusIs, found: LogStream) -> dict[int, ReplicaStatus | None]:
-    """What each replica's node said of it; None where it did not."""
-    said = {health.node: health.status for health in seen.nodes if health.alive}
-    statuses: dict[int, ReplicaStatus | None] = {}
-    for number in found.replicas:
-        node_status = said.get(number)
-        replicas = node_status.replicas if node_status else ()
-        statuses[number] = next((one for one in replicas if one.log_stream == found.log_stream), None)
-    return statuses
-
-
-def _replica_told(number: int, status: ReplicaStatus | None) -> str:
-    if status is None:
-        return f"{number}:silent"
-    return f"{number}:{status.state}" + (f" ({status.trouble})" if status.trouble else "")
-
-
-def _stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:
-    told = {name: getattr(found, name) for name in found.__struct_fields__}
-    return told | {"statuses": replica_statuses(seen, found)}

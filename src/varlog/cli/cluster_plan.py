@@ -9,12 +9,16 @@ from pathlib import Path
 
 import msgspec
 
+from varlog.cli.etcd import EtcdPlan
 from varlog.cli.process import ServerProcess
 from varlog.model.errors import StartError
 
 HOST = "127.0.0.1"
 CLUSTER_FILE = "cluster.json"
 FIRST_NODE_OFFSET = 10
+# A replicated cluster survives the loss of one repository and of one etcd member.
+REPOSITORIES, ETCD_MEMBERS = 3, 3
+REPLICATED_PORTS = REPOSITORIES - 1 + 2 * ETCD_MEMBERS
 _FREE_PORTS = range(12_000, 32_000)
 
 
@@ -24,11 +28,13 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: int
     nodes: int
     format: int = 1
+    replicated: bool = False
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """`ports` are those of the repository, the manager, and the nodes in order."""
+    """`ports` are those of the repository, the manager, and the nodes in order. `replicated_ports`, if there are any, are those of
+    the other repositories, then of the etcd members for these, then for each other."""
 
     data: Path
     ports: tuple[int, ...]
@@ -37,14 +43,33 @@ class ClusterPlan:
     cluster: int = 1
     heartbeat_s: float = 0.5
     auto_create_topics: bool = True
+    replicated_ports: tuple[int, ...] = ()
+    lease_s: int = 3
+    replace_after_s: float = 30.0
 
     @property
     def nodes(self) -> int:
         return len(self.ports) - 2
 
     @property
+    def replicated(self) -> bool:
+        return bool(self.replicated_ports)
+
+    @property
     def repository(self) -> str:
-        return f"{HOST}:{self.ports[0]}"
+        """Where clients find the metadata repositories: `host:port`, or several of them."""
+        return ",".join(self.repositories)
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        return tuple(f"{HOST}:{port}" for port in (self.ports[0], *self.replicated_ports[: REPOSITORIES - 1]))
+
+    @property
+    def etcd(self) -> EtcdPlan:
+        """Below the repositories of a replicated cluster."""
+        ports = self.replicated_ports[REPOSITORIES - 1 :]
+        logs = self.data / "logs"
+        return EtcdPlan(self.data / "etcd", ports[:ETCD_MEMBERS], ports[ETCD_MEMBERS:], logs)
 
     @property
     def manager(self) -> str:
@@ -55,14 +80,14 @@ class ClusterPlan:
         return tuple(f"{HOST}:{port}" for port in self.ports[2:])
 
     def prepare(self) -> None:
-        """Make the directories; refuse a directory that was made for more nodes than this plan has."""
+        """Make the directories; refuse a directory that was made for another kind of cluster, or for more nodes."""
         (self.data / "logs").mkdir(parents=True, exist_ok=True)
-        (self.data / "vmr").mkdir(exist_ok=True)
+        (self.data / ("etcd" if self.replicated else "vmr")).mkdir(exist_ok=True)
         path = self.data / CLUSTER_FILE
         try:
             known = msgspec.json.decode(path.read_bytes(), type=ClusterFile)
         except FileNotFoundError:
-            known = ClusterFile(self.cluster, 0)
+            known = ClusterFile(self.cluster, 0, replicated=self.replicated)
         except msgspec.DecodeError as error:
             raise StartError(
                 f"{path} does not describe a varlog cluster ({error}): choose another --data"
@@ -71,13 +96,21 @@ class ClusterPlan:
             raise StartError(
                 f"{self.data} holds a cluster of {known.nodes} storage nodes: start it with --nodes {known.nodes} or more"
             )
+        if known.replicated != self.replicated:
+            # The metadata lie elsewhere: the other kind would find a cluster without topics over nodes full of entries.
+            raise StartError(
+                f"{self.data} holds a cluster with {'three repositories' if known.replicated else 'one repository'}: "
+                f"start it {'with' if known.replicated else 'without'} --replicated"
+            )
         for number in range(1, self.nodes + 1):
             (self.data / f"vsn-{number}").mkdir(exist_ok=True)
-        path.write_bytes(msgspec.json.encode(ClusterFile(self.cluster, self.nodes)) + b"\n")
+        path.write_bytes(
+            msgspec.json.encode(ClusterFile(self.cluster, self.nodes, replicated=self.replicated)) + b"\n"
+        )
 
     def check_ports(self) -> None:
         """Refuse before anything is started if one of the ports is taken."""
-        for port in self.ports:
+        for port in (*self.ports, *self.replicated_ports):
             with socket.socket() as probe:
                 # As a server would: a port that only waits for old packets to die is free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,20 +122,14 @@ class ClusterPlan:
                         "be running; stop it, or choose other ports with --port"
                     ) from None
 
-    def processes(self) -> list[ServerProcess]:
-        """In the order in which they start: repository, nodes, manager."""
+    def stages(self) -> list[list[ServerProcess]]:
+        """In the order in which they start, and the other way round stop: etcd if there is one, repositories, nodes, manager."""
         cluster = f"--cluster-id={self.cluster}"
-        vmr = [
-            "vmr",
-            "start",
-            cluster,
-            f"--store={self.data / 'vmr' / 'metadata.db'}",
-            f"--listen={self.repository}",
-        ]
         vmc = [
             *("vmc", "start", cluster, f"--repository={self.repository}", f"--listen={self.manager}"),
             *(f"--nodes={address}" for address in self.node_addresses),
             *(f"--replicas={self.replicas}", f"--streams={self.streams}", f"--heartbeat={self.heartbeat_s}"),
+            f"--replace-after={self.replace_after_s}",
             *(["--auto-create-topics"] if self.auto_create_topics else []),
         ]
         nodes = [
@@ -113,7 +140,22 @@ class ClusterPlan:
             )
             for number, address in enumerate(self.node_addresses, 1)
         ]
-        return [self._process("vmr", *vmr), *nodes, self._process("vmc", *vmc)]
+        etcd = self.etcd.processes() if self.replicated else []
+        return [etcd, self._repository_processes(cluster), nodes, [self._process("vmc", *vmc)]]
+
+    def processes(self) -> list[ServerProcess]:
+        return [process for stage in self.stages() for process in stage]
+
+    def _repository_processes(self, cluster: str) -> list[ServerProcess]:
+        if not self.replicated:
+            store = self.data / "vmr" / "metadata.db"
+            arguments = ("vmr", "start", cluster, f"--store={store}", f"--listen={self.repository}")
+            return [self._process("vmr", *arguments)]
+        store_and_lease = (f"--store={self.etcd.store}", f"--lease={self.lease_s}")
+        return [
+            self._process(f"vmr-{number}", "vmr", "start", cluster, *store_and_lease, f"--listen={address}")
+            for number, address in enumerate(self.repositories, 1)
+        ]
 
     def _process(self, name: str, *arguments: str) -> ServerProcess:
         return ServerProcess(name, arguments, self.data / "logs" / f"{name}.log")
@@ -122,6 +164,11 @@ class ClusterPlan:
 def ports_from(first: int, nodes: int) -> tuple[int, ...]:
     """7100, 7101, 7110, 7111 …: repository, manager, nodes."""
     return (first, first + 1, *(first + FIRST_NODE_OFFSET + number for number in range(nodes)))
+
+
+def replicated_ports_from(first: int) -> tuple[int, ...]:
+    """7102 … 7109: two more repositories, three etcd members."""
+    return tuple(range(first + 2, first + 2 + REPLICATED_PORTS))
 
 
 def free_ports(count: int) -> tuple[int, ...]:

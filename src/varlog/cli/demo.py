@@ -6,12 +6,12 @@ import asyncio
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from varlog.client.admin import Admin
     from varlog.client.log import Log
     from varlog.model.entry import Entry
+    from varlog.rpc.messages import ClusterStatusIs
 
 TOPIC = "demo"
 CLIENTS = 4
@@ -60,15 +61,30 @@ class Verdict:
 
 
 def demo(
+    faults: Annotated[
+        bool,
+        typer.Option("--faults", help="Under load: kill a primary, a backup and the repository that leads."),
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Only the figures and verdicts, as JSON.")] = False,
 ) -> None:
     """Start a cluster, append, kill a storage node with -9, restart it, and check that nothing was lost."""
-    account = Account(quiet=json_)
-    holds = run(_demo(account))
+    holds, figures = _with_faults(quiet=json_) if faults else _plain(quiet=json_)
     if json_:
-        print_json(account.figures)
+        print_json(figures)
     if not holds:
         fail("the demo found a violation, see above: this is a bug of varlog", FAILED)
+
+
+def _plain(*, quiet: bool) -> tuple[bool, dict[str, object]]:
+    account = Account(quiet=quiet)
+    return run(_until_told(_within_time(account))), account.figures
+
+
+def _with_faults(*, quiet: bool) -> tuple[bool, dict[str, object]]:
+    from varlog.cli.fault_demo import FaultDemo
+
+    faulty = FaultDemo(quiet=quiet)
+    return run(_until_told(faulty.run())), faulty.figures
 
 
 class Account:
@@ -94,9 +110,10 @@ class Account:
             self._console.print(f"             {violation}")
 
 
-async def _demo(account: Account) -> bool:
+async def _until_told(demo: Coroutine[Any, Any, bool]) -> bool:
+    """SIGTERM ends it in order: no process and no directory is left."""
     loop = asyncio.get_running_loop()
-    work = loop.create_task(_within_time(account), name="demo")
+    work = loop.create_task(demo, name="demo")
     loop.add_signal_handler(signal.SIGTERM, work.cancel)
     try:
         return await work
@@ -301,17 +318,27 @@ def _disorder(entries: list[Entry]) -> list[str]:
 
 
 async def all_run(admin: Admin) -> None:
-    from varlog.cli.admin import replica_statuses
-    from varlog.model.cluster import ReplicaState, StreamState
+    """Until every replica of every stream runs. Who cannot say so just now is asked again."""
+    from varlog.model.errors import Unavailable
 
     while True:
-        seen = await admin.status()
-        statuses = [
-            status for found in seen.view.streams for status in replica_statuses(seen, found).values()
-        ]
-        states = [status.state if status else None for status in statuses]
-        if all(found.state is StreamState.RUNNING for found in seen.view.streams) and all(
-            state is ReplicaState.RUNNING for state in states
-        ):
-            return
+        try:
+            if runs_whole(await admin.status()):
+                return
+        except Unavailable:
+            pass
         await asyncio.sleep(0.05)
+
+
+def runs_whole(seen: ClusterStatusIs) -> bool:
+    from varlog.cli.status_tables import replica_statuses
+    from varlog.model.cluster import ReplicaState, StreamState
+
+    return all(
+        found.state is StreamState.RUNNING
+        and all(
+            status is not None and status.state is ReplicaState.RUNNING
+            for status in replica_statuses(seen, found).values()
+        )
+        for found in seen.view.streams
+    )

@@ -10,6 +10,7 @@ from varlog.cli import admin, log
 from varlog.cli.bench import bench_command
 from varlog.cli.demo import demo
 from varlog.cli.dump import dump
+from varlog.cli.status import status
 from varlog.cli.topic import topic
 from varlog.cli.up import up
 
@@ -43,7 +44,7 @@ app.command(rich_help_panel=_RUN)(up)
 app.command(rich_help_panel=_RUN)(demo)
 for _command in (log.append, log.read, log.tail, log.trim):
     app.command(rich_help_panel=_USE)(_command)
-app.command(rich_help_panel=_KEEP)(admin.status)
+app.command(rich_help_panel=_KEEP)(status)
 app.add_typer(topic, name="topic", rich_help_panel=_KEEP)
 app.add_typer(admin.node, name="node", rich_help_panel=_KEEP)
 app.add_typer(admin.stream, name="stream", rich_help_panel=_KEEP)

@@ -10,9 +10,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -66,8 +70,14 @@ async def wait_until(there: Callable[[], bool], every_s: float = 0.01) -> None:
         await asyncio.sleep(every_s)
 
 
-def print_json(value: object) -> None:
-    print(json.dumps(value, default=_plain, ensure_ascii=False))
+def tell_progress(what: str) -> None:
+    """How far long work is, on a terminal; nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(f"\r{what}", end="\033[K\r", file=sys.stderr, flush=True)
+
+
+def print_json(value: object, *, flush: bool = False) -> None:
+    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=flush)
 
 
 def _plain(value: object) -> object:
@@ -82,17 +92,29 @@ def _plain(value: object) -> object:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table as wide as the terminal; as wide as it needs to be where there is none."""
+    make_console().print(make_table(title, columns, rows))
+
+
+def make_console() -> Console:
+    """What tables are printed on."""
     from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=200, highlight=False)
+
+
+def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A column whose name begins with # holds numbers."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title or None, title_justify="left", header_style="bold", pad_edge=False, box=None)
     for column in columns:
         numeric = column.startswith("#")
         table.add_column(column.lstrip("#"), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, str) else str(cell) for cell in row))
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(width=200, highlight=False)).print(table)
+        table.add_row(*(Text(cell if isinstance(cell, str) else str(cell)) for cell in row))
+    return table
 
 
 def readable(data: bytes) -> str:

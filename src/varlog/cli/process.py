@@ -15,10 +15,11 @@ from varlog.cli.serve import PARENT_VARIABLE
 class ServerProcess:
     """`vsn`, `vmr` or `vmc` with its arguments. Dies with this process, even if this one is killed."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, *, prefix: Sequence[str] = ()) -> None:
+        """`prefix` is put before the command: whatever moves it to another place and keeps its process id."""
         self.name = name
         self.log = log
-        self._arguments = [sys.executable, "-m", "varlog.cli.serve", *arguments]
+        self._arguments = [*prefix, sys.executable, "-m", "varlog.cli.serve", *arguments]
         self._popen: subprocess.Popen[bytes] | None = None
         self._said = b""
 

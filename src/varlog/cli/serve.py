@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Protocol, runtim
 
 import typer
 
+from varlog.model.limits import DISK_RESERVE_BYTES, MIB, SCRUB_BYTES_PER_S
+
 if TYPE_CHECKING:
+    from varlog.metarepo.store.base import MetadataStore
     from varlog.model.ids import ClusterID
+    from varlog.runtime.doors import Doors
 
 # Set by whoever starts a process that must not outlive him, to his own process id.
 PARENT_VARIABLE = "VARLOG_PARENT_PID"
@@ -88,6 +92,22 @@ def start_vsn(
             "--error-if-exists", help="Refuse to start over data of this node that is there already."
         ),
     ] = False,
+    disk_reserve: Annotated[
+        int,
+        typer.Option(
+            metavar="MIB",
+            min=0,
+            help="Appends stop when less is free on a volume; seals and trims use the rest.",
+        ),
+    ] = DISK_RESERVE_BYTES // MIB,
+    scrub_rate: Annotated[
+        float,
+        typer.Option(
+            metavar="MIB",
+            min=0.0,
+            help="What the scrub reads in a second to find bit rot, once a day; 0 is no scrub.",
+        ),
+    ] = SCRUB_BYTES_PER_S / MIB,
     log_level: _LogLevel = "info",
 ) -> None:
     """Start a storage node."""
@@ -108,6 +128,8 @@ def start_vsn(
         advertise=advertise,
         cluster_key=_key(cluster_key, cluster_key_file),
         error_if_exists=error_if_exists,
+        disk_reserve_bytes=disk_reserve * MIB,
+        scrub_bytes_per_s=int(scrub_rate * MIB),
     )
     _run("vsn", log_level, lambda: StorageNode(config, system_doors(), TcpTransport(cluster)))
 
@@ -115,14 +137,23 @@ def start_vsn(
 @vmr.command("start")
 def start_vmr(
     cluster_id: _ClusterID,
-    store: Annotated[Path, typer.Option(help="The SQLite file with the metadata; made if there is none.")],
+    store: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|etcd://HOST:PORT,…",
+            help="A SQLite file with the metadata, made if there is none; or an etcd that several repositories share.",
+        ),
+    ],
     listen: _Listen = "127.0.0.1:7100",
     advertise: _Advertise = "",
+    lease: Annotated[
+        int,
+        typer.Option(min=1, help="Seconds after which another repository leads if this one is gone (etcd)."),
+    ] = 3,
     log_level: _LogLevel = "info",
 ) -> None:
     """Start the metadata repository."""
     from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
-    from varlog.metarepo.store.sqlite import SqliteStore
     from varlog.rpc.tcp import TcpTransport
     from varlog.runtime.doors import system_doors
 
@@ -131,7 +162,7 @@ def start_vmr(
 
     def make() -> Service:
         doors = system_doors()
-        return MetadataRepository(config, SqliteStore(store.absolute(), doors), doors, TcpTransport(cluster))
+        return MetadataRepository(config, _store(store, doors, cluster, lease), doors, TcpTransport(cluster))
 
     _run("vmr", log_level, make)
 
@@ -140,7 +171,10 @@ def start_vmr(
 def start_vmc(
     cluster_id: _ClusterID,
     repository: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where the metadata repository listens.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT,…", help="Where the metadata repository listens, or several of them."
+        ),
     ] = "127.0.0.1:7100",
     nodes: Annotated[
         list[str] | None,
@@ -153,6 +187,16 @@ def start_vmc(
     ] = 3,
     streams: Annotated[int, typer.Option(min=1, help="Log streams of a topic where none are asked for.")] = 1,
     heartbeat: Annotated[float, typer.Option(min=0.01, help="Seconds between two looks at the nodes.")] = 0.5,
+    node_timeout: Annotated[
+        float, typer.Option(min=0.01, help="Seconds without an answer after which a node counts as away.")
+    ] = 0.5,
+    replace_after: Annotated[
+        float, typer.Option(min=0.0, help="Seconds after which a node that stays away is replaced.")
+    ] = 30.0,
+    zombie_grace: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds after which a replica that is registered nowhere is removed."),
+    ] = 60.0,
     auto_create_topics: Annotated[
         bool, typer.Option("--auto-create-topics", help="Make a topic when a client first opens it.")
     ] = False,
@@ -173,9 +217,28 @@ def start_vmc(
         replicas=replicas,
         streams=streams,
         heartbeat_s=heartbeat,
+        node_timeout_s=node_timeout,
+        replace_after_s=replace_after,
+        zombie_grace_s=zombie_grace,
         auto_create_topics=auto_create_topics,
     )
     _run("vmc", log_level, lambda: Manager(config, system_doors(), TcpTransport(cluster)))
+
+
+def _store(place: str, doors: Doors, cluster: ClusterID, lease_s: float) -> MetadataStore:
+    from varlog.model.errors import StartError
+
+    if not place.startswith("etcd://"):
+        from varlog.metarepo.store.sqlite import SqliteStore
+
+        return SqliteStore(Path(place).absolute(), doors)
+    try:
+        from varlog.metarepo.store.etcd import etcd_store
+    except ModuleNotFoundError as error:
+        raise StartError(
+            f"the etcd client is not installed ({error.name}): pip install 'varlog[etcd]'"
+        ) from None
+    return etcd_store(place, doors, cluster, lease_s=lease_s)
 
 
 def run_vsn() -> None:
@@ -188,6 +251,19 @@ def run_vmr() -> None:
 
 def run_vmc() -> None:
     vmc(prog_name="vmc")
+
+
+def run_etcd() -> None:
+    """A member of the etcd below a replicated cluster on this machine: it must not outlive its starter either."""
+    from varlog.cli.etcd import become_etcd
+    from varlog.model.errors import StartError
+
+    _die_with_parent()
+    try:
+        become_etcd(sys.argv[1:])
+    except (StartError, OSError) as error:
+        print(f"etcd: error: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 @runtime_checkable
@@ -312,4 +388,4 @@ def _refuse(name: str, why: str, *, code: int = 1) -> NoReturn:
 
 
 if __name__ == "__main__":
-    {"vsn": run_vsn, "vmr": run_vmr, "vmc": run_vmc}[sys.argv.pop(1)]()
+    {"vsn": run_vsn, "vmr": run_vmr, "vmc": run_vmc, "etcd": run_etcd}[sys.argv.pop(1)]()

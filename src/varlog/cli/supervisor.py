@@ -45,7 +45,8 @@ class Supervisor:
     def __init__(self, plan: ClusterPlan, *, say: Callable[[str], None] = say_nothing) -> None:
         self.plan = plan
         self._say = say
-        self._cares = {process.name: _Care(process) for process in plan.processes()}
+        self._stages = [[_Care(process) for process in stage] for stage in plan.stages()]
+        self._cares = {care.process.name: care for stage in self._stages for care in stage}
         self._lock: Lock | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -75,17 +76,16 @@ class Supervisor:
         self._watch = asyncio.get_running_loop().create_task(self._supervise(), name="supervise")
 
     async def stop(self) -> None:
-        """The manager first, so that it takes no leaving node for a dead one; the repository last: the nodes
-        still report to it."""
+        """The manager first, so that it takes no leaving node for a dead one; the repository after the nodes:
+        they still report to it; what it keeps its metadata in comes last."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.wait([self._watch])
             self._watch = None
         cares = list(self._cares.values())
         try:
-            await self._end(cares[-1:])
-            await self._end(cares[1:-1])
-            await self._end(cares[:1])
+            for stage in reversed(self._stages):
+                await self._end(stage)
         finally:
             for care in cares:
                 care.process.close()

@@ -29,8 +29,8 @@ ClusterOption = Annotated[
     typer.Option(
         "--cluster",
         envvar=CLUSTER_VARIABLE,
-        metavar="HOST:PORT",
-        help="The cluster's metadata repository.",
+        metavar="HOST:PORT,…",
+        help="The cluster's metadata repository, or several of them.",
         rich_help_panel="Which log",
     ),
 ]
@@ -86,16 +86,20 @@ class Target:
         """Say at once that nobody listens there: a client would wait for the cluster to come back."""
         from varlog.model.errors import Unavailable
         from varlog.model.ids import ANY_CLUSTER
+        from varlog.rpc.leader import addresses_of
         from varlog.rpc.tcp import TcpTransport
         from varlog.rpc.transport import ConnectionLost
 
-        try:
-            connection = await TcpTransport(ANY_CLUSTER).connect(self.cluster, timeout_s=CONNECT_TIMEOUT_S)
-        except ConnectionLost as error:
-            raise Unavailable(
-                f"{error.what}: start a cluster with `varlog up`, or name one with --cluster"
-            ) from None
-        connection.close()
+        trouble = f"{self.cluster!r} names no metadata repository"
+        for address in addresses_of(self.cluster):
+            try:
+                connection = await TcpTransport(ANY_CLUSTER).connect(address, timeout_s=CONNECT_TIMEOUT_S)
+            except ConnectionLost as error:
+                trouble = error.what
+            else:
+                connection.close()
+                return
+        raise Unavailable(f"{trouble}: start a cluster with `varlog up`, or name one with --cluster")
 
 
 @asynccontextmanager

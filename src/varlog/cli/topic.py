@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.admin import replica_statuses, streams_named
 from varlog.cli.output import FAILED, WRONG_USAGE, fail, print_json, print_table, run, short_bytes
+from varlog.cli.status_tables import replica_statuses, streams_named
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import WRONG_USAGE, fail, run
+from varlog.cli.target import DEFAULT_CLUSTER
 
 if TYPE_CHECKING:
     from varlog.cli.cluster_plan import ClusterPlan
@@ -38,27 +39,42 @@ def up(
         ),
     ] = 7100,
     topic: Annotated[str, typer.Option(help="A topic that is made if it is not there.")] = "default",
+    replicated: Annotated[
+        bool,
+        typer.Option(
+            "--replicated", help="Three metadata repositories over three etcd members, at PORT+2 to PORT+9."
+        ),
+    ] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C; the data is kept, and the next `varlog up` goes on with
     it."""
-    from varlog.cli.cluster_plan import ClusterPlan, ports_from
+    from varlog.cli.cluster_plan import ClusterPlan, ports_from, replicated_ports_from
 
     copies = min(3, nodes) if replicas is None else replicas
     if copies > nodes:
         fail(f"{copies} replicas need {copies} storage nodes: start more with --nodes {copies}", WRONG_USAGE)
     if port + 10 + nodes > 65_535:
         fail(f"--port {port} leaves no room for {nodes} nodes: choose a smaller one", WRONG_USAGE)
-    plan = ClusterPlan(data.absolute(), ports_from(port, nodes), replicas=copies, streams=streams)
+    plan = ClusterPlan(
+        data.absolute(),
+        ports_from(port, nodes),
+        replicas=copies,
+        streams=streams,
+        replicated_ports=replicated_ports_from(port) if replicated else (),
+    )
     run(_up(plan, topic))
 
 
 async def _up(plan: ClusterPlan, topic: str) -> None:
+    from varlog.cli.etcd import find_etcd
     from varlog.cli.supervisor import Supervisor
 
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, told_to_stop.set)
+    if plan.replicated:
+        find_etcd()  # before anything is made
     supervisor = Supervisor(plan, say=_say)
     _say(f"starting a cluster of {plan.nodes} storage nodes in {plan.data}")
     starting = loop.create_task(_start(supervisor, topic), name="start")
@@ -124,13 +140,17 @@ def _say(what: str) -> None:
     print(f"varlog up: {what}", file=sys.stderr, flush=True)
 
 
+def _etcd_line(plan: ClusterPlan) -> str:
+    return f"\n  its etcd             {plan.etcd.store}" if plan.replicated else ""
+
+
 def _tell_how(plan: ClusterPlan, topic: str) -> None:
-    cluster = "" if plan.ports[0] == 7100 else f" --cluster {plan.repository}"
+    cluster = "" if plan.repository == DEFAULT_CLUSTER else f" --cluster {plan.repository}"
     print(
         f"""
 The cluster is ready.
 
-  metadata repository  {plan.repository}
+  metadata repository  {", ".join(plan.repositories)}{_etcd_line(plan)}
   manager              {plan.manager}
   storage nodes        {", ".join(plan.node_addresses)}
   data and logs        {plan.data}

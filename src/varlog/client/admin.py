@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
-from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, SyncStatus, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, check_topic_name
@@ -21,10 +21,13 @@ from varlog.rpc.messages import (
     GetClusterStatus,
     GetTail,
     Message,
+    OperateReplace,
     OperateSeal,
+    OperateSync,
     OperateUnseal,
     RemoveNode,
     StreamIs,
+    SyncIs,
     TailIs,
     TopicIs,
 )
@@ -79,6 +82,18 @@ class Admin:
     async def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:
         return (await self._manager(OperateUnseal(LogStreamID(log_stream)), StreamIs)).stream
 
+    async def replace_replica(
+        self, log_stream: LogStreamID | int, old: NodeID | int, new: NodeID | int = 0
+    ) -> LogStream:
+        """Move a replica from one node to another (0: the one with the most room). Answered when the old one has left; the new one
+        may still be being filled."""
+        request = OperateReplace(LogStreamID(log_stream), NodeID(old), NodeID(new))
+        return (await self._manager(request, StreamIs)).stream
+
+    async def sync_replica(self, log_stream: LogStreamID | int, node: NodeID | int) -> SyncStatus:
+        """Have a replica that is behind filled from a complete one, and tell how far that is."""
+        return (await self._manager(OperateSync(LogStreamID(log_stream), NodeID(node)), SyncIs)).sync
+
     async def streams(self, topic: str | None = None) -> tuple[LogStream, ...]:
         view = await self.view()
         if topic is None:
@@ -110,6 +125,11 @@ class Admin:
     async def view(self) -> ClusterView:
         """What the metadata repository knows."""
         return await self._routing.refresh(self._timeout_s)
+
+    async def leader(self) -> str:
+        """Where the metadata repository listens that leads now."""
+        await self._routing.refresh(self._timeout_s)
+        return self._routing.repository.address
 
     async def status(self) -> ClusterStatusIs:
         """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""

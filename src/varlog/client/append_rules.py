@@ -1,9 +1,13 @@
-"""[A2] PURE. What an error says of an append: certainly not in the log (again, or refused for good), or unknown (law 10)."""
+"""[A2] PURE. What an error says of an append: certainly not in the log (again, or refused for good), or unknown (law 10); and how
+an unknown outcome is found out (R-ORD-7)."""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
+from varlog.model.cluster import LogStream, StreamState
+from varlog.model.epoch import Epoch
 from varlog.model.errors import (
     CorruptBatch,
     InvalidRequest,
@@ -13,9 +17,9 @@ from varlog.model.errors import (
     Rejected,
     Sealed,
     UnknownLogStream,
-    VarlogError,
 )
 from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 
 
 class Verdict(Enum):
@@ -23,7 +27,7 @@ class Verdict(Enum):
 
     AGAIN = "certainly not in the log; another stream, or a later try, may take it"
     REFUSED = "certainly not in the log; trying again will not help"
-    UNKNOWN = "it may be in the log, or may still get there: only the caller knows whether twice is harmless"
+    UNKNOWN = "it may be in the log, or may still get there: to be found out before it goes anywhere else"
 
 
 def judge(error: BaseException, *, sent: bool) -> Verdict:
@@ -42,9 +46,47 @@ def judge(error: BaseException, *, sent: bool) -> Verdict:
     return Verdict.UNKNOWN
 
 
-def unknown(error: BaseException) -> VarlogError:
-    """What the caller hears of an UNKNOWN verdict."""
-    return error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(str(error) or type(error).__name__)
+class Attempt(NamedTuple):
+    """Where a batch was sent: if it is in the log by this, it is in this stream, of this epoch, above LLSN `floor` and GLSN
+    `after`."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    floor: LLSN
+    after: GLSN = NO_GLSN
+
+
+class Step(Enum):
+    """What finds out the outcome of an attempt."""
+
+    AGAIN = "its epoch goes on: the primary takes the same batch only once, so send it again"
+    ASK = "its epoch is over: any replica that was sealed since knows whether it is in the log"
+    WAIT = "the view is older than the attempt: a newer one will say"
+    GONE = "the stream was deleted: nobody can say any more"
+
+
+def next_step(attempt: Attempt, stream: LogStream | None) -> Step:
+    """How to go on with an attempt whose outcome is open, as the newest view has its stream."""
+    if stream is None:
+        return Step.GONE
+    if stream.epoch > attempt.epoch:
+        return Step.ASK
+    if stream.epoch == attempt.epoch and stream.state is StreamState.RUNNING:
+        return Step.AGAIN
+    return Step.WAIT
+
+
+def floor_of(stream: LogStream, newest: LLSN) -> LLSN:
+    """What is sent to the stream now comes above this: `newest` was acknowledged to us there, and a seal is final (law 6)."""
+    return max(newest, LLSN(stream.sealed_end - 1))
+
+
+def unknown(error: BaseException | None, timeout_s: float) -> OutcomeUnknown:
+    """What the caller hears when its time is over before the outcome is known."""
+    if isinstance(error, OutcomeUnknown):
+        return error
+    last = f" ({str(error) or type(error).__name__})" if error is not None else ""
+    return OutcomeUnknown(f"sent, and not answered within {round(timeout_s, 2):g} s{last}")
 
 
 def spent(chosen: LogStreamID | None, last: BaseException | None, timeout_s: float) -> Rejected:

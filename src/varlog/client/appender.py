@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from varlog.client.courier import Courier, Parcel
+from varlog.client.courier import Courier
 from varlog.client.gatherer import Gatherer
+from varlog.client.parcel import Parcel
 from varlog.client.routing import Routing
 from varlog.model.batch import Buffer, pack
 from varlog.model.entry import Position, Run

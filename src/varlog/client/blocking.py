@@ -61,8 +61,10 @@ class _Blocking:
 class Log(_Blocking):
     """One topic of a cluster, or of a directory. Safe to use from several threads: their appends share batches.
 
-    Every call ends by its deadline (`timeout_s`, or the log's own). An append that raises Rejected is certainly not in the
-    log; one that raises OutcomeUnknown may be (law 10).
+    Every call ends by its deadline (`timeout_s`, or the log's own). An append is tried until then, over lost connections, seals and
+    failovers, and is in the log once however often it was tried (R-ORD-7). One that raises Rejected is certainly not in the
+    log. Only one that was sent, and of which nobody could say before the deadline what became of it, raises
+    OutcomeUnknown: it may be in the log, or may still get there, once (law 10).
     """
 
     def __init__(self, thread: LoopThread, log: asynchronous_log.Log) -> None:
@@ -72,7 +74,10 @@ class Log(_Blocking):
     def append(
         self, data: Buffer, *, log_stream: LogStreamID | int | None = None, timeout_s: float | None = None
     ) -> Position:
-        """Append one entry to a running log stream of the topic, or to the one that is named. Returns its position."""
+        """Append one entry to a running log stream of the topic, or to the one that is named. Returns its position.
+
+        Retries are made inside and never double it: do not repeat the call unless it raises Rejected.
+        """
         return self._run(self._log.append(data, log_stream=log_stream, timeout_s=timeout_s))
 
     def append_batch(

@@ -1,41 +1,48 @@
-"""[A2] Courier: carries one packed batch to a primary, and on to another stream while it is certainly not in the log (law 10)."""
+"""[A2] Courier: carries one packed batch to a primary, and on to another stream only while it is certainly not in the log (law 10).
+
+A try that ends without a word leaves its outcome open. It is found out before anything else is done with the batch (R-ORD-7): see
+append_rules. So an append ends as its position, as a certain no, or, if nobody could say before its deadline, as OutcomeUnknown.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 
-from varlog.client.append_rules import Verdict, judge, spent, unknown
+from varlog.client.append_rules import Attempt, Step, Verdict, floor_of, judge, next_step, spent, unknown
+from varlog.client.parcel import Parcel
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing, expect
+from varlog.client.routing_rules import in_turn, preferred
+from varlog.client.stuck import Stuck
+from varlog.model.batch import parse_header
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.entry import Position
-from varlog.model.errors import NotAccepted, Sealed, Unavailable, UnknownLogStream, VarlogError
-from varlog.model.ids import LogStreamID
-from varlog.rpc.messages import Append, Appended
-from varlog.rpc.transport import CallTimeout, ConnectionLost
+from varlog.model.errors import (
+    NotAccepted,
+    OutcomeUnknown,
+    Rejected,
+    Sealed,
+    StaleEpoch,
+    Unavailable,
+    UnknownLogStream,
+    VarlogError,
+)
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
+from varlog.rpc.messages import Append, Appended, AppendOutcome, FindAppend
+from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 
 # A request without an answer for so long says that its stream is stuck: new batches go elsewhere if they can.
 SLOW_S = 0.5
 # Less than this is not enough for an answer.
 TRY_S_MIN = 0.005
-
-
-class Parcel:
-    """One packed batch on its way. `sent` is True while a try is out and unanswered: then its outcome is not known.
-    `dropped`: everyone in it was told that it is not in the log, so it must not be sent any more."""
-
-    __slots__ = ("batch", "chosen", "dropped", "last_error", "sent", "slow", "timeout_s", "tried")
-
-    def __init__(self, batch: bytearray, chosen: LogStreamID | None, timeout_s: float) -> None:
-        self.batch = batch
-        self.chosen = chosen
-        self.timeout_s = timeout_s
-        self.sent = False
-        self.dropped = False
-        self.slow = False
-        self.last_error: BaseException | None = None
-        self.tried: dict[LogStreamID, None] = {}
+# More than this is too much: a connection can be dead without a sign. The same batch is then sent again.
+TRY_S_MAX = 3.0
+DIAL_S = 1.0
+# One replica is asked for so long what became of a batch; then the next one.
+ASK_S = 1.0
 
 
 class Courier:
@@ -43,15 +50,21 @@ class Courier:
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
-        self._stuck: dict[LogStreamID, int] = {}
+        self._trust = routing.trust
+        self._stuck = Stuck(routing)
+        self._newest: dict[LogStreamID, LLSN] = {}  # acknowledged to us, by stream
+        self._tail: GLSN = NO_GLSN  # the newest position that we know of
+        self._learning_tail = False
+        self._heard: dict[NodeID, float] = {}
         self._turn = routing.turn
+        self._loop = asyncio.get_running_loop()
         self.closed = False
         self.on_slow: Callable[[], None] = lambda: None
 
     @property
     def stuck(self) -> int:
-        """Requests that are out for so long that nobody should wait behind them."""
-        return sum(self._stuck.values())
+        """Parcels that are out for so long that nobody should wait behind them."""
+        return len(self._stuck)
 
     def streams_free(self) -> int:
         """Running streams with nothing stuck in them."""
@@ -61,83 +74,241 @@ class Courier:
 
     async def deliver(self, parcel: Parcel) -> Position:
         """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
+        self._routing.use()
+        if not self._learning_tail:
+            self._learning_tail = True
+            _ = self._routing.tasks.spawn("learn tail", self._learn_tail())
         backoff = Backoff(self._routing.doors, parcel.timeout_s)
-        while not self.closed:
+        try:
             # A try with no time left for its answer would turn a certain no into an unknown.
-            if backoff.remaining_s < TRY_S_MIN or parcel.dropped:
-                raise spent(parcel.chosen, parcel.last_error, parcel.timeout_s)
-            stream = self._pick(parcel)
-            if stream is not None:
-                parcel.tried[stream.log_stream] = None
-                try:
-                    return await self._try(stream, parcel, backoff)
-                except VarlogError as error:
-                    self._judge(stream, parcel, error)
-            self._routing.refresh_soon()
-            if stream is None or not self._another(parcel):
-                parcel.tried.clear()
-                await backoff.wait()
-        raise NotAccepted("the log was closed")
-
-    async def _try(self, stream: LogStream, parcel: Parcel, backoff: Backoff) -> Position:
-        try:
-            async with asyncio.timeout_at(backoff.deadline):
-                connection = await self._routing.connection_to(stream.primary, backoff.remaining_s)
-                await connection.wait_writable()
-        except TimeoutError as error:
-            raise ConnectionLost(f"node {stream.primary} could not be reached in time", False) from error
-        except ConnectionLost as error:
-            raise ConnectionLost(error.what, False) from error  # it broke before anything was sent
-        if parcel.dropped:
-            raise NotAccepted("nobody waits for it any more")
-        parcel.sent = True
-        slow = asyncio.get_running_loop().call_later(SLOW_S, self._slow, stream.log_stream, parcel)
-        try:
-            answer, _ = await connection.call(
-                Append(stream.log_stream), parcel.batch, timeout_s=backoff.remaining_s
-            )
-            appended = expect(answer, Appended)
+            while not (self.closed or parcel.dropped or backoff.remaining_s < TRY_S_MIN):
+                if parcel.attempt is None:
+                    position = await self._send(parcel, backoff)
+                else:
+                    position = await self._find_out(parcel, parcel.attempt, backoff)
+                if position is not None:
+                    return position
+            raise self._over(parcel)
         finally:
-            slow.cancel()
-            self._answered(stream.log_stream, parcel)
-        return Position(appended.glsn, appended.llsn, stream.log_stream)
+            self._stuck.release(parcel)
+
+    async def _learn_tail(self) -> None:
+        """What is sent from now on comes behind this: who has appended nothing yet would be looked for in the whole log."""
+        with contextlib.suppress(VarlogError):
+            self._tail = max(self._tail, (await self._routing.tail(DIAL_S)).high_watermark)
+
+    def _over(self, parcel: Parcel) -> VarlogError:
+        if parcel.sent and self.closed:
+            return OutcomeUnknown("the log was closed before the answer came")
+        if parcel.sent:
+            return unknown(parcel.last_error, parcel.timeout_s)
+        if self.closed:
+            return NotAccepted("the log was closed")
+        return spent(parcel.chosen, parcel.last_error, parcel.timeout_s)
+
+    # --- A batch that is certainly not in the log: send it somewhere ----------------------------------------------------------
+
+    async def _send(self, parcel: Parcel, backoff: Backoff) -> Position | None:
+        stream = self._pick(parcel)
+        if stream is not None:
+            parcel.tried[stream.log_stream] = None
+            floor = floor_of(stream, self._newest.get(stream.log_stream, NO_LLSN))
+            after = max(self._tail, self._routing.trimmed)
+            attempt = Attempt(stream.log_stream, stream.epoch, floor, after)
+            try:
+                return await self._try(stream, parcel, attempt, backoff)
+            except VarlogError as error:
+                self._judge(stream, parcel, error)
+        self._routing.refresh_soon()
+        if not parcel.sent and (stream is None or not self._another(parcel)):
+            parcel.tried.clear()
+            self._stuck.watch(parcel)
+            await self._stuck.wait_news(backoff)
+        return None
 
     def _judge(self, stream: LogStream, parcel: Parcel, error: VarlogError) -> None:
-        """Raise what is final; remember what allows another try."""
+        """Raise what is final; remember what allows another try, or that the outcome is open."""
         sent = parcel.sent and (error.sent if isinstance(error, ConnectionLost | CallTimeout) else True)
         verdict = judge(error, sent=sent)
-        if verdict is Verdict.UNKNOWN:
-            self._routing.shun_stream(stream.log_stream)
-            raise unknown(error) from error
         if verdict is Verdict.REFUSED:
             raise error
-        parcel.sent = False
         parcel.last_error = error
+        self._trust.stream_failed(stream, surely=isinstance(error, Rejected))
+        if verdict is Verdict.UNKNOWN:
+            self._hold_up(parcel)
+        else:
+            self._nowhere(parcel)
+
+    def _nowhere(self, parcel: Parcel) -> None:
+        """The batch is certainly not in the log."""
+        self._stuck.release(parcel)
+        if parcel.attempt is not None:
+            parcel.attempt = None
+            if parcel.on_nowhere is not None:
+                parcel.on_nowhere(parcel)
+
+    # --- A batch whose outcome is open: find it out ---------------------------------------------------------------------------
+
+    async def _find_out(self, parcel: Parcel, attempt: Attempt, backoff: Backoff) -> Position | None:
+        """One step. None: not known yet, or known to be nowhere: then no attempt is open any more."""
+        stream = self._routing.view.stream(attempt.log_stream)
+        step = next_step(attempt, stream)
+        if stream is None:
+            raise OutcomeUnknown(
+                f"sent, and its log stream was deleted before the answer came ({parcel.last_error})"
+            )
+        try:
+            if step is Step.AGAIN:
+                try:
+                    return await self._try(stream, parcel, attempt, backoff, again=True)
+                except (Sealed, StaleEpoch, ConnectionLost):
+                    # It says nothing of the first try, but the epoch may be over and our view old: the replicas know.
+                    step = Step.ASK
+            if step is Step.ASK:
+                return await self._ask(stream, parcel, attempt, backoff)
+        except VarlogError as error:
+            parcel.last_error = error
+        self._routing.refresh_soon()
+        await self._stuck.wait_news(backoff)
+        return None
+
+    async def _ask(
+        self, stream: LogStream, parcel: Parcel, attempt: Attempt, backoff: Backoff
+    ) -> Position | None:
+        """What the first replica that can say says became of the batch. None: nowhere."""
+        header = parse_header(parcel.batch, signed=False)
+        request = FindAppend(
+            attempt.log_stream,
+            attempt.epoch,
+            header.producer,
+            header.sequence,
+            attempt.floor,
+            attempt.after,
+        )
+        self._turn += 1
+        last: VarlogError = Unavailable(f"log stream {attempt.log_stream} has no replicas")
+        for node in in_turn(stream.replicas, self._turn, self._trust.avoided()):
+            began, limit_s = self._loop.time(), min(ASK_S, backoff.remaining_s)
+            try:
+                address = self._routing.address_of(node)
+                outcome = await self._routing.ask_once(address, request, AppendOutcome, limit_s)
+            except VarlogError as error:
+                last = error
+                self._failed(node, error, began, limit_s)
+                continue
+            self._answered(node)
+            if outcome.found:
+                return self._acknowledged(attempt.log_stream, outcome.glsn, outcome.llsn)
+            self._nowhere(parcel)
+            return None
+        raise last
+
+    # --- One try ----------------------------------------------------------------------------------------------------------
+
+    async def _try(
+        self, stream: LogStream, parcel: Parcel, attempt: Attempt, backoff: Backoff, *, again: bool = False
+    ) -> Position:
+        node, dial_s = stream.primary, min(backoff.remaining_s, DIAL_S)
+        sent_at = 0.0
+        try:
+            async with asyncio.timeout(dial_s) as patience:
+                connection = await self._routing.connection_to(node, dial_s)
+                await connection.wait_writable()
+                if parcel.dropped:
+                    raise NotAccepted("nobody waits for it any more")
+                patience.reschedule(
+                    None
+                )  # from here on it ends only the wait for an epoch that is over: see Stuck
+                sent_at, parcel.attempt = self._loop.time(), attempt
+                request = Append(attempt.log_stream, attempt.epoch, again, attempt.floor, attempt.after)
+                limit_s = min(backoff.remaining_s, TRY_S_MAX)
+                answer = await self._call(node, connection, request, parcel, limit_s, patience)
+        except TimeoutError:
+            if sent_at:
+                raise Unavailable(
+                    f"epoch {attempt.epoch} of log stream {attempt.log_stream} is over"
+                ) from None
+            self._trust.node_failed(node, "it cannot be reached in time")
+            raise ConnectionLost(f"node {node} could not be reached in time", False) from None
+        except ConnectionLost as error:
+            if sent_at:
+                raise
+            self._trust.node_failed(node, error.what, refused=True)
+            raise ConnectionLost(error.what, False) from error
+        self._trust.stream_took(stream)
+        return self._acknowledged(attempt.log_stream, answer.glsn, answer.llsn)
+
+    async def _call(
+        self,
+        node: NodeID,
+        connection: Connection,
+        request: Append,
+        parcel: Parcel,
+        limit_s: float,
+        patience: asyncio.Timeout,
+    ) -> Appended:
+        began = self._loop.time()
+        self._stuck.call_began(parcel, patience)
+        slow = self._loop.call_later(SLOW_S, self._slow, parcel, node, began, patience)
+        try:
+            answer, _ = await connection.call(request, parcel.batch, timeout_s=limit_s)
+        except VarlogError as error:
+            self._failed(node, error, began, limit_s)
+            raise
+        finally:
+            slow.cancel()
+            self._stuck.call_ended(parcel)
+        self._answered(node)
+        return expect(answer, Appended)
+
+    def _acknowledged(self, log_stream: LogStreamID, glsn: GLSN, llsn: LLSN) -> Position:
+        if llsn > self._newest.get(log_stream, NO_LLSN):
+            self._newest[log_stream] = llsn
+        if glsn > self._tail:
+            self._tail = glsn
+        return Position(glsn, llsn, log_stream)
+
+    # --- What is held against a node ----------------------------------------------------------------------------------------
+
+    def _answered(self, node: NodeID) -> None:
+        self._heard[node] = self._loop.time()
+        self._trust.node_answered(node)
+
+    def _failed(self, node: NodeID, error: VarlogError, began: float, limit_s: float) -> None:
+        """A call ended without what was asked for. An impatient caller's deadline says nothing of the node."""
         if isinstance(error, ConnectionLost):
-            self._routing.shun_node(stream.primary)
-        self._routing.shun_stream(stream.log_stream)
+            self._trust.node_failed(node, error.what, refused=not error.sent)
+        elif not isinstance(error, CallTimeout):
+            self._answered(node)
+        elif limit_s >= SLOW_S and self._heard.get(node, 0.0) < began:
+            self._trust.node_failed(node, error.what)
+            self._routing.hang_up(node)
+
+    def _slow(self, parcel: Parcel, node: NodeID, began: float, patience: asyncio.Timeout) -> None:
+        if self._heard.get(node, 0.0) < began:
+            self._trust.node_failed(node, f"no answer within {SLOW_S:g} s")
+        self._hold_up(parcel, patience)
+
+    def _hold_up(self, parcel: Parcel, patience: asyncio.Timeout | None = None) -> None:
+        if self._stuck.hold_up(parcel, patience):
+            self.on_slow()
 
     # --- Which stream ---------------------------------------------------------------------------------------------------
 
     def _pick(self, parcel: Parcel) -> LogStream | None:
         if parcel.chosen is not None:
             return self._chosen(parcel)
-        streams = self._routing.running
+        streams: Sequence[LogStream] = self._routing.running
         if not streams:
             parcel.last_error = parcel.last_error or Unavailable(
                 f"topic {self._routing.topic.name!r} has no running log stream"
             )
             return None
-        shunned = self._routing.shunned_streams()
-        if shunned or self._stuck or parcel.tried:
-            free = tuple(
-                stream
-                for stream in streams
-                if stream.log_stream not in shunned
-                and stream.log_stream not in self._stuck
-                and stream.log_stream not in parcel.tried
+        if self._stuck or parcel.tried or self._trust.shaken:
+            doubted = self._trust.doubts()
+            streams = preferred(
+                streams, parcel.tried, lambda stream: stream.log_stream in self._stuck or doubted(stream)
             )
-            streams = free or streams
         self._turn += 1
         return streams[self._turn % len(streams)]
 
@@ -155,17 +326,3 @@ class Courier:
         if parcel.chosen is not None:
             return False
         return any(stream.log_stream not in parcel.tried for stream in self._routing.running)
-
-    # --- What is stuck --------------------------------------------------------------------------------------------------
-
-    def _slow(self, log_stream: LogStreamID, parcel: Parcel) -> None:
-        parcel.slow = True
-        self._stuck[log_stream] = self._stuck.get(log_stream, 0) + 1
-        self.on_slow()
-
-    def _answered(self, log_stream: LogStreamID, parcel: Parcel) -> None:
-        if parcel.slow:
-            parcel.slow = False
-            self._stuck[log_stream] -= 1
-            if not self._stuck[log_stream]:
-                del self._stuck[log_stream]

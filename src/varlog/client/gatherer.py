@@ -10,8 +10,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from varlog.client.append_rules import spent
-from varlog.client.courier import Courier, Parcel
+from varlog.client.append_rules import spent, unknown
+from varlog.client.courier import Courier
+from varlog.client.parcel import Parcel
 from varlog.model.entry import Position
 from varlog.model.errors import NotAccepted, OutcomeUnknown, VarlogError
 from varlog.model.ids import LogStreamID
@@ -126,7 +127,7 @@ class Gatherer:
     async def _send(self, members: list[_Waiting]) -> None:
         latest = max(member.deadline for member in members)
         batch = self._pack([member.data for member in members])
-        parcel = Parcel(batch, self._log_stream, max(0.0, latest - self._loop.time()))
+        parcel = Parcel(batch, self._log_stream, max(0.0, latest - self._loop.time()), self._leave_out)
         self._under_way[parcel] = members
         try:
             first = await self._courier.deliver(parcel)
@@ -166,14 +167,17 @@ class Gatherer:
             for member in late:
                 _settle(member, _late(parcel, member.timeout_s))
             if late and not parcel.sent:
-                self._leave_out(parcel, members)
+                self._leave_out(parcel)
             due += [member.deadline for member in members if not member.done.done()]
         if due:
             self._expire_at(min(due))
 
-    def _leave_out(self, parcel: Parcel, members: list[_Waiting]) -> None:
-        """No try is out, and those whose time is over were told that nothing of theirs is in the log: the next try must go
-        without them (law 10), or not at all."""
+    def _leave_out(self, parcel: Parcel) -> None:
+        """The batch is certainly not in the log, and those whose time is over were told so: the next try must go without them
+        (law 10), or not at all. Another batch has another sequence."""
+        members = self._under_way[parcel]
+        if not any(member.done.done() for member in members):
+            return
         members[:] = [member for member in members if not member.done.done()]
         if members:
             parcel.batch = self._pack([member.data for member in members])
@@ -211,7 +215,7 @@ def _settle_all(members: Iterable[_Waiting], error: VarlogError) -> None:
 
 def _late(parcel: Parcel, timeout_s: float) -> VarlogError:
     if parcel.sent:
-        return OutcomeUnknown(f"sent, and not answered within {timeout_s:g} s")
+        return unknown(parcel.last_error, timeout_s)
     return spent(parcel.chosen, parcel.last_error, timeout_s)
 
 

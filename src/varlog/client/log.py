@@ -29,8 +29,10 @@ TIMEOUT_S = 10.0
 class Log:
     """One topic of a cluster. Made by `connect_log`; used from one event loop.
 
-    Every call ends by its deadline (`timeout_s`, or the log's own). An append that raises Rejected is certainly not in the
-    log; one that raises OutcomeUnknown may be (law 10).
+    Every call ends by its deadline (`timeout_s`, or the log's own). An append is tried until then, over lost connections, seals and
+    failovers, and is in the log once however often it was tried (R-ORD-7). One that raises Rejected is certainly not in the
+    log. Only one that was sent, and of which nobody could say before the deadline what became of it, raises
+    OutcomeUnknown: it may be in the log, or may still get there, once (law 10).
     """
 
     def __init__(self, routing: Routing, timeout_s: float = TIMEOUT_S) -> None:
@@ -48,6 +50,7 @@ class Log:
     ) -> Position:
         """Append one entry to a running log stream of the topic, or to the one that is named. Returns its position.
 
+        Retries are made inside and never double it: do not repeat the call unless it raises Rejected.
         Appends that wait at the same time share a batch; their order among each other is not promised. One that starts
         after another was acknowledged gets the larger GLSN, whatever streams they go to (R-ORD-4).
         """

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from varlog.client.chunk import Chunk
+from varlog.client.damage_reports import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.client.routing_rules import cover, in_turn
+from varlog.model.cluster import LogStream
 from varlog.model.entry import Entry
 from varlog.model.errors import (
     CorruptBatch,
@@ -25,6 +27,8 @@ from varlog.runtime.logs import get_logger, told
 
 # How long a node that lags behind the repository is given to hear of a position that is ordered.
 BEHIND_S = 1.0
+# Who waited less than this for an answer has nothing against the node that gave none.
+PATIENT_S = 0.5
 
 logger = get_logger("client")
 
@@ -34,6 +38,7 @@ class Reader:
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
+        self._reports = DamageReports(routing)
 
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
         check_position("GLSN", glsn)
@@ -83,13 +88,17 @@ class Reader:
                     raise UnknownLogStream(log_stream)
                 continue
             request = ReadAt(stream.topic, log_stream=log_stream, llsn=llsn)
-            for node in in_turn(stream.replicas, self._routing.turn, self._routing.shunned_nodes()):
+            for node in in_turn(stream.replicas, self._routing.turn, self._routing.trust.avoided()):
                 answer = await self._ask(node, request, backoff)
                 if isinstance(answer, Entry):
                     return answer
-                # Only the primary knows everything that it acknowledged; a backup that lags cannot say that it is not there.
-                if isinstance(answer, Trimmed) or (isinstance(answer, NotWritten) and node == stream.primary):
+                if isinstance(answer, Trimmed):
                     raise answer
+                # Only the primary knows everything that it acknowledged; a backup that lags cannot say that it is not there.
+                if isinstance(answer, NotWritten) and node == stream.primary:
+                    if await self._is_newest(stream, backoff):
+                        raise answer
+                    break  # it was the primary once: ask those of today
                 if answer is not None:
                     trouble = str(answer)
             if backoff.spent:
@@ -99,10 +108,16 @@ class Reader:
             self._routing.refresh_soon()
             await backoff.wait()
 
+    async def _is_newest(self, stream: LogStream, backoff: Backoff) -> bool:
+        """The repository knows of no newer epoch of the stream, so nobody else can have acknowledged anything in it."""
+        view = await self._routing.refresh(backoff.remaining_s)
+        now = view.stream(stream.log_stream)
+        return now is not None and now.epoch == stream.epoch
+
     def _cover(self, topic: TopicID, failed: dict[NodeID, float]) -> dict[NodeID, list[LogStreamID]] | None:
         """Whom to ask: none that failed for this read, and none that failed others lately unless it cannot be helped."""
         view, turn = self._routing.view, self._routing.turn
-        return cover(view, topic, turn, self._routing.shunned_nodes() | failed) or cover(
+        return cover(view, topic, turn, self._routing.trust.avoided() | failed) or cover(
             view, topic, turn, failed
         )
 
@@ -114,16 +129,26 @@ class Reader:
             answer_s = min(request.wait_s + attempt_s, backoff.remaining_s)  # dialling took its share
             got, payload = await connection.call(request, timeout_s=answer_s)
             found = expect(got, FoundAt)
-            return _entry(found, payload, request) if found.found else None
+            entry = _entry(found, payload, request) if found.found else None
+            self._routing.trust.node_answered(node)
+            return entry
         except (NotWritten, Trimmed) as answer:
             return answer
         except VarlogError as error:
             if isinstance(error, CorruptBatch):
-                logger.error(
-                    told("a storage node served a damaged batch", node=node, position=request, error=error)
-                )
-            self._routing.shun_node(node)
+                self._tell_damage(
+                    node, request, error
+                )  # not held against the node: the rest of what it has is sound
+            else:
+                self._routing.hold_against(node, error, patient=attempt_s >= PATIENT_S)
             return error
+
+    def _tell_damage(self, node: NodeID, request: ReadAt, error: CorruptBatch) -> None:
+        """By LLSN alone: whoever was asked by GLSN has checked what it found, and knows already."""
+        if request.log_stream:
+            self._reports.tell(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)
+        else:
+            logger.warning(told("a storage node has damage", node=node, position=request.glsn, why=error))
 
 
 def check_position(kind: str, position: int) -> None:

@@ -13,6 +13,7 @@ class Backoff:
     def __init__(self, doors: Doors, timeout_s: float, *, first_s: float = 0.01, most_s: float = 0.3) -> None:
         self._loop = asyncio.get_running_loop()
         self._entropy = doors.entropy
+        self._first_s = first_s
         self._next_s = first_s
         self._most_s = most_s
         self.deadline = self._loop.time() + timeout_s
@@ -30,6 +31,10 @@ class Backoff:
         pause = self._next_s * (0.5 + self._entropy.random() / 2)
         self._next_s = min(self._next_s * 2, self._most_s)
         return pause
+
+    def restart(self) -> None:
+        """Something changed: the next wait is as short as the first. The deadline stays."""
+        self._next_s = self._first_s
 
     async def wait(self) -> None:
         await asyncio.sleep(min(self.pause_s(), self.remaining_s))

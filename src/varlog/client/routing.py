@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
 from varlog.client.retry import Backoff
 from varlog.client.routing_rules import running
+from varlog.client.trust import Trust
 from varlog.model.cluster import ClusterView, LogStream, Topic
-from varlog.model.errors import NotInCluster, Unavailable, UnknownTopic
-from varlog.model.ids import ANY_CLUSTER, ClusterID, LogStreamID, NodeID
-from varlog.rpc.messages import GetTail, GetView, Message, TailIs, ViewIs
+from varlog.model.errors import NotInCluster, Unavailable, UnknownTopic, VarlogError
+from varlog.model.ids import ANY_CLUSTER, ClusterID, NodeID
+from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.rpc.leader import Leader
+from varlog.rpc.messages import Done, GetTail, GetView, Message, Suspect, TailIs, ViewIs
 from varlog.rpc.pool import ConnectionPool
-from varlog.rpc.transport import Connection, ConnectionLost
+from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -24,8 +28,8 @@ M = TypeVar("M", bound=Message)
 ATTEMPT_S = 3.0
 # A long poll of the view while somebody subscribes: it is answered at once when something changes.
 WATCH_S = 20.0
-# How long a node or a stream that failed is asked only when nobody else is left.
-SHUN_S = 1.0
+# A view that is in use is refreshed about so often, even if nothing fails.
+REFRESH_S = 5.0
 
 logger = get_logger("client")
 
@@ -47,20 +51,22 @@ class Routing:
         cluster: ClusterID = ANY_CLUSTER,
     ) -> None:
         self.doors = doors
-        self.repository = repository
+        self.repository = Leader(pool, repository)
         self.topic_name = topic_name
         self.view = ClusterView(cluster, 0)
         self.tasks = Tasks("client", self._failed)
         self.turn = doors.entropy.randrange(1 << 16)
+        self.trimmed: GLSN = NO_GLSN  # of the topic, as of the view
         self.closed = False
         self._cluster = cluster
         self._pool = pool
         self._refreshing: asyncio.Task[None] | None = None
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._shunned_nodes: dict[NodeID, float] = {}
-        self._shunned_streams: dict[LogStreamID, float] = {}
         self._running: tuple[LogStream, ...] = ()
+        self._in_use = False
+        self._keeping_fresh: asyncio.Task[None] | None = None
+        self.trust = Trust(self._suspect)
 
     # --- The view -----------------------------------------------------------------------------------------------------
 
@@ -102,21 +108,48 @@ class Routing:
         return self._refreshing
 
     async def _refresh(self, newer_than: int, wait_s: float) -> None:
-        connection = await self._pool.get(self.repository, ATTEMPT_S)
-        answer, _ = await connection.call(GetView(newer_than, wait_s), timeout_s=wait_s + ATTEMPT_S)
-        self._learn(expect(answer, ViewIs).view)
+        answer = await self.repository.call(GetView(newer_than, wait_s), timeout_s=wait_s + ATTEMPT_S)
+        self._learn(expect(answer, ViewIs))
 
-    def _learn(self, view: ClusterView) -> None:
+    def _learn(self, told: ViewIs) -> None:
+        view = told.view
         if self._cluster != ANY_CLUSTER and view.cluster != self._cluster:
             raise NotInCluster(self._cluster, view.cluster)
         self._cluster = view.cluster
-        if view.revision < self.view.revision or view == self.view:
+        if view.revision < self.view.revision:
             return
-        self.view = view
+        news = self.trust.suspected(told.suspects)
+        if view != self.view:
+            news = True
+            self._take_over(view)
+        if news:
+            for changed in list(self._watchers.values()):
+                changed()
+
+    def _take_over(self, view: ClusterView) -> None:
+        self.repository.learn(view.repositories)
+        before = {(stream.log_stream, stream.epoch) for stream in self._running}
         topic = view.topic_named(self.topic_name)
+        self.view = view
         self._running = running(view, topic.topic) if topic else ()
-        for changed in list(self._watchers.values()):
-            changed()
+        self.trimmed = topic.trimmed if topic else NO_GLSN
+        for stream in self._running:
+            if (stream.log_stream, stream.epoch) not in before:
+                self.trust.runs_anew(stream)
+
+    def use(self) -> None:
+        """Somebody works with the view: see to it that it does not grow old unnoticed, as long as that is so."""
+        self._in_use = True
+        if self._keeping_fresh is None and not self.closed:
+            self._keeping_fresh = self.tasks.spawn("keep fresh", self._keep_fresh())
+
+    async def _keep_fresh(self) -> None:
+        while self._in_use:
+            self._in_use = False
+            await asyncio.sleep(REFRESH_S * (0.5 + self.doors.entropy.random()))
+            if not self._watchers:  # they hear of every change anyway
+                self.refresh_soon()
+        self._keeping_fresh = None
 
     async def wait_running(self, timeout_s: float) -> bool:
         """True once every stream of the topic runs, False at the deadline."""
@@ -164,18 +197,6 @@ class Routing:
         """The topic's streams that take appends."""
         return self._running
 
-    def shun_node(self, node: NodeID) -> None:
-        self._shunned_nodes[node] = asyncio.get_running_loop().time() + SHUN_S
-
-    def shun_stream(self, log_stream: LogStreamID) -> None:
-        self._shunned_streams[log_stream] = asyncio.get_running_loop().time() + SHUN_S
-
-    def shunned_nodes(self) -> dict[NodeID, float]:
-        return _unexpired(self._shunned_nodes)
-
-    def shunned_streams(self) -> dict[LogStreamID, float]:
-        return _unexpired(self._shunned_streams)
-
     def address_of(self, node: NodeID) -> str:
         found = self.view.node(node)
         if found is None:
@@ -187,6 +208,27 @@ class Routing:
         self.check_open()
         return await self._pool.get(self.address_of(node), timeout_s)
 
+    def hold_against(self, node: NodeID, error: VarlogError, *, patient: bool = True) -> None:
+        """A read of this node failed so: others are asked first for a while, and a silence is shared (R-FAIL-2)."""
+        if isinstance(error, ConnectionLost) or (isinstance(error, CallTimeout) and patient):
+            self.trust.node_failed(node, error.what, refused=not error.sent)
+        else:
+            self.trust.node_erred(node)
+
+    def hang_up(self, node: NodeID) -> None:
+        """Nothing comes over the connection to this node any more: the next caller dials anew."""
+        found = self.view.node(node)
+        if found is not None:
+            self._pool.drop(found.address)
+
+    def _suspect(self, node: NodeID, why: str) -> None:
+        if not self.closed:
+            _ = self.tasks.spawn("suspect", self._tell_suspicion(node, why))
+
+    async def _tell_suspicion(self, node: NodeID, why: str) -> None:
+        with contextlib.suppress(VarlogError):  # a hint: who does not hear it finds out by himself
+            expect(await self.repository.call(Suspect(node, why), timeout_s=ATTEMPT_S), Done)
+
     # --- The repository and the manager -----------------------------------------------------------------------------------
 
     async def ask_repository(
@@ -196,9 +238,9 @@ class Routing:
         backoff = Backoff(self.doors, timeout_s)
         while True:
             try:
-                return await self.ask_once(
-                    self.repository, request, answer, min(attempt_s, backoff.remaining_s)
-                )
+                self.check_open()
+                got = await self.repository.call(request, timeout_s=min(attempt_s, backoff.remaining_s))
+                return expect(got, answer)
             except Unavailable as error:
                 self.check_open()
                 if backoff.spent:
@@ -242,14 +284,3 @@ def expect(answer: Message, kind: type[M]) -> M:
     if not isinstance(answer, kind):
         raise Unavailable(f"expected {kind.__name__}, got {type(answer).__name__}")
     return answer
-
-
-K = TypeVar("K")
-
-
-def _unexpired(shunned: dict[K, float]) -> dict[K, float]:
-    if shunned:
-        now = asyncio.get_running_loop().time()
-        for key in [key for key, until in shunned.items() if until <= now]:
-            del shunned[key]
-    return shunned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from varlog.model.cluster import ClusterView, LogStream, StreamState
 from varlog.model.ids import LogStreamID, NodeID, TopicID
@@ -11,6 +11,14 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 def running(view: ClusterView, topic: TopicID) -> tuple[LogStream, ...]:
     """The streams that take appends, as far as the view knows."""
     return tuple(stream for stream in view.streams_of(topic) if stream.state is StreamState.RUNNING)
+
+
+def preferred(
+    streams: Sequence[LogStream], tried: Container[LogStreamID], doubtful: Callable[[LogStream], bool]
+) -> Sequence[LogStream]:
+    """The streams to choose from for the next try: those that were not tried yet, of these the ones without a doubt."""
+    untried = [stream for stream in streams if stream.log_stream not in tried] or streams
+    return [stream for stream in untried if not doubtful(stream)] or untried
 
 
 def in_turn(replicas: Sequence[NodeID], turn: int, shunned: Container[NodeID]) -> list[NodeID]:

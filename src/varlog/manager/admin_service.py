@@ -1,23 +1,24 @@
-"""AdminService: what operators and clients ask of the manager: topics, streams, nodes, sealing, status."""
+"""AdminService: what operators and clients ask of the manager: topics, streams, nodes, sealing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from varlog.manager.config import ManagerConfig
+from varlog.manager.outlook import LOOK_S, Outlook
 from varlog.manager.peers import Peers
-from varlog.manager.placement_rules import loads, place
+from varlog.manager.placement_rules import place
 from varlog.manager.registrar import Registrar
-from varlog.manager.repair_loop import RepairLoop, Snapshot
-from varlog.manager.repair_rules import HELD, RUNS, Nothing
+from varlog.manager.repair_loop import RepairLoop
+from varlog.manager.repair_steps import MendReplica, Nothing
+from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import LogStream, Ordering, StreamState, Topic
-from varlog.model.commit import TopicMark
+from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import (
     InvalidRequest,
     Refused,
-    Unavailable,
-    UnknownLogStream,
+    Rejected,
     UnknownTopic,
     VarlogError,
 )
@@ -29,22 +30,20 @@ from varlog.runtime.logs import get_logger, told
 
 log = get_logger("manager")
 
-# How long a call of an operator waits for the cluster to follow.
-SETTLE_TIMEOUT_S = 10.0
 NODES_TIMEOUT_S = 5.0
-# One look a moment, not as fast as the repository can answer.
-LOOK_S = 0.01
 STREAMS_PER_CALL_MAX = 1_000
 
 
 class AdminService:
-    """Answers when what was asked for is there, or with an error that says what it waits for."""
+    """Answers when what was asked for is there, or with an error that says what it waits for. What becomes of replicas is asked of
+    ReplicaDesk, how everything is of StatusService."""
 
     def __init__(self, config: ManagerConfig, peers: Peers, registrar: Registrar, repair: RepairLoop) -> None:
         self._config = config
         self._peers = peers
         self._registrar = registrar
         self._repair = repair
+        self._outlook = Outlook(peers, repair)
         # Two callers that make the same topic, or place streams by the same view, take turns.
         self._making = asyncio.Lock()
 
@@ -56,7 +55,6 @@ class AdminService:
         dispatcher.on_async(messages.RemoveNode, self._remove_node)
         dispatcher.on_async(messages.OperateSeal, self._seal)
         dispatcher.on_async(messages.OperateUnseal, self._unseal)
-        dispatcher.on_async(messages.GetClusterStatus, self._status)
 
     # --- topics and streams -----------------------------------------------------------------------------------
 
@@ -73,7 +71,7 @@ class AdminService:
                 f"a topic is made with 1 to {STREAMS_PER_CALL_MAX} log streams, not {wanted}"
             )
         async with self._making:
-            snapshot = await self._look()
+            snapshot = await self._outlook.look()
             topic = snapshot.view.topic_named(request.name)
             present = snapshot.view.streams_of(topic.topic) if topic else ()
             if request.streams and len(present) > request.streams:
@@ -83,20 +81,34 @@ class AdminService:
             if topic is None:
                 ask = messages.RegisterTopic(request.name, request.ordering)
                 topic = (await self._peers.ask_repository(ask, messages.TopicIs)).topic
-            made = [stream.log_stream for stream in present]
-            while len(made) < wanted and (request.streams or not present):
-                made.append(await self._make_stream(topic.topic, request.replicas))
-        await self._wait_running(f"topic {request.name!r} is made", made)
+            if request.streams or not present:
+                present = await self._make_streams(topic, wanted, request.replicas)
+        await self._outlook.wait_running(
+            f"topic {request.name!r} is made", [stream.log_stream for stream in present]
+        )
         return messages.TopicIs(topic)
+
+    async def _make_streams(self, topic: Topic, wanted: int, replicas: int) -> tuple[LogStream, ...]:
+        """Streams until there are as many as wanted. Another manager may make the same topic: the repository refuses what would be
+        too many, and what it has counts."""
+        while True:
+            present = (await self._outlook.look()).view.streams_of(topic.topic)
+            if len(present) >= wanted:
+                return present
+            try:
+                await self._make_stream(topic.topic, replicas, streams_max=wanted)
+            except Refused:
+                if len((await self._outlook.look()).view.streams_of(topic.topic)) < wanted:
+                    raise
 
     async def _add_stream(self, request: messages.AddStream, payload: bytearray) -> Message:
         async with self._making:
             topic = await self._topic(request.topic)
             made = await self._make_stream(topic.topic, request.replicas)
-        snapshot = await self._wait_running(f"log stream {made} is made", [made])
-        return messages.StreamIs(_stream(snapshot, made))
+        snapshot = await self._outlook.wait_running(f"log stream {made} is made", [made])
+        return messages.StreamIs(snapshot.stream(made))
 
-    async def _make_stream(self, topic: TopicID, replicas: int) -> LogStreamID:
+    async def _make_stream(self, topic: TopicID, replicas: int, *, streams_max: int = 0) -> LogStreamID:
         """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
         exists for others."""
         snapshot, nodes = await self._place(replicas)
@@ -106,11 +118,18 @@ class AdminService:
         add = messages.AddLogStream(topic, log_stream)
         answers = await self._ask_all(addresses, add)
         failures = [answer for answer in answers if answer is not None]
+        # If nothing names this stream and nothing will, what was made of it may go: while it is in no epoch, so that a word that
+        # comes late cannot meet what became of it.
+        remove = messages.RemoveLogStream(log_stream, NO_EPOCH)
         if failures:
-            # Nothing names this stream yet and nothing will: what was made of it may go.
-            await self._ask_all(addresses, messages.RemoveLogStream(log_stream))
+            await self._ask_all(addresses, remove)
             raise failures[0]
-        await self._peers.ask_repository(messages.RegisterLogStream(topic, log_stream, nodes), Message)
+        try:
+            register = messages.RegisterLogStream(topic, log_stream, nodes, streams_max)
+            await self._peers.ask_repository(register, Message)
+        except (Rejected, Refused):
+            await self._ask_all(addresses, remove)
+            raise
         self._repair.wake()
         log.info(told("made a log stream", log_stream=log_stream, topic=topic, nodes=nodes))
         return log_stream
@@ -120,11 +139,9 @@ class AdminService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NODES_TIMEOUT_S
         while True:
-            snapshot = await self._look()
+            snapshot = await self._outlook.look()
             try:
-                return snapshot, place(
-                    loads(snapshot.view, list(snapshot.nodes)), replicas or self._config.replicas
-                )
+                return snapshot, place(snapshot.load(), replicas or self._config.replicas)
             except Refused:
                 if not self._registrar.pending or loop.time() > deadline:
                     raise
@@ -135,11 +152,10 @@ class AdminService:
         unregistered."""
         async with self._making:
             topic = await self._topic(request.name)
-            snapshot = await self._look()
+            snapshot = await self._outlook.look()
             streams = snapshot.view.streams_of(topic.topic)
             await self._peers.ask_repository(messages.UnregisterTopic(topic.topic), Message)
         for stream in streams:
-            self._repair.held.pop(stream.log_stream, None)
             living = [node for node in stream.replicas if node in snapshot.nodes]
             addresses = [found.address for node in living if (found := snapshot.view.node(node)) is not None]
             failures = await self._ask_all(addresses, messages.RemoveLogStream(stream.log_stream))
@@ -158,12 +174,13 @@ class AdminService:
 
     async def _remove_node(self, request: messages.RemoveNode, payload: bytearray) -> Message:
         async with self._making:
-            view = (await self._look()).view
+            view = (await self._outlook.look()).view
             if view.node(request.node) is None:
                 raise InvalidRequest(f"there is no storage node {request.node}: see `varlog node list`")
             if held := [stream.log_stream for stream in view.streams_on(request.node)]:
                 raise Refused(
-                    f"storage node {request.node} holds replicas of log streams {held}: its data is needed"
+                    f"storage node {request.node} holds replicas of log streams {held}: move each to another node with "
+                    f"`varlog stream replace STREAM --old {request.node}`, or stop the node and wait until they are replaced"
                 )
             await self._peers.ask_repository(messages.UnregisterNode(request.node), Message)
         return messages.Done()
@@ -171,80 +188,33 @@ class AdminService:
     # --- seal and unseal by hand ------------------------------------------------------------------------------
 
     async def _seal(self, request: messages.OperateSeal, payload: bytearray) -> Message:
-        await self._known(request.log_stream)
-        self._repair.held[request.log_stream] = None
+        """Kept at the repository: no manager unseals it before an operator does."""
+        await self._peers.ask_repository(messages.HoldStream(request.log_stream, True), messages.StreamIs)
 
         def sealed(snapshot: Snapshot) -> bool:
             step = snapshot.steps.get(request.log_stream)
-            state = _stream(snapshot, request.log_stream).state
-            return state is StreamState.SEALED and isinstance(step, Nothing) and step.settled
+            settled = isinstance(step, MendReplica) or (isinstance(step, Nothing) and step.settled)
+            return snapshot.stream(request.log_stream).state is StreamState.SEALED and settled
 
-        snapshot = await self._wait(
+        snapshot = await self._outlook.wait(
             f"log stream {request.log_stream} is to be sealed", [request.log_stream], sealed
         )
-        return messages.StreamIs(_stream(snapshot, request.log_stream))
+        return messages.StreamIs(snapshot.stream(request.log_stream))
 
     async def _unseal(self, request: messages.OperateUnseal, payload: bytearray) -> Message:
-        await self._known(request.log_stream)
-        self._repair.held.pop(request.log_stream, None)
-        snapshot = await self._wait_running(
+        await self._peers.ask_repository(messages.HoldStream(request.log_stream, False), messages.StreamIs)
+        snapshot = await self._outlook.wait_running(
             f"log stream {request.log_stream} is to be unsealed", [request.log_stream]
         )
-        return messages.StreamIs(_stream(snapshot, request.log_stream))
+        return messages.StreamIs(snapshot.stream(request.log_stream))
 
-    # --- status -----------------------------------------------------------------------------------------------
-
-    async def _status(self, request: messages.GetClusterStatus, payload: bytearray) -> Message:
-        snapshot = await self._look()
-        tails = []
-        for topic in snapshot.view.topics:
-            tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.TailIs)
-            tails.append(TopicMark(topic.topic, tail.high_watermark, tail.trimmed))
-        health = tuple(
-            messages.NodeHealth(node.node, node.node in snapshot.nodes, snapshot.nodes.get(node.node))
-            for node in snapshot.view.nodes
-        )
-        return messages.ClusterStatusIs(snapshot.view, health, tuple(tails))
-
-    # --- waiting for the cluster ------------------------------------------------------------------------------
-
-    async def _look(self) -> Snapshot:
-        try:
-            async with asyncio.timeout(SETTLE_TIMEOUT_S):
-                return await self._repair.wait_round()
-        except TimeoutError:
-            raise Unavailable(
-                f"the metadata repository at {self._peers.repository} does not answer the manager: is it running?"
-            ) from None
-
-    async def _wait_running(self, what: str, streams: Sequence[LogStreamID]) -> Snapshot:
-        return await self._wait(
-            what, streams, lambda snapshot: all(snapshot.steps.get(stream) == RUNS for stream in streams)
-        )
-
-    async def _wait(
-        self, what: str, streams: Sequence[LogStreamID], there: Callable[[Snapshot], bool]
-    ) -> Snapshot:
-        snapshot: Snapshot | None = None
-        try:
-            async with asyncio.timeout(SETTLE_TIMEOUT_S):
-                while True:
-                    snapshot = await self._repair.wait_round()
-                    if there(snapshot):
-                        return snapshot
-                    await asyncio.sleep(LOOK_S)
-        except TimeoutError:
-            raise Unavailable(f"{what}, but {_hindrance(snapshot, streams)}") from None
+    # --- helpers ----------------------------------------------------------------------------------------------
 
     async def _topic(self, name: str) -> Topic:
-        found = (await self._look()).view.topic_named(name)
+        found = (await self._outlook.look()).view.topic_named(name)
         if found is None:
             raise UnknownTopic(name)
         return found
-
-    async def _known(self, log_stream: LogStreamID) -> None:
-        if (await self._look()).view.stream(log_stream) is None:
-            raise UnknownLogStream(log_stream)
 
     async def _ask_all(self, addresses: Sequence[str], request: Message) -> list[VarlogError | None]:
         """Ask all at the same time; the error of each, or None."""
@@ -264,21 +234,3 @@ def _check_name(name: str) -> None:
         check_topic_name(name)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
-
-
-def _stream(snapshot: Snapshot, log_stream: LogStreamID) -> LogStream:
-    found = snapshot.view.stream(log_stream)
-    if found is None:
-        raise UnknownLogStream(log_stream)
-    return found
-
-
-def _hindrance(snapshot: Snapshot | None, streams: Sequence[LogStreamID]) -> str:
-    """The first thing in the way of these streams, in a sentence."""
-    if snapshot is None:
-        return "the metadata repository does not answer"
-    for stream in streams:
-        step = snapshot.steps.get(stream)
-        if isinstance(step, Nothing) and step not in (RUNS, HELD):
-            return f"log stream {stream} does not run: {step.why}"
-    return "the cluster did not follow in time: see `varlog status`"

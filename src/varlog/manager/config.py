@@ -12,7 +12,9 @@ class ManagerConfig:
     """`nodes` are addresses that the manager registers when it starts; `replicas` and `streams` are a new
     topic's defaults.
 
-    A node is not alive while it refuses connections, or leaves a question unanswered for `node_timeout_s`.
+    A node is not alive while it refuses connections, or leaves a question unanswered for `node_timeout_s`: with the defaults one
+    that hangs is found within a second. One that stays away for `replace_after_s` is replaced where another has room. A replica
+    that is registered nowhere is removed after `zombie_grace_s`.
     """
 
     cluster: ClusterID
@@ -24,4 +26,6 @@ class ManagerConfig:
     streams: int = 1
     heartbeat_s: float = 0.5
     auto_create_topics: bool = False
-    node_timeout_s: float = 2.0
+    node_timeout_s: float = 0.5
+    replace_after_s: float = 30.0
+    zombie_grace_s: float = 60.0

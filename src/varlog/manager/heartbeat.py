@@ -1,66 +1,106 @@
-"""Heartbeat: asks each storage node how it is; one that does not answer in time is not alive (R-SEAL-2)."""
+"""Heartbeat: asks each storage node how it is; one that does not answer in time is not alive (R-SEAL-2).
+
+A round waits for the nodes that answered the last time. One that did not is asked apart, and nobody waits for it: the streams
+of the others come back at their own pace.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from varlog.manager.config import ManagerConfig
+from varlog.manager.deeds import Deeds
 from varlog.manager.peers import Peers
 from varlog.model.cluster import NodeStatus, StorageNode
-from varlog.model.errors import VarlogError
+from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import NodeID
 from varlog.rpc.messages import GetNodeStatus, NodeStatusIs
-from varlog.runtime.logs import get_logger, told
+from varlog.rpc.transport import CallTimeout, ConnectionLost
+from varlog.runtime.tasks import Tasks
 
-log = get_logger("manager")
+# Between two questions to a node that is away.
+PROBE_S: Final = 0.1
+# A deadline that is noticed by so much of its length too late was slept through.
+LATE: Final = 0.1
 
 
 class Heartbeat:
-    """What each node said last, and whether it answered the last time."""
+    """Who answers, and since when the others do not. `on_return` is called when a silent node answers again."""
 
-    def __init__(self, config: ManagerConfig, peers: Peers) -> None:
+    def __init__(
+        self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks, on_return: Callable[[], None]
+    ) -> None:
         self._config = config
         self._peers = peers
-        self._silent: dict[NodeID, None] = {}
-        self.last: dict[NodeID, NodeStatus] = {}
+        self._deeds = deeds
+        self._tasks = tasks
+        self._on_return = on_return
+        self._silent_since: dict[NodeID, float] = {}
+        # Silent nodes that are being asked apart, as they are registered now.
+        self._probed: dict[NodeID, StorageNode] = {}
 
-    def is_alive(self, node: NodeID) -> bool:
-        return node in self.last and node not in self._silent
+    def away_s(self) -> dict[NodeID, float]:
+        """For how long each silent node has been so."""
+        now = asyncio.get_running_loop().time()
+        return {node: now - since for node, since in self._silent_since.items()}
 
     async def poll(self, nodes: Sequence[StorageNode]) -> dict[NodeID, NodeStatus]:
         """Ask all of them at the same time; the answers of those that gave one."""
-        answers = await asyncio.gather(*(self._ask(node) for node in nodes))
-        known = {node.node: None for node in nodes}
-        for gone in [node for node in self.last if node not in known]:
-            del self.last[gone]
-            self._silent.pop(gone, None)
-        return {node.node: status for node, status in zip(nodes, answers, strict=True) if status is not None}
+        registered = {node.node: None for node in nodes}
+        for gone in [node for node in self._silent_since if node not in registered]:
+            del self._silent_since[gone]
+            self._probed.pop(gone, None)
+        asked = []
+        for node in nodes:
+            if node.node in self._silent_since:
+                self._probe_soon(node)
+            else:
+                asked.append(node)
+        answers = await asyncio.gather(*(self._ask(node) for node in asked))
+        return {node.node: status for node, status in zip(asked, answers, strict=True) if status is not None}
 
     async def _ask(self, node: StorageNode) -> NodeStatus | None:
-        # A node known to be silent is not waited for as long: the streams of the others must not wait with it.
-        silent = node.node in self._silent
-        timeout_s = (
-            min(self._config.heartbeat_s, self._config.node_timeout_s)
-            if silent
-            else self._config.node_timeout_s
-        )
         try:
-            status = (
-                await self._peers.ask(node.address, GetNodeStatus(), NodeStatusIs, timeout_s=timeout_s)
-            ).status
+            return await self._status(node)
         except VarlogError as error:
-            self._not_alive(node, str(error))
+            if node.node not in self._silent_since:
+                self._silent_since[node.node] = asyncio.get_running_loop().time()
+                self._deeds.warn(f"storage node {node.node} does not answer: {error}", address=node.address)
             return None
+
+    async def _status(self, node: StorageNode) -> NodeStatus:
+        loop = asyncio.get_running_loop()
+        timeout_s = self._config.node_timeout_s
+        asked_at = loop.time()
+        try:
+            answer = await self._peers.ask(node.address, GetNodeStatus(), NodeStatusIs, timeout_s=timeout_s)
+        except (ConnectionLost, CallTimeout) as lost:
+            # A connection that broke says nothing of the node; nor does a deadline that this process itself has slept through: the
+            # answer may be here, and nobody has looked at it.
+            slept = loop.time() - asked_at > (1 + LATE) * timeout_s
+            if not lost.sent or (isinstance(lost, CallTimeout) and not slept):
+                raise
+            answer = await self._peers.ask(node.address, GetNodeStatus(), NodeStatusIs, timeout_s=timeout_s)
+        status = answer.status
         if (status.node, status.cluster) != (node.node, self._config.cluster):
-            self._not_alive(node, f"node {status.node} of cluster {status.cluster} listens there")
-            return None
-        if self._silent.pop(node.node, self) is None:
-            log.info(told("a storage node answers again", node=node.node, address=node.address))
-        self.last[node.node] = status
+            raise Unavailable(f"node {status.node} of cluster {status.cluster} listens at {node.address}")
         return status
 
-    def _not_alive(self, node: StorageNode, why: str) -> None:
-        if node.node not in self._silent:
-            log.warning(told("a storage node does not answer", node=node.node, address=node.address, why=why))
-            self._silent[node.node] = None
+    def _probe_soon(self, node: StorageNode) -> None:
+        probed = node.node in self._probed
+        self._probed[node.node] = node
+        if not probed:
+            _ = self._tasks.spawn(f"probe/{node.node}", self._probe(node.node))
+
+    async def _probe(self, number: NodeID) -> None:
+        """Until it answers, or is registered no longer. Often: whoever comes back is waited for."""
+        while (node := self._probed.get(number)) is not None:
+            if await self._ask(node) is not None:
+                self._probed.pop(number, None)
+                if self._silent_since.pop(number, None) is not None:
+                    self._deeds.note(f"storage node {number} answers again", address=node.address)
+                    self._on_return()
+                return
+            await asyncio.sleep(min(PROBE_S, self._config.heartbeat_s))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from varlog.manager.admin_service import AdminService
 from varlog.manager.config import ManagerConfig
-from varlog.manager.heartbeat import Heartbeat
+from varlog.manager.deeds import Deeds
 from varlog.manager.peers import Peers
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
+from varlog.manager.replica_desk import ReplicaDesk
+from varlog.manager.status_service import StatusService
 from varlog.model.errors import NotInCluster, StartError, VarlogError
 from varlog.model.limits import REPLICAS_MAX
 from varlog.rpc.dispatch import Dispatcher
@@ -29,12 +31,13 @@ class Manager:
         self.config = config
         self._transport = transport
         self._tasks = Tasks("manager", _task_failed)
-        self._peers = Peers(transport, config.repository)
-        self._heartbeat = Heartbeat(config, self._peers)
+        self._peers = Peers(transport, config.repository, lambda address: self._repair.wake())
         self._registrar = Registrar(config, self._peers)
-        self._repair = RepairLoop(config, self._peers, self._heartbeat, self._tasks)
+        self._repair = RepairLoop(config, self._peers, Deeds(doors.clock), self._tasks)
         self._dispatcher = Dispatcher("the manager")
         AdminService(config, self._peers, self._registrar, self._repair).register(self._dispatcher)
+        ReplicaDesk(self._peers, self._repair).register(self._dispatcher)
+        StatusService(self._peers, self._repair).register(self._dispatcher)
         self._server: Server | None = None
         self.address = ""
 

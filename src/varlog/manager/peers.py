@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 from varlog.model.errors import Unavailable
-from varlog.rpc.messages import Message
+from varlog.rpc.leader import Leader
+from varlog.rpc.messages import Message, ViewIs
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Transport
 
@@ -15,28 +17,38 @@ M = TypeVar("M", bound=Message)
 
 
 class Peers:
-    """One connection an address, made when it is needed and made again when it broke."""
+    """One connection an address, made when it is needed and made again when it broke. `on_lost` is called with the address of one
+    that breaks: a process that died is found at once."""
 
-    def __init__(self, transport: Transport, repository: str) -> None:
-        self.repository = repository
-        self._pool = ConnectionPool(transport, owner="manager")
+    def __init__(
+        self, transport: Transport, repository: str, on_lost: Callable[[str], None] = lambda address: None
+    ) -> None:
+        self._pool = ConnectionPool(transport, owner="manager", on_lost=on_lost)
+        self.repository = Leader(self._pool, repository)
 
     async def ask(
         self, address: str, request: Message, answer: type[M], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> M:
         """The answer of whoever listens at `address`; raises an error of the tree."""
         reply, _ = await self._pool.call(address, request, timeout_s=timeout_s)
-        if not isinstance(reply, answer):
-            raise Unavailable(
-                f"{address} answered {type(request).__name__} with {type(reply).__name__}: versions differ?"
-            )
-        return reply
+        return _expected(address, request, reply, answer)
 
     async def ask_repository(
         self, request: Message, answer: type[M], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> M:
-        """The same, of the metadata repository."""
-        return await self.ask(self.repository, request, answer, timeout_s=timeout_s)
+        """The same, of the metadata repository that leads."""
+        reply = await self.repository.call(request, timeout_s=timeout_s)
+        if isinstance(reply, ViewIs):
+            self.repository.learn(reply.view.repositories)
+        return _expected(self.repository.address, request, reply, answer)
 
     async def close(self) -> None:
         await self._pool.close()
+
+
+def _expected(address: str, request: Message, reply: Message, answer: type[M]) -> M:
+    if not isinstance(reply, answer):
+        raise Unavailable(
+            f"{address} answered {type(request).__name__} with {type(reply).__name__}: versions differ?"
+        )
+    return reply

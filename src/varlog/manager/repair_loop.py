@@ -8,23 +8,19 @@ before the step.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from varlog.manager.config import ManagerConfig
+from varlog.manager.deeds import Deeds
 from varlog.manager.heartbeat import Heartbeat
 from varlog.manager.peers import Peers
-from varlog.manager.repair_rules import (
-    Nothing,
-    SealReplicas,
-    SealStream,
-    Statuses,
-    Step,
-    UnsealReplicas,
-    UnsealStream,
-    next_step,
-)
-from varlog.model.cluster import ClusterView, LogStream, NodeStatus
-from varlog.model.errors import Unavailable, VarlogError
+from varlog.manager.repair_case import Around, Move
+from varlog.manager.repair_rules import next_step
+from varlog.manager.repair_steps import RUNS, MendReplica, Nothing, Step, SyncReplica
+from varlog.manager.snapshot import Snapshot
+from varlog.manager.step_runner import StepRunner
+from varlog.manager.sweeper import Sweeper
+from varlog.model.cluster import LogStream
+from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc import messages
 from varlog.runtime.logs import get_logger, told
@@ -41,34 +37,19 @@ UNSETTLED_DELAY_S = 0.02
 VIEW_WAIT_S = 20.0
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What one round saw: the view, the nodes that answered, and what was decided for each stream."""
-
-    view: ClusterView
-    nodes: dict[NodeID, NodeStatus]
-    steps: dict[LogStreamID, Step] = field(default_factory=dict)
-
-
-def statuses_of(stream: LogStream, nodes: dict[NodeID, NodeStatus]) -> Statuses:
-    """What each replica's node says of it, for the nodes that answered."""
-    return {
-        node: next((found for found in nodes[node].replicas if found.log_stream == stream.log_stream), None)
-        for node in stream.replicas
-        if node in nodes
-    }
-
-
 class RepairLoop:
     """Brings every stream back to RUNNING, except those held by an operator."""
 
-    def __init__(self, config: ManagerConfig, peers: Peers, heartbeat: Heartbeat, tasks: Tasks) -> None:
+    def __init__(self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks) -> None:
+        self.deeds = deeds
+        # Replicas that operators move now. In memory: with the manager goes the call that waits for it.
+        self.moves: dict[LogStreamID, Move] = {}
         self._config = config
         self._peers = peers
-        self._heartbeat = heartbeat
         self._tasks = tasks
-        # Streams sealed by hand. In memory: a manager that restarts brings them back.
-        self.held: dict[LogStreamID, None] = {}
+        self._heartbeat = Heartbeat(config, peers, deeds, tasks, self.wake)
+        self._runner = StepRunner(peers)
+        self._sweeper = Sweeper(config, peers, deeds, tasks)
         self._busy: dict[LogStreamID, None] = {}
         self._touched: dict[LogStreamID, None] = {}
         self._said: dict[LogStreamID, str] = {}
@@ -87,6 +68,10 @@ class RepairLoop:
         self._rounds.append(seen)
         self.wake()
         return await seen
+
+    def told_of(self, log_stream: LogStreamID) -> str:
+        """What is done for a stream, or waited for, in words."""
+        return self._said.get(log_stream, "")
 
     async def run(self) -> None:
         """Rounds, for ever: at once while something changes, else every heartbeat."""
@@ -108,37 +93,38 @@ class RepairLoop:
                 pass
 
     async def watch_view(self) -> None:
-        """Wake the loop as soon as the repository's view changes: a seal, a new stream, another manager's
-        step."""
+        """Wake the loop as soon as the repository's view changes (a seal, a new stream, another manager's
+        step), or a client suspects a node (R-FAIL-2)."""
         revision = 0
+        suspects: tuple[NodeID, ...] = ()
         while True:
             try:
                 ask = messages.GetView(newer_than=revision, wait_s=VIEW_WAIT_S)
-                view = (
-                    await self._peers.ask_repository(ask, messages.ViewIs, timeout_s=2 * VIEW_WAIT_S)
-                ).view
+                seen = await self._peers.ask_repository(ask, messages.ViewIs, timeout_s=2 * VIEW_WAIT_S)
             except VarlogError:
                 revision = 0
                 await asyncio.sleep(self._config.heartbeat_s)
                 continue
-            if view.revision != revision:
-                revision = view.revision
+            if (seen.view.revision, seen.suspects) != (revision, suspects):
+                revision, suspects = seen.view.revision, seen.suspects
                 self.wake()
 
     async def _round(self) -> bool:
         waiting, self._rounds = self._rounds, []
         try:
             self._touched = dict(self._busy)
-            view = (await self._peers.ask_repository(messages.GetView(), messages.ViewIs)).view
+            seen = await self._peers.ask_repository(messages.GetView(), messages.ViewIs)
             self._tell_repository("")
-            snapshot = Snapshot(view, await self._heartbeat.poll(view.nodes))
+            nodes = await self._heartbeat.poll(seen.view.nodes)
+            snapshot = Snapshot(seen, nodes, self._heartbeat.away_s())
             unsettled = self._decide(snapshot)
+            self._sweeper.look(snapshot)
         except BaseException:
             self._rounds = waiting + self._rounds  # they wait for a round that saw something
             raise
-        for seen in waiting:
-            if not seen.done():
-                seen.set_result(snapshot)
+        for found in waiting:
+            if not found.done():
+                found.set_result(snapshot)
         return unsettled
 
     def _decide(self, snapshot: Snapshot) -> bool:
@@ -147,67 +133,62 @@ class RepairLoop:
         streams = {stream.log_stream: stream for stream in snapshot.view.streams}
         for gone in [log_stream for log_stream in self._said if log_stream not in streams]:
             del self._said[gone]
+            self._runner.forget(gone)
         for log_stream, stream in streams.items():
-            step = next_step(stream, statuses_of(stream, snapshot.nodes), held=log_stream in self.held)
-            snapshot.steps[log_stream] = step
+            step = next_step(stream, snapshot.statuses_of(stream), self._around(snapshot, stream))
+            snapshot.decided(stream, step)
             if log_stream in self._touched or log_stream in self._busy:
                 continue
+            unsettled |= isinstance(step, SyncReplica)
             if isinstance(step, Nothing):
-                self._tell(stream, step.why)
+                self._wait_for(stream, step)
                 unsettled |= not step.settled
             elif len(self._busy) < STEPS_MAX:
                 self._busy[log_stream] = None
-                _ = self._tasks.spawn(f"repair/ls={log_stream}", self._take(stream, step, snapshot.view))
+                _ = self._tasks.spawn(f"repair/ls={log_stream}", self._take(stream, step, snapshot))
         return unsettled
 
-    async def _take(self, stream: LogStream, step: Step, view: ClusterView) -> None:
+    def _around(self, snapshot: Snapshot, stream: LogStream) -> Around:
+        move = self.moves.get(stream.log_stream)
+        away_s = {node: snapshot.away_s[node] for node in stream.replicas if node in snapshot.away_s}
+        for node, refused_s in self._runner.refused_s(stream).items():
+            away_s[node] = max(refused_s, away_s.get(node, 0.0))
+        # Whom to place a replica on is asked only where a place is needed: it takes a look at all streams.
+        spares = snapshot.spares() if away_s else ()
+        found = snapshot.found(stream.log_stream)
+        former = {node: replica for node, replica in found.items() if node not in stream.replicas}
+        return Around(spares, away_s, self._config.replace_after_s, move, former)
+
+    def _wait_for(self, stream: LogStream, step: Nothing) -> None:
+        if step == RUNS:
+            self._runner.forget(stream.log_stream)
+        if step == RUNS and stream.log_stream in self._said:
+            self._tell(stream, step.why)  # the end of a repair is one of its deeds: it tells how long it took
+        elif self._said.get(stream.log_stream) != step.why:
+            self._said[stream.log_stream] = step.why
+            log.info(told(step.why, log_stream=stream.log_stream, state=stream.state, epoch=stream.epoch))
+
+    async def _take(self, stream: LogStream, step: Step, snapshot: Snapshot) -> None:
         log_stream = stream.log_stream
         try:
             self._tell(stream, str(step))
-            await self._do(stream, step, view)
+            await self._runner.do(stream, step, snapshot.view, snapshot.found(log_stream))
         except VarlogError as error:
             # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.
-            self._tell(stream, f"{type(step).__name__} failed: {error}")
+            self._tell(stream, f"{step}, which failed: {error}")
         else:
-            self.wake()
+            if not isinstance(step, SyncReplica | MendReplica):  # these have only begun
+                self.wake()
         finally:
             del self._busy[log_stream]
             self._touched[log_stream] = None
 
-    async def _do(self, stream: LogStream, step: Step, view: ClusterView) -> None:
-        log_stream = stream.log_stream
-        match step:
-            case SealStream():
-                await self._peers.ask_repository(messages.SealStream(log_stream), messages.Message)
-            case UnsealStream():
-                await self._peers.ask_repository(
-                    messages.UnsealStream(log_stream, step.epoch), messages.Message
-                )
-            case SealReplicas():
-                seal = messages.SealReplica(log_stream, step.epoch, step.committed_end)
-                await self._ask_nodes(step.nodes, view, seal)
-            case UnsealReplicas():
-                replicas = tuple(
-                    messages.ReplicaAddress(node, _address(node, view)) for node in stream.replicas
-                )
-                await self._ask_nodes(
-                    step.nodes, view, messages.UnsealReplica(log_stream, step.epoch, replicas)
-                )
-
-    async def _ask_nodes(
-        self, nodes: tuple[NodeID, ...], view: ClusterView, request: messages.Message
-    ) -> None:
-        """Ask all at the same time, let each finish, then tell the first failure."""
-        asks = (self._peers.ask(_address(node, view), request, messages.ReplicaStateIs) for node in nodes)
-        answers = await asyncio.gather(*asks, return_exceptions=True)
-        for failure in [answer for answer in answers if isinstance(answer, BaseException)]:
-            raise failure
-
     def _tell(self, stream: LogStream, what: str) -> None:
-        """Log what is done for a stream when it changes, not every heartbeat."""
-        if self._said.get(stream.log_stream) != what:
+        """Note what is done for a stream when it changes, not every heartbeat."""
+        before = self._said.get(stream.log_stream, "")
+        if not before.startswith(what):
             self._said[stream.log_stream] = what
-            log.info(told(what, log_stream=stream.log_stream, state=stream.state, epoch=stream.epoch))
+            self.deeds.note(what, stream.log_stream, state=stream.state, epoch=stream.epoch)
 
     def _tell_repository(self, trouble: str) -> None:
         if bool(trouble) == self._repository_answers:
@@ -220,10 +201,3 @@ class RepairLoop:
                 )
             else:
                 log.info(told("the metadata repository answers again", address=self._peers.repository))
-
-
-def _address(node: NodeID, view: ClusterView) -> str:
-    found = view.node(node)
-    if found is None:
-        raise Unavailable(f"storage node {node} is not registered")
-    return found.address

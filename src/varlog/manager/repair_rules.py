@@ -4,169 +4,163 @@ Everything is decided anew from a fresh snapshot, so a manager may die between a
 be done twice.
 
 The way back: SealStream (the repository closes the epoch) -> SealReplicas (each keeps exactly what was
-ordered) -> UnsealReplicas (backups, then the primary) -> UnsealStream. A replica that was opened in an epoch
-is never sealed in the same one: what it reported would be cut, and the repository could order by a report
-that is no longer true (laws 1, 2). Where an unseal broke off half-way and such a replica stopped, the epoch
-is finished first: UnsealStream, then SealStream anew.
+ordered) -> what is missing is made, rebuilt or synced from a complete replica, who stays away is replaced ->
+UnsealReplicas (backups, then the primary) -> UnsealStream. A replica that was opened in an epoch is never
+sealed in the same one: what it reported would be cut, and the repository could order by a report that is no
+longer true (laws 1, 2). Where an unseal broke off half-way and cannot go on as it began, the epoch is finished
+first: UnsealStream, then SealStream anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from varlog.model.cluster import LogStream, ReplicaState, ReplicaStatus, StreamState
-from varlog.model.epoch import Epoch
+from varlog.manager.refill_rules import mending, refill
+from varlog.manager.repair_case import ALONE, Around, Case, Statuses
+from varlog.manager.repair_steps import (
+    HELD,
+    RUNS,
+    Nothing,
+    SealReplicas,
+    SealStream,
+    Step,
+    UnsealReplicas,
+    UnsealStream,
+)
+from varlog.manager.replacement_rules import replacement
+from varlog.model.cluster import LogStream, ReplicaState, StreamState, SyncState
 from varlog.model.ids import NodeID
-from varlog.model.lsn import LLSN
 
-# What each node that answered says of its replica; None: it answered, and has none. A node that is missing did
-# not answer.
-Statuses = Mapping[NodeID, ReplicaStatus | None]
+__all__ = ["ALONE", "Around", "Statuses", "next_step"]
 
 
-@dataclass(frozen=True, slots=True)
-class SealStream:
-    """Ask the repository to close the stream's epoch (R-SEAL-3)."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class SealReplicas:
-    """Tell these replicas where the closed epoch ends (R-SEAL-4)."""
-
-    nodes: tuple[NodeID, ...]
-    epoch: Epoch
-    committed_end: LLSN
-
-
-@dataclass(frozen=True, slots=True)
-class UnsealReplicas:
-    """Let these replicas run; all of them hold the same entries (R-UNSEAL-1)."""
-
-    nodes: tuple[NodeID, ...]
-    epoch: Epoch
-
-
-@dataclass(frozen=True, slots=True)
-class UnsealStream:
-    """Tell the repository to order again in this epoch."""
-
-    epoch: Epoch
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Nothing:
-    """No step is possible or needed. `settled`: only an event from outside changes that; else look again
-    soon."""
-
-    why: str
-    settled: bool = True
-
-
-Step = SealStream | SealReplicas | UnsealReplicas | UnsealStream | Nothing
-
-RUNS = Nothing("it runs")
-HELD = Nothing("sealed by hand")
-
-
-def next_step(stream: LogStream, statuses: Statuses, *, held: bool = False) -> Step:
-    """The one next step for `stream`; `held` keeps it sealed (an operator asked for that)."""
-    known = {node: status for node in stream.replicas if (status := statuses.get(node)) is not None}
-    if any(status.epoch > stream.epoch for status in known.values()):
+def next_step(stream: LogStream, statuses: Statuses, around: Around = ALONE) -> Step:
+    """The one next step for `stream`, as its replicas say they are."""
+    case = Case.of(stream, statuses, around)
+    if any(status.epoch > stream.epoch for status in case.known.values()):
         return Nothing("a replica knows a newer epoch than this view", settled=False)
-    if stream.state is StreamState.RUNNING:
-        return _while_running(stream, statuses, known, held)
-    return _while_sealed(stream, statuses, known, held)
+    return _while_running(case) if stream.state is StreamState.RUNNING else _while_sealed(case)
 
 
-def _while_running(
-    stream: LogStream, statuses: Statuses, known: Mapping[NodeID, ReplicaStatus], held: bool
-) -> Step:
-    if held:
+def _while_running(case: Case) -> Step:
+    stream = case.stream
+    if stream.held:
         return SealStream(HELD.why)
+    if (move := case.move) is not None:
+        return SealStream(f"its replica on node {move.old} moves to node {move.new}")
     for node in stream.replicas:
-        if node not in known:
-            return SealStream(_absence(node, statuses))
-        if not _runs(known[node], stream.epoch):
-            return SealStream(
-                f"the replica on node {node} is {known[node].state} in epoch {known[node].epoch}"
-            )
-    return RUNS
+        if node not in case.known:
+            return SealStream(case.absence(node))
+        if not case.runs(node):
+            return SealStream(_condition(case, node))
+    return mending(case) or RUNS
 
 
-def _while_sealed(
-    stream: LogStream, statuses: Statuses, known: Mapping[NodeID, ReplicaStatus], held: bool
-) -> Step:
-    epoch = stream.epoch
-    if _must_renew(stream, known, held):
+def _condition(case: Case, node: NodeID) -> str:
+    status = case.known[node]
+    told = f"the replica on node {node} is {status.state} in epoch {status.epoch}"
+    return f"{told}: {status.trouble}" if status.trouble else told
+
+
+def _while_sealed(case: Case) -> Step:
+    stream = case.stream
+    if _must_renew(case):
         return UnsealStream(
-            epoch, "an unseal broke off half-way: this epoch is finished before the next begins"
+            stream.epoch, "an unseal broke off half-way: this epoch is finished before the next begins"
         )
-    open_replicas = {
-        node: status
-        for node, status in known.items()
-        if status.state is not ReplicaState.FROZEN and not _runs(status, epoch) and not _sealed(status, epoch)
-    }
-    ready = tuple(node for node, status in open_replicas.items() if not _waits_for_entries(stream, status))
-    if ready:
-        return SealReplicas(ready, epoch, stream.sealed_end)
-    for node in stream.replicas:
-        if node not in known:
-            return Nothing(_absence(node, statuses))
-        status = known[node]
-        if status.state is ReplicaState.FROZEN:
-            return Nothing(f"the replica on node {node} is frozen: {status.trouble or 'a law broke there'}")
-        if node in open_replicas:
+    ready = tuple(node for node in case.known if _can_be_sealed(case, node))
+    seal = SealReplicas(ready, stream.epoch, stream.sealed_end)
+    # One that has refused for long is not waited for any more, if another node can take its place.
+    if any(not case.around.is_lost(node) for node in ready):
+        return _mending_first(case, ready) or seal
+    step = replacement(case) or _mending_first(case, ready) or (seal if ready else None) or refill(case)
+    if step is not None:
+        return step
+    if (wait := _wait(case)) is not None:
+        return mending(case) or wait
+    return HELD if stream.held else _unseal(case)
+
+
+def _mending_first(case: Case, ready: tuple[NodeID, ...]) -> Step | None:
+    """Whoever is left to be sealed refused it, and is damaged: it may be damage that hides where its tail is to be cut."""
+    stuck = [node for node in ready if case.known[node].damage and case.around.away_s.get(node, 0.0) > 0]
+    return mending(case) if ready and len(stuck) == len(ready) else None
+
+
+def _must_renew(case: Case) -> bool:
+    """Some replica was opened in the stream's epoch, and the unseal cannot simply go on: somebody stopped, is gone or behind, or a
+    backup of an opened primary is not open. Nobody can join an opened epoch, and only a newer one can seal it; the repository
+    gives one only to a stream that it orders."""
+    stream = case.stream
+    opened = [node for node, status in case.known.items() if status.epoch == stream.epoch and status.opened]
+    if not opened:
+        return False
+    if stream.held or case.move is not None:
+        return True
+    if any(not case.runs(node) and not case.is_sealed(node) for node in stream.replicas):
+        return True
+    return stream.primary in opened and not all(case.runs(node) for node in stream.replicas)
+
+
+def _can_be_sealed(case: Case, node: NodeID) -> bool:
+    """Not sealed yet, and not only waiting for entries: asking that one again changes nothing until more is ordered there."""
+    status = case.known[node]
+    if status.state is ReplicaState.FROZEN or case.runs(node) or case.is_sealed(node):
+        return False
+    return not case.is_behind(node)
+
+
+def _wait(case: Case) -> Nothing | None:
+    """What must change before the stream can run: the first thing in the way."""
+    for node in case.stream.replicas:
+        if (why := _hindrance(case, node)) is not None:
+            return why
+    for node, status in case.known.items():
+        if status.full:
             return Nothing(
-                f"the replica on node {node} has {status.committed_end - 1} of {stream.sealed_end - 1} entries ordered",
-                settled=False,
+                f"the disk of node {node} is full: free space there, or move the replica with `varlog stream replace`"
             )
-    if held:
-        return HELD
-    return _unseal(stream, known)
+    return None
 
 
-def _unseal(stream: LogStream, known: Mapping[NodeID, ReplicaStatus]) -> Step:
+def _hindrance(case: Case, node: NodeID) -> Nothing | None:
+    stream = case.stream
+    if node not in case.statuses:
+        return Nothing(f"{case.absence(node)}{_prospect(case, node)}")
+    if (status := case.known.get(node)) is None:
+        return Nothing(f"{case.absence(node)}, and no replica is complete that could fill one")
+    if status.state is ReplicaState.FROZEN:
+        why = status.trouble or "a law broke there"
+        return Nothing(f"the replica on node {node} is frozen, and no other is complete: {why}")
+    if not case.is_behind(node):
+        return None
+    if status.sync is not None and status.sync.state is SyncState.IN_PROGRESS:
+        tenths = 10 * (status.committed_end - 1) // max(1, stream.sealed_end - 1)
+        return Nothing(
+            f"the replica on node {node} is synced from node {status.sync.source}: {10 * tenths} % done",
+            settled=False,
+        )
+    return Nothing(
+        f"the replica on node {node} has {status.committed_end - 1} of {stream.sealed_end - 1} entries ordered",
+        settled=False,
+    )
+
+
+def _prospect(case: Case, node: NodeID) -> str:
+    around = case.around
+    if not around.is_lost(node):
+        return f"; it is replaced if that lasts {around.replace_after_s:g} s"
+    if not case.is_complete_without(node):
+        return ", and no other replica is complete"
+    return ", and no other node has room for its replica"
+
+
+def _unseal(case: Case) -> Step:
     """Every replica is SEALED, or was and RUNS again. Backups first: the primary's first append must find
     them running."""
-    sealed = [node for node in stream.replicas if _sealed(known[node], stream.epoch)]
+    stream = case.stream
+    sealed = [node for node in stream.replicas if case.is_sealed(node)]
     backups = tuple(node for node in sealed if node != stream.primary)
     if backups:
         return UnsealReplicas(backups, stream.epoch)
     if sealed:
         return UnsealReplicas((stream.primary,), stream.epoch)
     return UnsealStream(stream.epoch, "every replica runs")
-
-
-def _runs(status: ReplicaStatus, epoch: Epoch) -> bool:
-    return status.state is ReplicaState.RUNNING and status.epoch == epoch
-
-
-def _sealed(status: ReplicaStatus, epoch: Epoch) -> bool:
-    return status.state is ReplicaState.SEALED and status.epoch == epoch
-
-
-def _must_renew(stream: LogStream, known: Mapping[NodeID, ReplicaStatus], held: bool) -> bool:
-    """Some replica was opened in the stream's epoch and cannot go on in it. Only a newer epoch can seal it,
-    and the repository gives one only to a stream that it orders."""
-    opened = [status for status in known.values() if status.epoch == stream.epoch and status.opened]
-    stopped = any(status.state is ReplicaState.SEALING for status in opened)
-    return bool(opened) and (stopped or held)
-
-
-def _waits_for_entries(stream: LogStream, status: ReplicaStatus) -> bool:
-    """It knows where to stop and is not there yet: asking again changes nothing until more is ordered there."""
-    return (
-        status.state is ReplicaState.SEALING
-        and status.epoch == stream.epoch
-        and status.committed_end < stream.sealed_end
-    )
-
-
-def _absence(node: NodeID, statuses: Statuses) -> str:
-    if node in statuses:
-        return f"node {node} has no replica of it"
-    return f"storage node {node} does not answer"

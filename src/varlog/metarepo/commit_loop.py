@@ -105,7 +105,7 @@ class CommitLoop:
                     if plan.changes:
                         await self._store.commit(plan.changes)
                     self._apply(plan)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._fail(error, plan.answers if plan is not None else [])
             raise
 
@@ -171,12 +171,17 @@ class CommitLoop:
                 self._reports.touch(log_stream)  # it may run now, and its reports wait
 
     def _fail(self, error: BaseException, undecided: list[_Answer]) -> None:
-        self._failed = error
+        self._failed = error = _told(error)
         waiting, self._operations = self._operations, deque()
         for done, _ in undecided:
             done(Unavailable(f"the metadata repository failed, and this may or may not be done: {error}"))
         for operation in waiting:
             operation.done(Unavailable(f"the metadata repository has stopped: {error}"))
+
+
+def _told(error: BaseException) -> BaseException:
+    """A loop that is ended from outside has nothing to say of it."""
+    return Unavailable("it does not lead any more") if isinstance(error, asyncio.CancelledError) else error
 
 
 def _facts_after(state: RepositoryState, cut: Cut | None) -> Facts:

@@ -1,4 +1,4 @@
-"""PURE. Nodes, topics and log streams: register, seal, unseal, trim -> the next Members, or a refusal with its reason.
+"""PURE. Nodes, topics and log streams: register, seal, unseal, move, trim -> the next Members, or a refusal with its reason.
 
 Every rule may be asked again: a manager that lost the answer gets the same one (R-REG-2). What leaves the view leaves the order,
 never the disks (R-REG-5).
@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from varlog.model.cluster import ClusterView, LogStream, Ordering, StorageNode, StreamState, Topic
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    Ordering,
+    StorageNode,
+    StreamState,
+    Topic,
+    changed,
+)
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
     InvalidRequest,
@@ -21,7 +29,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID, NodeID, TopicID, check_id, check_topic_name
 from varlog.model.limits import REPLICAS_MAX
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 
 # Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
@@ -79,7 +87,8 @@ def unregister_node(members: Members, node: NodeID) -> Members:
         named = ", ".join(str(stream.log_stream) for stream in streams[:5])
         more = ", …" if len(streams) > 5 else ""
         raise Refused(
-            f"storage node {node} holds replicas of log streams {named}{more}: delete their topics first"
+            f"storage node {node} holds replicas of log streams {named}{more}: move them away with "
+            "`varlog stream replace`, or delete their topics"
         )
     return _with_view(members, nodes=tuple(found for found in view.nodes if found.node != node))
 
@@ -147,9 +156,14 @@ def new_log_stream_id(members: Members) -> tuple[Members, LogStreamID]:
 
 
 def register_log_stream(
-    members: Members, topic: TopicID, log_stream: LogStreamID, replicas: tuple[NodeID, ...]
+    members: Members,
+    topic: TopicID,
+    log_stream: LogStreamID,
+    replicas: tuple[NodeID, ...],
+    streams_max: int = 0,
 ) -> tuple[Members, LogStream]:
-    """R-REG-2: a new stream, sealed and empty, in epoch 1."""
+    """R-REG-2: a new stream, sealed and empty, in epoch 1. Refused where the topic has `streams_max` of them (0: no limit), so
+    that two managers that make the same topic make no stream too many."""
     view = members.view
     if (known := view.stream(log_stream)) is not None:
         if known.topic != topic or known.replicas != replicas:
@@ -160,15 +174,9 @@ def register_log_stream(
         return members, known
     if view.topic(topic) is None:
         raise UnknownTopic(str(topic))
-    if not 1 <= len(replicas) <= REPLICAS_MAX:
-        raise InvalidRequest(f"a log stream has 1 to {REPLICAS_MAX} replicas, not {len(replicas)}")
-    if len(dict.fromkeys(replicas)) != len(replicas):
-        raise InvalidRequest(
-            f"the replicas of log stream {log_stream} must be on different nodes: {list(replicas)}"
-        )
-    for node in replicas:
-        if view.node(node) is None:
-            raise Refused(f"storage node {node} is not registered: register it first")
+    _check_replicas(view, log_stream, replicas)
+    if streams_max and len(view.streams_of(topic)) >= streams_max:
+        raise Refused(f"topic {topic} has its {streams_max} log streams already")
     if log_stream not in members.unused:
         # An id that was registered once belongs to data that may still lie on disks; another stream there would meet it.
         raise Refused(f"log stream id {log_stream} was not given out, or is used up: ask for a new one")
@@ -184,7 +192,7 @@ def seal_stream(members: Members, log_stream: LogStreamID, committed_end: LLSN) 
     if stream.state is StreamState.SEALED:
         return members, stream
     epoch = Epoch(stream.epoch + 1)
-    sealed = LogStream(log_stream, stream.topic, stream.replicas, StreamState.SEALED, epoch, committed_end)
+    sealed = changed(stream, state=StreamState.SEALED, epoch=epoch, sealed_end=committed_end)
     return _with_stream(members, sealed), sealed
 
 
@@ -197,10 +205,41 @@ def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tu
         raise Refused(f"log stream {log_stream} is in epoch {stream.epoch}: epoch {epoch} was never begun")
     if stream.state is StreamState.RUNNING:
         return members, stream
-    running = LogStream(
-        log_stream, stream.topic, stream.replicas, StreamState.RUNNING, epoch, stream.sealed_end
-    )
+    running = changed(stream, state=StreamState.RUNNING)
     return _with_stream(members, running), running
+
+
+def hold_stream(members: Members, log_stream: LogStreamID, held: bool) -> tuple[Members, LogStream]:
+    """An operator wants the stream sealed until he says otherwise. Kept here, so that no manager forgets it."""
+    stream = _stream(members, log_stream)
+    if stream.held == held:
+        return members, stream
+    told = changed(stream, held=held)
+    return _with_stream(members, told), told
+
+
+def set_replicas(
+    members: Members, log_stream: LogStreamID, epoch: Epoch, replicas: tuple[NodeID, ...]
+) -> tuple[Members, LogStream]:
+    """R-REG-6: a sealed stream gets other replicas, and with them a new epoch: nobody who knows only the old ones can open or
+    seal anything any more (law 7). What was ordered stays where it ended."""
+    stream = _stream(members, log_stream)
+    if stream.replicas == replicas and epoch <= stream.epoch:
+        return members, stream
+    if epoch < stream.epoch:
+        raise StaleEpoch(log_stream, epoch, stream.epoch)
+    if epoch > stream.epoch or stream.state is not StreamState.SEALED:
+        raise Refused(
+            f"log stream {log_stream} is {stream.state} in epoch {stream.epoch}: replicas change only while it is sealed"
+        )
+    _check_replicas(members.view, log_stream, replicas)
+    if stream.sealed_end > FIRST_LLSN and not any(node in stream.replicas for node in replicas):
+        raise Refused(
+            f"log stream {log_stream} has entries, and none of {list(replicas)} holds them: one of its replicas "
+            f"{list(stream.replicas)} must stay"
+        )
+    moved = changed(stream, replicas=replicas, epoch=Epoch(epoch + 1))
+    return _with_stream(members, moved), moved
 
 
 # --- The manager ------------------------------------------------------------------------------------------------------
@@ -214,11 +253,30 @@ def set_manager(members: Members, address: str, auto_create_topics: bool) -> Mem
     return _with_view(members, manager_address=address, auto_create_topics=auto_create_topics)
 
 
+def set_repositories(members: Members, addresses: tuple[str, ...]) -> Members:
+    """Where the metadata repositories listen, the one that leads and those that wait."""
+    if members.view.repositories == addresses:
+        return members
+    return _with_view(members, repositories=addresses)
+
+
 def _stream(members: Members, log_stream: LogStreamID) -> LogStream:
     stream = members.view.stream(log_stream)
     if stream is None:
         raise UnknownLogStream(log_stream)
     return stream
+
+
+def _check_replicas(view: ClusterView, log_stream: LogStreamID, replicas: tuple[NodeID, ...]) -> None:
+    if not 1 <= len(replicas) <= REPLICAS_MAX:
+        raise InvalidRequest(f"a log stream has 1 to {REPLICAS_MAX} replicas, not {len(replicas)}")
+    if len(dict.fromkeys(replicas)) != len(replicas):
+        raise InvalidRequest(
+            f"the replicas of log stream {log_stream} must be on different nodes: {list(replicas)}"
+        )
+    for node in replicas:
+        if view.node(node) is None:
+            raise Refused(f"storage node {node} is not registered: register it first")
 
 
 def _with_stream(members: Members, stream: LogStream) -> Members:
@@ -229,27 +287,10 @@ def _with_stream(members: Members, stream: LogStream) -> Members:
     )
 
 
-def _with_view(
-    members: Members,
-    *,
-    nodes: tuple[StorageNode, ...] | None = None,
-    topics: tuple[Topic, ...] | None = None,
-    streams: tuple[LogStream, ...] | None = None,
-    manager_address: str | None = None,
-    auto_create_topics: bool | None = None,
-) -> Members:
+def _with_view(members: Members, **changes: object) -> Members:
     """The members with parts of their view replaced, one revision on."""
     view = members.view
-    changed = ClusterView(
-        view.cluster,
-        view.revision + 1,
-        view.nodes if nodes is None else nodes,
-        view.topics if topics is None else topics,
-        view.streams if streams is None else streams,
-        view.manager_address if manager_address is None else manager_address,
-        view.auto_create_topics if auto_create_topics is None else auto_create_topics,
-    )
-    return replace(members, view=changed)
+    return replace(members, view=changed(view, revision=view.revision + 1, **changes))
 
 
 def _check_id(kind: str, value: int) -> None:

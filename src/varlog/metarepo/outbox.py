@@ -42,7 +42,8 @@ class Outbox:
         self._streams[log_stream] = None
 
     def follow(self, streams: Iterable[LogStream]) -> None:
-        """These are the node's streams now. One it did not speak of is new since, or was lost there."""
+        """These are the node's streams now. One it did not speak of is new there, or was lost: a sync fills it, and then it says
+        so (see `resume`)."""
         current = {stream.log_stream: stream for stream in streams}
         for log_stream in [found for found in self._cursors if found not in current]:
             del self._cursors[log_stream]
@@ -54,7 +55,7 @@ class Outbox:
                 self._topics[stream.topic] = None
                 if not fresh:
                     facts = {"node": self._node_name, "log_stream": log_stream}
-                    _log.error(told("a replica is missing on its node", **facts))
+                    _log.info(told("a replica is new on its node: it needs a sync", **facts))
 
     def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
         """A replica that lacked rows says it has them now (from another replica): go on from there."""
@@ -105,9 +106,9 @@ class Outbox:
             if found is None:
                 # Sending what comes after the gap would only make the node ask again, for ever.
                 self._cursors[log_stream] = None
-                _log.error(
+                _log.warning(
                     told(
-                        "a replica lacks commit rows that every replica had once: it needs a sync",
+                        "a replica lacks commit rows that are no longer kept here: it needs a sync",
                         node=self._node_name,
                         log_stream=log_stream,
                         committed_end=cursor,

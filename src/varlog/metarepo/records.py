@@ -41,6 +41,7 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     unused: tuple[LogStreamID, ...] = ()
     manager_address: str = ""
     auto_create_topics: bool = False
+    repositories: tuple[str, ...] = ()
 
 
 class StreamBase(msgspec.Struct, frozen=True, array_like=True):
@@ -111,6 +112,7 @@ def members_of(items: dict[str, bytes]) -> Members:
         tuple(map(_stream.decode, _values(items, STREAM))),
         record.manager_address,
         record.auto_create_topics,
+        record.repositories,
     )
     return Members(view, record.next_topic, record.next_log_stream, record.unused)
 
@@ -132,6 +134,7 @@ def put_cluster(members: Members) -> Put:
         members.unused,
         view.manager_address,
         view.auto_create_topics,
+        view.repositories,
     )
     return Put(CLUSTER, _encoder.encode(record))
 

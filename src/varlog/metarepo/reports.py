@@ -61,6 +61,10 @@ class ReportTable:
         )
 
     def keep_only(self, streams: Mapping[LogStreamID, LogStream]) -> None:
-        """Forget the streams that left the view."""
+        """Forget the streams that left the view, and what nodes said that left a stream: one that comes back may come back empty,
+        and rows that it lacks must not be forgotten for what its former replica had."""
         for log_stream in [found for found in self._reports if found not in streams]:
             del self._reports[log_stream]
+        for log_stream, by_node in self._reports.items():
+            for node in [found for found in by_node if found not in streams[log_stream].replicas]:
+                del by_node[node]

@@ -1,26 +1,25 @@
-"""MetadataRepository: the process that knows who exists and gives the order. Start and stop, and the end when its store fails."""
+"""MetadataRepository: the process that knows who exists and gives the order, or waits to: listen, campaign, reign, and again."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
-from varlog.metarepo import state as states
-from varlog.metarepo.commit_loop import CommitLoop
-from varlog.metarepo.commit_rules import Cut
-from varlog.metarepo.reports import ReportTable
-from varlog.metarepo.service import RepositoryService
-from varlog.metarepo.sessions import SessionParts, Sessions
-from varlog.metarepo.state import RepositoryState
+from varlog.metarepo.reign import Reign, ReignParts
+from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
-from varlog.model.errors import StartError
+from varlog.model.errors import NotLeader, StartError, Unavailable
 from varlog.model.ids import ClusterID
-from varlog.rpc.dispatch import Dispatcher
-from varlog.rpc.transport import Server, Transport
+from varlog.rpc.messages import Message
+from varlog.rpc.transport import Call, Server, Transport
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
+
+# Between two reigns: whoever else waits may come first.
+CAMPAIGN_PAUSE_S: Final = 0.1
 
 _log = get_logger("metarepo")
 
@@ -36,7 +35,7 @@ class MetadataRepositoryConfig:
 
 
 class MetadataRepository:
-    """One metadata repository over one store."""
+    """One metadata repository over one store. Several may share a store: one of them leads, the others say who."""
 
     def __init__(
         self, config: MetadataRepositoryConfig, store: MetadataStore, doors: Doors, transport: Transport
@@ -45,13 +44,10 @@ class MetadataRepository:
         self._store = store
         self._doors = doors
         self._transport = transport
+        self._parts = ReignParts(config.cluster, store, doors, transport, config.node_retry_s)
         self._tasks = Tasks("metarepo", self._task_failed)
-        self._dispatcher = Dispatcher("the metadata repository")
         self._server: Server | None = None
-        self._service: RepositoryService | None = None
-        self._sessions: Sessions | None = None
-        self._state: RepositoryState | None = None
-        self._committing: asyncio.Task[None] | None = None
+        self._reign: Reign | None = None
         self._failure: asyncio.Future[BaseException] | None = None
 
     @property
@@ -61,79 +57,108 @@ class MetadataRepository:
             return self._config.advertise
         return self._server.address if self._server is not None else self._config.listen
 
+    @property
+    def leads(self) -> bool:
+        return self._reign is not None and self._store.leads
+
+    @property
+    def sessions(self) -> Sessions | None:
+        """Those of the present reign; None while it does not lead."""
+        return self._reign.sessions if self._reign is not None else None
+
+    @property
+    def view(self) -> ClusterView | None:
+        """That of the present reign; None while it does not lead."""
+        return self._reign.state.view if self._reign is not None else None
+
     async def start(self) -> None:
-        """Load, listen, open sessions. StartError says why not, and leaves nothing behind."""
+        """Listen, and lead if nobody shares the store; else wait for that in the background. StartError says why not, and leaves
+        nothing behind."""
         self._failure = asyncio.get_running_loop().create_future()
         try:
-            await self._start()
+            self._server = await self._transport.serve(self._config.listen, lambda _: self._handle)
+            if not self._store.shared:
+                await self._begin()
+            _ = self._tasks.spawn("reigns", self._reign_for_ever())
         except BaseException:
             await self.stop()
             raise
+        if self._store.shared:
+            _log.info(told("metadata repository listens", address=self.address, store=self._store.place))
 
-    async def _start(self) -> None:
-        opened = await self._store.open()
-        state, first = states.load(opened.items, self._config.cluster, self._store.place)
-        if first:
-            await self._store.commit(first)
-        self._state = state
-        reports = ReportTable()
-        commits = CommitLoop(state, reports, self._store, self._applied)
-        parts = SessionParts(
-            state,
-            reports,
-            self._doors,
-            self._transport,
-            opened.term,
-            self._config.node_retry_s,
-            commits.wake,
-        )
-        self._sessions = Sessions(parts, self._tasks)
-        self._service = RepositoryService(state, commits, self._sessions)
-        self._service.register(self._dispatcher)
-        self._server = await self._transport.serve(self._config.listen, lambda _: self._dispatcher.handle)
-        self._committing = self._tasks.spawn("commits", commits.run())
-        self._sessions.follow_view()
+    async def stop(self) -> None:
+        """Clean end; what is durable stays, what was not answered is told so."""
+        stopping = Unavailable("the metadata repository is stopping")
+        if self._reign is not None:
+            self._reign.silence(stopping)
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+        await self._tasks.close()
+        reign, self._reign = self._reign, None
+        if reign is not None:
+            await reign.end(stopping)
+        await self._store.close()
+
+    async def wait_failed(self) -> BaseException:
+        """Wait until the repository cannot go on (its own store failed, a law broke); its process must end then."""
+        if self._failure is None:
+            raise StartError("the metadata repository was not started")
+        return await asyncio.shield(self._failure)
+
+    def _handle(self, call: Call | None, message: Message, payload: bytearray) -> None:
+        """Looked at for every request, by the clock: who stood still may have lost his lease and not heard of it yet (law 7)."""
+        if self._reign is None or not self._store.leads:
+            raise NotLeader(self._store.leader)
+        self._reign.handle(call, message, payload)
+
+    async def _reign_for_ever(self) -> None:
+        """Reign after reign. What the store says decides each time anew; nothing is carried over from one to the next."""
+        while True:
+            if self._reign is None and not await self._campaign():
+                await self._pause()
+                continue
+            if (reign := self._reign) is None:
+                continue
+            why = await reign.wait_over()
+            if not self._store.shared or not isinstance(why, Unavailable):
+                raise why  # a store of our own that failed, or a law that broke: another start may know better
+            self._reign = None
+            await reign.end(NotLeader(self._store.leader))
+            _log.warning(told("the metadata repository leads no more", term=reign.term, why=why))
+            await self._store.close()
+            await self._pause()
+
+    async def _campaign(self) -> bool:
+        """True once it leads. A lease that ended half-way is no failure: the next try may be luckier."""
+        try:
+            await self._begin()
+        except Unavailable as error:
+            _log.warning(told("the metadata repository does not lead yet", why=error))
+            await self._store.close()
+            return False
+        return True
+
+    async def _begin(self) -> None:
+        self._reign = reign = await Reign.begin(self._parts, self.address)
+        state = reign.state
         _log.info(
             told(
                 "metadata repository started",
                 address=self.address,
                 store=self._store.place,
-                term=opened.term,
+                term=reign.term,
                 version=state.order.version,
                 streams=len(state.streams),
             )
         )
 
-    async def stop(self) -> None:
-        """Clean end; what is durable stays, what was not answered is told so."""
-        if self._service is not None:
-            self._service.stop("the metadata repository is stopping")
-        if self._server is not None:
-            await self._server.close()
-            self._server = None
-        await self._tasks.close()
-        await self._dispatcher.close()
-        await self._store.close()
-
-    async def wait_failed(self) -> BaseException:
-        """Wait until the repository cannot go on (its store failed, a law broke); its process must end then."""
-        if self._failure is None:
-            raise StartError("the metadata repository was not started")
-        return await asyncio.shield(self._failure)
-
-    def _applied(self, cut: Cut | None, before: ClusterView) -> None:
-        if self._sessions is None or self._service is None or self._state is None:
-            return
-        self._sessions.applied(cut, before)
-        if self._state.view is not before:
-            self._service.view_changed()
+    async def _pause(self) -> None:
+        await asyncio.sleep(CAMPAIGN_PAUSE_S * self._doors.entropy.uniform(0.5, 1.5))
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        """What is durable and what is in memory may differ now: no answer from here may be believed (law 10)."""
         _log.critical(told("the metadata repository has stopped", task=name, error=error), exc_info=error)
-        if self._service is not None:
-            self._service.stop(f"the metadata repository has stopped: {error}")
-        if self._sessions is not None:
-            self._sessions.end()
+        if self._reign is not None:
+            self._reign.silence(Unavailable(f"the metadata repository has stopped: {error}"))
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(error)

@@ -11,6 +11,7 @@ from varlog.metarepo.commit_loop import CommitLoop, Done, Facts, Operation
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.state import RepositoryState
+from varlog.metarepo.suspicions import Suspicions
 from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX
@@ -34,6 +35,7 @@ class RepositoryService:
         self._commits = commits
         self._sessions = sessions
         self._view_waiters: dict[Call, tuple[int, asyncio.TimerHandle]] = {}
+        self._suspicions = Suspicions(self._answer_view_waiters)
         self._stopped: str | None = None
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -49,24 +51,38 @@ class RepositoryService:
         dispatcher.on(m.RegisterLogStream, self._register_log_stream)
         dispatcher.on(m.SealStream, self._seal_stream)
         dispatcher.on(m.UnsealStream, self._unseal_stream)
+        dispatcher.on(m.HoldStream, self._hold_stream)
+        dispatcher.on(m.SetReplicas, self._set_replicas)
+        dispatcher.on(m.Suspect, self._suspect)
         dispatcher.on(m.SetManager, self._set_manager)
 
-    def stop(self, why: str) -> None:
+    def stop(self, error: Unavailable) -> None:
         """From now on nothing is answered: what is known here may be out of date."""
-        self._stopped = why
+        self._stopped = str(error)
+        self._suspicions.clear()
         waiters, self._view_waiters = self._view_waiters, {}
         for call, (_, timer) in waiters.items():
             timer.cancel()
-            call.fail(Unavailable(why))
+            call.fail(error)
 
     def view_changed(self) -> None:
         """Answer those who wait for a newer view."""
-        view = self._state.view
+        revision = self._state.view.revision
+        self._answer_view_waiters(lambda newer_than: revision > newer_than)
+
+    def _answer_view_waiters(self, wanted: Callable[[int], bool] = lambda newer_than: True) -> None:
+        """Those whom it concerns; a suspicion that comes or goes concerns everybody."""
+        answer = self._view_is()
         for call, (newer_than, timer) in list(self._view_waiters.items()):
-            if view.revision > newer_than:
+            if wanted(newer_than):
                 del self._view_waiters[call]
                 timer.cancel()
-                call.reply(m.ViewIs(view))
+                call.reply(answer)
+
+    def _view_is(self) -> m.ViewIs:
+        members = self._state.members
+        suspects = tuple(node for node in self._suspicions.nodes if members.view.node(node) is not None)
+        return m.ViewIs(members.view, suspects, members.next_log_stream, members.unused)
 
     # --- reads ---------------------------------------------------------------------------------------------------------
 
@@ -74,7 +90,7 @@ class RepositoryService:
         call = self._expected(call)
         view = self._state.view
         if view.revision > request.newer_than or request.wait_s <= 0:
-            call.reply(m.ViewIs(view))
+            call.reply(self._view_is())
             return
         if len(self._view_waiters) >= VIEW_WAITERS_MAX:
             raise Unavailable("too many wait for a newer view: ask again later")
@@ -84,7 +100,7 @@ class RepositoryService:
 
     def _view_wait_over(self, call: Call) -> None:
         if self._view_waiters.pop(call, None) is not None:
-            call.reply(m.ViewIs(self._state.view))
+            call.reply(self._view_is())
 
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
         """Linearizable: an append is acknowledged only after its cut is durable and known here."""
@@ -168,7 +184,9 @@ class RepositoryService:
     ) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             topic, log_stream, replicas = request.topic, request.log_stream, request.replicas
-            members, stream = rules.register_log_stream(members, topic, log_stream, replicas)
+            members, stream = rules.register_log_stream(
+                members, topic, log_stream, replicas, request.streams_max
+            )
             return members, m.StreamIs(stream)
 
         self._submit(call, decide)
@@ -187,6 +205,28 @@ class RepositoryService:
             return members, m.StreamIs(stream)
 
         self._submit(call, decide)
+
+    def _hold_stream(self, call: Call | None, request: m.HoldStream, payload: bytearray) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            members, stream = rules.hold_stream(members, request.log_stream, request.held)
+            return members, m.StreamIs(stream)
+
+        self._submit(call, decide)
+
+    def _set_replicas(self, call: Call | None, request: m.SetReplicas, payload: bytearray) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            log_stream, epoch, replicas = request.log_stream, request.epoch, request.replicas
+            members, stream = rules.set_replicas(members, log_stream, epoch, replicas)
+            return members, m.StreamIs(stream)
+
+        self._submit(call, decide)
+
+    def _suspect(self, call: Call | None, request: m.Suspect, payload: bytearray) -> None:
+        """R-FAIL-2: passed on to everybody who follows the view. A node that is not registered concerns nobody."""
+        call = self._expected(call)
+        if self._state.view.node(request.node) is not None:
+            self._suspicions.suspect(request.node)
+        call.reply(m.Done())
 
     def _set_manager(self, call: Call | None, request: m.SetManager, payload: bytearray) -> None:
         address, auto_create = request.address, request.auto_create_topics

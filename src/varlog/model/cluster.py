@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeVar
 
 import msgspec
 
@@ -10,6 +11,13 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def changed(value: S, **fields: object) -> S:
+    """The value with other fields."""
+    return msgspec.structs.replace(value, **fields)
 
 
 class ReplicaState(StrEnum):

@@ -48,6 +48,18 @@ class CommitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
             self.epoch,
         )
 
+    def head(self, count: int) -> CommitRow:
+        """The first `count` entries of this run."""
+        return CommitRow(
+            self.version,
+            self.high_watermark,
+            self.previous_high_watermark,
+            self.glsn_begin,
+            self.llsn_begin,
+            count,
+            self.epoch,
+        )
+
     def follows(self, earlier: CommitRow) -> bool:
         """True where this run goes on exactly where the earlier one ended, in both orders and in one epoch."""
         return (

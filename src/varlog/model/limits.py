@@ -4,6 +4,7 @@ from __future__ import annotations
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 # One entry, and one batch: what a client may send in one append.
 ENTRY_BYTES_MAX = 8 * MIB
@@ -50,6 +51,17 @@ FETCHES_WAITING_MAX = 10_000
 # What one subscription holds of all its streams together: with many streams its fetches become smaller.
 SUBSCRIPTION_BYTES_MAX = 64 * MIB
 FETCH_BYTES_MIN = 64 * KIB
+
+# One piece of a sync. Two are held at a time: one is written while the next is on its way.
+COPY_BYTES_MAX = 4 * MIB
+
+# What the scrub reads of a node in a second, and at once. So many ranges of damage a replica tells apart.
+SCRUB_BYTES_PER_S = 8 * MIB
+SCRUB_CHUNK_BYTES = 128 * KIB
+DAMAGE_RANGES_MAX = 64
+
+# Appends leave so much free on a volume: what a seal or a trim writes must find a place there.
+DISK_RESERVE_BYTES = 64 * MIB
 
 STREAMS_PER_NODE_MAX = 1_000
 REPLICAS_MAX = 16

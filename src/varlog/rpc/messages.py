@@ -48,13 +48,14 @@ class Append(Message, frozen=True):
     request that was delayed can then not arrive in a later one.
 
     `again`: the same batch (producer and sequence) was sent before in the same epoch, and may be there. If it is, its LLSN is
-    above `floor`.
+    above `floor`, and its GLSN above `after`.
     """
 
     log_stream: LogStreamID
     epoch: Epoch = Epoch(0)
     again: bool = False
     floor: LLSN = LLSN(0)
+    after: GLSN = GLSN(0)
 
 
 class Appended(Message, frozen=True):
@@ -65,14 +66,15 @@ class Appended(Message, frozen=True):
 
 
 class FindAppend(Message, frozen=True):
-    """What became of a batch that was sent in `epoch`, if it is there then above `floor`. To any replica; answered by
-    AppendOutcome once that epoch is over here and its end is held, until then by Unavailable."""
+    """What became of a batch that was sent in `epoch`, if it is there then above `floor` and `after`. To any replica; answered
+    by AppendOutcome once that epoch is over here and its end is held, until then by Unavailable."""
 
     log_stream: LogStreamID
     epoch: Epoch
     producer: ProducerID
     sequence: int
     floor: LLSN
+    after: GLSN = GLSN(0)
 
 
 class AppendOutcome(Message, frozen=True):
@@ -320,10 +322,15 @@ class GetView(Message, frozen=True):
 
 
 class ViewIs(Message, frozen=True):
-    """`suspects`: nodes that clients could not use lately (R-FAIL-2). Others had better ask them last, until they are heard of."""
+    """`suspects`: nodes that clients could not use lately (R-FAIL-2). Others had better ask them last, until they are heard of.
+
+    Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered.
+    """
 
     view: ClusterView
     suspects: tuple[NodeID, ...] = ()
+    next_log_stream: LogStreamID = LogStreamID(0)
+    unused: tuple[LogStreamID, ...] = ()
 
 
 class GetTail(Message, frozen=True):
@@ -380,11 +387,13 @@ class LogStreamIDIs(Message, frozen=True):
 
 
 class RegisterLogStream(Message, frozen=True):
-    """A new stream starts sealed, empty, in epoch 1: the manager unseals it like any other."""
+    """A new stream starts sealed, empty, in epoch 1: the manager unseals it like any other. Refused where the topic has
+    `streams_max` of them already (0: no limit)."""
 
     topic: TopicID
     log_stream: LogStreamID
     replicas: tuple[NodeID, ...]
+    streams_max: int = 0
 
 
 class SealStream(Message, frozen=True):
@@ -497,9 +506,12 @@ class GetClusterStatus(Message, frozen=True):
 
 
 class NodeHealth(Message, frozen=True):
+    """`away_s`: for how long the manager has had no answer from it."""
+
     node: NodeID
     alive: bool
     status: NodeStatus | None
+    away_s: float = 0.0
 
 
 class Deed(Message, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from varlog.model.batch import Buffer
 from varlog.rpc.messages import Message
@@ -11,11 +12,20 @@ from varlog.runtime.tasks import Tasks
 
 
 class ConnectionPool:
-    """The connections that one process dials. `handler` takes what the other sides send unasked."""
+    """The connections that one process dials. `handler` takes what the other sides send unasked; `on_lost` hears of a connection
+    that was closed by anybody but the pool."""
 
-    def __init__(self, transport: Transport, *, handler: Handler | None = None, owner: str = "pool") -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        handler: Handler | None = None,
+        owner: str = "pool",
+        on_lost: Callable[[str], None] = lambda address: None,
+    ) -> None:
         self._transport = transport
         self._handler = handler
+        self._on_lost = on_lost
         self._connections: dict[str, Connection] = {}
         self._dials: dict[str, asyncio.Task[Connection]] = {}
         # A dial that fails is told to those who wait for it.
@@ -84,3 +94,4 @@ class ConnectionPool:
     def _forget(self, address: str, connection: Connection) -> None:
         if self._connections.get(address) is connection:
             del self._connections[address]
+            self._on_lost(address)

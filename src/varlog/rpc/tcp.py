@@ -32,10 +32,17 @@ CLOSE_FLUSH_S: Final = 1.0
 BACKLOG: Final = 1024
 
 
-# Silent for 5 s, then asked every 2 s; three questions without an answer end the connection. Linux has all three names.
+# Silent for 5 s, then asked every 2 s; three questions without an answer end the connection. While something is under way the
+# kernel asks nothing, and would send it again for a quarter of an hour: what is not acknowledged for as long ends it, too (the
+# user timeout, in ms). Linux has all four names.
 _KEEPALIVE: Final = {
     getattr(socket, name): value
-    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
+    for name, value in (
+        ("TCP_KEEPIDLE", 5),
+        ("TCP_KEEPINTVL", 2),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 11_000),
+    )
     if hasattr(socket, name)
 }
 

@@ -85,6 +85,10 @@ class Disk(Protocol):
 
     def is_writable(self, path: Path) -> bool: ...
 
+    def free_bytes(self, path: Path) -> int:
+        """How much may still be written on the file system of `path`, which exists."""
+        ...
+
     def sync_directory(self, path: Path) -> None: ...
 
     def lock(self, path: Path) -> Lock:
@@ -234,6 +238,10 @@ class OsDisk:
         except OSError:
             return False
         return True
+
+    def free_bytes(self, path: Path) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def sync_directory(self, path: Path) -> None:
         if not self._synced:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from operator import sub
 from pathlib import Path
 from typing import Final, cast
@@ -19,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from varlog.model.commit import CommitRow
+from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.open_file import OpenFile
+from varlog.storage.room import Room
 from varlog.storage.row_file import (
     ROW_BYTES,
     ROW_TYPE,
@@ -32,10 +35,14 @@ from varlog.storage.row_file import (
     Rows,
     encode_end_mark,
     encode_file,
+    encode_header,
     encode_row,
+    find_rows,
+    good_rows,
     merge_adjacent,
     merge_rows,
 )
+from varlog.storage.small_files import RowsInMemory, tend_rows
 
 # The file is rewritten when it has this many rows and twice as many as it needs.
 _COMPACT_ROWS_MIN: Final = 4096
@@ -91,6 +98,7 @@ class CommitStore:
         self.high_watermark = NO_GLSN
         self.last_row: CommitRow | None = None
         self.rows_synced_end = FIRST_LLSN
+        self._begin = FIRST_LLSN
         self._disk = disk
         self._path = directory / ROWS_NAME
         self._topic = topic
@@ -111,11 +119,16 @@ class CommitStore:
         """Take over the first `kept` rows of the file; the others, and whatever is torn behind them, leave it for good."""
         self._index = RowIndex.of(found.llsns[:kept], found.glsns[:kept])
         self._file_rows = kept
+        self._begin = self.committed_end = found.begin
         file = self._open_file().file
         dirty = found.torn or kept < len(found)
         if dirty:
             file.truncate(ROW_BYTES * (kept + 1))
-        # What a killed process wrote can be read back without being on the disk: sync it before calling it so.
+        # What a killed process wrote can be read back without being on the disk, and after a failed sync another one does
+        # nothing. So what nobody calls durable is written once more: only then does a sync of it count.
+        if found.proven < kept:
+            at = ROW_BYTES * (found.proven + 1)
+            file.write_at([file.read_at(ROW_BYTES * (kept - found.proven), at)], at)
         file.sync()
         if dirty or not found.marked:
             self._write_end_mark()
@@ -126,6 +139,11 @@ class CommitStore:
     @property
     def size_bytes(self) -> int:
         return ROW_BYTES * (self._file_rows + 1)
+
+    @property
+    def unsynced(self) -> tuple[CommitRow, ...]:
+        """The rows that are only in memory, or whose sync failed."""
+        return tuple(self._unsynced)
 
     # --- event loop ------------------------------------------------------------------------------------------------------
 
@@ -193,8 +211,9 @@ class CommitStore:
 
     # --- worker ----------------------------------------------------------------------------------------------------------
 
-    def sync(self, low_llsn: LLSN) -> LLSN:
-        """Write and sync the rows that are only in memory. An OSError is final: a lost page does not come back."""
+    def sync(self) -> LLSN:
+        """Write and sync the rows that are only in memory. After an OSError all of them are written again, if at all: a lost page
+        does not come back by itself."""
         # The loop appends meanwhile: take what is there, and delete exactly that.
         taken = len(self._unsynced)
         if taken:
@@ -206,23 +225,57 @@ class CommitStore:
                 ROW_BYTES * (self._file_rows + 1),
             )
             file.sync()
+            # All at once, before anything else can fail: who is asked again must not write them a second time.
             self._file_rows += len(merged)
-            self._write_end_mark()
             del self._unsynced[:taken]
             self.rows_synced_end = rows[-1].llsn_end
-            self.compact(low_llsn)
+            self._write_end_mark()
         return self.rows_synced_end
 
-    def compact(self, low_llsn: LLSN) -> None:
-        """Rewrite the file without trimmed rows and with adjacent ones merged, if that makes it much smaller."""
+    def compact(self, low_llsn: LLSN, room: Room) -> None:
+        """Rewrite the file without trimmed rows and with adjacent ones merged, if that makes it much smaller. An OSError is final:
+        which of the two files has the name is not known then."""
         index = self._index
         needed = len(index) - max(0, bisect_right(index.llsns, low_llsn) - 1)
-        if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed):
+        if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed) or not room.spares(self.size_bytes):
             return
-        rows = merge_rows(self._rows_from(low_llsn))
-        self._disk.replace_file(self._path, encode_file(self._topic, self._log_stream, rows))
+        rows = self._rows_from(low_llsn)
+        if good_rows(rows).all():  # else they would be signed anew as they are; `tend` puts them right first
+            self._replace_file(merge_rows(rows))
+
+    def tend(self, low_llsn: LLSN, epoch_of: Callable[[LLSN], Epoch | None], *, rewrite: bool) -> str:
+        """Look for bit rot in the file, and put it right; tells what was wrong, or ''. Damaged: it cannot be put right.
+        `rewrite`: what can be read may not be on the disk, so all of it is written once more."""
+        header = encode_header(self._topic, self._log_stream, self._begin)
+        memory = RowsInMemory(
+            header, self._file_rows, low_llsn, self.rows_synced_end, self.last_row, self._run_of, epoch_of
+        )
+        opened = self._open_file()
+        return tend_rows(opened.file, memory, rewrite=rewrite)
+
+    def _run_of(self, llsn: LLSN) -> tuple[LLSN, GLSN] | None:
+        index = self._index
+        run = bisect_right(index.llsns, llsn) - 1
+        return (LLSN(index.llsns[run]), GLSN(index.glsns[run])) if run >= 0 else None
+
+    def begin_at(self, llsn: LLSN) -> None:
+        """Forget every row: from now on what is ordered here begins at `llsn`. The loop must not commit meanwhile."""
+        self._begin = llsn
+        self._unsynced.clear()
+        self._replace_file(np.zeros(0, ROW_TYPE))
+        self._index = RowIndex(array("q"), array("q"))
+        self.last_row = None
+        self.committed_end = self.rows_synced_end = llsn
+
+    def _replace_file(self, rows: Rows) -> None:
+        content = encode_file(self._topic, self._log_stream, rows, self._begin)
+        self._disk.replace_file(self._path, content)
         self._file = OpenFile(self._disk.open(self._path))
         self._file_rows = len(rows)
+
+    def rows_from(self, llsn: LLSN, rows_max: int) -> list[CommitRow]:
+        """Synced rows, whole contexts, from the one that orders `llsn` on. Called by any worker."""
+        return find_rows(self._open_file().file, llsn, rows_max)
 
     def _rows_from(self, low_llsn: LLSN) -> Rows:
         """The rows of the file that order something at or above `low_llsn`; at least the last one."""

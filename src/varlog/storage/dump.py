@@ -111,10 +111,12 @@ def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
     """One replica, every batch and row of it checked."""
     looking = ReadOnlyDisk(disk)
     replica = ReplicaDump(path)
+    begin = FIRST_LLSN  # what lies below, opening it would remove
     try:
         found = survey(looking, path)
         replica.notes += found.notes
         replica.written_end, replica.committed_end = found.written_end, found.committed_end
+        begin = found.rows.begin
     except Damaged as damaged:
         replica.problems.append(str(damaged))
     try:
@@ -124,7 +126,9 @@ def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
         if str(damaged) not in replica.problems:
             replica.problems.append(str(damaged))
     firsts = [
-        llsn for name in looking.list(path) if name.endswith(SEGMENT_SUFFIX) and (llsn := first_llsn_of(name))
+        llsn
+        for name in looking.list(path)
+        if name.endswith(SEGMENT_SUFFIX) and (llsn := first_llsn_of(name)) and llsn >= begin
     ]
     for number, first in enumerate(firsts):
         following = firsts[number + 1] if number + 1 < len(firsts) else None

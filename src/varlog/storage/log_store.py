@@ -1,7 +1,7 @@
 """[A5 R5] One replica's store: segments, sparse index, commit rows and state behind one API.
 
-Threads. `append`, `cut`, `trim`, `set_epoch`, `open_epoch`, `sync_rows` and `close` run in the replica's worker, one at a
-time. `read` runs in any worker. The rest runs in the event loop, at the same time, without a lock, because
+Threads. `append`, `cut`, `trim`, `mend`, `set_epoch`, `open_epoch`, `sync_rows` and `close` run in the replica's worker, one at a
+time. `read` and `examine` run in any worker. The rest runs in the event loop, at the same time, without a lock, because
 
 - the loop looks only below `committed_end`, which it moves itself, and only after the worker has moved `written_end` past it: what
   lies there is written and synced, and no cut reaches it;
@@ -11,16 +11,17 @@ time. `read` runs in any worker. The rest runs in the event loop, at the same ti
 
 A write or sync in place that fails poisons the store (R-SEAL-6): every later append and cut raises the same error, because
 what is on disk is unknown, and a sync that failed once succeeds the second time without having written anything. Reads go on.
-Only opening it again, which looks at the disk, makes it usable.
+Only opening it again (`reopened`, `resume`), which looks at the disk and writes again what was not proven, makes it usable.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,8 +29,8 @@ import msgspec
 
 from varlog.model.batch import HEADER_BYTES, Buffer
 from varlog.model.commit import CommitRow
-from varlog.model.epoch import Epoch
-from varlog.model.errors import NotWritten, StaleEpoch, Trimmed, Unavailable
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.errors import CorruptBatch, Damaged, NotWritten, StaleEpoch, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
@@ -38,8 +39,13 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
 from varlog.storage.commit_store import CommitStore
 from varlog.storage.extent import Chunk, Extent, find_extent
+from varlog.storage.headers import BatchKey, HeaderStretch, find_in, stretches_back
+from varlog.storage.open_file import OpenFile
 from varlog.storage.recovery import Recovery, survey
+from varlog.storage.room import Room, says_full
+from varlog.storage.rot import Rot, Stretch, examine, fill, find_stretch, mend
 from varlog.storage.segment import Segment, index_path
+from varlog.storage.small_files import tend_sidecar, tend_state
 from varlog.storage.state_file import ReplicaStateFile, write_state
 
 __all__ = ["Chunk", "Extent", "LogStore"]
@@ -51,6 +57,7 @@ _OPEN_SEGMENTS_MAX: Final = 16
 _REWRITE_BYTES: Final = 4 * MIB
 
 _PLACED = struct.Struct("<IIQ")  # epoch, count, first LLSN: bytes 8 to 23 of a batch
+_EPOCH = struct.Struct("<I")  # bytes 8 to 11
 _BODY_BYTES = struct.Struct("<I")  # bytes 48 to 51
 
 
@@ -65,11 +72,16 @@ class LogStore:
         commits: CommitStore,
         segments: tuple[Segment, ...],
         segment_bytes: int,
+        room: Room,
     ) -> None:
         self.path = path
+        self.room = room
         self.topic: TopicID = state.topic
         self.log_stream: LogStreamID = state.log_stream
         self.written_end: LLSN = segments[-1].end_llsn
+        # Of the batches behind `committed_end`. They have one epoch: a seal cuts the tail before the next epoch writes, and a sync
+        # has its rows on disk before it writes batches of another.
+        self.tail_epoch: Epoch = _tail_epoch(segments, commits.committed_end)
         self._disk = disk
         self._state = state
         self._commits = commits
@@ -81,10 +93,12 @@ class LogStore:
             state.low_llsn, commits.llsn_from(GLSN(state.trimmed + 1)) if commits.last_row else FIRST_LLSN
         )
         self._low_by_commit = FIRST_LLSN
+        self._hidden = state.trimmed
         self._shelf: deque[Segment] = deque()
         self._failure: OSError | None = None
         self._rows_failure: OSError | None = None
         self._closed = False
+        self._tending = False
 
     @classmethod
     def create(
@@ -95,6 +109,7 @@ class LogStore:
         topic: TopicID,
         log_stream: LogStreamID,
         segment_bytes: int = SEGMENT_BYTES,
+        room: Room | None = None,
     ) -> LogStore:
         """A new, empty replica in a directory that must not exist. The state comes last: with it the replica exists."""
         if disk.exists(path):
@@ -104,15 +119,19 @@ class LogStore:
         segment = Segment.create(disk, path, FIRST_LLSN)
         state = ReplicaStateFile(topic, log_stream)
         write_state(disk, path, state)
-        return cls(disk, path, state, commits, (segment,), segment_bytes)
+        return cls(disk, path, state, commits, (segment,), segment_bytes, room or Room(disk, path))
 
     @classmethod
-    def open(cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES) -> LogStore:
+    def open(
+        cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: Room | None = None
+    ) -> LogStore:
         """The replica in `path` after a stop or a crash. Damaged if its files contradict each other; then nothing is touched."""
+        room = room or Room(disk, path)
         found = survey(disk, path)
         lost = found.rows_kept < len(found.rows)
         for note in found.notes:
             _log.log(logging.WARNING if lost else logging.INFO, told("recovery", path=path, note=note))
+        begun = () if found.segments else (Segment.create(disk, path, found.rows.begin),)
         for gone in found.remove:
             disk.remove(gone)
             disk.sync_directory(path)  # one after the other: what is left must be a chain
@@ -120,12 +139,16 @@ class LogStore:
         disk.sync_directory(path)
         segments = [Segment(disk, kept.path, kept.index, kept.size, kept.end_llsn) for kept in found.segments]
         for kept, segment in zip(found.segments[:-1], segments[:-1], strict=True):
-            if kept.index_lost:
-                disk.replace_file(index_path(kept.path), segment.index.encode(segment.end_llsn, segment.size))
-        _settle_tail(segments[-1], found)
+            content = segment.index.encode(segment.end_llsn, segment.size) if kept.index_lost else b""
+            if content and room.spares(len(content)):  # it can be made at the next start as well
+                disk.replace_file(index_path(kept.path), content)
+        if begun:
+            segments += begun
+        else:
+            _settle_tail(segments[-1], found)
         commits = CommitStore(disk, path, found.state.topic, found.state.log_stream)
-        commits.restore(found.rows, found.rows_kept, found.last_row)
-        return cls(disk, path, found.state, commits, tuple(segments), segment_bytes)
+        room.persist(lambda: commits.restore(found.rows, found.rows_kept, found.last_row))
+        return cls(disk, path, found.state, commits, tuple(segments), segment_bytes, room)
 
     # --- where it stands -------------------------------------------------------------------------------------------------
 
@@ -175,9 +198,46 @@ class LogStore:
         return self._commits.rows_synced_end
 
     @property
+    def oldest_llsn(self) -> LLSN:
+        """The first LLSN on disk; it may be trimmed already."""
+        return self._segments[0].first_llsn
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all batches and rows."""
         return sum(segment.size for segment in self._segments) + self._commits.size_bytes
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why it takes no more, if a write or sync failed: then it must be opened again."""
+        return self._failure or self._rows_failure
+
+    # --- after a failure ---------------------------------------------------------------------------------------------------
+
+    def reopened(self) -> LogStore:
+        """Worker: what is on disk now, put right and proven by syncs that count. This one writes no more, and still serves reads
+        and takes commits, until it is told to `resume`. OSError: the disk still fails. Damaged: it lost what it had."""
+        self._failure = self._rows_failure = self.failure or OSError(errno.EIO, "it is being opened again")
+        return LogStore.open(self._disk, self.path, segment_bytes=self._segment_bytes, room=self.room)
+
+    def resume(self, fresh: LogStore) -> None:
+        """Event loop: go on with what `reopened` found. Rows that were only in memory are still true: the repository ordered them.
+        Damaged if entries are gone that were durable once, and nothing is changed."""
+        rows, hidden = self._commits.unsynced, self._hidden
+        if fresh.written_end < self.committed_end:
+            raise Damaged(
+                str(self.path),
+                f"entries end at LLSN {fresh.written_end}, and were durable up to {self.committed_end}",
+            )
+        for row in rows:
+            if row.llsn_end > fresh.committed_end:
+                fresh.commit(row.rest(fresh.committed_end - row.llsn_begin))
+        fresh._hide(hidden)
+        self._state, self._commits, self._segments = fresh._state, fresh._commits, fresh._segments
+        self._low_by_trim, self._low_by_commit = fresh._low_by_trim, fresh._low_by_commit
+        self._shelf = deque()
+        self.tail_epoch, self.written_end = fresh.tail_epoch, fresh.written_end
+        self._failure = self._rows_failure = None
 
     # --- worker: writing -------------------------------------------------------------------------------------------------
 
@@ -202,8 +262,11 @@ class LogStore:
             self._write(segment, group, size, noted, end)
         except OSError as error:
             self._failure = error
+            if says_full(error):
+                self.room.found_full()
             segment.discard_doubtful()
             raise
+        self.tail_epoch = _EPOCH.unpack_from(batches[0], 8)[0] if batches else self.tail_epoch
         self.written_end = end
 
     def sync_rows(self) -> LLSN:
@@ -211,9 +274,11 @@ class LogStore:
         if self._rows_failure is not None:
             raise self._rows_failure
         try:
+            synced_end = self.room.persist(self._commits.sync)
             # Only what is trimmed on disk may leave the disk: after a crash the low LLSN is the state's, and the rows of entries
             # that were trimmed before they were ordered here (`_low_by_commit`) must still say so.
-            return self._commits.sync(self._state.low_llsn)
+            self._commits.compact(self._state.low_llsn, self.room)
+            return synced_end
         except OSError as error:
             self._failure = self._rows_failure = error
             raise
@@ -233,7 +298,8 @@ class LogStore:
         self._set_state(msgspec.structs.replace(self._state, opened=True))
 
     def cut(self, epoch: Epoch, end: LLSN) -> None:
-        """Enter `epoch`, sealed at `end`, then remove every batch at or above `end` from the disk (law 6). Twice is harmless."""
+        """Enter `epoch`, sealed at `end`, then remove every batch at or above `end` from the disk (law 6). Twice is harmless.
+        CorruptBatch: damage below `end` hides where that is; nothing was removed."""
         invariant(end >= self.committed_end, "a cut never reaches what is committed (law 6)",
                   end=end, committed_end=self.committed_end)  # fmt: skip
         self._check_sound()
@@ -241,28 +307,99 @@ class LogStore:
         self.sync_rows()
         # The state first: a crash in between leaves a tail of an older epoch behind the seal, which recovery cuts again.
         self._set_state(self._seal(epoch, end))
-        if end >= self.written_end:
-            return
+        self._cut_down(end)
+
+    def cut_tail(self) -> None:
+        """Remove every batch that is not committed from the disk; the seal stays. What a sync brings may be other batches."""
+        self._check_sound()
+        self.sync_rows()
+        self._cut_down(self.committed_end)
+
+    def begin_at(self, llsn: LLSN) -> None:
+        """[R-SYNC-3] All that is here is trimmed, or nothing is: go on as a replica whose first entry will be `llsn` (law 9)."""
+        invariant(llsn > self.committed_end, "a replica begins anew behind what it holds",
+                  llsn=llsn, committed_end=self.committed_end)  # fmt: skip
+        self.cut_tail()
+        self._low_by_trim = max(self._low_by_trim, llsn)
+        self._state = msgspec.structs.replace(self._state, low_llsn=self._low_by_trim)
         try:
-            self._cut_segments(end)
+            # The rows first: a crash from here on is finished by recovery, which believes them.
+            self._commits.begin_at(llsn)
+            old, self._segments = self._segments, (Segment.create(self._disk, self.path, llsn),)
+            self._remove_segments(old)
         except OSError as error:
             self._failure = error
             raise
-        self.written_end = end
+        self.written_end = llsn
 
     def trim(self, glsn: GLSN) -> None:
         """[R-TRIM-1] Everything at or below `glsn` may no longer be read; then whole segments of it are removed."""
         if glsn <= self.trimmed:
             return
-        low = max(self._low_by_trim, self._commits.llsn_from(GLSN(glsn + 1)))
+        # Hidden at once: should the disk not take the trim now, nobody reads what is trimmed all the same (law 9).
+        low = self._hide(glsn)
         # The rows that say where the trim point is must not be lost with a power loss that the trim survives.
         self.sync_rows()
         # The state first: what is half removed after a crash must be known to be trimmed (law 9).
         self._set_state(msgspec.structs.replace(self._state, trimmed=glsn, low_llsn=low))
-        # Again, now that a commit in the loop sees the new trim point: rows that came in between count, too.
-        self._low_by_trim = max(low, self._commits.llsn_from(GLSN(glsn + 1)))
-        self._remove_trimmed()
-        self._commits.compact(self._state.low_llsn)
+        try:
+            self._remove_trimmed()
+            self._commits.compact(self._state.low_llsn, self.room)
+        except OSError as error:
+            self._failure = error
+            raise
+
+    def mend(self, begin: LLSN, end: LLSN, copy: Buffer) -> None:
+        """Put the damaged stretch of entries [begin, end) right with another replica's bytes of it, durably. Twice is harmless.
+        CorruptBatch: the copy is no good, and nothing was written; Trimmed: it is not needed any more."""
+        self._check_sound()
+        self._check_readable(LLSN(end - 1))
+        segment, limit, _ = self._segment_of(LLSN(end - 1))
+        invariant(end <= limit, "only what is committed is the same everywhere (law 3)", end=end, limit=limit)
+        try:
+            mend(segment, begin, end, copy, self.low_llsn)
+        except OSError as error:
+            self._failure = error
+            raise
+
+    def fill(self, begin: LLSN, end: LLSN) -> None:
+        """Put a batch that nobody reads in the place of the damaged stretch of entries [begin, end), all of them trimmed.
+        CorruptBatch: where they end is not known yet, and nothing was written."""
+        self._check_sound()
+        invariant(
+            end <= self.low_llsn, "only what is trimmed is filled up (law 9)", end=end, low=self.low_llsn
+        )
+        segment, _, _ = self._segment_of(LLSN(end - 1))
+        try:
+            fill(segment, begin, end, self.epoch)
+        except OSError as error:
+            self._failure = error
+            raise
+
+    def tend(self) -> str:
+        """Look for bit rot in state and commit rows, and put it right from memory; tells what was wrong, or ''. Damaged: it cannot
+        be put right."""
+        self._check_sound()
+        state, rewrite = self._state, self._tending
+        # After a failed write or sync what can be read back proves nothing: the next one that works writes everything anew.
+        self._tending = True
+        try:
+            wrong = self.room.persist(lambda: tend_state(self._disk, self.path, state, rewrite=rewrite))
+            wrong = self._commits.tend(state.low_llsn, self._epoch_of, rewrite=rewrite) or wrong
+        except OSError as error:
+            self._failure = self._rows_failure = error
+            raise
+        self._tending = False
+        return wrong
+
+    def tend_sidecar(self, stretch: Stretch) -> str:
+        """The same for the sidecar of a closed segment. One that cannot be written does no harm: it can be rebuilt."""
+        if stretch.segment in self._segments[:-1]:
+            return tend_sidecar(self._disk, stretch.segment)
+        return ""
+
+    def _epoch_of(self, llsn: LLSN) -> Epoch | None:
+        return self._segment_of(llsn)[0].batch_at(llsn)[1].epoch if llsn >= self.low_llsn else None
 
     def close(self) -> None:
         """Let go of all files. What was not synced is not: call `sync_rows` before a clean stop."""
@@ -278,7 +415,7 @@ class LogStore:
         invariant(row.llsn_end <= self.written_end, "nothing is committed before it is written (law 1)",
                   row=row, written_end=self.written_end)  # fmt: skip
         self._commits.commit(row, self.low_llsn)
-        trimmed = self.trimmed
+        trimmed = self._hidden
         if row.glsn_begin <= trimmed:
             self._low_by_commit = LLSN(row.llsn_begin + min(row.count, trimmed + 1 - row.glsn_begin))
 
@@ -302,16 +439,31 @@ class LogStore:
 
     # --- event loop: places; any worker: reading ---------------------------------------------------------------------------
 
-    def extent(self, llsn: LLSN, bytes_max: int) -> Extent:
-        """[R6] The bytes that hold whole committed batches from the one with `llsn` on: up to `bytes_max`, at least one batch."""
+    def extent(self, llsn: LLSN, bytes_max: int, limit: LLSN | None = None) -> Extent:
+        """[R6] The bytes that hold whole committed batches from the one with `llsn` on: up to `bytes_max`, at least one batch.
+        With `limit`, where a batch ends, none from there on."""
         self._check_readable(llsn)
-        segments = self._segments
-        number = bisect_right(segments, llsn, key=_first_llsn) - 1
-        if number < 0:  # a trim has removed it since the check
-            raise Trimmed(llsn, self.low_llsn)
-        segment = segments[number]
-        end = segments[number + 1].first_llsn if number + 1 < len(segments) else self.committed_end
-        return find_extent(segment, llsn, min(end, self.committed_end), bytes_max)
+        segment, end, _ = self._segment_of(llsn)
+        return find_extent(segment, llsn, min(end, limit or end), bytes_max)
+
+    def rows_from(self, llsn: LLSN, rows_max: int) -> list[CommitRow]:
+        """The commit contexts that are on disk, from the one that orders `llsn` on, read there by any worker."""
+        return self._commits.rows_from(llsn, rows_max)
+
+    def stretch(self, llsn: LLSN, bytes_max: int = 0) -> Stretch:
+        """What to examine around and behind `llsn`: whole stretches up to `bytes_max`, at least one. Trimmed entries count as long
+        as their segment is there: what is readable is reached over them, and they are looked at when the replica is opened."""
+        segment, limit, whole = self._segment_of(llsn)
+        return find_stretch(segment, llsn, limit, bytes_max, whole=whole)
+
+    def examine(self, stretch: Stretch) -> list[Rot]:
+        """Look for bit rot in the stretch, on disk, in any worker. Trimmed if a trim has removed it since."""
+        if self._closed:
+            raise Unavailable(f"{self.path} is closed")
+        try:
+            return examine(stretch)
+        except FileNotFoundError:
+            raise Trimmed(stretch.begin, self.low_llsn) from None
 
     def read_cached(self, extent: Extent) -> Chunk | None:
         """The chunk if it can be had without waiting for the disk, else None."""
@@ -321,19 +473,46 @@ class LogStore:
 
     def read(self, extent: Extent) -> Chunk:
         """Read the chunk from disk. Trimmed if a trim has removed it since."""
+        opened = self._opened(extent.segment, extent.llsn)
+        return extent.chunk(opened.file.read_at(extent.size, extent.offset))
+
+    def header_stretches(self, begin: LLSN, end: LLSN, bytes_max: int) -> list[HeaderStretch]:
+        """What to look through for batches with LLSNs [begin, end), which are committed: the newest first, so far back as
+        `bytes_max` allow. Below `low_llsn` there is nothing to look at."""
+        return stretches_back(self._segments, max(begin, self.low_llsn), end, bytes_max)
+
+    def find_batches(self, stretch: HeaderStretch, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
+        """The first LLSNs of the wanted batches in the stretch, read from disk. Trimmed if a trim has removed it since."""
+        opened = self._opened(stretch.segment, stretch.first_llsn)  # held while it is read: see OpenFile
+        return find_in(opened.file, stretch, wanted)
+
+    # --- inside ----------------------------------------------------------------------------------------------------------
+
+    def _segment_of(self, llsn: LLSN) -> tuple[Segment, LLSN, bool]:
+        """The segment with the entry `llsn`, up to where its entries are committed, and whether that is all of it."""
+        segments, limit = self._segments, self.committed_end
+        number = bisect_right(segments, llsn, key=_first_llsn) - 1
+        if number < 0:  # a trim has removed it
+            raise Trimmed(llsn, self.low_llsn)
+        if llsn >= limit:
+            raise NotWritten(llsn, limit - 1)
+        if number + 1 == len(segments):
+            return segments[number], limit, False
+        end = segments[number + 1].first_llsn
+        return segments[number], min(end, limit), end <= limit
+
+    def _opened(self, segment: Segment, llsn: LLSN) -> OpenFile:
+        """The segment's file, to be read from by any worker."""
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
-        segment = extent.segment
         opened = segment.opened()
         if opened is None:
             try:
                 opened = segment.open()
             except FileNotFoundError:
-                raise Trimmed(extent.llsn, self.low_llsn) from None
+                raise Trimmed(llsn, self.low_llsn) from None
             self._put_on_shelf(segment)
-        return extent.chunk(opened.file.read_at(extent.size, extent.offset))
-
-    # --- inside ----------------------------------------------------------------------------------------------------------
+        return opened
 
     def _check_sound(self) -> None:
         if self._failure is not None:
@@ -372,7 +551,7 @@ class LogStore:
     ) -> None:
         if not group:
             return
-        segment.write(group, size, self._segment_bytes)
+        segment.write(group, size, self._segment_bytes, self.room)
         offset = segment.size
         for llsn, batch_bytes in noted:
             segment.index.add(llsn, offset, batch_bytes)
@@ -387,15 +566,33 @@ class LogStore:
         self._put_on_shelf(segment)
         return fresh
 
+    def _cut_down(self, end: LLSN) -> None:
+        if end >= self.written_end:
+            return
+        try:
+            self._cut_segments(end)
+        except OSError as error:
+            self._failure = error
+            raise
+        self.written_end = end
+
     def _cut_segments(self, end: LLSN) -> None:
         segments = self._segments
         keep = max(1, bisect_right(segments, end - 1, key=_first_llsn))
-        for gone in reversed(segments[keep:]):
-            gone.let_go()
-            _remove_segment(self._disk, gone)
-            self._disk.sync_directory(self.path)  # one after the other: what is left must be a chain
         last = segments[keep - 1]
-        kept = last.cut_at(end) if end < last.end_llsn else last
+        try:
+            # Before anything is removed: damage that hides the place must be mended first, and the cut is then asked for again.
+            offset = last.start_of(end) if end < last.end_llsn else last.size
+        except CorruptBatch:
+            if end != self._state.low_llsn:
+                raise
+            # Nobody can mend what is trimmed, and nobody needs it: all of it goes. Until it is gone recovery knows it as trimmed.
+            self._remove_from(keep)
+            self._segments = (Segment.create(self._disk, self.path, end),)
+            self._remove_segments(segments[:keep])
+            return
+        self._remove_from(keep)
+        kept = last.cut_at(end, offset) if end < last.end_llsn else last
         self._segments = (*segments[: keep - 1], kept)
 
     def _remove_trimmed(self) -> None:
@@ -404,7 +601,17 @@ class LogStore:
         if first == 0:
             return
         self._segments = segments[first:]
-        for segment in segments[:first]:
+        self._remove_segments(segments[:first])
+
+    def _remove_from(self, number: int) -> None:
+        """Segments `number` and later go, the newest first."""
+        for gone in reversed(self._segments[number:]):
+            gone.let_go()
+            _remove_segment(self._disk, gone)
+            self._disk.sync_directory(self.path)  # one after the other: what is left must be a chain
+
+    def _remove_segments(self, segments: Sequence[Segment]) -> None:
+        for segment in segments:
             segment.let_go()
             _remove_segment(self._disk, segment)
         self._disk.sync_directory(self.path)
@@ -423,12 +630,33 @@ class LogStore:
 
     def _set_state(self, state: ReplicaStateFile) -> None:
         if state != self._state:
-            write_state(self._disk, self.path, state)
+            self.room.persist(lambda: write_state(self._disk, self.path, state))
             self._state = state
+
+    def _hide(self, glsn: GLSN) -> LLSN:
+        """Nothing at or below `glsn` is read any more. A commit in the loop sees the trim point first: rows that come meanwhile
+        count, too. Returns the low LLSN by the rows that are here."""
+        self._hidden = max(self._hidden, glsn)
+        self._low_by_trim = max(self._low_by_trim, self._commits.llsn_from(GLSN(self._hidden + 1)))
+        return self._low_by_trim
 
 
 def _first_llsn(segment: Segment) -> LLSN:
     return segment.first_llsn
+
+
+def _tail_epoch(segments: Sequence[Segment], committed_end: LLSN) -> Epoch:
+    """The epoch of the first batch that is not committed."""
+    if committed_end >= segments[-1].end_llsn:
+        return NO_EPOCH
+    segment = segments[bisect_right(segments, committed_end, key=_first_llsn) - 1]
+    try:
+        _, header = segment.batch_at(committed_end)
+    except CorruptBatch as problem:
+        raise Damaged(str(segment.path), f"at byte {problem.at}: {problem.what}") from None
+    if segment is not segments[-1]:
+        segment.let_go()
+    return header.epoch
 
 
 def _remove_segment(disk: Disk, segment: Segment) -> None:

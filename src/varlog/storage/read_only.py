@@ -54,6 +54,9 @@ class ReadOnlyDisk:
     def is_writable(self, path: Path) -> bool:
         return False
 
+    def free_bytes(self, path: Path) -> int:
+        return self._disk.free_bytes(path)
+
     def sync_directory(self, path: Path) -> None:
         _refuse(path)
 

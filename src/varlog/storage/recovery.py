@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from varlog.model.commit import CommitRow
 from varlog.model.errors import CorruptBatch, Damaged
 from varlog.model.lsn import FIRST_LLSN, LLSN
@@ -42,7 +44,7 @@ class Recovery:
     """What a replica has on disk, and what is to be done before it can be used."""
 
     state: ReplicaStateFile
-    segments: tuple[FoundSegment, ...]
+    segments: tuple[FoundSegment, ...]  # empty: the first one, where the rows begin, has yet to be made
     rows: FoundRows
     rows_kept: int
     last_row: CommitRow | None
@@ -51,11 +53,11 @@ class Recovery:
 
     @property
     def written_end(self) -> LLSN:
-        return self.segments[-1].end_llsn
+        return self.segments[-1].end_llsn if self.segments else self.rows.begin
 
     @property
     def committed_end(self) -> LLSN:
-        return self.last_row.llsn_end if self.last_row is not None else FIRST_LLSN
+        return self.last_row.llsn_end if self.last_row is not None else self.rows.begin
 
 
 def survey(disk: Disk, directory: Path) -> Recovery:
@@ -64,7 +66,10 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     if directory.name.startswith("lsid=") and directory.name != f"lsid={state.log_stream}":
         raise Damaged(str(directory), f"it holds log stream {state.log_stream}: it was renamed or copied")
     rows = _find_rows(disk, directory, state)
+    state = msgspec.structs.replace(state, low_llsn=max(state.low_llsn, rows.begin))
     names = _Names(disk, directory, state.low_llsn)
+    if names.newest < rows.begin:
+        return _begun(disk, state, rows, names)
     fence = Fence(state.epoch, state.sealed_end)
     closed = [_closed_segment(disk, path, end) for path, end in names.closed()]
     notes: list[str] = []
@@ -94,6 +99,13 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     return Recovery(state, tuple(segments), rows, kept, last_row, tuple(there), tuple(notes))
 
 
+def _begun(disk: Disk, state: ReplicaStateFile, rows: FoundRows, names: _Names) -> Recovery:
+    """The replica was about to begin anew at a later LLSN, because all that it held was trimmed: nothing of that is looked at."""
+    old = [path for segment in names.segments for path in (segment, index_path(segment))]
+    remove = [path for path in [*old, *names.leftovers()] if disk.exists(path)]
+    return Recovery(state, (), rows, 0, None, tuple(remove), (f"it begins anew at LLSN {rows.begin}",))
+
+
 class _Names:
     """The segments of a directory by their names: those a trim was removing, and those that must be a chain."""
 
@@ -113,6 +125,7 @@ class _Names:
         self.trimmed = [segment_path(directory, llsn) for llsn in firsts[:oldest_kept]]
         self._firsts = firsts[oldest_kept:]
         self.segments = [segment_path(directory, llsn) for llsn in self._firsts]
+        self.newest = self._firsts[-1]
 
     def closed(self) -> list[tuple[Path, LLSN]]:
         """(path, end LLSN) of all but the newest: each ends where the next begins."""
@@ -137,13 +150,14 @@ def _find_rows(disk: Disk, directory: Path, state: ReplicaStateFile) -> FoundRow
         raise Damaged(str(path), "it is missing")
     file = disk.open(path)
     try:
-        check_header(file.read_at(ROW_BYTES, 0), state.topic, state.log_stream, path)
-        rows = read_rows(file.read_at, file.size(), path)
+        begin = check_header(file.read_at(ROW_BYTES, 0), state.topic, state.log_stream, path)
+        rows = read_rows(file.read_at, file.size(), path, begin)
     finally:
         file.close()
-    if len(rows) and rows.llsns[0] > state.low_llsn:
+    low_llsn = max(state.low_llsn, rows.begin)
+    if len(rows) and rows.llsns[0] > low_llsn:
         raise Damaged(
-            str(path), f"its first row begins at LLSN {rows.llsns[0]}, after the low LLSN {state.low_llsn}"
+            str(path), f"its first row begins at LLSN {rows.llsns[0]}, after the low LLSN {low_llsn}"
         )
     return rows
 
@@ -237,7 +251,7 @@ def _judge_rows(
             last_row = read_row(file.read_at, kept - 1)
         finally:
             file.close()
-    committed_end = last_row.llsn_end if last_row is not None else FIRST_LLSN
+    committed_end = last_row.llsn_end if last_row is not None else rows.begin
     if committed_end < state.low_llsn:
         raise Damaged(
             str(directory),

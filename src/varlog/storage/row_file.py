@@ -6,19 +6,23 @@ offset  size  field of the header          offset  size  field of a row (little 
      6     2  bytes of a row                   16     8  topic's high watermark before it
      8     8  topic                            24     8  GLSN of the first entry
     16     8  log stream                       32     8  LLSN of the first entry
-    24    36  reserved, zero                   40     8  count of entries
-    60     4  CRC32C of bytes 0 to 59          48     8  synced: so many rows before it were durable when it was written
+    24     8  begin: first LLSN (0 means 1)    40     8  count of entries
+    32    28  reserved, zero                   48     8  synced: so many rows before it were durable when it was written
+    60     4  CRC32C of bytes 0 to 59
                                                56     4  epoch
                                                60     4  CRC32C of bytes 0 to 59
 
 A row whose count is 0 is the end mark. It is written, unsynced, behind rows that were just synced, and the next rows overwrite it.
 `synced` and the mark tell a torn write from damage: a bad row that nobody calls durable was being written when the power
 went, and is cut; a bad row that was durable once is damage, because the repository may have forgotten it.
+
+`begin` is above 1 in a replica that was filled from another one whose older entries were trimmed: those were never here.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -31,16 +35,17 @@ from numpy.typing import NDArray
 from varlog.model.batch import Buffer, crc32c
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptBatch, Damaged
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.runtime.disk import File
 
 ROWS_NAME: Final = "commits.log"
 ROW_BYTES: Final = 64
 FORMAT_VERSION: Final = 1
 
 _MAGIC: Final = b"VLC1"
-_HEADER = struct.Struct("<4sHHQQ36x")
+_HEADER = struct.Struct("<4sHHQQQ28x")
 _ROW = struct.Struct("<QQQQQQQI")
 _CRC = struct.Struct("<I")
 _CHECKED: Final = ROW_BYTES - _CRC.size
@@ -53,23 +58,25 @@ ROW_TYPE: Final = np.dtype([*((field, "<i8") for field in _FIELDS), ("epoch", "<
 Rows = NDArray[np.void]
 
 
-def encode_header(topic: TopicID, log_stream: LogStreamID) -> bytes:
+def encode_header(topic: TopicID, log_stream: LogStreamID, begin: LLSN = FIRST_LLSN) -> bytes:
     """The first bytes of the file."""
-    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, ROW_BYTES, topic, log_stream)
+    told_begin = begin if begin > FIRST_LLSN else 0
+    head = _HEADER.pack(_MAGIC, FORMAT_VERSION, ROW_BYTES, topic, log_stream, told_begin)
     return head + _CRC.pack(crc32c(head))
 
 
-def check_header(content: Buffer, topic: TopicID, log_stream: LogStreamID, path: Path) -> None:
-    """Refuse a file that is damaged at its start, of an unknown version, or of another replica."""
+def check_header(content: Buffer, topic: TopicID, log_stream: LogStreamID, path: Path) -> LLSN:
+    """Refuse a file that is damaged at its start, of an unknown version, or of another replica. Returns where its rows begin."""
     if len(content) < ROW_BYTES or _CRC.unpack_from(content, _CHECKED)[0] != crc32c(content[:_CHECKED]):
         raise Damaged(str(path), "its header's checksum is wrong")
-    magic, version, row_bytes, of_topic, of_log_stream = _HEADER.unpack_from(content)
+    magic, version, row_bytes, of_topic, of_log_stream, begin = _HEADER.unpack_from(content)
     if magic != _MAGIC or version != FORMAT_VERSION or row_bytes != ROW_BYTES:
         raise Damaged(str(path), f"it has no format known here (this is version {FORMAT_VERSION})")
     if (of_topic, of_log_stream) != (topic, log_stream):
         raise Damaged(
             str(path), f"it is of log stream {of_log_stream} of topic {of_topic}, not {log_stream} of {topic}"
         )
+    return LLSN(max(begin, FIRST_LLSN))
 
 
 def encode_row(row: CommitRow, synced: int) -> bytes:
@@ -93,12 +100,18 @@ def encode_end_mark(rows: int) -> bytes:
     return body + _CRC.pack(crc32c(body))
 
 
-def encode_file(topic: TopicID, log_stream: LogStreamID, rows: Rows) -> bytes:
+def encode_file(topic: TopicID, log_stream: LogStreamID, rows: Rows, begin: LLSN = FIRST_LLSN) -> bytes:
     """A whole file, to be put in place at once: every row in it is durable."""
     signed = rows.copy()
     signed["synced"] = np.arange(len(rows))
     signed["crc"] = _row_crcs(signed)
-    return encode_header(topic, log_stream) + signed.tobytes() + encode_end_mark(len(rows))
+    return encode_header(topic, log_stream, begin) + signed.tobytes() + encode_end_mark(len(rows))
+
+
+def good_rows(rows: Rows) -> NDArray[np.bool_]:
+    """Which of them are as they were written."""
+    good: NDArray[np.bool_] = (rows["crc"] == _row_crcs(rows)) & (rows["count"] > 0)
+    return good
 
 
 def row_at(rows: Rows, number: int) -> CommitRow:
@@ -116,6 +129,8 @@ class FoundRows:
     counts: NDArray[np.int64]
     torn: bool  # behind the good rows is something else than one end mark
     marked: bool  # an end mark is right behind the good rows
+    proven: int  # so many of the good rows were durable: a later row, or the end mark, says so
+    begin: LLSN = FIRST_LLSN  # what is ordered here begins there
 
     def __len__(self) -> int:
         return len(self.llsns)
@@ -123,7 +138,7 @@ class FoundRows:
     @property
     def end_llsn(self) -> LLSN:
         """One past the last entry that the rows order."""
-        return LLSN(int(self.llsns[-1] + self.counts[-1])) if len(self.llsns) else FIRST_LLSN
+        return LLSN(int(self.llsns[-1] + self.counts[-1])) if len(self.llsns) else self.begin
 
     def within(self, written_end: LLSN) -> int:
         """How many rows order only entries below `written_end` (R-CTX-3)."""
@@ -133,7 +148,7 @@ class FoundRows:
 Read = Callable[[int, int], Buffer]
 
 
-def read_rows(read: Read, file_bytes: int, path: Path) -> FoundRows:
+def read_rows(read: Read, file_bytes: int, path: Path, begin: LLSN = FIRST_LLSN) -> FoundRows:
     """All rows, checked without a loop over them; Damaged if one that was durable is bad."""
     llsns, glsns, counts = [], [], []
     good, claimed, marked, at_end = 0, 0, False, False
@@ -154,7 +169,7 @@ def read_rows(read: Read, file_bytes: int, path: Path) -> FoundRows:
     if claimed > good:
         raise Damaged(str(path), f"row {good} (byte {ROW_BYTES * (good + 1)}) is bad, and was durable once")
     torn = file_bytes != ROW_BYTES * (1 + good + marked) and file_bytes != ROW_BYTES * (1 + good)
-    found = FoundRows(_joined(llsns), _joined(glsns), _joined(counts), torn, marked)
+    found = FoundRows(_joined(llsns), _joined(glsns), _joined(counts), torn, marked, claimed, begin)
     _check_continuity(found, path)
     return found
 
@@ -163,6 +178,30 @@ def read_row(read: Read, number: int) -> CommitRow:
     """One row by its place in the file; it was checked before."""
     rows = np.frombuffer(read(ROW_BYTES, ROW_BYTES * (number + 1)), ROW_TYPE)
     return row_at(rows, 0)
+
+
+def find_rows(file: File, llsn: LLSN, rows_max: int) -> list[CommitRow]:
+    """Up to `rows_max` rows of the file, merged, from the one that orders `llsn` on; none if it is not in the file.
+
+    Searched in the file as it is, by its own size, so that it may be called beside whoever replaces it by a smaller one.
+    """
+    count = file.size() // ROW_BYTES - 1
+    if count > 0 and _row_in(file, count - 1)["count"] == 0:
+        count -= 1  # the end mark
+    number = bisect_right(range(count), llsn, key=lambda number: LLSN(int(_row_in(file, number)["llsn"]))) - 1
+    if number < 0:
+        return []
+    read = file.read_at(ROW_BYTES * min(rows_max, count - number), ROW_BYTES * (number + 1))
+    rows = np.frombuffer(read, ROW_TYPE)
+    if not (rows["crc"] == _row_crcs(rows)).all():
+        raise CorruptBatch("a commit row is bad", ROW_BYTES * (number + 1), str(file.path))
+    merged = merge_rows(rows)
+    return [row for row in (row_at(merged, at) for at in range(len(merged))) if row.llsn_end > llsn]
+
+
+def _row_in(file: File, number: int) -> np.void:
+    row: np.void = np.frombuffer(file.read_at(ROW_BYTES, ROW_BYTES * (number + 1)), ROW_TYPE)[0]
+    return row
 
 
 def merge_rows(rows: Rows) -> Rows:

@@ -20,6 +20,7 @@ from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.index import SparseIndex
 from varlog.storage.open_file import OpenFile
+from varlog.storage.room import Room
 
 RESERVE_STEP_BYTES: Final = 8 * MIB
 # One writev takes no more buffers than this (IOV_MAX of Linux).
@@ -83,6 +84,10 @@ class Segment:
             file = self._open = OpenFile(self._disk.open(self.path))
         return file
 
+    def borrow(self) -> OpenFile:
+        """The open file, or one for this use alone: looking through old segments must not keep them all open."""
+        return self._open or OpenFile(self._disk.open(self.path))
+
     def let_go(self) -> None:
         """Close the file once nobody reads it any more."""
         self._open = None
@@ -91,29 +96,44 @@ class Segment:
         """(offset, header) of the batch that holds `llsn`, read from disk; CorruptBatch if what is there is something else."""
         point = self.index.at_or_before(llsn)
         at, expected = self.index.offset(point), self.index.llsn(point)
-        file = self.open().file
-        while True:
-            try:
-                header = parse_header(file.read_at(HEADER_BYTES, at))
-            except CorruptBatch as problem:
-                raise CorruptBatch(problem.what, at, str(self.path)) from None
-            if header.first_llsn != expected:
-                raise CorruptBatch(
-                    f"it begins at LLSN {header.first_llsn}, not {expected}", at, str(self.path)
-                )
-            if llsn < header.end_llsn:
-                return at, header
+        header = self._header(at, expected)
+        while header.end_llsn <= llsn:
             at, expected = at + header.size, header.end_llsn
+            header = self._header(at, expected)
+        return at, header
+
+    def start_of(self, llsn: LLSN) -> int:
+        """Where the batch begins whose first entry is `llsn`, or the next one will. Only those before it are looked at."""
+        if llsn == self.first_llsn:
+            return 0
+        point = self.index.at_or_before(llsn)
+        at, expected = self.index.offset(point), self.index.llsn(point)
+        while expected < llsn:
+            header = self._header(at, expected)
+            at, expected = at + header.size, header.end_llsn
+        invariant(expected == llsn, "a cut never divides a batch (R-ORD-5)", end=llsn, batch_end=expected)
+        return at
+
+    def _header(self, at: int, llsn: LLSN) -> BatchHeader:
+        opened = self.open()
+        try:
+            header = parse_header(opened.file.read_at(HEADER_BYTES, at))
+        except CorruptBatch as problem:
+            raise CorruptBatch(problem.what, at, str(self.path)) from None
+        if header.first_llsn != llsn:
+            raise CorruptBatch(f"it begins at LLSN {header.first_llsn}, not {llsn}", at, str(self.path))
+        return header
 
     # --- worker ----------------------------------------------------------------------------------------------------------
 
-    def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int) -> None:
+    def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int, room: Room) -> None:
         """Write behind the last batch and sync. `size` and `end_llsn` are moved by the caller, who knows the batches."""
         file = self.open().file
         end = self.size + size
         if end > self._reserved:
             steps = -(-end // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES
-            self._reserved = max(end, min(steps, reserve_max))
+            wanted = max(end, min(steps, reserve_max))
+            self._reserved += room.take(end - self._reserved, wanted - self._reserved)
             file.reserve(self._reserved)
         offset = self.size
         for begin in range(0, len(buffers), WRITE_BUFFERS_MAX):
@@ -129,14 +149,9 @@ class Segment:
         file.sync()
         self._disk.replace_file(index_path(self.path), self.index.encode(self.end_llsn, self.size))
 
-    def cut_at(self, end: LLSN) -> Segment:
-        """This segment without its batches from `end` on, durably. A reader may go on with the old one below `end`."""
-        offset = 0
-        if end > self.first_llsn:
-            offset, header = self.batch_at(end)
-            invariant(
-                header.first_llsn == end, "a cut never divides a batch (R-ORD-5)", end=end, batch=header
-            )
+    def cut_at(self, end: LLSN, offset: int) -> Segment:
+        """This segment without its batches from `end` on, which is at `offset`, durably. A reader may go on with the old one
+        below `end`."""
         file = self.open()
         file.file.truncate(offset)
         file.file.sync()

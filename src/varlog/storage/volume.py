@@ -3,8 +3,10 @@
 <volume>/cid=<cluster>/snid=<node>/            the StorageNodePath
     identity                                   whose it is
     lock                                       held by the running process
+    ballast                                    room for the last small writes on a full disk
     lsid=<log stream>/                         the LogStreamPath: one replica, whole, on one volume
         removed                                only while it is being removed
+    aside-lsid=<log stream>/                   a replica that could not go on, until the one made in its place has run
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from varlog.storage.identity import (
     fingerprint,
     read_identity,
 )
+from varlog.storage.room import Room
 from varlog.storage.row_file import ROW_BYTES, ROWS_NAME
 from varlog.storage.segment import SEGMENT_SUFFIX
 from varlog.storage.state_file import STATE_NAME
@@ -65,13 +68,16 @@ def numbered(disk: Disk, directory: Path, kind: str) -> Iterator[tuple[int, Path
 class NodeVolumes:
     """The locked volumes of a running node. `streams` says where each replica is."""
 
-    def __init__(self, disk: Disk, cluster: ClusterID, node: NodeID, volumes: Sequence[Path]) -> None:
+    def __init__(
+        self, disk: Disk, cluster: ClusterID, node: NodeID, volumes: Sequence[Path], disk_reserve_bytes: int
+    ) -> None:
         self.node = node
         self.streams: dict[LogStreamID, Path] = {}
         self._disk = disk
         self._cluster = cluster
         self._volumes = tuple(volumes)
         self._locks: list[Lock] = []
+        self._rooms = {volume: self._make_room(volume, disk_reserve_bytes) for volume in self._volumes}
 
     @classmethod
     def open(
@@ -84,6 +90,7 @@ class NodeVolumes:
         volumes: Sequence[Path],
         cluster_key: str = "",
         error_if_exists: bool = False,
+        disk_reserve_bytes: int = 0,
     ) -> NodeVolumes:
         """Check, lock and identify the volumes, and find the replicas on them. StartError names the path and the remedy."""
         for volume in volumes:
@@ -94,11 +101,13 @@ class NodeVolumes:
         paths = [storage_node_path(volume, cluster, node) for volume in volumes]
         if error_if_exists:
             _check_new(disk, paths)
-        opened = cls(disk, cluster, node, volumes)
+        opened = cls(disk, cluster, node, volumes, disk_reserve_bytes)
         try:
             opened._lock(paths)
             opened._identify(paths, cluster_key, f"{entropy.getrandbits(128):032x}")
             opened._find_streams()
+            for room in opened._rooms.values():
+                room.keep_ballast()
         except OSError as error:
             opened.release()
             raise StartError(
@@ -108,6 +117,15 @@ class NodeVolumes:
             opened.release()
             raise
         return opened
+
+    def room(self, path: Path) -> Room:
+        """The free space of the volume that a replica in `path` shares with others."""
+        return self._rooms[path.parents[2]]
+
+    def _make_room(self, volume: Path, reserve_bytes: int) -> Room:
+        why = f"the disk of node {self.node} is full: free space on {volume}"
+        path = storage_node_path(volume, self._cluster, self.node)
+        return Room(self._disk, path, reserve_bytes=reserve_bytes, why=why)
 
     def place(self, log_stream: LogStreamID, volume: str = "") -> Path:
         """Where a new replica goes: on the volume asked for, or on the one with the fewest. Refused if the stream has a
@@ -132,12 +150,42 @@ class NodeVolumes:
         self.streams.pop(log_stream, None)
 
     def remove(self, log_stream: LogStreamID) -> None:
-        """Delete a replica's data (R-REG-5). Half done, it goes on at the next start."""
+        """Delete a replica's data (R-REG-5), and what was set aside for it. Half done, it goes on at the next start."""
+        self.drop_aside(log_stream)
+        self._delete(log_stream)
+
+    def _delete(self, log_stream: LogStreamID) -> None:
         path = self.streams[log_stream]
         if self._disk.exists(path):
             self._disk.replace_file(path / REMOVED_NAME, b"")
             _finish_removal(self._disk, path)
         self.forget(log_stream)
+
+    def set_aside(self, log_stream: LogStreamID) -> None:
+        """Make room for a new replica in place of this one, which cannot go on: its data stays, under another name.
+
+        Where a replica is set aside already, the present one never ran since, so all it may hold is copied: it is deleted.
+        """
+        path = self.streams[log_stream]
+        if not self._disk.exists(path):
+            self.forget(log_stream)
+        elif self._asides(log_stream):
+            self._delete(log_stream)
+        else:
+            self._disk.rename(path, path.with_name(f"aside-{path.name}"))
+            self._disk.sync_directory(path.parent)
+            self.forget(log_stream)
+
+    def drop_aside(self, log_stream: LogStreamID) -> None:
+        """What was set aside is not needed any more. Half done, it goes on when this is called again."""
+        for path in self._asides(log_stream):
+            _log.info(told("removing what was set aside", path=path))
+            self._disk.remove_tree(path)
+
+    def _asides(self, log_stream: LogStreamID) -> list[Path]:
+        paths = [log_stream_path(volume, self._cluster, self.node, log_stream) for volume in self._volumes]
+        asides = [path.with_name(f"aside-{path.name}") for path in paths]
+        return [path for path in asides if self._disk.exists(path)]
 
     def release(self) -> None:
         """Let other processes have the volumes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from varlog.model.errors import Refused
 from varlog.model.ids import LogStreamID, NodeID
@@ -15,6 +16,9 @@ from varlog.runtime.tasks import Tasks
 from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.log_stream.replica_machine import CommitGap
 from varlog.storagenode.topic_marks import TopicMarks
+
+# So long after a disk has refused a trim it is asked again.
+TRIM_RETRY_S: Final = 1.0
 
 _log = get_logger("session")
 
@@ -116,11 +120,27 @@ class CommitService:
             if confirm:
                 self._schedule_flush()
 
+    def take_in(self, replica: Replica) -> None:
+        """A replica is new here. What was trimmed before is told to nobody a second time, so it hears of it now (law 9)."""
+        glsn = self._marks.trimmed(replica.topic)
+        if replica.lacks_trim(glsn):
+            self._trims_under_way += 1
+            _ = self._tasks.spawn(f"trim/ls={replica.log_stream}", self._trim([(replica, glsn)]))
+
     async def _trim(self, trims: list[tuple[Replica, GLSN]]) -> None:
         try:
-            await asyncio.gather(*(replica.trim(glsn) for replica, glsn in trims))
+            kept = await asyncio.gather(*(replica.trim(glsn) for replica, glsn in trims))
         finally:
             self._trims_under_way -= 1
         if not self._trims_under_way:
             self._serial_applied = self._serial
             self._schedule_flush()
+        late = [trim for trim, done in zip(trims, kept, strict=True) if not done]
+        await asyncio.gather(*(self._trim_late(replica, glsn) for replica, glsn in late))
+
+    async def _trim_late(self, replica: Replica, glsn: GLSN) -> None:
+        """A disk that is full or fails now may take the trim later."""
+        while True:
+            await asyncio.sleep(TRIM_RETRY_S)
+            if await replica.trim(glsn):
+                return

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from varlog.model.ids import ClusterID, NodeID
-from varlog.model.limits import SEGMENT_BYTES, STREAMS_PER_NODE_MAX
+from varlog.model.limits import DISK_RESERVE_BYTES, SCRUB_BYTES_PER_S, SEGMENT_BYTES, STREAMS_PER_NODE_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class StorageNodeConfig:
-    """`node` None: the id found on the volumes, or a new random one that is then kept. `advertise` "": where it listens."""
+    """`node` None: the id found on the volumes, or a new random one that is then kept. `advertise` "": where it listens.
+    `disk_reserve_bytes`: what appends leave free on each volume, so that the node can still be administered when it is full.
+    `scrub_bytes_per_s` 0: no scrub; else one pass over everything, at most every `scrub_interval_s`."""
 
     cluster: ClusterID
     node: NodeID | None
@@ -23,3 +25,6 @@ class StorageNodeConfig:
     segment_bytes: int = SEGMENT_BYTES
     rows_sync_delay_s: float = 0.2
     streams_max: int = STREAMS_PER_NODE_MAX
+    scrub_bytes_per_s: int = SCRUB_BYTES_PER_S
+    scrub_interval_s: float = 86_400.0
+    disk_reserve_bytes: int = DISK_RESERVE_BYTES

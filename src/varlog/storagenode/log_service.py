@@ -1,4 +1,4 @@
-"""[A3 R3] What clients ask of a storage node: append, fetch, read one position."""
+"""[A3 R3] What clients ask of a storage node: append, ask what became of it, fetch, read one position."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Mapping
 
 from varlog.model.cluster import ReplicaState
+from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import InvalidRequest, NotWritten, Trimmed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
-from varlog.rpc.messages import Append, Fetch, FoundAt, ReadAt
+from varlog.rpc.messages import Append, Fetch, FindAppend, FoundAt, ReadAt
 from varlog.rpc.transport import Call
 from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.topic_marks import TopicMarks
@@ -25,11 +26,18 @@ class LogService:
         self._next_key = 0
 
     def append(self, call: Call, request: Append, payload: bytearray) -> None:
-        self._replica(request.log_stream).append(call, payload)
+        self._replica(request.log_stream).append(call, request, payload)
+
+    def find_append(self, call: Call, request: FindAppend) -> None:
+        self._replica(request.log_stream).find_append(call, request)
 
     def fetch(self, call: Call, request: Fetch) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
+        if not replica.vouches and replica.reader.begin(request) >= replica.store.committed_end:
+            raise Unavailable(
+                f"this replica of log stream {request.log_stream} is being filled: ask another one"
+            )
         replica.reader.fetch(call, request)
 
     def read_at(self, call: Call, request: ReadAt) -> None:
@@ -37,6 +45,10 @@ class LogService:
         if request.log_stream:
             replica = self._replica(request.log_stream)
             self._check_readable(replica)
+            if not replica.vouches and request.llsn >= replica.store.committed_end:
+                raise Unavailable(
+                    f"this replica of log stream {request.log_stream} is being filled: ask another one"
+                )
             replica.reader.read_llsn(call, request.llsn)
         elif request.glsn < 1:
             raise InvalidRequest(f"position {request.glsn} does not exist: positions start at 1")
@@ -73,7 +85,7 @@ class LogService:
                 return True
         if not self._is_ordered(request):
             return False
-        if any(replica.lagging for replica in replicas):
+        if any(replica.epoch != NO_EPOCH and not replica.vouches for replica in replicas):
             raise Unavailable(f"a replica here lacks entries: position {request.glsn} may be in one of them")
         call.reply(FoundAt(found=False))
         return True

@@ -6,25 +6,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from varlog.model.cluster import NodeStatus, ReplicaState, ReplicaStatus
 from varlog.model.epoch import NO_EPOCH
-from varlog.model.errors import Damaged, Refused, UnknownLogStream
+from varlog.model.errors import Damaged, Refused, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, NO_GLSN
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import (
     AddLogStream,
     Append,
+    CheckEntries,
     Commits,
+    CopyFrom,
     Fetch,
+    FindAppend,
     GetNodeStatus,
+    MendReplica,
     Message,
     OpenSession,
     ReadAt,
+    RebuildReplica,
     RemoveLogStream,
     ReplicaOpen,
     Replicate,
     SealReplica,
+    SyncReplica,
     UnsealReplica,
 )
 from varlog.rpc.transport import Call, Connection, Handler, Server, Transport
@@ -34,12 +42,13 @@ from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import LogStore
 from varlog.storage.volume import NodeVolumes
-from varlog.storagenode.admin_service import AdminService
+from varlog.storagenode.admin_service import AdminService, ReplicaMaking
 from varlog.storagenode.commit_service import CommitService
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.log_service import LogService
 from varlog.storagenode.log_stream.replica import Replica, ReplicaParts
 from varlog.storagenode.replica_service import ReplicaService
+from varlog.storagenode.rot_service import RotService
 from varlog.storagenode.topic_marks import TopicMarks
 
 M = TypeVar("M", bound=Message)
@@ -56,6 +65,8 @@ class StorageNode:
         self._transport = transport
         self._replicas: dict[LogStreamID, Replica] = {}
         self._damaged: dict[LogStreamID, Damaged] = {}
+        # Replicas whose disk failed when they were to be opened: a seal tries again.
+        self._unopened: dict[LogStreamID, OSError] = {}
         # Streams that are being made or removed now: neither twice at once.
         self._changing: dict[LogStreamID, None] = {}
         self._marks = TopicMarks()
@@ -83,6 +94,7 @@ class StorageNode:
             volumes=config.volumes,
             cluster_key=config.cluster_key,
             error_if_exists=config.error_if_exists,
+            disk_reserve_bytes=config.disk_reserve_bytes,
         )
         try:
             self._read_worker: Worker = doors.make_worker("read")
@@ -94,6 +106,7 @@ class StorageNode:
         except BaseException:
             self._volumes.release()
             raise
+        self._rot_service.start()
         _log.info(
             told("storage node started", node=self.node, address=self.address, replicas=len(self._replicas))
         )
@@ -104,6 +117,7 @@ class StorageNode:
             await self._server.close()
         await self._dispatcher.close()
         await self._tasks.close()
+        await self._rot_service.close()
         self._log_service.close()
         for replica in self._replicas.values():
             await replica.close()
@@ -117,16 +131,28 @@ class StorageNode:
         self._log_service = log = LogService(replicas, marks)
         self._commit_service = commit = CommitService(self.node, replicas, marks, self._tasks)
         self._replica_service = backup = ReplicaService(replicas)
-        admin = AdminService(self.node, replicas, self.status, self._add, self._remove)
+        self._rot_service = rot = RotService(self.node, replicas, self._tasks, self._doors, self._config)
+        admin = AdminService(
+            self.node,
+            replicas,
+            self.status,
+            ReplicaMaking(self._add, self._remove, self._rebuild, self._open_again, self._opened),
+        )
         self._dispatcher = calls = Dispatcher(f"storage node {self.node}")
         calls.on(Append, _with_call(log.append))
+        calls.on(FindAppend, _with_call(lambda call, request, _: log.find_append(call, request)))
         calls.on(Fetch, _with_call(lambda call, request, _: log.fetch(call, request)))
         calls.on(ReadAt, _with_call(lambda call, request, _: log.read_at(call, request)))
         calls.on(ReplicaOpen, _with_call(lambda call, request, _: backup.open(call, request)))
         calls.on(OpenSession, _with_call(lambda call, request, _: commit.open(call, request)))
+        calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
+        calls.on_async(MendReplica, rot.mend)
         calls.on_async(GetNodeStatus, admin.get_status)
         calls.on_async(AddLogStream, admin.add_log_stream)
         calls.on_async(RemoveLogStream, admin.remove_log_stream)
+        calls.on_async(RebuildReplica, admin.rebuild)
+        calls.on_async(SyncReplica, admin.sync)
+        calls.on(CopyFrom, _with_call(lambda call, request, _: backup.copy(call, request)))
         calls.on_async(SealReplica, admin.seal)
         calls.on_async(UnsealReplica, admin.unseal)
 
@@ -152,19 +178,50 @@ class StorageNode:
     async def _restore(self, log_stream: LogStreamID, path: Path) -> None:
         """R-SN-3. A damaged replica does not keep the others from starting; its files stay as they are."""
         worker = self._doors.make_worker(f"lsid={log_stream}")
-        disk, segment_bytes = self._doors.disk, self._config.segment_bytes
+        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
         try:
-            store = await worker.run(lambda: LogStore.open(disk, path, segment_bytes=segment_bytes))
+            store = await worker.run(
+                lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, room=room)
+            )
+            trimmed = self._marks.trimmed(store.topic)
+            await worker.run(
+                lambda: store.trim(trimmed)
+            )  # one that is opened late may have missed it (law 9)
         except Damaged as damaged:
             _log.critical(told("replica is damaged", log_stream=log_stream, why=damaged))
             self._damaged[log_stream] = damaged
+            self._unopened.pop(log_stream, None)
             await worker.close()
             return
+        except OSError as error:
+            _log.error(told("replica cannot be opened", log_stream=log_stream, why=error))
+            self._unopened[log_stream] = error
+            await worker.close()
+            return
+        self._unopened.pop(log_stream, None)
         self._adopt(store, worker)
+        if store.opened:
+            self._opened(log_stream)
+
+    async def _open_again(self, log_stream: LogStreamID) -> None:
+        """Try once more what the disk refused at the start. Unavailable: it still does."""
+        if log_stream not in self._unopened:
+            return
+        if log_stream not in self._changing:
+            self._changing[log_stream] = None
+            try:
+                await self._restore(log_stream, self._volumes.streams[log_stream])
+            finally:
+                self._changing.pop(log_stream, None)
+        if (error := self._unopened.get(log_stream)) is not None:
+            raise Unavailable(f"log stream {log_stream} cannot be opened: {error}")
+        if (replica := self._replicas.get(log_stream)) is not None:
+            # The repository's session began without it: a report says from where on it needs its rows.
+            self._commit_service.report_soon(replica)
 
     def _adopt(self, store: LogStore, worker: Worker) -> None:
         self._marks.raise_trimmed(store.topic, store.trimmed)
-        self._replicas[store.log_stream] = Replica(
+        replica = self._replicas[store.log_stream] = Replica(
             ReplicaParts(
                 store=store,
                 worker=worker,
@@ -173,59 +230,131 @@ class StorageNode:
                 marks=self._marks,
                 on_report=self._commit_service.report_soon,
                 rows_sync_delay_s=self._config.rows_sync_delay_s,
+                on_suspicion=self._rot_service.look_soon,
             )
         )
+        self._commit_service.take_in(replica)
 
     async def _add(self, request: AddLogStream) -> None:
         """R-SN-6: never over data that is there already, on any volume. R-REG-3: within this node's limit."""
         log_stream = request.log_stream
-        if log_stream in self._changing:
-            raise Refused(f"log stream {log_stream} is being made or removed here right now")
-        if len(self._replicas) >= self._config.streams_max:
+        self._check_changing(log_stream)
+        others = len(self._replicas) - (log_stream in self._replicas)
+        if others >= self._config.streams_max:
             raise Refused(
                 f"node {self.node} has its limit of {self._config.streams_max} log streams: use another node"
             )
         path = self._volumes.place(log_stream, request.volume)
         self._changing[log_stream] = None
+        try:
+            await self._let_go(log_stream)  # of one whose directory was deleted while it ran
+            await self._make(request.topic, log_stream, path)
+        finally:
+            self._changing.pop(log_stream, None)
+
+    async def _make(self, topic: TopicID, log_stream: LogStreamID, path: Path) -> None:
         worker = self._doors.make_worker(f"lsid={log_stream}")
-        disk, segment_bytes = self._doors.disk, self._config.segment_bytes
+        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
         try:
             store = await worker.run(
                 lambda: LogStore.create(
-                    disk, path, topic=request.topic, log_stream=log_stream, segment_bytes=segment_bytes
+                    disk,
+                    path,
+                    topic=topic,
+                    log_stream=log_stream,
+                    segment_bytes=segment_bytes,
+                    room=room,
                 )
             )
         except BaseException:
             self._volumes.forget(log_stream)
             await worker.close()
             raise
-        finally:
-            self._changing.pop(log_stream, None)
         self._adopt(store, worker)
 
-    async def _remove(self, log_stream: LogStreamID) -> None:
-        """R-REG-5: the replica and its data are gone."""
-        if log_stream not in self._volumes.streams:
+    async def _rebuild(self, request: RebuildReplica) -> None:
+        """An empty replica in place of one that cannot go on; the old data stays until the new one has been opened. A crash in
+        between leaves no replica here, and one set aside: the manager has a new one made."""
+        log_stream = request.log_stream
+        self._check_changing(log_stream)
+        replica = self._replicas.get(log_stream)
+        if replica is None and log_stream not in self._damaged:
             raise UnknownLogStream(log_stream)
-        if log_stream in self._changing:
-            raise Refused(f"log stream {log_stream} is being made or removed here right now")
+        if replica is not None and not replica.check_rebuild(request.epoch):
+            return
+        _log.warning(told("replica is made anew", log_stream=log_stream, epoch=request.epoch))
+        path = self._volumes.streams[log_stream]
         self._changing[log_stream] = None
         try:
-            replica = self._replicas.pop(log_stream, None)
-            if replica is not None:
-                await replica.close()
-            self._damaged.pop(log_stream, None)
-            await self._read_worker.run(lambda: self._volumes.remove(log_stream))
+            await self._let_go(log_stream)
+            await self._read_worker.run(lambda: self._volumes.set_aside(log_stream))
+            await self._make(request.topic, log_stream, self._volumes.place(log_stream, str(path.parents[2])))
         finally:
             self._changing.pop(log_stream, None)
+
+    async def _remove(self, request: RemoveLogStream) -> None:
+        """R-REG-5: the replica and its data are gone. R-REG-4: not if it was taken into a stream since it was looked at."""
+        log_stream = request.log_stream
+        if log_stream not in self._volumes.streams:
+            raise UnknownLogStream(log_stream)
+        self._check_changing(log_stream)
+        replica = self._replicas.get(log_stream)
+        epoch = replica.epoch if replica is not None else NO_EPOCH
+        if request.epoch not in (-1, epoch):
+            raise Refused(
+                f"log stream {log_stream} is in epoch {epoch} here, not {request.epoch}: it is kept"
+            )
+        self._changing[log_stream] = None
+        try:
+            await self._let_go(log_stream)
+            await self._read_worker.run(lambda: self._volumes.remove(log_stream))
+        except OSError as error:
+            # Still shown, so that somebody asks again: what nobody sees would be back after a restart.
+            path = self._volumes.streams[log_stream]
+            self._damaged[log_stream] = Damaged(str(path), f"its removal is not finished ({error})")
+            raise
+        finally:
+            self._changing.pop(log_stream, None)
+
+    async def _let_go(self, log_stream: LogStreamID) -> None:
+        replica = self._replicas.pop(log_stream, None)
+        if replica is not None:
+            await replica.close()
+        self._damaged.pop(log_stream, None)
+        self._unopened.pop(log_stream, None)
+
+    def _check_changing(self, log_stream: LogStreamID) -> None:
+        if log_stream in self._changing:
+            raise Refused(f"log stream {log_stream} is being made or removed here right now")
+
+    def _opened(self, log_stream: LogStreamID) -> None:
+        """The replica runs, or ran: what was set aside for it has done its service."""
+
+        async def drop() -> None:
+            try:
+                await self._read_worker.run(lambda: self._volumes.drop_aside(log_stream))
+            except OSError as error:
+                _log.warning(told("what was set aside stays", log_stream=log_stream, why=error))
+
+        _ = self._tasks.spawn(f"drop-aside/ls={log_stream}", drop())
 
     def status(self) -> NodeStatus:
         """Who this node is, and how its replicas are; damaged ones included."""
         replicas = [replica.status() for replica in self._replicas.values()]
         replicas += [_damaged_status(log_stream, damaged) for log_stream, damaged in self._damaged.items()]
+        replicas += [
+            _unopened_status(log_stream, self._volumes.streams[log_stream], error)
+            for log_stream, error in self._unopened.items()
+        ]
         volumes = tuple(str(path) for path in self._config.volumes)
         return NodeStatus(
-            self._config.cluster, self.node, self.address, volumes, tuple(replicas), self._started_us
+            self._config.cluster,
+            self.node,
+            self.address,
+            volumes,
+            tuple(replicas),
+            self._started_us,
+            self._config.streams_max,
         )
 
 
@@ -237,6 +366,14 @@ def _with_call(handler: Callable[[Call, M, bytearray], None]) -> Callable[[Call 
             handler(call, message, payload)
 
     return handle
+
+
+def _unopened_status(log_stream: LogStreamID, path: Path, error: OSError) -> ReplicaStatus:
+    """Its files are sound, for all that is known: sealed anew, it is opened and says where it stands."""
+    status = _damaged_status(log_stream, Damaged(str(path), str(error)))
+    return msgspec.structs.replace(
+        status, state=ReplicaState.SEALING, trouble=f"it cannot be opened: {error}"
+    )
 
 
 def _damaged_status(log_stream: LogStreamID, damaged: Damaged) -> ReplicaStatus:

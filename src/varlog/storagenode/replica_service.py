@@ -1,4 +1,4 @@
-"""[A6] What a primary asks of its backups: take these batches. An error closes the connection: that is its answer."""
+"""[A6] What replicas ask of each other: a primary of its backups to take batches, one that is filled to copy from a sealed one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from varlog.model.errors import UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID
-from varlog.rpc.messages import Done, ReplicaOpen, Replicate
+from varlog.rpc.messages import CopyFrom, Done, ReplicaOpen, Replicate
 from varlog.rpc.transport import Call, Connection
 from varlog.runtime.logs import get_logger, told
 from varlog.storagenode.log_stream.replica import Replica
@@ -15,7 +15,7 @@ _log = get_logger("backup")
 
 
 class ReplicaService:
-    """The backup's side of replication."""
+    """The backup's side of replication: an error closes the connection, that is its answer. And the source's side of a sync."""
 
     def __init__(self, replicas: Mapping[LogStreamID, Replica]) -> None:
         self._replicas = replicas
@@ -26,6 +26,12 @@ class ReplicaService:
             raise UnknownLogStream(request.log_stream)
         replica.open_upstream(request)
         call.reply(Done())
+
+    def copy(self, call: Call, request: CopyFrom) -> None:
+        replica = self._replicas.get(request.log_stream)
+        if replica is None:
+            raise UnknownLogStream(request.log_stream)
+        replica.copy_source.copy(call, request)
 
     def replicate(self, upstream: Connection, request: Replicate, payload: bytearray) -> None:
         replica = self._replicas.get(request.log_stream)

@@ -17,12 +17,9 @@ from varlog.testing.history import (
     StoredEntry,
     Subscription,
     Tail,
+    Told,
     Trim,
 )
-
-# Virtual seconds by which a call may overrun its deadline: the way back of an answer that was under way.
-DEADLINE_SLACK_S = 0.25
-
 
 # A subscriber that waits so long, in virtual seconds, must have got everything that was there when it began.
 PATIENCE_S = 2.0
@@ -264,6 +261,65 @@ class TrimsExact(Checker):
             yield f"{operation} was refused as beyond the tail, but that position was known before"
 
 
+class TrimsStay(Checker):
+    """Every replica has every trim on its disk at the end, the one that was away, synced or rebuilt, too."""
+
+    law = "law 9, R-SYNC-3"
+
+    def check(self, history: History) -> Iterator[str]:
+        for ending in history.endings:
+            for stream, nodes in ending.trims.items():
+                for node, trimmed in nodes.items():
+                    if trimmed != ending.trimmed:
+                        yield (
+                            f"topic {ending.topic} is trimmed up to {ending.trimmed}, its stream {stream} on {node} "
+                            f"up to {trimmed}"
+                        )
+                    for one in ending.replicas.get(stream, {}).get(node, ()):
+                        if one.glsn <= trimmed:
+                            yield f"stream {stream} on {node} still shows position {one.glsn}, trimmed up to {trimmed}"
+                            break
+
+
+class SealFinal(Checker):
+    """Where an epoch was said to begin it begins: nothing of an older one is ordered behind it, nothing newer before it."""
+
+    law = "law 6, law 7, R-SEAL-3"
+
+    def check(self, history: History) -> Iterator[str]:
+        for stream, seals in history.seals.items():
+            entries = [
+                (llsn, told.epoch, f"ordered by {told.who}") for llsn, told in _orders(history, stream)
+            ]
+            for ending in history.endings:
+                for node, stored in ending.replicas.get(stream, {}).items():
+                    entries += [(one.llsn, one.batch[0], f"stored on {node}") for one in stored]
+            for epoch, begin in seals.items():
+                for llsn, of_epoch, where in entries:
+                    if (of_epoch < epoch) != (llsn < begin):
+                        yield (
+                            f"epoch {epoch} of stream {stream} begins at {begin}, "
+                            f"but llsn {llsn} of epoch {of_epoch} is {where}"
+                        )
+                        break
+
+
+class DeposedPowerless(Checker):
+    """What any repository told of the order holds for ever: one that was deposed has told nothing that its heir does not."""
+
+    law = "law 3, law 7"
+
+    def check(self, history: History) -> Iterator[str]:
+        yield from history.contradictions
+        final = {(seen.stream, seen.llsn): seen.glsn for ending in history.endings for seen in ending.entries}
+        trimmed = {seen.stream: ending.trimmed for ending in history.endings for seen in ending.entries}
+        for stream, oldest in trimmed.items():
+            for llsn, told in _orders(history, stream):
+                at = final.get((stream, llsn))
+                if told.glsn > oldest and at != told.glsn:
+                    yield f"{told.who} ordered stream {stream} llsn {llsn} at {told.glsn}, at the end it is at {at}"
+
+
 class WatermarksMonotone(Checker):
     """The tail never goes back in real time, and a position that is known is never `not written` again."""
 
@@ -299,7 +355,7 @@ class DeadlinesKept(Checker):
                 continue
             if operation.ended_s is None:
                 yield f"{operation} was asked at {operation.started_s:.3f} s and never ended"
-            elif operation.ended_s > operation.deadline_s + DEADLINE_SLACK_S:
+            elif operation.ended_s > operation.deadline_s + history.deadline_slack_s:
                 yield (
                     f"{operation} was to end by {operation.deadline_s:.3f} s and ended at {operation.ended_s:.3f} s"
                 )
@@ -360,6 +416,9 @@ CHECKERS: tuple[Checker, ...] = (
     RefusedNowhere(),
     ReplicasAgree(),
     TrimsExact(),
+    TrimsStay(),
+    SealFinal(),
+    DeposedPowerless(),
     WatermarksMonotone(),
     DeadlinesKept(),
     Heals(),
@@ -390,6 +449,10 @@ def _owners(history: History, topic: str) -> dict[bytes, tuple[Append, int]]:
         if isinstance(operation, Append)
         for index, data in enumerate(operation.entries)
     }
+
+
+def _orders(history: History, stream: int) -> list[tuple[int, Told]]:
+    return list(history.orders.get(stream, {}).items())
 
 
 def _asked(trims: list[Trim], event: int | None) -> int:

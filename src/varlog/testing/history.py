@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+# Virtual seconds; where time is real it takes more.
+DEADLINE_SLACK_S = 0.25
+
 
 class Outcome(StrEnum):
     """What is known of an operation."""
@@ -150,13 +153,25 @@ class StoredEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Ending:
-    """A topic after the last fault: read back through a client, and replica by replica from the disks."""
+    """A topic after the last fault: read back through a client, and replica by replica from the disks.
+
+    `trims` has, stream by stream and node by node, how far each replica is trimmed on its disk.
+    """
 
     topic: str
     trimmed: int
     tail: int
     entries: list[Seen]
     replicas: dict[int, dict[str, list[StoredEntry]]] = field(default_factory=dict)
+    trims: dict[int, dict[str, int]] = field(default_factory=dict)
+
+
+class Told(NamedTuple):
+    """Where a repository said that an entry is, in which epoch, and which of them said it first."""
+
+    glsn: int
+    epoch: int
+    who: str
 
 
 class History:
@@ -169,7 +184,47 @@ class History:
         self.calm = False  # nothing was broken on purpose in this run
         self.healed: int | None = None  # the event at which the cluster was well again after the last fault
         self.complaints: list[str] = []  # broken invariants, failed callbacks, frozen replicas
+        # By how much a call may overrun its deadline: the way back of an answer that was under way.
+        self.deadline_slack_s = DEADLINE_SLACK_S
+        # What repositories told: where each epoch begins, by stream and epoch; the order of each stream, by LLSN.
+        self.seals: dict[int, dict[int, int]] = {}
+        self.orders: dict[int, dict[int, Told]] = {}
+        self.contradictions: list[str] = []  # of two such words
+        self._last_commit = (0, 0)
+        self._rows_told: set[tuple[int, int, int, int, int]] = set()
         self._events = 0
+
+    def tell_seal(self, stream: int, epoch: int, sealed_end: int) -> None:
+        """A repository said that this epoch of a stream begins at `sealed_end`: what is below is of older ones."""
+        first = self.seals.setdefault(stream, {}).setdefault(epoch, sealed_end)
+        if first != sealed_end:
+            self.contradictions.append(
+                f"epoch {epoch} of stream {stream} begins at {first}, and then at {sealed_end}"
+            )
+
+    def tell_commit(self, term: int, serial: int) -> None:
+        """The store that repositories share holds a commit of this term, the newest of all."""
+        if (term, serial) < self._last_commit:
+            self.contradictions.append(
+                f"commit {serial} of term {term} is in the store behind (term, commit) {self._last_commit}"
+            )
+        self._last_commit = term, serial
+
+    def tell_order(self, stream: int, llsn: int, glsn: int, count: int, epoch: int, who: str) -> None:
+        """A repository said that so many entries of a stream, from `llsn` on, are at `glsn` and behind it."""
+        row = stream, llsn, glsn, count, epoch
+        if row in self._rows_told:
+            return
+        self._rows_told.add(row)
+        known = self.orders.setdefault(stream, {})
+        for at in range(count):
+            told = known.setdefault(llsn + at, Told(glsn + at, epoch, who))
+            if told[:2] != (glsn + at, epoch):
+                self.contradictions.append(
+                    f"stream {stream} llsn {llsn + at} is at {told.glsn} (epoch {told.epoch}) by {told.who}, "
+                    f"at {glsn + at} (epoch {epoch}) by {who}"
+                )
+                return
 
     def event(self) -> int:
         """The number of the next event in real time."""
@@ -195,7 +250,7 @@ class History:
     def digest(self) -> str:
         """Two runs with the same digest were the same run."""
         told = hashlib.sha256()
-        for thing in (*self.operations, *self.endings, *self.trouble, *self.complaints):
+        for thing in (*self.operations, *self.endings, *self.trouble, *self.complaints, *self.contradictions):
             told.update(repr(thing).encode())
         return told.hexdigest()[:16]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from varlog.cli.bench.append import Appenders, append_batches, append_embedded
+from varlog.cli.bench.faults import Kill, backup, judge_node, judge_repository, leader, primary
 from varlog.cli.bench.idle import idle_cluster
 from varlog.cli.bench.memory import load_beside_stalled_subscriber
 from varlog.cli.bench.replica_open import open_replica
@@ -18,6 +19,7 @@ from varlog.cli.bench.subscribe import (
     read_entries,
     read_lists,
 )
+from varlog.cli.bench.sync import sync_replica
 from varlog.cli.bench.verdicts import (
     appends_judge,
     bandwidth_judge,
@@ -27,6 +29,7 @@ from varlog.cli.bench.verdicts import (
     judge_latency,
     judge_memory,
     judge_open,
+    judge_sync,
 )
 from varlog.cli.bench.workload import Place, Workload
 
@@ -129,12 +132,50 @@ WORKLOADS: tuple[Workload, ...] = (
         open_replica,
         judge_open,
     ),
+    Workload(
+        "sync",
+        "fill an empty replica from a sealed one of 512 MiB",
+        "MB/s at least 0.5 of the raw sequential write+fdatasync bandwidth",
+        Place.DISK,
+        sync_replica,
+        judge_sync,
+        beside_raw=True,
+    ),
+)
+
+_NODE_TARGET = (
+    "under 2 s without an append, no append fails that may take 10 s, under 50 ms for sealing and unsealing"
+)
+
+# Each has a cluster of its own, with the defaults of `varlog up` and two log streams.
+FAULTS: tuple[Workload, ...] = (
+    Workload("kill-backup", "a backup killed", _NODE_TARGET, Place.DISK, Kill(backup), judge_node),
+    Workload("kill-primary", "a primary killed", _NODE_TARGET, Place.DISK, Kill(primary), judge_node),
+    Workload(
+        "kill-apart",
+        "a primary killed, four nodes, two copies: the other stream is not hurt",
+        _NODE_TARGET,
+        Place.DISK,
+        Kill(primary, apart=True),
+        judge_node,
+    ),
+    Workload(
+        "kill-leader",
+        "the leading metadata repository killed (three of them)",
+        "no append fails that may take 10 s",
+        Place.DISK,
+        Kill(leader, replicated=True),
+        judge_repository,
+    ),
 )
 
 
-def chosen(names: Sequence[str]) -> list[Workload]:
-    """Those named, in the order of the table; all if none is named."""
-    known = {workload.name for workload in WORKLOADS}
+def chosen(names: Sequence[str], *, faults: bool = False) -> list[Workload]:
+    """Those named, in the order of the tables; without a name all of the table, or all faults."""
+    everything = (*WORKLOADS, *FAULTS)
+    known = {workload.name for workload in everything}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no workload is called {unknown[0]}: there are {', '.join(sorted(known))}")
-    return [workload for workload in WORKLOADS if not names or workload.name in names]
+    if not names:
+        return list(FAULTS if faults else WORKLOADS)
+    return [workload for workload in everything if workload.name in names]

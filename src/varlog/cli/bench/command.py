@@ -23,6 +23,9 @@ def bench_command(
         list[str] | None,
         typer.Option("--workload", "-w", help="Run only this one; may be given more than once."),
     ] = None,
+    faults: Annotated[
+        bool, typer.Option("--faults", help="Kill processes under load: how long it shows, and how much.")
+    ] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="Name the workloads and their targets, and stop.")
     ] = False,
@@ -60,13 +63,13 @@ def bench_command(
     # Here and not above: `varlog --help` must not wait for them.
     from rich.console import Console
 
-    from varlog.cli.bench.catalogue import WORKLOADS, chosen
+    from varlog.cli.bench.catalogue import FAULTS, WORKLOADS, chosen
     from varlog.cli.bench.progress import display_for
     from varlog.cli.bench.run import Run
     from varlog.cli.bench.settings import Settings
 
     if list_:
-        for one in WORKLOADS:
+        for one in (*WORKLOADS, *FAULTS):
             print(f"{one.name:16} {one.title}: {one.target}")
         return
     directory = (data or DEFAULT_DATA) / f"bench-{os.getpid()}"
@@ -75,7 +78,7 @@ def bench_command(
             data=directory.absolute(),
             nodes=nodes,
             replicas=replicas if replicas is not None else min(3, nodes),
-            streams=streams,
+            streams=2 if faults else streams,
             seconds=seconds if seconds is not None else 1.0 if quick else 5.0,
             warm_up_s=0.5 if quick else 1.0,
             entry_bytes=entry_bytes,
@@ -85,7 +88,7 @@ def bench_command(
             embedded=embedded,
             quick=quick,
         )
-        workloads = chosen(workload or [])
+        workloads = chosen(workload or [], faults=faults)
         made = [parent for parent in (directory, *directory.parents) if not parent.exists()]
         directory.mkdir(parents=True)
     except (ValueError, OSError) as error:

@@ -51,18 +51,18 @@ async def open_replica(stage: Stage) -> Measured:
     }
 
 
-def build_replica(path: Path, size: int, stage: Stage) -> int:
+def build_replica(path: Path, size: int, stage: Stage, *, batch_entries: int = BATCH_ENTRIES) -> int:
     """A replica of about `size` bytes; returns how many its files have."""
     store = LogStore.create(OsDisk(synced=False), path, topic=TopicID(1), log_stream=LogStreamID(1))
     store.cut(_EPOCH, FIRST_LLSN)
-    entries = [os.urandom(ENTRY_BYTES) for _ in range(BATCH_ENTRIES)]
+    entries = [os.urandom(ENTRY_BYTES) for _ in range(batch_entries)]
     packed = pack(entries, producer=ProducerID(1), sequence=1, time_us=1)
     llsn, glsn, version = int(FIRST_LLSN), 1, 0
-    count = BATCH_ENTRIES * BATCHES_PER_WRITE
-    while llsn // BATCH_ENTRIES * len(packed) < size:
+    count = batch_entries * BATCHES_PER_WRITE
+    while llsn // batch_entries * len(packed) < size:
         batches = [bytearray(packed) for _ in range(BATCHES_PER_WRITE)]
         for number, batch in enumerate(batches):
-            place(batch, _EPOCH, LLSN(llsn + number * BATCH_ENTRIES))
+            place(batch, _EPOCH, LLSN(llsn + number * batch_entries))
         store.append(batches)
         version += 1
         store.commit(
@@ -72,7 +72,7 @@ def build_replica(path: Path, size: int, stage: Stage) -> int:
         glsn += count + 1  # the position between two rows went to another stream
         if version % 256 == 0:
             store.sync_rows()
-            stage.display.advance(llsn // BATCH_ENTRIES * len(packed) / size, "building")
+            stage.display.advance(llsn // batch_entries * len(packed) / size, "building")
     store.sync_rows()
     store.close()
     return sum(file.stat().st_size for file in path.iterdir())

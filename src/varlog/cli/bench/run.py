@@ -81,7 +81,12 @@ class Run:
             self._measure_raw()
         beside = combined(self._rounds[-2:] if workload.beside_raw else self._rounds)
         result = judged(
-            workload, measured, beside, applies=self._applies(workload), note=self._note(workload)
+            workload,
+            measured,
+            beside,
+            applies=self._applies(workload),
+            note=self._note(workload),
+            series=stage.series,
         )
         self._results.append(result)
         self._display.result(f"{result.title}: {result.told}")

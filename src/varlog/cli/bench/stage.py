@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,8 @@ class Stage:
     directory: Path
     topic: str
     ground: Ground | None = None
+    # What is more than a figure: values by name, as many of each; for plots.
+    series: dict[str, list[float]] = field(default_factory=dict)
 
     def log(self) -> AbstractAsyncContextManager[Log]:
         """The topic, on the cluster or embedded, as the settings say."""

@@ -8,6 +8,7 @@ from varlog.cli.bench.workload import Measured, Verdict
 
 LATENCY_RATIO_MAX = 6.0
 BATCH_RATIO_MIN = 0.7
+SYNC_RATIO_MIN = 0.5
 IDLE_CORE_MAX = 0.01
 OPEN_S_MAX = 1.0
 OPEN_BYTES_MAX = 100_000_000
@@ -104,6 +105,18 @@ def judge_open(measured: Measured, raw: RawLimits) -> Verdict:
         f"{told_mb(measured['peak_bytes'])} peak memory of the process, {told_mb(opening_bytes)} of it by opening"
     )
     return Verdict(told, measured["open_s"] < OPEN_S_MAX and measured["peak_bytes"] < OPEN_BYTES_MAX)
+
+
+def judge_sync(measured: Measured, raw: RawLimits) -> Verdict:
+    """One replica filled from another, against what the disk takes: its source is read from the same disk meanwhile."""
+    rate = measured["bytes_per_s"]
+    ratio = rate / raw.write_bytes_per_s
+    told = (
+        f"{told_mb_s(rate)}, {told_count(measured['entries_per_s'])} entries/s, {measured['seconds']:.1f} s"
+    )
+    return Verdict(
+        told, ratio >= SYNC_RATIO_MIN, ratio, f"raw write+fdatasync {told_mb_s(raw.write_bytes_per_s)}"
+    )
 
 
 def judge_memory(measured: Measured, raw: RawLimits) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -61,6 +61,7 @@ class Result:
     against: str
     met: bool | None
     note: str = ""
+    series: dict[str, list[float]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -73,11 +74,17 @@ class Result:
             "against": self.against,
             "met": self.met,
             "note": self.note,
-        }
+        } | ({"series": self.series} if self.series else {})
 
 
 def judged(
-    workload: Workload, measured: Measured, raw: RawLimits, *, applies: bool, note: str = ""
+    workload: Workload,
+    measured: Measured,
+    raw: RawLimits,
+    *,
+    applies: bool,
+    note: str = "",
+    series: dict[str, list[float]] | None = None,
 ) -> Result:
     """The result; where the target does not apply (another load than the table's) it is left open."""
     verdict = workload.judge(measured, raw)
@@ -91,6 +98,7 @@ def judged(
         verdict.against,
         verdict.met if applies else None,
         note,
+        series or {},
     )
 
 

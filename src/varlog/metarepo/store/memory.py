@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from varlog.metarepo.store.base import Change, Delete, Fenced, Opened, Put
+from varlog.metarepo.store.base import Change, Delete, Fenced, Opened, Put, SoleStore
+from varlog.metarepo.store.memory_keys import MemoryKeys
 from varlog.model.errors import Unavailable
 
 
@@ -17,6 +18,9 @@ class MemoryMetadata:
 
     `before_commit` and `after_commit` are awaited around the one point in time at which a commit takes effect: who is
     cancelled in the first has changed nothing, who is cancelled in the second has changed everything and never heard of it.
+
+    `keys` are what repositories that share it see in place of `items` (LeasedStore); `held_until(host)` says until when, in the
+    loop's time, nothing passes between them and that host.
     """
 
     def __init__(
@@ -27,11 +31,13 @@ class MemoryMetadata:
     ) -> None:
         self.items: dict[str, bytes] = {}
         self.term = 0
+        self.keys = MemoryKeys()
+        self.held_until: Callable[[str], float] = lambda host: 0.0
         self.before_commit = before_commit
         self.after_commit = after_commit
 
 
-class MemoryStore:
+class MemoryStore(SoleStore):
     """One opening of a MemoryMetadata."""
 
     def __init__(self, metadata: MemoryMetadata, *, place: str = "memory") -> None:
@@ -43,7 +49,7 @@ class MemoryStore:
     def place(self) -> str:
         return self._place
 
-    async def open(self) -> Opened:
+    async def open(self, address: str = "") -> Opened:
         await self._metadata.before_commit()
         self._metadata.term += 1
         self._term = self._metadata.term

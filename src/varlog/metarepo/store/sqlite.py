@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from varlog.metarepo.store.base import Change, Delete, Fenced, Opened, Put
+from varlog.metarepo.store.base import Change, Delete, Fenced, Opened, Put, SoleStore
 from varlog.model.errors import StartError, Unavailable
 from varlog.runtime.disk import Lock
 from varlog.runtime.doors import Doors
@@ -33,7 +33,7 @@ _SCHEMA: Final = """
 """
 
 
-class SqliteStore:
+class SqliteStore(SoleStore):
     """Metadata in one SQLite file. `synced=False` never waits for the device: a power loss may lose the newest commits."""
 
     def __init__(self, path: Path, doors: Doors, *, synced: bool = True) -> None:
@@ -49,7 +49,7 @@ class SqliteStore:
     def place(self) -> str:
         return str(self._path)
 
-    async def open(self) -> Opened:
+    async def open(self, address: str = "") -> Opened:
         self._worker = self._doors.make_worker(f"metadata {self._path.name}")
         try:
             return await self._worker.run(self._open)

@@ -1,4 +1,8 @@
-"""[R4 R6] Fetches and point reads of one replica: only what is ordered, whole batches, one look-up and one disk read (R-READ-2)."""
+"""[R4 R6] Fetches and point reads of one replica: only what is ordered, whole batches, one look-up and one disk read (R-READ-2).
+
+A point read checks the body, because it takes it apart. A fetch does not: it would have to walk every batch for what each client
+does anyway, end to end, before it believes an entry. A client that gets a bad one asks another replica, and tells this one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import Fetch, Fetched, FoundAt
 from varlog.rpc.transport import Call
 from varlog.runtime.worker import Worker
-from varlog.storage.log_store import Chunk, LogStore
+from varlog.storage.log_store import Chunk, Extent, LogStore
 from varlog.storagenode.topic_marks import TopicMarks
 
 Answer = Callable[[Call, LLSN, Chunk], None]
@@ -30,10 +34,13 @@ class _Waiting:
 class Reader:
     """Serves the ordered entries of one replica. Cached bytes are answered at once; others are read by the read worker."""
 
-    def __init__(self, store: LogStore, worker: Worker, marks: TopicMarks) -> None:
+    def __init__(
+        self, store: LogStore, worker: Worker, marks: TopicMarks, on_damage: Callable[[LLSN, LLSN], None]
+    ) -> None:
         self._store = store
         self._worker = worker
         self._marks = marks
+        self._on_damage = on_damage
         self._waiting: dict[int, _Waiting] = {}
         self._next_key = 0
 
@@ -41,7 +48,7 @@ class Reader:
 
     def fetch(self, call: Call, request: Fetch) -> None:
         """Answer with batches, or keep the call until something is ordered or its wait is over."""
-        llsn = self._begin(request)
+        llsn = self.begin(request)
         self._check_low(llsn, request.glsn)
         if llsn < self._store.committed_end:
             self._answer(call, llsn, request.bytes_max)
@@ -53,9 +60,7 @@ class Reader:
     def wake(self) -> None:
         """Something was ordered: answer the fetches it satisfies."""
         satisfied = [
-            key
-            for key, kept in self._waiting.items()
-            if self._begin(kept.request) < self._store.committed_end
+            key for key, kept in self._waiting.items() if self.begin(kept.request) < self._store.committed_end
         ]
         for key in satisfied:
             kept = self._waiting.pop(key)
@@ -82,9 +87,10 @@ class Reader:
     def _expire(self, key: int) -> None:
         kept = self._waiting.pop(key, None)
         if kept is not None:
-            self._answer_nothing(kept.call, self._begin(kept.request))
+            self._answer_nothing(kept.call, self.begin(kept.request))
 
-    def _begin(self, request: Fetch) -> LLSN:
+    def begin(self, request: Fetch) -> LLSN:
+        """Where a fetch begins."""
         return request.llsn or self._store.llsn_from(request.glsn)
 
     def _answer_nothing(self, call: Call, llsn: LLSN) -> None:
@@ -142,19 +148,32 @@ class Reader:
         """`answer` with the batches from `llsn` on: now if they are cached, else when the read worker has them."""
         store = self._store
         extent = store.extent(llsn, bytes_max)
-        chunk = store.read_cached(extent)
-        if chunk is not None:
-            answer(call, llsn, chunk)
-        else:
-            done = self._worker.run(lambda: store.read(extent))
-            done.add_done_callback(partial(self._read_done, call, llsn, answer))
+        try:
+            chunk = store.read_cached(extent)
+            if chunk is not None:
+                answer(call, llsn, chunk)
+                return
+        except CorruptBatch:
+            self._damaged(extent)
+            raise
+        done = self._worker.run(lambda: store.read(extent))
+        done.add_done_callback(partial(self._read_done, call, llsn, extent, answer))
 
-    def _read_done(self, call: Call, llsn: LLSN, answer: Answer, done: asyncio.Future[Chunk]) -> None:
+    def _read_done(
+        self, call: Call, llsn: LLSN, extent: Extent, answer: Answer, done: asyncio.Future[Chunk]
+    ) -> None:
         if done.cancelled():
             return
         try:
             answer(call, llsn, done.result())
         except OSError as error:
+            self._damaged(extent)
             call.fail(Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}"))
+        except CorruptBatch as damaged:
+            self._damaged(extent)
+            call.fail(damaged)
         except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
             call.fail(failure)
+
+    def _damaged(self, extent: Extent) -> None:
+        self._on_damage(extent.first_llsn, LLSN(max(extent.llsn, extent.sure_llsn) + 1))

@@ -12,30 +12,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from varlog.model.batch import BatchHeader, check_body, check_offsets, parse_header, place, walk
-from varlog.model.cluster import ReplicaState, ReplicaStatus
+from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncStatus
 from varlog.model.commit import CommitRow, Report
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
     CorruptBatch,
+    Damaged,
     InvalidRequest,
     NotAccepted,
     OutcomeUnknown,
     Refused,
     Sealed,
+    StaleEpoch,
+    Trimmed,
     Unavailable,
     VarlogError,
 )
 from varlog.model.invariant import InvariantBroken
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
-from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import ReplicaOpen, ReplicaPoint, ReplicaStateIs, Replicate
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.rpc.messages import (
+    Append,
+    FindAppend,
+    ReplicaAddress,
+    ReplicaOpen,
+    ReplicaPoint,
+    ReplicaStateIs,
+    Replicate,
+)
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.worker import Worker
+from varlog.storage.headers import BatchKey
 from varlog.storage.log_store import LogStore
+from varlog.storage.room import says_full
+from varlog.storage.rot import Stretch
+from varlog.storagenode.log_stream.batch_search import BatchSearch
+from varlog.storagenode.log_stream.copy_source import CopySource
+from varlog.storagenode.log_stream.mender import Mender
+from varlog.storagenode.log_stream.ranges import Ranges
 from varlog.storagenode.log_stream.reader import Reader
 from varlog.storagenode.log_stream.replica_machine import CommitAhead, CutTail, EnterEpoch, ReplicaMachine
 from varlog.storagenode.log_stream.replicator import Replicator
+from varlog.storagenode.log_stream.retries import Retries, RetryParts
+from varlog.storagenode.log_stream.sync import Syncer, SyncParts
 from varlog.storagenode.log_stream.waiters import Waiters
 from varlog.storagenode.log_stream.writer import Writer
 from varlog.storagenode.topic_marks import TopicMarks
@@ -47,7 +67,8 @@ REPLICATION_OPEN_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaParts:
-    """What a replica is handed by its node. `on_report` says that the replica has something new to report."""
+    """What a replica is handed by its node. `on_report` says that the replica has something new to report,
+    `on_suspicion` that it has met bytes that may be damaged."""
 
     store: LogStore
     worker: Worker
@@ -56,6 +77,7 @@ class ReplicaParts:
     marks: TopicMarks
     on_report: Callable[[Replica], None]
     rows_sync_delay_s: float
+    on_suspicion: Callable[[], None] = lambda: None
 
 
 class Replica:
@@ -66,7 +88,7 @@ class Replica:
         self.store = store
         self.topic = store.topic
         self.log_stream = store.log_stream
-        self.reader = Reader(store, parts.read_worker, parts.marks)
+        self.reader = Reader(store, parts.read_worker, parts.marks, self.suspect)
         self._parts = parts
         self._machine = ReplicaMachine(
             store.log_stream,
@@ -75,9 +97,21 @@ class Replica:
             store.opened,
             store.written_end,
             store.committed_end,
+            tail_epoch=store.tail_epoch,
         )
         self._writer = Writer(store, parts.worker, self._written, self._write_failed)
         self._waiters = Waiters()
+        self._retries = Retries(
+            RetryParts(
+                store=store,
+                machine=self._machine,
+                waiters=self._waiters,
+                search=BatchSearch(store, parts.read_worker, self.suspect),
+                queued=self._queued,
+                append_new=self._append_new,
+                sealed=self._sealed,
+            )
+        )
         self._intake: deque[tuple[Call, BatchHeader, bytearray]] = deque()
         self._intake_bytes = 0
         self._replicator: Replicator | None = None
@@ -85,6 +119,33 @@ class Replica:
         self._rows_syncing = False
         # One seal, unseal or trim at a time; appends and commits go on between their steps.
         self._admin = asyncio.Lock()
+        # Entries that somebody could not read, and those of them that were looked at and are damaged.
+        self.suspected = Ranges()
+        self.damage = Ranges()
+        # Where a mend failed on the disk: what can be read there may look sound, and not be on the platter.
+        self.unproven = Ranges()
+        self.mender = Mender(self, parts.transport, parts.worker, parts.read_worker)
+        self.copy_source = CopySource(store, self._machine, parts.read_worker, self.suspect)
+        self._syncer = Syncer(
+            SyncParts(
+                log_stream=store.log_stream,
+                store=store,
+                machine=self._machine,
+                worker=parts.worker,
+                transport=parts.transport,
+                commit=self.commit,
+                trim=self._take_trim,
+                refuse_waiting=lambda: self._waiters.fail(self._sealed()),
+                give_up_waiting=lambda: self._waiters.fail(
+                    OutcomeUnknown(
+                        f"log stream {self.log_stream} was trimmed before its order was heard here"
+                    )
+                ),
+                disk_failed=self._write_failed,
+                law_broke=self.freeze,
+                make_sound=self._sound,
+            )
+        )
         self._closed = False
         self._trim_asked = store.trimmed
         # True when a commit could not be applied for lack of data: this replica must not say "not here".
@@ -92,11 +153,19 @@ class Replica:
 
     # --- appends, at the primary -----------------------------------------------------------------------------------------
 
-    def append(self, call: Call, batch: bytearray) -> None:
+    def append(self, call: Call, request: Append, batch: bytearray) -> None:
         """[A4] Check a client's batch, give it LLSNs, send it on its way. Waits for room when too much is not ordered yet."""
         header = _checked(batch)
-        if self._machine.state is not ReplicaState.RUNNING:
-            raise Sealed(self.log_stream)
+        machine, retries = self._machine, self._retries
+        if machine.state is not ReplicaState.RUNNING:
+            raise self._sealed()
+        if request.epoch and request.epoch != machine.epoch:
+            raise StaleEpoch(self.log_stream, request.epoch, machine.epoch)
+        if (request.again or retries.remembered) and retries.append(call, request, header, batch):
+            return
+        self._append_new(call, header, batch)
+
+    def _append_new(self, call: Call, header: BatchHeader, batch: bytearray) -> None:
         if self._intake or self._full(len(batch)):
             self._take_later(call, header, batch)
         else:
@@ -106,7 +175,7 @@ class Replica:
         machine = self._machine
         first = machine.accept(header.count)
         place(batch, machine.epoch, first)
-        self._waiters.add(first, machine.assigned_end, len(batch), call)
+        self._waiters.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:
             self._replicator.replicate(batch)
@@ -137,6 +206,13 @@ class Replica:
                 self._take(call, header, batch)
             except VarlogError as refusal:
                 call.fail(refusal)
+
+    def _queued(self, key: BatchKey) -> bool:
+        return any((header.producer, header.sequence) == key for _, header, _ in self._intake)
+
+    def find_append(self, call: Call, request: FindAppend) -> None:
+        """What became of a batch that was sent here, or to another replica, in an older epoch (R-ORD-7)."""
+        self._retries.find(call, request)
 
     # --- appends, at a backup --------------------------------------------------------------------------------------------
 
@@ -169,7 +245,12 @@ class Replica:
 
     def _write_failed(self, error: BaseException) -> None:
         """R-SEAL-6: the disk failed or is full. What was being written is not durable, and nothing is tried again."""
-        self._break(f"write failed: {error}")
+        self._break(self.store.room.why if says_full(error) else f"write failed: {error}")
+
+    def _sealed(self) -> Sealed:
+        """Why no append is taken here, as far as this replica knows."""
+        room = self.store.room
+        return Sealed(self.log_stream, room.why if room.full else self._machine.trouble)
 
     def report(self) -> Report:
         """[A7] How far this replica is durable (law 1) and its commit rows are synced."""
@@ -205,7 +286,7 @@ class Replica:
         except CommitAhead as ahead:
             self.lagging = True
             self._machine.trouble = f"lacks ordered entries: {ahead}"
-            _log.error(told("replica lacks ordered entries", log_stream=self.log_stream, why=ahead))
+            _log.warning(told("replica lacks ordered entries", log_stream=self.log_stream, why=ahead))
         except InvariantBroken as broken:
             self.freeze(broken)
             return
@@ -232,10 +313,11 @@ class Replica:
         self._rows_syncing = False
         if done.cancelled() or self._closed:
             return
-        if (error := done.exception()) is not None:
+        if (error := done.exception()) is None:
+            self._parts.on_report(self)
+        elif self.store.failure is not None:
             self._break(f"commit rows cannot be written: {error}")
             return
-        self._parts.on_report(self)
         self._sync_rows_soon()
 
     # --- seal, unseal, trim ----------------------------------------------------------------------------------------------
@@ -243,6 +325,9 @@ class Replica:
     async def seal(self, epoch: Epoch, committed_end: LLSN) -> ReplicaStateIs:
         """R-SEAL-4, R-SEAL-5: SEALED is answered only after the tail is cut on disk."""
         async with self._admin:
+            await self._make_sound()
+            if epoch > self._machine.epoch:
+                self._syncer.stop()
             try:
                 effect = self._machine.seal(epoch, committed_end)
             except InvariantBroken as broken:
@@ -267,24 +352,58 @@ class Replica:
             raise Unavailable(
                 f"log stream {self.log_stream}: the seal cannot be kept on disk: {error}"
             ) from error
+        except CorruptBatch as damaged:
+            sealed_end = self._machine.sealed_end
+            self.suspect(LLSN(sealed_end - 1), sealed_end)
+            raise Unavailable(
+                f"log stream {self.log_stream}: its tail cannot be cut before it is mended: {damaged}"
+            ) from damaged
+        sealed = self._sealed()
         if self._machine.tail_cut(effect.epoch, effect.end):
-            self._machine.trouble = ""
+            self._machine.trouble, self.lagging = "", False
             # Only now are they certainly nowhere: the cut is durable on this replica, and no epoch can order them (law 6, 10).
-            self._waiters.fail(Sealed(self.log_stream))
+            self._waiters.fail(sealed)
+
+    async def _sound(self) -> None:
+        async with self._admin:
+            await self._make_sound()
+
+    async def _make_sound(self) -> None:
+        """R-SEAL-6: a store whose disk failed is opened again, which looks at the disk: nothing that was not proven is believed.
+        Waiting appends stay undecided. Unavailable: the disk still fails; ask again."""
+        store, machine = self.store, self._machine
+        if store.failure is None or machine.state is ReplicaState.FROZEN:
+            return
+        if machine.state is ReplicaState.RUNNING:  # the loop has not heard of the failure yet
+            self._write_failed(store.failure)
+        try:
+            fresh = await self._parts.worker.run(store.reopened)
+            machine.reopened(fresh.written_end, fresh.tail_epoch, fresh.committed_end)
+            store.resume(fresh)
+        except OSError as error:
+            machine.trouble = f"the disk still fails: {error}"
+            raise Unavailable(f"log stream {self.log_stream} cannot be opened again: {error}") from error
+        except (Damaged, InvariantBroken) as lost:
+            self.freeze(lost)
+            raise Refused(f"log stream {self.log_stream} lost entries with its disk: {lost}") from lost
+        _log.info(told("replica opened again after a disk failure", log_stream=self.log_stream))
+        self._sync_rows_soon()
 
     def _stop_taking(self) -> None:
         self._writer.drop_queue()
+        self._retries.forget()
         if self._replicator is not None:
             self._replicator.close()
             self._replicator = None
         intake, self._intake = self._intake, deque()
         self._intake_bytes = 0
         for call, _, _ in intake:
-            call.fail(Sealed(self.log_stream))
+            call.fail(self._sealed())
 
     async def unseal(self, epoch: Epoch, backups: Sequence[str], *, primary: bool) -> ReplicaStateIs:
         """R-UNSEAL-1. A primary opens its connections first: it must not take what it cannot replicate."""
         async with self._admin:
+            await self._make_sound()
             if self._machine.check_unseal(epoch):
                 replicator = Replicator(self.log_stream, epoch, self._break) if primary else None
                 try:
@@ -293,8 +412,7 @@ class Replica:
                         await replicator.open(
                             self._parts.transport, backups, next_llsn, timeout_s=REPLICATION_OPEN_TIMEOUT_S
                         )
-                    store = self.store
-                    await self._parts.worker.run(lambda: store.open_epoch(epoch))
+                    await self._open_epoch(epoch)
                     self._machine.opened_as(epoch, primary=primary)
                 except BaseException:
                     if replicator is not None:
@@ -306,6 +424,48 @@ class Replica:
                 self._parts.on_report(self)
             return ReplicaStateIs(self._machine.state, self._machine.committed_end)
 
+    async def _open_epoch(self, epoch: Epoch) -> None:
+        store, machine = self.store, self._machine
+        try:
+            await self._parts.worker.run(lambda: store.open_epoch(epoch))
+        except OSError as error:
+            machine.trouble = f"the epoch cannot be opened on disk: {error}"
+            raise Unavailable(f"log stream {self.log_stream}: {machine.trouble}") from error
+        machine.trouble = ""
+
+    def sync(self, epoch: Epoch, source: ReplicaAddress) -> SyncStatus:
+        """R-SYNC-1: be filled from `source`, or tell how far that is."""
+        self.check_open()
+        return self._syncer.start(epoch, source)
+
+    def check_rebuild(self, epoch: Epoch) -> bool:
+        """True if this replica cannot go on and may be made anew, False if it is empty and new already."""
+        machine, sync = self._machine, self._syncer.status
+        if machine.epoch > epoch:
+            raise StaleEpoch(self.log_stream, epoch, machine.epoch)
+        if machine.state is ReplicaState.FROZEN or (sync is not None and sync.rebuild):
+            return True
+        if machine.epoch == NO_EPOCH and machine.durable_end == FIRST_LLSN:
+            return False
+        raise Refused(
+            f"log stream {self.log_stream} is {machine.state.value} here and can go on: it is not made anew"
+        )
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._machine.epoch
+
+    @property
+    def vouches(self) -> bool:
+        """Whether this replica may say that nothing is at an LLSN: it is known to hold everything up to the newest seal."""
+        machine = self._machine
+        return machine.epoch != NO_EPOCH and not machine.lacks_entries and not self.lagging
+
+    async def _take_trim(self, glsn: GLSN) -> bool:
+        self._parts.marks.raise_trimmed(self.topic, glsn)
+        self.lacks_trim(glsn)
+        return await self.trim(glsn)
+
     def lacks_trim(self, glsn: GLSN) -> bool:
         """True once for each trim point that is new here: whoever is told so calls `trim`."""
         if glsn <= self._trim_asked:
@@ -313,14 +473,21 @@ class Replica:
         self._trim_asked = glsn
         return True
 
-    async def trim(self, glsn: GLSN) -> None:
-        """R-TRIM-1: durable before it is confirmed. A replica whose disk refuses serves nothing any more."""
+    async def trim(self, glsn: GLSN) -> bool:
+        """R-TRIM-1. False: the disk does not take it now. Nobody here reads what is trimmed all the same, and a node that restarts
+        is told the trim point again before it serves a read; so it can be tried again later."""
         async with self._admin:
             store = self.store
+            if self._closed or glsn < self._trim_asked:
+                return True  # there is nothing to trim, or a newer trim does it
             try:
                 await self._parts.worker.run(lambda: store.trim(glsn))
             except OSError as error:
-                self.freeze(error)
+                _log.warning(told("a trim cannot be kept now", log_stream=self.log_stream, why=error))
+                if self._machine.state is ReplicaState.RUNNING and not says_full(error):
+                    self._break(f"the trim cannot be kept: {error}")
+                return False
+            return True
 
     def _break(self, trouble: str) -> None:
         if self._closed:
@@ -330,19 +497,98 @@ class Replica:
         intake, self._intake = self._intake, deque()
         self._intake_bytes = 0
         for call, _, _ in intake:
-            call.fail(Sealed(self.log_stream))
+            call.fail(Sealed(self.log_stream, trouble))
 
     def freeze(self, cause: BaseException) -> None:
         """A law broke: this replica stops, the node goes on. Its files stay as they are."""
         _log.critical(told("replica frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause))
+        self._syncer.stop()
         self._stop_taking()
         self._waiters.fail(OutcomeUnknown(f"log stream {self.log_stream} froze"))
+
+    # --- damage ----------------------------------------------------------------------------------------------------------
+
+    def suspect(self, begin: LLSN, end: LLSN) -> None:
+        """Somebody could not read entries [begin, end): the scrub looks at them next."""
+        low, committed_end = self.store.low_llsn, self.store.committed_end
+        if max(begin, low) < min(end, committed_end):
+            self.suspected.add(max(begin, low), min(end, committed_end))
+            self._parts.on_suspicion()
+
+    def note_damage(self, begin: LLSN, end: LLSN, what: str = "") -> None:
+        """Entries [begin, end) do not match their checksums on disk. The manager sees it in the status and has it mended."""
+        if self.damage.covers(begin, end):
+            return
+        entries, path = f"[{begin}, {end})", self.store.path
+        _log.warning(
+            told("damaged entries", log_stream=self.log_stream, entries=entries, why=what, path=path)
+        )
+        self.damage.add(begin, end)
+
+    async def fill_trimmed(self, begin: LLSN, end: LLSN) -> None:
+        """Damage in trimmed entries: a batch that nobody reads takes their place, so that the way to those behind is sound."""
+        self.check_open()
+        store, entries = self.store, f"[{begin}, {end})"
+        try:
+            await self._parts.worker.run(lambda: store.fill(begin, end))
+        except OSError as error:
+            self._break(f"damage cannot be mended: {error}")
+        except (CorruptBatch, Trimmed) as error:  # where they end is not known yet, or they are gone
+            _log.info(told("damage stays", log_stream=self.log_stream, entries=entries, why=error))
+        else:
+            _log.warning(told("damaged trimmed entries mended", log_stream=self.log_stream, entries=entries))
+
+    async def tend(self) -> None:
+        """Have the small files looked at. What is wrong there memory puts right; where it cannot, only a rebuild can."""
+        self.check_open()
+        if self.store.failure is not None:
+            return  # it will be opened again, which looks at everything
+        try:
+            wrong = await self._parts.worker.run(self.store.tend)
+        except OSError as error:
+            self._break(f"a damaged file cannot be written anew: {error}")
+        except CorruptBatch as damaged:
+            _log.warning(told("commit rows cannot be mended yet", log_stream=self.log_stream, why=damaged))
+        except Damaged as damaged:
+            self.freeze(damaged)
+        else:
+            if wrong:
+                _log.warning(told("damage mended from memory", log_stream=self.log_stream, why=wrong))
+
+    async def tend_sidecar(self, stretch: Stretch) -> None:
+        """The same for the index beside a closed segment."""
+        self.check_open()
+        store = self.store
+        wrong = await self._parts.worker.run(lambda: store.tend_sidecar(stretch))
+        if wrong:
+            _log.warning(told("damage mended from memory", log_stream=self.log_stream, why=wrong))
+
+    def note_sound(self, begin: LLSN, end: LLSN) -> None:
+        """Entries [begin, end) were looked at, and match their checksums."""
+        if not self.unproven.touches(begin, end):
+            self.damage.remove(begin, end)
+
+    def note_mended(self, begin: LLSN, end: LLSN) -> None:
+        """Entries [begin, end) were written anew, and synced."""
+        self.unproven.remove(begin, end)
+        self.damage.remove(begin, end)
+
+    def mend_failed(self, begin: LLSN, end: LLSN, error: OSError) -> None:
+        """R-SEAL-6: a sync that failed is never taken for one that worked, whatever it was for."""
+        self.unproven.add(begin, end)
+        self._break(f"damage cannot be mended: {error}")
+
+    def check_open(self) -> None:
+        """Before the replica's worker is handed a job: once it is closed nobody would do it."""
+        if self._closed:
+            raise Unavailable(f"log stream {self.log_stream} is closed here")
 
     # --- status, end -----------------------------------------------------------------------------------------------------
 
     def status(self) -> ReplicaStatus:
         machine, store = self._machine, self.store
+        full = store.room.full
         return ReplicaStatus(
             log_stream=self.log_stream,
             topic=self.topic,
@@ -355,8 +601,11 @@ class Replica:
             path=str(store.path),
             bytes=store.size_bytes,
             primary=machine.primary,
-            trouble=machine.trouble,
+            trouble=machine.trouble or (store.room.why if full else ""),
             opened=machine.opened,
+            sync=self._syncer.status,
+            full=full,
+            damage=self.damage.above(store.low_llsn),
         )
 
     async def close(self) -> None:
@@ -365,6 +614,7 @@ class Replica:
         if self._rows_timer is not None:
             self._rows_timer.cancel()
         self.reader.close()
+        await self._syncer.close()
         self._stop_taking()
         async with self._admin:
             store = self.store

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from varlog.model.cluster import ReplicaState
 from varlog.model.commit import CommitRow
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import NotPrimary, Refused, Sealed, StaleEpoch, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken, invariant
@@ -64,6 +64,8 @@ class ReplicaMachine:
     primary: bool = False
     assigned_end: LLSN = FIRST_LLSN
     trouble: str = ""
+    # Of everything held in [committed_end, durable_end): it was all written in one epoch.
+    tail_epoch: Epoch = NO_EPOCH
 
     def __post_init__(self) -> None:
         self.assigned_end = self.durable_end
@@ -73,7 +75,7 @@ class ReplicaMachine:
     def accept(self, count: int) -> LLSN:
         """The first LLSN of a batch that a client appends; the replica must be the running primary."""
         if self.state is not ReplicaState.RUNNING:
-            raise Sealed(self.log_stream)
+            raise Sealed(self.log_stream, self.trouble)
         if not self.primary:
             raise NotPrimary(self.log_stream)
         first = self.assigned_end
@@ -90,7 +92,7 @@ class ReplicaMachine:
         if epoch != self.epoch:
             raise StaleEpoch(self.log_stream, epoch, self.epoch)
         if self.state is not ReplicaState.RUNNING:
-            raise Sealed(self.log_stream)
+            raise Sealed(self.log_stream, self.trouble)
         if self.primary:
             raise Refused(f"log stream {self.log_stream}: this replica is the primary itself")
         if first != self.assigned_end:
@@ -122,15 +124,68 @@ class ReplicaMachine:
         if row.llsn_begin > self.committed_end:
             raise CommitGap(f"row from {row.llsn_begin} on, committed up to {self.committed_end}")
         fenced = row.epoch < self.epoch and row.llsn_end > self.sealed_end
-        invariant(not fenced and row.epoch <= self.epoch, "nothing beyond a seal is ordered (law 6, R-SEAL-7)",
+        invariant(not fenced, "nothing beyond a seal is ordered (law 6, R-SEAL-7)",
                   row=row, epoch=self.epoch, sealed_end=self.sealed_end)  # fmt: skip
         if row.llsn_end > self.durable_end:
             raise CommitAhead(f"row up to {row.llsn_end}, durable up to {self.durable_end}")
+        # A replica that left its stream and came back may hold what another epoch put where this row's entries belong (law 3). One
+        # that was just made anew has not even entered the row's epoch.
+        if row.epoch != self.tail_epoch:
+            raise CommitAhead(
+                f"row of epoch {row.epoch} up to {row.llsn_end}, held are batches of {self.tail_epoch}"
+            )
         known = self.committed_end - row.llsn_begin
         if known:
             row = row.rest(known)
         self.committed_end = row.llsn_end
         return row
+
+    # --- sync: R-SYNC-1 to R-SYNC-3 --------------------------------------------------------------------------------------
+
+    @property
+    def lacks_entries(self) -> bool:
+        """Entries are ordered, below the seal, that are not committed here: nobody may be told that they do not exist."""
+        return not self.opened and self.committed_end < self.sealed_end
+
+    def check_sync(self, epoch: Epoch) -> bool:
+        """True if a sync in this epoch is needed, False if everything is here already."""
+        if self.state is ReplicaState.FROZEN:
+            raise Refused(f"log stream {self.log_stream} is frozen: {self.trouble}")
+        if epoch < self.epoch:
+            raise StaleEpoch(self.log_stream, epoch, self.epoch)
+        if epoch > self.epoch or self.opened:
+            raise Refused(f"log stream {self.log_stream} is not sealed in epoch {epoch} here: seal it first")
+        return self.lacks_entries
+
+    def check_source(self, epoch: Epoch) -> None:
+        """R-SYNC-2: what is SEALED neither grows nor is cut while it is copied."""
+        if self.state is not ReplicaState.SEALED or epoch != self.epoch:
+            raise Refused(
+                f"log stream {self.log_stream} is {self.state.value} in epoch {self.epoch} here: only a replica that is sealed "
+                f"in epoch {epoch} can be copied"
+            )
+
+    def found(self, committed_end: LLSN, durable_end: LLSN, tail_epoch: Epoch) -> None:
+        """What is on disk, looked at when nothing is being written: a write may have outlived the seal or sync it belonged to."""
+        invariant(self.committed_end <= committed_end <= durable_end and not self.opened, "a sync finds what was committed (law 4)",
+                  committed_end=self.committed_end, found=committed_end, durable_end=durable_end)  # fmt: skip
+        self.committed_end, self.tail_epoch = committed_end, tail_epoch
+        self.assigned_end = self.durable_end = durable_end
+
+    def give_up_tail(self) -> None:
+        """A sync is about to remove what is held behind the committed end: no row that comes meanwhile may order it."""
+        self.assigned_end = self.durable_end = self.committed_end
+        self.tail_epoch = NO_EPOCH
+
+    def copied(self, epoch: Epoch, end: LLSN) -> None:
+        """Batches of `epoch` up to `end`, copied from another replica, are durable."""
+        filled = self.state is ReplicaState.SEALING and not self.opened
+        one_epoch = epoch == self.tail_epoch or self.durable_end == self.committed_end
+        invariant(filled and one_epoch and self.durable_end < end <= self.sealed_end,
+                  "a sync fills a sealing replica up to the seal, an epoch at a time", state=self.state, epoch=epoch, end=end,
+                  tail_epoch=self.tail_epoch, durable_end=self.durable_end, sealed_end=self.sealed_end)  # fmt: skip
+        self.tail_epoch = epoch
+        self.assigned_end = self.durable_end = end
 
     # --- seal, unseal ------------------------------------------------------------------------------------------------
 
@@ -152,12 +207,12 @@ class ReplicaMachine:
             )
         if self.state is ReplicaState.SEALED and epoch == self.epoch:
             return None
-        again = epoch == self.epoch
         self.state, self.primary, self.opened = ReplicaState.SEALING, False, False
         self.epoch, self.sealed_end = epoch, committed_end
         if self.committed_end == committed_end:
             return CutTail(epoch, committed_end)
-        return None if again else EnterEpoch(epoch, committed_end)
+        # Also when it is asked again: the disk may have refused the first time, and twice is harmless.
+        return EnterEpoch(epoch, committed_end)
 
     def tail_cut(self, epoch: Epoch, end: LLSN) -> bool:
         """The cut is durable: SEALED, unless a newer seal came between."""
@@ -166,6 +221,16 @@ class ReplicaMachine:
         self.state = ReplicaState.SEALED
         self.assigned_end = self.durable_end = end
         return True
+
+    def answers_for(self, epoch: Epoch) -> bool:
+        """Everything of that epoch that will ever be ordered is committed here: it is over, and this replica was SEALED since."""
+        held = self.state is ReplicaState.SEALED or self.opened
+        return (
+            epoch < self.epoch
+            and held
+            and self.committed_end >= self.sealed_end
+            and self.state is not ReplicaState.FROZEN
+        )
 
     def check_unseal(self, epoch: Epoch) -> bool:
         """True if the replica must be opened, False if it runs in this epoch already (R-UNSEAL-1)."""
@@ -184,12 +249,22 @@ class ReplicaMachine:
         invariant(self.state is ReplicaState.SEALED and epoch == self.epoch, "only a sealed replica is opened (R-UNSEAL-1)",
                   state=self.state, epoch=self.epoch, asked=epoch)  # fmt: skip
         self.state, self.primary, self.opened = ReplicaState.RUNNING, primary, True
+        self.tail_epoch = epoch
 
     def broken(self, trouble: str) -> None:
         """R-SEAL-6: it cannot go on by itself. Waiting appends stay undecided until a seal decides them."""
         if self.state is ReplicaState.RUNNING:
             self.state = ReplicaState.SEALING
         self.trouble = trouble
+
+    def reopened(self, durable_end: LLSN, tail_epoch: Epoch = NO_EPOCH, begin: LLSN = FIRST_LLSN) -> None:
+        """The disk failed, and was looked at anew: what lies there is proven up to `durable_end`. The rest stands: epochs never go
+        back, and what was reported durable must still be there (law 1)."""
+        invariant(durable_end >= self.reportable_end, "what was reported durable stays durable (law 1)",
+                  found=durable_end, reported=self.reportable_end)  # fmt: skip
+        self.assigned_end = self.durable_end = durable_end
+        self.committed_end = max(self.committed_end, begin)
+        self.tail_epoch = tail_epoch or self.tail_epoch
 
     def freeze(self, trouble: str) -> None:
         """A law broke here: touch nothing any more, so that what is on disk can be looked at."""

@@ -45,7 +45,14 @@ class SimConnection(Endpoint):
         self._inbox_bytes = 0
         self._late = 0  # frames whose time came while reading was paused
         self._over = False  # broken, though nobody here has noticed yet
+        self._deaf = False  # nothing reaches this end any more, though both may believe in the connection
+        self._not_before = 0.0  # what is under way to this end arrives no earlier
         network.add(self)
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the other end dialled."""
+        return self._accepting
 
     # --- Endpoint -----------------------------------------------------------------------------------------------
 
@@ -60,7 +67,10 @@ class SimConnection(Endpoint):
             self.process.check()
         if other._closed or self._over:
             return  # lost
-        other._put(Frame(kind, request, number, meta, bytes(payload), payload))
+        if other._deaf:
+            other._inbox_bytes += len(payload)  # never acknowledged, so it stays in the sender's buffer
+        else:
+            other._put(Frame(kind, request, number, meta, bytes(payload), payload))
         if other._inbox_bytes > CONNECTION_WRITE_BYTES_MAX and not self._writes_backed_up:
             self._set_writes_backed_up(True)
 
@@ -73,7 +83,7 @@ class SimConnection(Endpoint):
     def _hang_up(self) -> None:
         self._network.discard(self)
         self._inbox.clear()
-        if not self.other._closed:
+        if not self.other._closed and not self.other._deaf:
             self.other._ends_after(self._network.latency())
 
     # --- how connections end otherwise ----------------------------------------------------------------------------
@@ -82,7 +92,7 @@ class SimConnection(Endpoint):
         """This end's process is dead: the other end gets some of what was sent, and notices after a while."""
         self._closed = True
         self._network.discard(self)
-        if not self.other._closed:
+        if not self.other._closed and not self.other._deaf:
             self.other._lose_some()
             self.other._ends_after(self._network.notice_delay())
 
@@ -93,6 +103,33 @@ class SimConnection(Endpoint):
                 end._over = True
                 end._lose_some()
                 end._ends_after(self._network.notice_delay())
+
+    def lose(self, *, both_ways: bool) -> None:
+        """What this end sends from now on never arrives (both ways: nor what it is sent). Both ends learn of it late: without
+        an acknowledgement the network gives the connection up at last, and then they may be of two minds for a while."""
+        for end in (self.other, self) if both_ways else (self.other,):
+            end._deaf = True
+            end._inbox.clear()
+        for end in (self, self.other):
+            delay = self._network.keep_alive_delay()
+            self._loop.call_later(delay, end._give_up, context=end.process.context)
+
+    def _give_up(self) -> None:
+        if not self._closed:
+            self._network.discard(self)
+            self._inbox.clear()
+            self._end("nothing comes from the other side any more")
+
+    def straggle(self, late_s: float) -> None:
+        """The connection breaks: this end, which dialled, notices at once; what it has sent lies unread at the other, and is
+        taken late."""
+        dialling, accepting = self, self.other
+        if dialling._closed or accepting._closed or accepting._deaf:
+            return
+        accepting._not_before = self._loop.time() + late_s
+        accepting._over = dialling._over = True
+        accepting._ends_after(late_s)
+        dialling._give_up()
 
     def _lose_some(self) -> None:
         for _ in range(len(self._inbox) - self._network.kept(len(self._inbox))):
@@ -113,7 +150,7 @@ class SimConnection(Endpoint):
 
     def _schedule(self, delay: float) -> None:
         here, there = self.process.host, self.other.process.host
-        held = self._network.held_until(here, there)
+        held = self._network.held_until(there, here)
         delay += self._network.distance(here, there)
         self._arrives_at = max(self._arrives_at, self._loop.time() + delay, held)
         self._loop.call_at(self._arrives_at, self._arrive, context=self.process.context)
@@ -123,6 +160,9 @@ class SimConnection(Endpoint):
             return
         if self._reading_paused:
             self._late += 1
+            return
+        if self._not_before > self._loop.time():
+            self._loop.call_at(self._not_before, self._arrive, context=self.process.context)
             return
         frame = self._inbox.popleft()
         if frame is None:

@@ -1,4 +1,4 @@
-"""SimDisk: one process's view of its host's Drive. Any operation can be the one in which the process crashes."""
+"""SimDisk: one process's view of its host's Drive. Any operation can be the one in which the process crashes, or that fails."""
 
 from __future__ import annotations
 
@@ -53,6 +53,10 @@ class SimDisk:
     def chance(self, probability: float) -> bool:
         return self._rng.random() < probability
 
+    def pick(self, count: int) -> int:
+        """A number of 0 to `count`."""
+        return self._rng.randint(0, count)
+
     # --- Disk ---------------------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> SimFile:
@@ -61,6 +65,7 @@ class SimDisk:
             folder = self.drive.folder(path.parent)
             if path.name in folder.entries:
                 raise FileExistsError(17, "File exists", str(path))
+            self.drive.check_room(1, path)
             self.change(lambda: folder.link(path.name, Inode()))
         return SimFile(self, path, self.drive.file(path))
 
@@ -76,13 +81,15 @@ class SimDisk:
 
         def write() -> None:
             folder.link(fresh, inode)
+            self.drive.check_write(path)
+            self.drive.check_room(len(content), path)
             inode.write(0, bytes(content))
 
         def place() -> None:
-            inode.sync()
+            self.drive.sync(inode, path)
             folder.rename(fresh, path.name)
 
-        self.change(write, place, folder.sync)
+        self.change(write, place, lambda: self.drive.sync_folder(folder, path.parent))
 
     def rename(self, old: Path, new: Path) -> None:
         self.look()
@@ -136,9 +143,16 @@ class SimDisk:
     def is_writable(self, path: Path) -> bool:
         return self.is_directory(path)
 
+    def free_bytes(self, path: Path) -> int:
+        self.look()
+        if self.drive.find(path) is None:
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return self.drive.free_bytes()
+
     def sync_directory(self, path: Path) -> None:
         self.look()
-        self.change(self.drive.folder(path).sync)
+        folder = self.drive.folder(path)
+        self.change(lambda: self.drive.sync_folder(folder, path))
 
     def lock(self, path: Path) -> SimLock:
         self.look()
@@ -167,17 +181,25 @@ class SimFile:
             raise OSError(9, "Bad file descriptor", str(self.path))
 
     def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """A write that fails, or for which there is no room, leaves the buffers before it where they were put."""
         self._look()
-        steps = []
+        steps: list[Callable[[], None]] = []
         for buffer in buffers:
             data = bytes(buffer)
-            steps.append(lambda at=offset, data=data: self._inode.write(at, data))
+            steps.append(lambda at=offset, data=data: self._write(at, data))  # type: ignore[misc]
             offset += len(data)
+        if self._disk.drive.fail_writes > 0:
+            whole = self._disk.pick(len(steps))
+            steps[whole:] = [lambda: self._disk.drive.check_write(self.path)]
         self._disk.change(*steps)
+
+    def _write(self, at: int, data: bytes) -> None:
+        self._disk.drive.check_room(at + len(data) - len(self._inode.content), self.path)
+        self._inode.write(at, data)
 
     def sync(self) -> None:
         self._look()
-        self._disk.change(self._inode.sync)
+        self._disk.change(lambda: self._disk.drive.sync(self._inode, self.path))
 
     def read_at(self, size: int, offset: int) -> bytes:
         self._look()
@@ -194,6 +216,7 @@ class SimFile:
     def reserve(self, size: int) -> None:
         self._look()
         if size > len(self._inode.content):
+            self._disk.drive.check_room(size - len(self._inode.content), self.path)
             self._disk.change(lambda: self._inode.resize(size))
 
     def truncate(self, size: int) -> None:

@@ -1,7 +1,11 @@
-"""Drive: what a host's disk holds, and what of it would survive a crash. What was not synced is lost by chance."""
+"""Drive: what a host's disk holds, and what of it would survive a crash. What was not synced is lost by chance.
+
+It can be told to fail, as disks do: syncs, writes, and a capacity that is reached.
+"""
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 SECTOR_BYTES = 512
+# Free space of a drive without a capacity.
+ENDLESS_BYTES = 1 << 50
 
 
 @dataclass(slots=True)
@@ -41,6 +47,17 @@ class Inode:
         for change in self.changes:
             _apply(self.durable, change)
         self.changes.clear()
+
+    def forget_writes(self) -> None:
+        """A sync failed, as Linux has it: what was written since the last good one can still be read, counts as clean, and is
+        never on the platter unless it is written again. A new size is the journal's business, and comes with the next sync."""
+        self.changes = [change for change in self.changes if change.data is None]
+
+    def flip(self, at: int, bit: int) -> None:
+        """Rot: one bit of the file is another one from now on, on the platter and for whoever reads it."""
+        for content in (self.content, self.durable):
+            if at < len(content):
+                content[at] ^= 1 << bit
 
     def crash(self, rng: random.Random, fate: Fate) -> None:
         """Each change since the last sync survives, is lost, or survives in parts; a later may outlive an earlier."""
@@ -101,6 +118,12 @@ class Folder:
             self._apply(change)
         self.changes.clear()
 
+    def size(self) -> int:
+        """Bytes of all files below, as processes see them."""
+        return sum(
+            node.size() if isinstance(node, Folder) else len(node.content) for node in self.entries.values()
+        )
+
     def _apply(self, change: tuple[str, str, Inode | Folder | None]) -> None:
         gone, name, node = change
         if gone:
@@ -120,11 +143,53 @@ class Folder:
 
 
 class Drive:
-    """The disk of one host. It outlives the host's processes."""
+    """The disk of one host. It outlives the host's processes.
+
+    `fail_syncs`, `fail_writes`: so many of the next ones fail. `capacity_bytes`: no more fits on it; None is endless.
+    """
 
     def __init__(self) -> None:
         self.root = Folder()
         self.locks: dict[Path, Any] = {}
+        self.capacity_bytes: int | None = None
+        self.fail_syncs = 0
+        self.fail_writes = 0
+
+    # --- trouble -------------------------------------------------------------------------------------------------
+
+    def sync(self, inode: Inode, path: Path) -> None:
+        """Bring a file to the platter, or fail and never do."""
+        if self.fail_syncs > 0:
+            self.fail_syncs -= 1
+            inode.forget_writes()
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        inode.sync()
+
+    def sync_folder(self, folder: Folder, path: Path) -> None:
+        """The same for names. They are in the journal: a failed sync loses none, a later one brings them."""
+        if self.fail_syncs > 0:
+            self.fail_syncs -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        folder.sync()
+
+    def check_write(self, path: Path) -> None:
+        """Before a write: one that was told to fail does."""
+        if self.fail_writes > 0:
+            self.fail_writes -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+    def check_room(self, needed_bytes: int, path: Path) -> None:
+        """Before something grows. What is removed while it is open counts as gone."""
+        if needed_bytes > 0 and self.free_bytes() < needed_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def free_bytes(self) -> int:
+        """Below zero never, even where the capacity was made smaller than what is there."""
+        if self.capacity_bytes is None:
+            return ENDLESS_BYTES
+        return max(0, self.capacity_bytes - self.root.size())
+
+    # --- what is where -------------------------------------------------------------------------------------------
 
     def find(self, path: Path) -> Inode | Folder | None:
         node: Inode | Folder | None = self.root

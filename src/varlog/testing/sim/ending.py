@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
-from varlog.model.batch import check_body, entries_of, walk
-from varlog.model.cluster import StreamState
+from varlog.model.cluster import ClusterView, ReplicaState, StreamState
 from varlog.model.errors import VarlogError
-from varlog.model.limits import MIB
+from varlog.model.ids import NodeID
+from varlog.rpc.messages import ClusterStatusIs
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.storage.log_store import LogStore
-from varlog.testing.history import Ending, History, Outcome, StoredEntry
+from varlog.storage.state_file import STATE_NAME
+from varlog.testing.history import Ending, History, Outcome
 from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive, Folder
 from varlog.testing.sim.host import Host
 from varlog.testing.sim.process import Process
+from varlog.testing.stored import stored_entries
 from varlog.testing.workload import Client, Mix
 
 # How long, in virtual time, a cluster may take to run again once the faults have stopped.
@@ -32,12 +32,20 @@ class Judge:
     """A client that is never hurt. It waits until the cluster is well, and reads everything."""
 
     def __init__(
-        self, doors: Doors, transport: Transport, repository: str, topics: Sequence[str], history: History
+        self,
+        doors: Doors,
+        transport: Transport,
+        repository: str,
+        topics: Sequence[str],
+        replicas: int,
+        history: History,
     ) -> None:
+        self.view: ClusterView | None = None  # of the cluster when it was well
         self._doors = doors
         self._transport = transport
         self._repository = repository
         self._topics = list(topics)
+        self._replicas = replicas
         self._history = history
         self._rounds = 0
 
@@ -63,14 +71,10 @@ class Judge:
         async with await connect_admin(
             self._transport, self._doors, self._repository, timeout_s=5.0
         ) as admin:
-            view = await admin.view()
-            sealed = [stream.log_stream for stream in view.streams if stream.state is not StreamState.RUNNING]
-            if sealed or not view.streams:
-                try:
-                    told = f" ({[node.status for node in (await admin.status()).nodes]})"
-                except VarlogError as error:
-                    told = f" ({error})"
-                return f"streams {sealed} do not run{told}"
+            status = await admin.status()
+            if trouble := what_is_wrong(status, self._replicas):
+                return trouble
+            self.view = status.view
         for topic in self._topics:
             async with await self._connect(topic) as log:
                 for stream in log.streams:
@@ -106,56 +110,65 @@ class Judge:
         return Client(name, topic, log, self._history, rng, Mix(entry_bytes_max=40, timeout_s=10.0))
 
 
-def examine(hosts: Sequence[Host], topics: dict[int, str], history: History, segment_bytes: int) -> None:
-    """Open every replica on every drive and write down what it holds. The nodes must have stopped."""
+def what_is_wrong(status: ClusterStatusIs, replicas: int) -> str:
+    """What a healed cluster must not show; '' if nothing: all streams run, whole, on living nodes, and nothing is left over."""
+    view = status.view
+    if not view.streams:
+        return "there are no streams"
+    silent = [health.node for health in status.nodes if not health.alive]
+    if silent:
+        return f"nodes {silent} do not answer"
+    shown = {
+        (health.node, replica.log_stream): replica
+        for health in status.nodes
+        if health.status is not None
+        for replica in health.status.replicas
+    }
+    waits = dict(status.waits)
+    trims = {topic.topic: topic.trimmed for topic in view.topics}
+    for stream in view.streams:
+        name = f"stream {stream.log_stream}"
+        mine = [shown.pop((node, stream.log_stream), None) for node in stream.replicas]
+        if stream.state is not StreamState.RUNNING:
+            return f"{name} does not run: {waits.get(stream.log_stream, '')} {stream} {mine}"
+        if len(stream.replicas) != replicas:
+            return f"{name} has {len(stream.replicas)} replicas, not {replicas}"
+        for replica in mine:
+            if replica is None or replica.state is not ReplicaState.RUNNING:
+                return f"{name} runs, and a replica of it does not: {replica}"
+            if replica.low_watermark < trims.get(stream.topic, 0):
+                return f"a replica of {name} is not trimmed to {trims[stream.topic]} yet: {replica}"
+            if replica.damage or replica.full:
+                return f"a replica of {name} is damaged or full: {replica}"
+    if shown:
+        return f"replicas are left over that belong to no stream (node, stream): {list(shown)}"
+    return ""
+
+
+def examine(hosts: Sequence[Host], view: ClusterView, history: History, segment_bytes: int) -> None:
+    """Open every registered replica on every drive and write down what it holds. The nodes must have stopped."""
     endings = {ending.topic: ending for ending in history.endings}
-    for host in hosts:
-        process = Process("examiner")
-        disk = SimDisk(host.drive, process, random.Random(0), lambda: None)
-        for path in _replica_paths(host.drive):
+    names = {topic.topic: topic.name for topic in view.topics}
+    for number, host in enumerate(hosts, 1):
+        disk = SimDisk(host.drive, Process("examiner"), random.Random(0), lambda: None)
+        missing = {stream.log_stream: stream for stream in view.streams_on(NodeID(number))}
+        for path in host.replica_paths():
+            if not disk.exists(path / STATE_NAME) and int(path.name.partition("=")[2]) not in missing:
+                continue  # never finished: whoever makes it next clears it away
             try:
                 store = LogStore.open(disk, path, segment_bytes=segment_bytes)
+                entries = list(stored_entries(store))
             except VarlogError as error:
-                history.complaints.append(f"{path} on {host.name} cannot be opened: {error}")
+                history.complaints.append(f"{path} on {host.name} is not whole at the end: {error}")
                 continue
-            ending = endings.get(topics.get(store.topic, ""))
+            if missing.pop(store.log_stream, None) is None:
+                history.complaints.append(f"{path} on {host.name} belongs to no stream, and is there still")
+                continue
+            ending = endings.get(names.get(store.topic, ""))
             if ending is not None:
-                replicas = ending.replicas.setdefault(store.log_stream, {})
-                replicas[host.name] = list(_stored(store))
-
-
-def _replica_paths(drive: Drive) -> list[Path]:
-    found: list[Path] = []
-
-    def search(path: Path, folder: Folder) -> None:
-        for name in sorted(folder.entries):
-            node = folder.entries[name]
-            if isinstance(node, Folder):
-                if name.startswith("lsid="):
-                    found.append(path / name)
-                else:
-                    search(path / name, node)
-
-    search(Path("/"), drive.root)
-    return found
-
-
-def _stored(store: LogStore) -> Iterator[StoredEntry]:
-    llsn = store.low_llsn
-    while llsn < store.committed_end:
-        chunk = store.read(store.extent(llsn, MIB))
-        for at, header in walk(chunk.data):
-            check_body(chunk.data, header, at)
-            batch = (
-                header.epoch,
-                header.first_llsn,
-                header.producer,
-                header.sequence,
-                header.time_us,
-                header.body_crc,
-            )
-            for index, data in enumerate(entries_of(chunk.data, header, at)):
-                mine = header.first_llsn + index
-                if llsn <= mine < store.committed_end:
-                    yield StoredEntry(mine, store.glsn_of(type(llsn)(mine)), batch, data)
-        llsn = chunk.end_llsn
+                ending.replicas.setdefault(store.log_stream, {})[host.name] = entries
+                ending.trims.setdefault(store.log_stream, {})[host.name] = store.trimmed
+        for path in host.replica_paths(prefix="aside-"):
+            history.complaints.append(f"{path} on {host.name} is set aside, and is there still")
+        for log_stream in missing:
+            history.complaints.append(f"log stream {log_stream} has no replica on {host.name}'s disk")

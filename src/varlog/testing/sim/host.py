@@ -6,17 +6,19 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from varlog.model.errors import VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive
+from varlog.testing.sim.drive import Drive, Folder
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.process import Process
 from varlog.testing.sim.worker import SimWorker
 
+VOLUME = Path("/data")
 # Longer than any clean stop may take.
 STOP_S = 30.0
 
@@ -29,9 +31,9 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SimClock:
-    """The time of day on one host: that of the loop, and a little off."""
+    """The time of day on one host: that of the loop, a little off, and anything after a jump."""
 
     skew_us: int
 
@@ -57,8 +59,12 @@ class Host:
         self.disk: SimDisk | None = None
         self.service: Service | None = None
         self.on_crash: Callable[[Host], None] = lambda host: None
+        self.excused = (
+            False  # its disk fails on purpose: a process that cannot start over it ends, and is started again
+        )
         self._seed = seed
         self._rng = random.Random(f"{seed}/{name}")
+        self.clock = SimClock(self._rng.randint(-50_000, 50_000))
         self._network = network
         self._make = make
         self._tell = tell
@@ -79,7 +85,7 @@ class Host:
         """The doors of a new process on this host."""
         rng = random.Random(f"{self._seed}/{process.name}")
         disk = self.disk = SimDisk(self.drive, process, rng, self.crash)
-        return Doors(SimClock(rng.randint(-50_000, 50_000)), rng, disk, lambda _: SimWorker(process, rng))
+        return Doors(self.clock, rng, disk, lambda _: SimWorker(process, rng))
 
     def boot(self) -> None:
         """Start a new process."""
@@ -96,7 +102,10 @@ class Host:
         try:
             await service.start()
         except (VarlogError, OSError) as error:
-            self._complain(f"{process.name} did not start: {error!r}")
+            self._tell(f"{process.name} did not start: {error!r}")
+            if not self.excused:
+                self._complain(f"{process.name} did not start: {error!r}")
+            self.crash()
         else:
             self._ready = True
             self._tell(f"{process.name} has started")
@@ -109,6 +118,28 @@ class Host:
         fate = self.drive.crash(self._rng)
         self._tell(f"{self.process.name} crashes (unsynced writes: {fate})")
         self.on_crash(self)
+
+    def replica_paths(self, prefix: str = "lsid=") -> list[Path]:
+        """The directories of all replicas on this host's drive."""
+        found: list[Path] = []
+
+        def search(path: Path, folder: Folder) -> None:
+            for name in sorted(folder.entries):
+                node = folder.entries[name]
+                if isinstance(node, Folder):
+                    if name.startswith(prefix):
+                        found.append(path / name)
+                    else:
+                        search(path / name, node)
+
+        search(Path("/"), self.drive.root)
+        return found
+
+    def wipe(self, path: Path) -> None:
+        """Delete everything below `path` for ever, as an operator or a new disk does. Nothing may run here."""
+        folder = self.drive.folder(path)
+        for names in (folder.entries, folder.durable, folder.changes):
+            names.clear()
 
     async def stop(self) -> None:
         """End the process cleanly, then cut the power: a clean stop leaves nothing to lose."""

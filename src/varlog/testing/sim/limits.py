@@ -20,9 +20,12 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storage.commit_store", "_COMPACT_ROWS_MIN", (4, 4096)),
     ("varlog.storage.commit_store", "_FORGET_ROWS_MIN", (4, 1024)),
     ("varlog.storage.log_store", "_OPEN_SEGMENTS_MAX", (1, 16)),
+    ("varlog.storage.headers", "STRETCH_BYTES", (1, 700, 8 * MIB)),
     ("varlog.storagenode.log_stream.writer", "GROUP_BATCHES_MAX", (2, 512)),
     ("varlog.storagenode.log_stream.replica", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
     ("varlog.storagenode.log_stream.reader", "FETCH_BYTES_MAX", (700, 4 * MIB)),
+    ("varlog.storagenode.log_stream.sync", "COPY_BYTES_MAX", (1, 700, 4 * MIB)),
+    ("varlog.storage.copy", "COPY_ROWS_MAX", (1, 8192)),
     ("varlog.client.gatherer", "GATHER_ENTRIES_MAX", (3, 4096)),
     ("varlog.client.gatherer", "GATHER_REQUESTS_MAX", (1, 2, 4)),
 )

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from varlog.testing.sim.patch import edit
+from varlog.testing.sim.patch import Mutant
+from varlog.testing.sim.repair_mutants import REPAIR_MUTANTS
 
-
-@dataclass(frozen=True)
-class Mutant:
-    """One planted bug: what is wrong, in a sentence, and the lines it changes (target, old text, new text)."""
-
-    name: str
-    wrong: str
-    edits: tuple[tuple[str, str, str], ...]
-
-    def plant(self) -> None:
-        for target, old, new in self.edits:
-            edit(target, old, new)
-
+__all__ = ["MUTANTS", "Mutant", "plant"]
 
 _REPLICA = "varlog.storagenode.log_stream.replica:Replica"
 _MACHINE = "varlog.storagenode.log_stream.replica_machine:ReplicaMachine"
@@ -47,7 +35,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
                 (
                     "if moved:\n"
                     "        while self._waiters._waiting and self._waiters._waiting[0][1] <= end:\n"
-                    "            first, _, size, call = self._waiters._waiting.popleft()\n"
+                    "            first, _, size, call, _ = self._waiters._waiting.popleft()\n"
                     "            self._waiters.bytes_waiting -= size\n"
                     "            ahead = 1 + first - self.store.committed_end\n"
                     "            from varlog.rpc.messages import Appended\n"
@@ -192,7 +180,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.client.gatherer:Gatherer._expire",
-                "self._leave_out(parcel, members)",
+                "self._leave_out(parcel)",
                 "pass",
             ),
         ),
@@ -213,9 +201,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A trim removes the entry above the trim point as well (R-TRIM-1).",
         (
             (
-                f"{_STORE}.trim",
-                "low = max(self._low_by_trim, self._commits.llsn_from(GLSN(glsn + 1)))",
-                "low = max(self._low_by_trim, self._commits.llsn_from(GLSN(glsn + 2)))",
+                f"{_STORE}._hide",
+                "self._commits.llsn_from(GLSN(self._hidden + 1))",
+                "self._commits.llsn_from(GLSN(self._hidden + 2))",
             ),
         ),
     ),
@@ -322,6 +310,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A trim survives a power loss that takes the commit rows which say where it is (law 9).",
         ((f"{_STORE}.trim", "    self.sync_rows()\n", ""),),
     ),
+    *REPAIR_MUTANTS,
 )
 
 

@@ -1,4 +1,4 @@
-"""SimNetwork: a Transport for each process. Delays, broken connections, refusals; order within a connection is kept."""
+"""SimNetwork: a Transport for each process. Delays, cuts, loss, refusals; order within a connection is kept."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from varlog.rpc.messages import Message
 from varlog.rpc.transport import Connection, ConnectionLost, Handler
 from varlog.testing.sim.connection import SimConnection, link
 from varlog.testing.sim.process import Process
+
+# As TcpTransport has the kernel do it: a connection over which nothing is acknowledged for so long is over.
+KEEP_ALIVE_S = 11.0
 
 
 class SimNetwork:
@@ -27,7 +30,7 @@ class SimNetwork:
         self._servers: dict[str, SimServer] = {}
         self._connections: dict[SimConnection, None] = {}
         self._ports = count(40_000)
-        # What is cut off and until when: one host from all others (host, ""), or two from each other.
+        # What does not arrive before when: from one host to another, "" for any.
         self._held_until: dict[tuple[str, str], float] = {}
         self._distances: dict[tuple[str, str], float] = {}
 
@@ -54,26 +57,60 @@ class SimNetwork:
         rng = self._rng
         return rng.uniform(0.0001, 0.01) if rng.random() < 0.8 else rng.uniform(0.1, 1.5)
 
+    def keep_alive_delay(self) -> float:
+        """How long a connection is believed in over which nothing comes any more: TCP asks, and gives up after about this."""
+        return self._rng.uniform(KEEP_ALIVE_S / 4, KEEP_ALIVE_S)
+
     def cut_one(self) -> str:
         """Break a connection between two living processes; tells which, or ''."""
-        alive = [link for link in self._connections if link.process.alive and not link.closed]
-        if not alive:
+        victim = self._some_connection()
+        if victim is None:
             return ""
-        victim = alive[self._rng.randrange(len(alive))]
         victim.snap()
         return f"{victim.process.name} - {victim.peer}"
 
-    def cut_off(self, host: str, other: str, until: float) -> None:
-        """Nothing passes between two hosts (other "": this one and all others) until then; what was sent arrives late."""
-        self._held_until[min(host, other), max(host, other)] = until
+    def _some_connection(self) -> SimConnection | None:
+        alive = [end for end in self._connections if end.process.alive and not end.closed]
+        return alive[self._rng.randrange(len(alive))] if alive else None
 
-    def held_until(self, one: str, two: str) -> float:
-        """When what is sent between two hosts now can arrive at the earliest."""
+    def cut_off(self, host: str, other: str, until: float, *, one_way: bool = False) -> None:
+        """Nothing passes between two hosts (other "": this one and all others) until then; what was sent arrives late.
+
+        With `one_way` what `host` sends is held, and what it is sent still arrives.
+        """
+        self._held_until[host, other] = until
+        if not one_way:
+            self._held_until[other, host] = until
+
+    def lose(self, host: str, other: str, until: float, *, one_way: bool = False) -> int:
+        """As cut_off, but what was sent is lost: every connection between them is dead, and is believed in for a while.
+        Returns how many there were."""
+        self.cut_off(host, other, until, one_way=one_way)
+        doomed = [
+            end
+            for end in self._connections
+            if not end.closed and end.process.host == host and other in ("", end.other.process.host)
+        ]
+        for end in doomed:
+            end.lose(both_ways=not one_way)
+        return len(doomed)
+
+    def lose_one(self) -> str:
+        """A connection between two living processes swallows everything from now on; tells which, or ''."""
+        victim = self._some_connection()
+        if victim is None:
+            return ""
+        victim.lose(both_ways=self.chance(0.5))
+        return f"{victim.process.name} - {victim.peer}"
+
+    def held_until(self, sender: str, receiver: str) -> float:
+        """When what one host sends another now can arrive at the earliest."""
         held = self._held_until
-        if not held or one == two:
+        if not held or sender == receiver:
             return 0.0
-        pair = min(one, two), max(one, two)
-        return max(held.get(pair, 0.0), held.get(("", one), 0.0), held.get(("", two), 0.0))
+        return max(
+            held.get((sender, receiver), 0.0), held.get((sender, ""), 0.0), held.get(("", receiver), 0.0)
+        )
 
     def distance(self, one: str, two: str) -> float:
         """What every message between these two hosts takes besides. Most are near each other, some are far, all run long."""
@@ -81,7 +118,7 @@ class SimNetwork:
         found = self._distances.get(pair)
         if found is None:
             far = self._rng.random() < self.far_share
-            found = self._distances[pair] = self._rng.choice((0.005, 0.05, 0.3)) if far else 0.0
+            found = self._distances[pair] = self._rng.choice((0.005, 0.05, 0.15)) if far else 0.0
         return found
 
     def reunite(self) -> None:
@@ -138,7 +175,9 @@ class SimTransport:
     async def _connect(self, address: str, handler: Handler | None) -> SimConnection:
         network = self._network
         here, there = self._process.host, address.rpartition(":")[0]
-        held = network.held_until(here, there) - asyncio.get_running_loop().time()
+        # A handshake needs both ways.
+        held_until = max(network.held_until(here, there), network.held_until(there, here))
+        held = held_until - asyncio.get_running_loop().time()
         await asyncio.sleep(max(network.latency() + network.distance(here, there), held))
         server = network.listener(address)
         if server is None:

@@ -6,9 +6,23 @@ import __future__
 import inspect
 import sys
 import textwrap
+from dataclasses import dataclass
 from importlib import import_module
 from types import FunctionType
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One planted bug: what is wrong, in a sentence, and the lines it changes (target, old text, new text)."""
+
+    name: str
+    wrong: str
+    edits: tuple[tuple[str, str, str], ...]
+
+    def plant(self) -> None:
+        for target, old, new in self.edits:
+            edit(target, old, new)
 
 
 class PatchGone(Exception):

@@ -1,11 +1,77 @@
-"""Plan: the shape of one run, drawn from its seed: how large the cluster, how long the run, how hard the faults."""
+"""Plan: the shape of one run, drawn from its seed: how large the cluster, how long the run, which faults and how often."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from varlog.testing.workload import Mix
+
+
+class Kind(StrEnum):
+    """The menu of faults, by the names that a run tells."""
+
+    CRASH = "crash"  # a process dies at some moment
+    CRASH_WRITING = "crash-writing"  # … in the middle of the disk's work
+    CRASH_SENDING = (
+        "crash-sending"  # … with the k-th message it sends, managers above all: between any two steps
+    )
+    CRASH_ORDERING = "crash-ordering"  # a repository dies right before or after its store has taken a commit
+    PAUSE_ORDERING = "pause-ordering"  # … or stands still there
+    STOP = "stop"  # a clean end
+    BLACKOUT = "blackout"  # everything loses power at once
+    PAUSE = "pause"  # a process stands still, as after SIGSTOP, for longer than every lease at times
+    AWAY = "away"  # a storage node stays away until it is replaced, and comes back
+    CUT = "cut"  # a connection breaks
+    STRAGGLE = "straggle"  # … and what was sent over it arrives much later, behind what is sent again
+    LOSS = "loss"  # a connection, or all between two hosts, swallow everything, unnoticed
+    PARTITION = "partition"  # nothing passes between hosts for a while
+    ONE_WAY = "one-way"  # … in one direction only
+    STORE_CUT = "store-cut"  # a repository does not reach its store
+    ECHO = "echo"  # a control request arrives a second time, later, over another connection
+    CLOCK = "clock"  # the time of day of a host jumps
+    FSYNC = "fsync"  # syncs of a disk fail, and what was to be synced is lost
+    WRITE = "write"  # writes of a disk fail
+    FULL = "full"  # a disk is full, and is freed later
+    FLIP = "flip"  # a bit on a disk changes; another replica has the stretch whole
+    WIPE = "wipe"  # a node's directory is deleted while it is down; every stream has another whole copy
+
+
+# A node may say that it cannot open what is on a disk that fails.
+DISK_FAILURES = {Kind.FSYNC, Kind.WRITE, Kind.FULL}
+
+# How often, in a virtual second, over all hosts: a run with many kinds draws one of these for each.
+MANY: dict[Kind, tuple[float, ...]] = {
+    Kind.CRASH: (0.1, 0.3, 0.5),
+    Kind.CRASH_WRITING: (0.1, 0.25, 0.5),
+    Kind.CRASH_SENDING: (0.0, 0.1, 0.3),
+    Kind.CRASH_ORDERING: (0.0, 0.0, 0.2),
+    Kind.PAUSE_ORDERING: (0.0, 0.0, 0.2),
+    Kind.STOP: (0.0, 0.1, 0.4),
+    Kind.BLACKOUT: (0.0, 0.05, 0.3),
+    Kind.PAUSE: (0.0, 0.0, 0.3),
+    Kind.AWAY: (0.0, 0.0, 0.2),
+    Kind.CUT: (0.0, 0.2, 1.0),
+    Kind.STRAGGLE: (0.0, 0.3, 1.5),
+    Kind.LOSS: (0.0, 0.0, 0.2),
+    Kind.PARTITION: (0.0, 0.2, 0.5),
+    Kind.ONE_WAY: (0.0, 0.0, 0.3),
+    Kind.STORE_CUT: (0.0, 0.0, 0.2),
+    Kind.ECHO: (0.0, 0.5, 2.0),
+    Kind.CLOCK: (0.0, 0.0, 0.2),
+    Kind.FSYNC: (0.0, 0.0, 0.3),
+    Kind.WRITE: (0.0, 0.0, 0.3),
+    Kind.FULL: (0.0, 0.0, 0.2),
+    Kind.FLIP: (0.0, 0.0, 0.3),
+    Kind.WIPE: (0.0, 0.0, 0.1),
+}
+# What makes repositories take turns.
+TURNS = (Kind.PAUSE_ORDERING, Kind.CRASH_ORDERING, Kind.STORE_CUT, Kind.PAUSE)
+
+# A run of few kinds has each about so often; a pair comes together so often.
+FEW_RATE = 0.5
+PAIR_RATE = 0.8
 
 
 @dataclass
@@ -16,24 +82,24 @@ class Plan:
     replicas: int = 3
     streams: int = 2
     topics: int = 1
+    repositories: int = 1
+    managers: int = 1
     clients: int = 3
     loops: int = 2  # operations under way at once in one client process
     operations: int = 30  # of each loop
     segment_bytes: int = 4096
     rows_sync_delay_s: float = 0.2
+    lease_s: float = 1.0  # of a leading repository, where there are several
+    replace_after_s: float = 1.0
+    zombie_grace_s: float = 1.0
+    scrub_interval_s: float = 1.0
     duration_s: float = 6.0
-    crash_rate: float = 0.5
-    stop_rate: float = 0.1  # clean stops
-    cut_rate: float = 0.1  # connections broken between living processes
-    pause_rate: float = 0.05  # processes that stand still for a while, as after SIGSTOP
-    partition_rate: float = 0.05  # hosts between which nothing passes for a while
+    rates: dict[Kind, float] = field(default_factory=dict)
+    pair: tuple[Kind, Kind] | None = None  # these two overlap, again and again
     far_share: float = 0.0  # of the pairs of hosts: far from each other all the time
-    blackout_rate: float = 0.05  # everything loses power at once
-    disk_crash_share: float = 0.4  # crashes in the middle of the disk's work, not at some moment
-    message_crash_share: float = 0.2  # crashes while a message is being sent
     down_s: float = 1.0
-    managers: int = 1
     new_streams: int = 0  # made while the users work
+    handwork: int = 0  # what an operator does besides: seals, unseals, moves replicas
     last_blackout: bool = False
     early_faults: bool = False
     mix: Mix | None = None
@@ -42,48 +108,77 @@ class Plan:
     def seeded(cls, rng: random.Random) -> Plan:
         """Another world each time."""
         plan = cls(mix=Mix.seeded(rng))
-        plan.nodes = rng.choices((1, 2, 3, 4), (1, 1, 6, 1))[0]
-        plan.replicas = min(plan.nodes, rng.choices((1, 2, 3), (1, 2, 5))[0])
-        plan.streams = rng.choices((1, 2, 3), (3, 4, 1))[0]
-        plan.topics = rng.choices((1, 2), (4, 1))[0]
-        plan.clients = rng.randint(1, 3)
-        plan.loops = rng.choice((1, 2, 3, 6))
-        plan.operations = rng.choice((20, 30, 40)) if plan.loops < 6 else 15
-        plan.segment_bytes = rng.choice((1024, 4096, 16384))
-        plan.rows_sync_delay_s = rng.choice((0.02, 0.2, 1.0))
-        plan.duration_s = rng.choice((3.0, 6.0))
-        plan.crash_rate = rng.choice((0.2, 0.6, 1.2))
-        plan.stop_rate = rng.choice((0.0, 0.1, 0.4))
-        plan.cut_rate = rng.choice((0.0, 0.2, 1.0))
-        plan.pause_rate = rng.choice((0.0, 0.0, 0.3))
-        plan.partition_rate = rng.choice((0.0, 0.3, 0.8))
-        plan.blackout_rate = rng.choice((0.0, 0.05, 0.3))
-        plan.far_share = rng.choice((0.0, 0.15, 0.35))
-        plan.managers = rng.choices((1, 2), (5, 1))[0]
-        plan.new_streams = rng.choices((0, 1, 2), (5, 1, 1))[0]
-        plan.down_s = rng.choice((0.05, 0.5, 1.5))
-        plan.last_blackout = rng.random() < 0.5
-        plan.early_faults = rng.random() < 0.1
-        if rng.random() < 0.06:
-            plan.crash_rate = plan.stop_rate = plan.cut_rate = plan.blackout_rate = 0.0
-            plan.pause_rate = plan.partition_rate = plan.far_share = 0.0
-            plan.last_blackout = plan.early_faults = False
+        plan._draw_shape(rng)
+        style = rng.choices(("calm", "pair", "few", "many"), (6, 24, 30, 40))[0]
+        if style == "calm":
+            plan.handwork = 0
             if plan.mix is not None:
                 plan.mix.timeout_s = 8.0
+            return plan
+        plan.down_s = rng.choice((0.05, 0.5, 1.5))
+        plan.far_share = rng.choice((0.0, 0.15, 0.35)) if style == "many" else 0.0
+        plan.last_blackout = rng.random() < (0.5 if style == "many" else 0.15)
+        plan.early_faults = rng.random() < 0.1
+        plan._draw_faults(rng, style)
+        # What rots in a file that is only read at the start is found at the next one.
+        plan.last_blackout |= Kind.FLIP in plan.rates
         return plan
+
+    def _draw_shape(self, rng: random.Random) -> None:
+        self.nodes = rng.choices((1, 2, 3, 4, 5), (2, 2, 10, 4, 2))[0]
+        self.replicas = min(self.nodes, rng.choices((1, 2, 3), (1, 3, 5))[0])
+        self.streams = rng.choices((1, 2, 3), (3, 4, 1))[0]
+        self.topics = rng.choices((1, 2), (4, 1))[0]
+        self.repositories = rng.choices((1, 3), (2, 1))[0]
+        self.managers = rng.choices((1, 2), (3, 1))[0]
+        self.clients = rng.randint(1, 3)
+        self.loops = rng.choice((1, 2, 3, 6))
+        self.operations = rng.choice((20, 30, 40)) if self.loops < 6 else 15
+        self.segment_bytes = rng.choice((1024, 4096, 16384))
+        self.rows_sync_delay_s = rng.choice((0.02, 0.2, 1.0))
+        self.replace_after_s = rng.choice((0.5, 1.5, 30.0))
+        self.zombie_grace_s = rng.choice((0.5, 2.0))
+        self.scrub_interval_s = rng.choice((1.0, 4.0))
+        self.duration_s = rng.choice((3.0, 6.0))
+        self.new_streams = rng.choices((0, 1, 2), (5, 1, 1))[0]
+        self.handwork = rng.choices((0, 1, 4), (5, 1, 1))[0]
+
+    def _draw_faults(self, rng: random.Random, style: str) -> None:
+        kinds = list(self.possible())
+        if self.repositories > 1 and rng.random() < 0.5:
+            self.rates = dict.fromkeys((rng.choice(TURNS), rng.choice(TURNS), rng.choice(kinds)), FEW_RATE)
+        elif style == "pair":
+            one, two = rng.choice(kinds), rng.choice(kinds)
+            self.pair = one, two
+            self.rates = dict.fromkeys((one, two), FEW_RATE / 2)
+        elif style == "few":
+            self.rates = dict.fromkeys(rng.sample(kinds, rng.randint(1, 4)), FEW_RATE)
+        else:
+            drawn = {kind: rng.choice(MANY[kind]) for kind in kinds}
+            self.rates = {kind: rate for kind, rate in drawn.items() if rate}
+
+    def kinds(self) -> set[Kind]:
+        """The kinds that happen in this run."""
+        return set(self.rates)
+
+    def possible(self) -> tuple[Kind, ...]:
+        """The kinds that make sense in a cluster of this shape."""
+        alone = {Kind.FLIP, Kind.WIPE} if self.replicas == 1 else set()
+        return tuple(kind for kind in Kind if kind not in alone)
 
     @property
     def calm(self) -> bool:
         """Nothing is broken on purpose."""
-        faults = (self.crash_rate, self.stop_rate, self.cut_rate, self.pause_rate, self.partition_rate)
-        return not (any(faults) or self.blackout_rate or self.last_blackout)
+        return not (self.rates or self.last_blackout or self.handwork)
 
     def __str__(self) -> str:
+        faults = ", ".join(f"{kind} {rate:g}" for kind, rate in self.rates.items()) or "none"
+        pair = f", {' with '.join(self.pair)} {PAIR_RATE:g}" if self.pair else ""
         return (
-            f"{self.nodes} nodes, {self.topics} topics of {self.streams} streams with {self.replicas} replicas, "
+            f"{self.nodes} nodes, {self.repositories} repositories, {self.managers} managers, "
+            f"{self.topics} topics of {self.streams} streams with {self.replicas} replicas, {self.new_streams} more on the way, "
+            f"{self.handwork} deeds by hand, "
             f"{self.clients} clients x {self.loops} loops x {self.operations} operations, "
-            f"segments of {self.segment_bytes} bytes, {self.duration_s} s of faults "
-            f"(crashes {self.crash_rate}, stops {self.stop_rate}, cuts {self.cut_rate}, "
-            f"pauses {self.pause_rate}, partitions {self.partition_rate}, blackouts {self.blackout_rate} a second), "
-            f"{self.managers} managers, {self.new_streams} new streams on the way"
+            f"segments of {self.segment_bytes} bytes, replaced after {self.replace_after_s:g} s; "
+            f"for {self.duration_s:g} s, each so often a second: {faults}{pair}"
         )

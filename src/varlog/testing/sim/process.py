@@ -23,6 +23,7 @@ class Process:
 
     def __init__(self, host: str, incarnation: int = 1) -> None:
         self.host = host
+        self.incarnation = incarnation
         self.name = f"{host}#{incarnation}"
         self.alive = True
         # What a process that stands still (as after SIGSTOP) would have done meanwhile; None while it runs.

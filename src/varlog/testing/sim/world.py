@@ -7,12 +7,16 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+
+import msgspec
 
 from varlog.client.connect import connect_admin
 from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.store.base import MetadataStore
+from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
+from varlog.model.cluster import ClusterView
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.messages import Message
@@ -25,17 +29,18 @@ from varlog.testing.history import History, Operation, Trim
 from varlog.testing.sim.connection import SimConnection
 from varlog.testing.sim.ending import Judge, examine
 from varlog.testing.sim.faults import Faults
-from varlog.testing.sim.host import Host, Service
+from varlog.testing.sim.host import VOLUME, Host, Service
+from varlog.testing.sim.keepers import Keepers
 from varlog.testing.sim.limits import tight_limits
 from varlog.testing.sim.loop import SimLoop, SimulationStuck, make_loop
 from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.plan import Plan
+from varlog.testing.sim.operator import Operator
+from varlog.testing.sim.plan import DISK_FAILURES, Kind, Plan
 from varlog.testing.sim.process import CURRENT, Process
 from varlog.testing.sim.users import User
+from varlog.testing.sim.witness import Witness
 
 CLUSTER = ClusterID(7)
-REPOSITORY = "mr:7100"
-VOLUME = Path("/data")
 BOOTSTRAP_S = 120.0
 STEPS_MAX = 2_000_000
 # Longer than any message, disk or process is held up.
@@ -71,16 +76,22 @@ class World:
         self._network = SimNetwork(random.Random(f"{seed}/network"))
         self._network.on_message = self._on_message
         self._network.far_share = self.plan.far_share
-        self._metadata = MemoryMetadata(before_commit=self._metadata_delay, after_commit=self._metadata_delay)
+        self._metadata = MemoryMetadata(before_commit=self._at_store, after_commit=self._behind_store)
+        self._metadata.held_until = self._store_held_until
         self._metadata_rng = random.Random(f"{seed}/metadata")
         self._topics = [f"t{number + 1}" for number in range(self.plan.topics)]
-        self._topic_ids: dict[int, str] = {}
+        self._witness = Witness(self.history)
         self._sessions_before: dict[int, list[object] | None] = {}
         self._stopping = False
         self._users_left = self.plan.clients
         self._nodes = [self._host(f"sn{n + 1}", self._make_node(n + 1)) for n in range(self.plan.nodes)]
+        names = (
+            ["mr"] if self.plan.repositories == 1 else [f"mr{n + 1}" for n in range(self.plan.repositories)]
+        )
+        self._repository = ",".join(f"{name}:7100" for name in names)
+        self._repositories = [self._host(name, self._make_repository(f"{name}:7100")) for name in names]
         self._servers = [
-            self._host("mr", self._make_repository),
+            *self._repositories,
             *(
                 self._host(f"mc{n or ''}", self._make_manager(f"mc{n or ''}:7101"))
                 for n in range(self.plan.managers)
@@ -107,19 +118,35 @@ class World:
                 listen=f"sn{number}:7110",
                 segment_bytes=self.plan.segment_bytes,
                 rows_sync_delay_s=self.plan.rows_sync_delay_s,
+                scrub_interval_s=self.plan.scrub_interval_s,
             )
             return StorageNode(config, doors, transport)
 
         return make
 
-    def _make_repository(self, doors: Doors, transport: Transport) -> Service:
-        config = MetadataRepositoryConfig(cluster=CLUSTER, listen=REPOSITORY)
-        return MetadataRepository(config, MemoryStore(self._metadata), doors, transport)
+    def _make_repository(self, listen: str) -> Callable[[Doors, Transport], Service]:
+        config = MetadataRepositoryConfig(cluster=CLUSTER, listen=listen)
+
+        def make(doors: Doors, transport: Transport) -> Service:
+            store: MetadataStore = MemoryStore(self._metadata)
+            if self.plan.repositories > 1:
+                store = LeasedStore(self._metadata, doors, listen, lease_s=self.plan.lease_s)
+            return MetadataRepository(config, store, doors, transport)
+
+        return make
 
     def _make_manager(self, listen: str) -> Callable[[Doors, Transport], Service]:
         nodes = tuple(f"sn{number + 1}:7110" for number in range(self.plan.nodes))
         config = ManagerConfig(
-            cluster=CLUSTER, repository=REPOSITORY, listen=listen, nodes=nodes, replicas=self.plan.replicas
+            cluster=CLUSTER,
+            repository=self._repository,
+            listen=listen,
+            nodes=nodes,
+            replicas=self.plan.replicas,
+            replace_after_s=self.plan.replace_after_s,
+            zombie_grace_s=self.plan.zombie_grace_s,
+            # Where hosts are far from each other, an answer takes longer than a LAN's manager waits.
+            node_timeout_s=2.0 if self.plan.far_share else 0.5,
         )
         return lambda doors, transport: Manager(config, doors, transport)
 
@@ -129,7 +156,7 @@ class World:
                 doors,
                 transport,
                 topic=topic,
-                repository=REPOSITORY,
+                repository=self._repository,
                 plan=self.plan,
                 history=self.history,
                 stopping=lambda: self._stopping,
@@ -140,9 +167,25 @@ class World:
 
         return make
 
-    async def _metadata_delay(self) -> None:
-        rng = self._metadata_rng
+    async def _at_store(self) -> None:
+        """Right before and right behind each commit: it takes a moment, or long, and may be the last that its process does."""
+        rng, process, faults = self._metadata_rng, CURRENT.get(), self._faults
         await asyncio.sleep(rng.uniform(0.0001, 0.001) if rng.random() < 0.95 else rng.uniform(0.01, 0.2))
+        if process is None or faults is None:
+            return
+        held_s = self._store_held_until(process.host) - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, held_s))
+        faults.menu.on_commit(process)
+        await asyncio.sleep(0)
+
+    async def _behind_store(self) -> None:
+        for found in self._metadata.keys.range("varlog/commit", "varlog/commit0"):
+            term, serial, *_ = msgspec.msgpack.decode(found.value)
+            self.history.tell_commit(term, serial)
+        await self._at_store()
+
+    def _store_held_until(self, host: str) -> float:
+        return self._faults.menu.store_held_until(host) if self._faults is not None else 0.0
 
     # --- the run --------------------------------------------------------------------------------------------------
 
@@ -159,21 +202,30 @@ class World:
             random.Random(f"{self.seed}/faults"),
             self._network,
             [*self._servers, *self._users],
+            Keepers(self._nodes, self._view),
             self.tell,
         )
         judge_process = Process("judge")
-        judge_host = Host("judge", str(self.seed), self._network, self._make_repository, self.tell, self.tell)
-        judge_doors = judge_host.doors(judge_process)
+        judge_doors = self._host("judge", self._make_user("")).doors(judge_process)
         transport = self._network.transport(judge_process)
-        judge = Judge(judge_doors, transport, REPOSITORY, self._topics, self.history)
+        judge = Judge(judge_doors, transport, self._repository, self._topics, plan.replicas, self.history)
         if plan.early_faults:
             faults.start()
             asyncio.get_running_loop().call_later(plan.duration_s, faults.stop)
         if await judge_process.spawn("bootstrap", self._bootstrap(judge_doors, transport)):
-            if plan.new_streams:
-                _ = judge_process.spawn("new streams", self._make_streams(judge_doors, transport))
+            operator = Operator(
+                judge_doors,
+                transport,
+                self._repository,
+                self._topics,
+                plan,
+                random.Random(f"{self.seed}/operator"),
+                self.tell,
+            )
+            working = judge_process.spawn("operator", operator.work())
             await self._work(faults)
-            await self._end(judge, judge_process, faults)
+            await working
+            await self._end(judge, operator, judge_process, faults)
         else:
             self.history.trouble.append(f"no topic could be made within {BOOTSTRAP_S:g} s")
         self._write_down_complaints()
@@ -192,52 +244,45 @@ class World:
         loop = asyncio.get_running_loop()
         while loop.time() < BOOTSTRAP_S:
             try:
-                async with await connect_admin(transport, doors, REPOSITORY, timeout_s=5.0) as admin:
+                async with await connect_admin(transport, doors, self._repository, timeout_s=5.0) as admin:
                     for topic in self._topics:
                         # A second manager may have made more streams out of a question that was asked again.
                         found = next((one for one in await admin.topics() if one.name == topic), None)
                         if found is None or not await admin.streams(topic):
-                            found = await admin.create_topic(
+                            await admin.create_topic(
                                 topic, streams=self.plan.streams, replicas=self.plan.replicas
                             )
-                        self._topic_ids[found.topic] = topic
                 return True
             except VarlogError as error:
                 self.tell(f"not yet: {error}")
                 await asyncio.sleep(0.2)
         return False
 
-    async def _make_streams(self, doors: Doors, transport: Transport) -> None:
-        """An operator adds streams to topics in use; one that could not be made is no matter."""
-        rng = random.Random(f"{self.seed}/operator")
-        for _ in range(self.plan.new_streams):
-            await asyncio.sleep(rng.uniform(0, self.plan.duration_s / self.plan.new_streams))
-            try:
-                async with await connect_admin(transport, doors, REPOSITORY, timeout_s=2.0) as admin:
-                    made = await admin.add_stream(rng.choice(self._topics))
-                self.tell(f"the operator made log stream {made.log_stream} of topic {made.topic}")
-            except VarlogError as error:
-                self.tell(f"the operator made no log stream: {error}")
-
-    async def _end(self, judge: Judge, process: Process, faults: Faults) -> None:
+    async def _end(self, judge: Judge, operator: Operator, process: Process, faults: Faults) -> None:
         self.tell("the faults stop")
         self._stopping = True
         self._network.slow = 0.0
         await self._wait_users()
         # What was held up while hosts were cut off from each other arrives until then, and so do late appends.
         await asyncio.sleep(SETTLE_S)
+        if self.plan.handwork and not await process.spawn("release", operator.release()):
+            self.history.trouble.append("what an operator has sealed cannot be unsealed")
+            return
         if not await process.spawn("heal", judge.heal()):
             return
         if self.plan.last_blackout:
-            faults.blackout()
+            faults.menu.blackout()
             faults.stop()
             if not await process.spawn("heal", judge.heal()):
                 return
         self.history.healed = self.history.event()
         await process.spawn("read", judge.read_back())
-        for host in self._servers[1:]:
-            await host.stop()
-        examine(self._nodes, self._topic_ids, self.history, self.plan.segment_bytes)
+        faults.end()
+        for host in self._servers:
+            if host not in self._repositories:
+                await host.stop()
+        if judge.view is not None:
+            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
 
     async def _wait_users(self) -> None:
         """Let the operations under way end; those whose client died never do."""
@@ -280,30 +325,53 @@ class World:
             self.tell(f"{operation}")
 
     def _sessions(self) -> list[object] | None:
-        """The repository's sessions with all living nodes; None if one of them has none. A trim waits for those in session."""
-        repository = self._servers[0]
-        if not repository.up or not isinstance(repository.service, MetadataRepository):
+        """The repository's sessions with all living nodes; None if one of them has none, or has a replica that left its stream. A
+        trim waits for those in session, and tells it to those who hold the stream."""
+        leader, view = self._leader(), self._view()
+        if leader is None or leader.sessions is None or view is None:
             return None
-        sessions = repository.service._sessions
-        links: list[object] = [repository.process]
+        sessions = leader.sessions._sessions
+        links: list[object] = [leader.sessions]
         for number, host in enumerate(self._nodes, 1):
-            session = sessions._sessions.get(NodeID(number)) if sessions is not None else None
-            if host.up and (session is None or not session.is_open):
+            session = sessions.get(NodeID(number))
+            if host.up and (session is None or not session.is_open or _leftovers(host, number, view)):
                 return None
             links.append(session._link if session is not None else None)
         return links
 
+    def _view(self) -> ClusterView | None:
+        leader = self._leader()
+        return leader.view if leader is not None else None
+
+    def _leader(self) -> MetadataRepository | None:
+        """The repository that leads, if one does beyond doubt."""
+        leading = [host.service for host in self._repositories if host.up and self._leads(host)]
+        leader = leading[0] if len(leading) == 1 else None
+        return leader if isinstance(leader, MetadataRepository) else None
+
+    def _leads(self, host: Host) -> bool:
+        return isinstance(host.service, MetadataRepository) and host.service.leads
+
     def _on_message(self, connection: SimConnection, message: Message) -> None:
         if self._messages and self._trace is not None:
             self.tell(f"{connection.process.name} -> {connection.peer}: {message}")
+        self._witness.hear(connection.process, message)
         if self._faults is not None:
-            self._faults.on_message(connection, message)
+            self._faults.menu.on_message(connection, message)
 
     def _write_down_complaints(self) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimLoop):
             self.history.complaints.extend(loop.complaints)
         self.history.complaints.extend(self._network.complaints)
+
+
+def _leftovers(host: Host, number: int, view: ClusterView) -> bool:
+    """Whether a storage node still has replicas that belong to no stream."""
+    if not isinstance(host.service, StorageNode):
+        return False
+    mine = {stream.log_stream for stream in view.streams_on(NodeID(number))}
+    return any(replica.log_stream not in mine for replica in host.service.status().replicas)
 
 
 class LogLines(logging.Handler):
@@ -322,8 +390,15 @@ class LogLines(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
         self._world.tell(text)
-        if record.levelno >= logging.ERROR:
+        if record.levelno >= logging.ERROR and not self._is_due(text):
             self._world.history.complaints.append(text)
+
+    def _is_due(self, text: str) -> bool:
+        """A disk that is damaged on purpose, or fails, is to be complained about by its node."""
+        kinds = self._world.plan.kinds()
+        if Kind.FLIP in kinds and ("replica is damaged" in text or "replica frozen" in text):
+            return True
+        return bool(DISK_FAILURES & kinds) and "replica cannot be opened" in text
 
 
 def simulate(

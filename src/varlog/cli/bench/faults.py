@@ -1,0 +1,207 @@
+"""Fault workloads: a process is killed under load; how long nothing is acknowledged, and when everything is as before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from varlog import aio
+from varlog.cli.acknowledgements import Acknowledgements
+from varlog.cli.bench.figures import told_count, told_ms
+from varlog.cli.bench.raw import RawLimits
+from varlog.cli.bench.stage import Stage
+from varlog.cli.bench.workload import Measured, Verdict
+from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
+from varlog.cli.demo import all_run
+from varlog.cli.leader import leading_repository
+from varlog.cli.repair_times import reopening_s, sealing_s
+from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import make_topic
+from varlog.client.log import Log
+from varlog.model.errors import VarlogError
+from varlog.model.limits import KIB
+from varlog.rpc.messages import Deed
+
+APPENDERS = 64
+ENTRY_BYTES = 1 * KIB
+APPEND_TIMEOUT_S = 10.0
+STREAMS = 2
+LEADER_TIMEOUT_S = 30.0
+PAUSE_S_MAX = 2.0
+PROTOCOL_S_MAX = 0.05
+# The load before the kill, and for so long after everything runs again.
+BEFORE_S, AFTER_S = 5.0, 10.0
+QUICK_BEFORE_S, QUICK_AFTER_S = 2.0, 3.0
+BIN_S = 0.05
+# How much later than a process says `ready` this one sees it, at most.
+READY_SEEN_LATE_US = 50_000
+
+# Which process dies: asked when it is time.
+Victim = Callable[[Supervisor], Awaitable[str]]
+
+
+class Kill:
+    """A cluster of its own with the defaults of `varlog up`, two log streams; 64 appenders; one kill -9.
+
+    `apart`: one node more and two copies, so that each stream has nodes of its own, and one of them is not hurt.
+    """
+
+    def __init__(self, victim: Victim, *, replicated: bool = False, apart: bool = False) -> None:
+        self._victim = victim
+        self._replicated = replicated
+        self._apart = apart
+
+    async def __call__(self, stage: Stage) -> Measured:
+        settings = stage.settings
+        before_s, after_s = (QUICK_BEFORE_S, QUICK_AFTER_S) if settings.quick else (BEFORE_S, AFTER_S)
+        load = _Load(settings.appenders or APPENDERS, settings.entry_bytes or ENTRY_BYTES)
+        async with (
+            self._cluster(stage) as supervisor,
+            aio.admin(supervisor.address) as admin,
+        ):
+            async with load.running(supervisor.address, stage.topic):
+                stage.display.advance(0.1, "load")
+                await asyncio.sleep(settings.warm_up_s + before_s)
+                victim = await self._victim(supervisor)
+                restarts = supervisor.restarts()[victim]
+                killed_at, killed_us = time.perf_counter(), time.time_ns() // 1000
+                supervisor.kill(victim)
+                stage.display.advance(0.4, f"{victim} is killed")
+                await supervisor.wait_restarted(victim, restarts + 1)
+                back_at, back_us = time.perf_counter(), time.time_ns() // 1000
+                await all_run(admin)
+                healed_at = time.perf_counter()
+                stage.display.advance(0.6, "every replica runs again")
+                await asyncio.sleep(after_s)
+                end = time.perf_counter()
+            deeds = [deed for deed in (await admin.status()).deeds if deed.time_us >= killed_us]
+        moments = (killed_at - before_s, killed_at, back_at, healed_at, end)
+        _keep_series(stage, load.times, moments)
+        return _figures(load, moments) | _repair(deeds, back_us) | {"appenders": float(load.appenders)}
+
+    @asynccontextmanager
+    async def _cluster(self, stage: Stage) -> AsyncIterator[Supervisor]:
+        settings = stage.settings
+        nodes, copies = (2 * STREAMS, 2) if self._apart else (settings.nodes, settings.replicas)
+        ports = free_ports(nodes + 2 + REPLICATED_PORTS)
+        plan = ClusterPlan(
+            stage.directory,
+            ports[: nodes + 2],
+            replicas=copies,
+            streams=STREAMS,
+            replicated_ports=ports[nodes + 2 :] if self._replicated else (),
+        )
+        supervisor = Supervisor(plan)
+        await supervisor.start()
+        try:
+            await make_topic(plan, stage.topic)
+            yield supervisor
+        finally:
+            await supervisor.stop()
+
+
+class _Load:
+    """Appenders that go on whatever they are told, and when they were told it."""
+
+    def __init__(self, appenders: int, entry_bytes: int) -> None:
+        self.appenders = appenders
+        self.times = Acknowledgements()
+        self.failed = 0
+        self._data = os.urandom(entry_bytes)
+        self._enough = False
+
+    @asynccontextmanager
+    async def running(self, address: str, topic: str) -> AsyncIterator[None]:
+        async with aio.connect(address, topic) as log, asyncio.TaskGroup() as tasks:
+            for number in range(self.appenders):
+                tasks.create_task(self._append(log), name=f"bench/caller={number}")
+            try:
+                yield
+            finally:
+                self._enough = True
+
+    async def _append(self, log: Log) -> None:
+        while not self._enough:
+            try:
+                await log.append(self._data, timeout_s=APPEND_TIMEOUT_S)
+            except VarlogError:
+                self.failed += 1
+            else:
+                self.times.add(time.perf_counter())
+
+
+def _repair(deeds: Sequence[Deed], back_us: int) -> Measured:
+    ready_us = back_us - READY_SEEN_LATE_US
+    found = {"sealing_s": sealing_s(deeds, ready_us), "reopening_s": reopening_s(deeds, ready_us)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _figures(load: _Load, moments: tuple[float, ...]) -> Measured:
+    begin, killed_at, back_at, healed_at, end = moments
+    before = load.times.rate(begin, killed_at)
+    pause = load.times.longest_pause(killed_at, end)
+    recovered = load.times.old_rate_back(killed_at, end, before)
+    return {
+        "before_appends_per_s": before,
+        "pause_s": pause[1] - pause[0],
+        "back_s": back_at - killed_at,
+        "healed_s": healed_at - killed_at,
+        "failed": float(load.failed),
+    } | ({} if recovered is None else {"recovered_s": recovered - killed_at})
+
+
+def _keep_series(stage: Stage, times: Acknowledgements, moments: tuple[float, ...]) -> None:
+    begin, killed_at, _, _, end = moments
+    rates = times.rates(begin, end, BIN_S)
+    stage.series["second"] = [begin - killed_at + (number + 0.5) * BIN_S for number in range(len(rates))]
+    stage.series["appends_per_s"] = rates
+
+
+def judge_node(measured: Measured, raw: RawLimits) -> Verdict:
+    """A storage node: a short pause, no failed append, and a protocol that is not what takes the time."""
+    protocol_s = measured.get("sealing_s", 0.0) + measured.get("reopening_s", float("inf"))
+    met = measured["pause_s"] < PAUSE_S_MAX and measured["failed"] == 0 and protocol_s < PROTOCOL_S_MAX
+    return Verdict(_told(measured), met)
+
+
+def judge_repository(measured: Measured, raw: RawLimits) -> Verdict:
+    """The repository: nobody notices but for the pause."""
+    return Verdict(_told(measured), measured["failed"] == 0 and "recovered_s" in measured)
+
+
+def _told(measured: Measured) -> str:
+    told = f"{measured['pause_s']:.2f} s without an append"
+    if "recovered_s" in measured:
+        told += f", {measured['recovered_s']:.2f} s until the old throughput"
+    else:
+        told += ", the old throughput did not come back"
+    told += (
+        f" ({told_count(measured['before_appends_per_s'])} appends/s), {measured['failed']:.0f} failed appends; "
+        f"process back after {measured['back_s']:.2f} s, all replicas run after {measured['healed_s']:.2f} s"
+    )
+    if "sealing_s" in measured:
+        told += f"; sealed {told_ms(measured['sealing_s'])} after the manager saw it"
+    if "reopening_s" in measured:
+        told += f", running {told_ms(measured['reopening_s'])} after it saw the node again"
+    return told
+
+
+async def primary(supervisor: Supervisor) -> str:
+    async with aio.admin(supervisor.address) as admin:
+        return f"vsn-{(await admin.view()).streams[0].primary}"
+
+
+async def backup(supervisor: Supervisor) -> str:
+    """One that is no stream's primary, if there is one."""
+    async with aio.admin(supervisor.address) as admin:
+        streams = (await admin.view()).streams
+    primaries = {stream.primary for stream in streams}
+    nodes = [node for node in streams[0].replicas if node not in primaries]
+    return f"vsn-{nodes[-1] if nodes else streams[0].replicas[-1]}"
+
+
+async def leader(supervisor: Supervisor) -> str:
+    return await leading_repository(supervisor.plan, LEADER_TIMEOUT_S)

@@ -1,0 +1,287 @@
+"""`varlog demo --faults`: a cluster under load; a primary, a backup and the repository's leader are killed; the account."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+
+from varlog import aio
+from varlog.cli.acknowledgements import Acknowledgements
+from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
+from varlog.cli.demo import History, all_run
+from varlog.cli.etcd import etcd_is_here
+from varlog.cli.fault_account import Killed, account_of
+from varlog.cli.fault_display import FaultDisplay, ProcessLine, Scene, fault_display
+from varlog.cli.leader import leading_repository
+from varlog.cli.output import wait_until
+from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import make_topic
+from varlog.client.admin import Admin
+from varlog.client.log import Log
+from varlog.model.entry import Entry
+from varlog.model.errors import OutcomeUnknown, Rejected, Unavailable, VarlogError
+from varlog.rpc.messages import ClusterStatusIs, NodeHealth
+
+TOPIC = "demo"
+# Two streams of two copies on four nodes: they share no node, so that one of them takes appends whatever is killed.
+NODES, STREAMS, COPIES = 4, 2, 2
+CLIENTS, APPENDERS = 4, 8
+CALM_S = 5.0
+TIMEOUT_S = 180.0
+LEADER_TIMEOUT_S = 30.0
+LOOK_S = 0.25
+BIN_S = 0.25
+WIDTH = 120
+
+
+@dataclass
+class Load:
+    """Clients of the demo, and what they were told."""
+
+    history: History = field(default_factory=History)
+    times: Acknowledgements = field(default_factory=Acknowledgements)
+    followed: list[bytes] = field(default_factory=list)
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def append(self, log: Log, name: str) -> None:
+        """One entry after the other until it is enough; every answer is written down. Nothing is tried twice here: what is
+        tried again, the client library tries, and the log must recognise it (R-ORD-7)."""
+        count = 0
+        while not self.enough.is_set():
+            count += 1
+            data = f"client {name} entry {count}".encode()
+            try:
+                position = await log.append(data)
+            except OutcomeUnknown:
+                self.history.unknown.append(data)
+            except Rejected:
+                self.history.refused.append(data)
+            else:
+                self.history.acknowledge(position.glsn, data)
+                self.times.add(monotonic())
+
+    async def follow(self, log: Log) -> None:
+        async for entries in log.subscribe_lists(1):
+            self.followed += [entry.data for entry in entries]
+
+
+class FaultDemo:
+    """One run. `figures` has everything for programs."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        console = Console(quiet=quiet, highlight=False)
+        # Without a terminal nobody said how wide it is: the account must not be cut.
+        self._console = console if console.is_terminal else Console(quiet=quiet, highlight=False, width=WIDTH)
+        self._killed: list[Killed] = []
+        self._load = Load()
+        self._now = "starting"
+        self._leader = ""
+        self._over = False
+        self.figures: dict[str, object] = {}
+
+    async def run(self) -> bool:
+        """True if nothing is lost, doubled or out of order."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                with tempfile.TemporaryDirectory(prefix="varlog-demo-") as directory:
+                    return await self._run(Path(directory))
+        except TimeoutError:
+            raise Unavailable(
+                f"the demo did not end within {TIMEOUT_S:g} s: is the machine very busy?"
+            ) from None
+
+    async def _run(self, directory: Path) -> bool:
+        self._console.print(
+            f"\n[bold]varlog demo --faults: {NODES} storage nodes, {STREAMS} log streams, {COPIES} synced copies of each "
+            "entry[/bold]\n",
+            soft_wrap=True,
+        )
+        plan = _plan(directory)
+        if not plan.replicated:
+            self._console.print(
+                "There is no etcd here: one metadata repository, restarted when it is killed."
+            )
+        async with _cluster(plan) as supervisor:
+            address = supervisor.address
+            async with aio.admin(address) as admin, aio.connect(address, TOPIC) as log:
+                with fault_display(self._console) as display:
+                    async with self._watched(display, supervisor, admin):
+                        await self._under_load(display, supervisor, admin, log)
+                        entries, newest = await self._read_back(display, log)
+        load = self._load
+        account = account_of(load.history, entries, newest, load.followed, self._killed)
+        account.show(self._console)
+        self.figures = account.figures()
+        return account.holds
+
+    # --- the faults -------------------------------------------------------------------------------------------
+
+    async def _under_load(
+        self, display: FaultDisplay, supervisor: Supervisor, admin: Admin, log: Log
+    ) -> None:
+        display.say(f"{len(supervisor.pids())} processes run: {', '.join(supervisor.pids())}")
+        display.say(f"{CLIENTS} clients append, {APPENDERS} appends under way at each; a reader follows")
+        async with asyncio.TaskGroup() as tasks:
+            follower = tasks.create_task(self._load.follow(log), name="follow")
+            clients = [
+                tasks.create_task(self._client(supervisor.address, number), name=f"client {number}")
+                for number in range(1, CLIENTS + 1)
+            ]
+            try:
+                await self._calm(display)
+                await self._kill_each(display, supervisor, admin)
+            finally:
+                self._load.enough.set()
+            await asyncio.wait(clients)
+            await self._wait_followed(log)
+            follower.cancel()
+
+    async def _client(self, address: str, number: int) -> None:
+        async with aio.connect(address, TOPIC) as log, asyncio.TaskGroup() as tasks:
+            for appender in range(1, APPENDERS + 1):
+                tasks.create_task(self._load.append(log, f"{number}.{appender}"))
+
+    async def _calm(self, display: FaultDisplay) -> None:
+        self._now = "all is well"
+        begun = monotonic()
+        await asyncio.sleep(CALM_S)
+        display.say(f"{self._load.times.rate(begun, monotonic()):,.0f} appends/s acknowledged")
+
+    async def _kill_each(self, display: FaultDisplay, supervisor: Supervisor, admin: Admin) -> None:
+        streams = (await admin.view()).streams
+        primary, backup = streams[0].primary, streams[-1].replicas[-1]
+        leader = self._leader = await leading_repository(supervisor.plan, LEADER_TIMEOUT_S)
+        leads = "the metadata repository" + (" that leads" if supervisor.plan.replicated else "")
+        for what, victim in (
+            (f"the primary of log stream {streams[0].log_stream}", f"vsn-{primary}"),
+            (f"a backup of log stream {streams[-1].log_stream}", f"vsn-{backup}"),
+            (leads, leader),
+        ):
+            await self._kill(display, supervisor, admin, what, victim)
+            await self._calm(display)
+
+    async def _kill(
+        self, display: FaultDisplay, supervisor: Supervisor, admin: Admin, what: str, victim: str
+    ) -> None:
+        load, restarts = self._load, supervisor.restarts()[victim]
+        pid, before, killed_at = supervisor.pids()[victim], len(load.history.acknowledged), monotonic()
+        supervisor.kill(victim)
+        self._now = f"killed: {what} ({victim})"
+        display.say(f"kill -9 {pid} ({victim}): {what}")
+        await supervisor.wait_restarted(victim, restarts + 1)
+        back_s = monotonic() - killed_at
+        await all_run(admin)
+        self._leader = await leading_repository(supervisor.plan, LEADER_TIMEOUT_S)
+        # The first answer after the repair belongs to the pause.
+        answered = len(load.times.moments)
+        await wait_until(lambda: len(load.times.moments) > answered or load.enough.is_set())
+        healed_at = monotonic()
+        begin, end = load.times.longest_pause(killed_at, healed_at)
+        meanwhile = len(load.history.acknowledged) - before
+        self._killed.append(Killed(what, victim, end - begin, healed_at - killed_at, meanwhile))
+        display.say(
+            f"{victim} is back after {back_s:.1f} s, every replica runs after {healed_at - killed_at:.1f} s; "
+            f"{meanwhile:,} appends acknowledged meanwhile, longest pause {end - begin:.2f} s"
+        )
+
+    # --- the display ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _watched(
+        self, display: FaultDisplay, supervisor: Supervisor, admin: Admin
+    ) -> AsyncIterator[None]:
+        watch = asyncio.get_running_loop().create_task(self._watch(display, supervisor, admin), name="watch")
+        try:
+            yield
+        finally:
+            self._over = True
+            watch.cancel()
+            await asyncio.wait([watch])
+
+    async def _watch(self, display: FaultDisplay, supervisor: Supervisor, admin: Admin) -> None:
+        begun, seen = monotonic(), await admin.status()
+        told_us = max((deed.time_us for deed in seen.deeds), default=0)
+        while not self._over:
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    seen = await admin.status()
+            except (VarlogError, TimeoutError):
+                pass  # what it said last is shown until it answers again
+            for deed in [deed for deed in seen.deeds if deed.time_us > told_us]:
+                told_us = deed.time_us
+                display.deed(f"log stream {deed.log_stream}: {deed.what}" if deed.log_stream else deed.what)
+            times = self._load.times
+            display.show(
+                Scene(
+                    _processes(supervisor, seen, self._leader),
+                    times.rates(begun, monotonic(), BIN_S),
+                    len(times.moments),
+                    self._now,
+                )
+            )
+            await asyncio.sleep(LOOK_S)
+
+    # --- the account ------------------------------------------------------------------------------------------
+
+    async def _wait_followed(self, log: Log) -> None:
+        newest = await log.tail()
+        try:
+            async with asyncio.timeout(10):
+                await wait_until(lambda: len(self._load.followed) >= newest)
+        except TimeoutError:
+            pass  # the account says what is missing
+
+    async def _read_back(self, display: FaultDisplay, log: Log) -> tuple[list[Entry], int]:
+        self._now = "reading everything back"
+        newest, begun = await log.tail(), monotonic()
+        entries: list[Entry] = []
+        async for part in log.subscribe_lists(1, newest + 1):
+            entries += part
+        display.say(f"read everything back: {len(entries):,} entries in {monotonic() - begun:.2f} s")
+        return entries, newest
+
+
+def _processes(supervisor: Supervisor, seen: ClusterStatusIs, leader: str) -> list[ProcessLine]:
+    """Each process, a storage node with the states of its replicas."""
+    pids = supervisor.pids()
+    states = {leader: "leads"} | {f"vsn-{health.node}": _node_told(health) for health in seen.nodes}
+    return [ProcessLine(name, pids.get(name), states.get(name, "")) for name in supervisor.restarts()]
+
+
+def _node_told(health: NodeHealth) -> str:
+    if not health.alive or health.status is None:
+        return "does not answer yet"
+    return "  ".join(
+        f"stream {one.log_stream} {one.state}{' (primary)' if one.primary else ''}"
+        for one in health.status.replicas
+    )
+
+
+def _plan(directory: Path) -> ClusterPlan:
+    """With the defaults of `varlog up`; replicated where there is an etcd for it."""
+    ports = free_ports(NODES + 2 + REPLICATED_PORTS)
+    return ClusterPlan(
+        directory,
+        ports[: NODES + 2],
+        replicas=COPIES,
+        streams=STREAMS,
+        replicated_ports=ports[NODES + 2 :] if etcd_is_here() else (),
+    )
+
+
+@asynccontextmanager
+async def _cluster(plan: ClusterPlan) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(plan)
+    await supervisor.start()
+    try:
+        await make_topic(plan, TOPIC)
+        yield supervisor
+    finally:
+        await supervisor.stop()

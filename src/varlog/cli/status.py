@@ -1,0 +1,89 @@
+"""`varlog status`: how the cluster is, once, or again and again with --watch until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import make_console, print_json, run
+from varlog.cli.status_tables import parts, print_parts
+from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from varlog.rpc.messages import ClusterStatusIs
+
+WATCH_S = 1.0
+INTERRUPTED = 130
+
+
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")
+    ] = False,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Show nodes, topics, log streams, how their replicas are, and what the manager does."""
+    where = target(cluster, data)
+    if watch:
+        _run_until_interrupted(where, json_)
+        return
+    seen = run(_status(where))
+    if json_:
+        print_json(seen)
+    else:
+        print_parts(parts(seen))
+
+
+async def _status(where: Target) -> ClusterStatusIs:
+    async with where.admin() as admin:
+        return await admin.status()
+
+
+def _run_until_interrupted(where: Target, as_json: bool) -> None:
+    try:
+        run(_watch(where, as_json))
+    except typer.Exit as ended:
+        if ended.exit_code != INTERRUPTED:  # Ctrl-C is how a watch ends
+            raise
+
+
+async def _watch(where: Target, as_json: bool) -> None:
+    console = make_console()
+    if as_json or not console.is_terminal:
+        async for seen in _looks(where):
+            if as_json:
+                print_json({"error": seen} if isinstance(seen, str) else seen, flush=True)
+            else:
+                print_parts([*_shown(seen), ""])
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        async for seen in _looks(where):
+            live.update(Group(*_shown(seen)), refresh=True)
+
+
+async def _looks(where: Target) -> AsyncIterator[ClusterStatusIs | str]:
+    """One a second; a sentence where nobody answers. The first must succeed."""
+    from varlog.model.errors import VarlogError
+
+    async with where.admin() as admin:
+        yield await admin.status()
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                yield await admin.status()
+            except VarlogError as error:
+                yield str(error)
+
+
+def _shown(seen: ClusterStatusIs | str) -> list[RenderableType]:
+    return [f"no answer: {seen}"] if isinstance(seen, str) else parts(seen)

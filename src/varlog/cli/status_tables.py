@@ -1,0 +1,160 @@
+"""What `varlog status` shows: tables of nodes, topics and log streams, what the manager does or waits for, and its newest deeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from varlog.cli.output import fail, make_console, make_table, short_bytes
+from varlog.model.cluster import LogStream, ReplicaStatus, SyncState
+from varlog.model.errors import UnknownTopic
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from varlog.rpc.messages import ClusterStatusIs, NodeHealth
+
+DEEDS_SHOWN = 10
+
+
+def parts(seen: ClusterStatusIs) -> list[RenderableType]:
+    """Everything, from top to bottom; what is empty is left out."""
+    view = seen.view
+    found: list[RenderableType] = [f"cluster {view.cluster}, manager at {view.manager_address or '(none)'}"]
+    if len(view.repositories) > 1:
+        found.append(f"metadata repositories at {', '.join(view.repositories)}")
+    found += ["", nodes_table(seen), "", topics_table(seen), "", streams_table(seen, view.streams)]
+    if seen.waits:
+        found += ["", waits_table(seen)]
+    if seen.deeds:
+        found += ["", deeds_table(seen)]
+    return found
+
+
+def print_parts(found: Sequence[RenderableType]) -> None:
+    console = make_console()
+    for part in found:
+        console.print(part, markup=False)
+
+
+def nodes_table(seen: ClusterStatusIs) -> Table:
+    health = {found.node: found for found in seen.nodes}
+    rows = []
+    for known in seen.view.nodes:
+        found = health.get(known.node)
+        said = found.status if found is not None else None
+        size = short_bytes(sum(replica.bytes for replica in said.replicas)) if said else "?"
+        count = f"{len(said.replicas)} of {said.streams_max}" if said else "?"
+        state = _node_told(found, suspected=known.node in seen.suspects)
+        rows.append((known.node, state, known.address, count, size, ", ".join(known.volumes)))
+    return make_table("", ("node", "state", "address", "#replicas", "#bytes", "volumes"), rows)
+
+
+def _node_told(health: NodeHealth | None, *, suspected: bool) -> str:
+    if health is None or not health.alive:
+        return f"away {_span(health.away_s)}" if health is not None and health.away_s else "away"
+    said = ["alive"]
+    if health.status is not None and any(replica.full for replica in health.status.replicas):
+        said.append("disk full")
+    if suspected:
+        said.append("suspected by a client")
+    return ", ".join(said)
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def topics_table(seen: ClusterStatusIs) -> Table:
+    marks = {mark.topic: mark for mark in seen.tails}
+    rows = []
+    for topic in seen.view.topics:
+        mark = marks.get(topic.topic)
+        streams = len(seen.view.streams_of(topic.topic))
+        oldest = mark.trimmed + 1 if mark else "?"
+        rows.append((topic.name, topic.ordering, streams, oldest, mark.high_watermark if mark else "?"))
+    return make_table("", ("topic", "ordering", "#streams", "#oldest", "#newest"), rows)
+
+
+def streams_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+    rows = []
+    for found in streams:
+        topic = seen.view.topic(found.topic)
+        statuses = replica_statuses(seen, found)
+        ends = [status.committed_end for status in statuses.values() if status is not None]
+        replicas = "  ".join(_replica_told(number, status) for number, status in statuses.items())
+        entries = max(ends) - 1 if ends else "?"
+        name = topic.name if topic else str(found.topic)
+        state = f"{found.state} by hand" if found.held else found.state
+        rows.append((found.log_stream, name, state, found.epoch, entries, replicas))
+    columns = ("stream", "topic", "state", "#epoch", "#entries", "replicas (node:state, primary first)")
+    return make_table("", columns, rows)
+
+
+def waits_table(seen: ClusterStatusIs) -> Table:
+    return make_table("", ("stream", "what the manager does, or waits for"), seen.waits)
+
+
+def deeds_table(seen: ClusterStatusIs) -> Table:
+    rows = [
+        (f"{_local(deed.time_us):%H:%M:%S}", deed.log_stream or "", deed.what)
+        for deed in seen.deeds[-DEEDS_SHOWN:]
+    ]
+    return make_table("", ("time", "stream", "what the manager did lately"), rows)
+
+
+def _local(time_us: int) -> datetime:
+    return datetime.fromtimestamp(time_us / 1e6, tz=UTC).astimezone()
+
+
+# --- replicas -------------------------------------------------------------------------------------------------
+
+
+def streams_named(seen: ClusterStatusIs, topic: str) -> tuple[LogStream, ...]:
+    """The streams of the topic with this name; an unknown one ends the command."""
+    found = seen.view.topic_named(topic)
+    if found is None:
+        fail(UnknownTopic(topic))
+    return seen.view.streams_of(found.topic)
+
+
+def replica_statuses(seen: ClusterStatusIs, found: LogStream) -> dict[int, ReplicaStatus | None]:
+    """What each replica's node said of it; None where it did not."""
+    said = {health.node: health.status for health in seen.nodes if health.alive}
+    statuses: dict[int, ReplicaStatus | None] = {}
+    for number in found.replicas:
+        node_status = said.get(number)
+        replicas = node_status.replicas if node_status else ()
+        statuses[number] = next((one for one in replicas if one.log_stream == found.log_stream), None)
+    return statuses
+
+
+def _replica_told(number: int, status: ReplicaStatus | None) -> str:
+    if status is None:
+        return f"{number}:missing"
+    said = [status.trouble] if status.trouble else []
+    if status.sync is not None and status.sync.state is SyncState.IN_PROGRESS:
+        said.append(f"synced from {status.sync.source}, {_percent(status)}")
+    if status.damage:
+        said.append(f"{sum(end - begin for begin, end in status.damage)} entries damaged")
+    if status.full:
+        said.append("disk full")
+    return f"{number}:{status.state}" + (f" ({'; '.join(said)})" if said else "")
+
+
+def _percent(status: ReplicaStatus) -> str:
+    sync = status.sync
+    if sync is None or sync.target_end <= 1:
+        return "100 %"
+    return f"{100 * (sync.copied_end - 1) // (sync.target_end - 1)} %"
+
+
+def stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:
+    """For programs."""
+    told = {name: getattr(found, name) for name in found.__struct_fields__}
+    return told | {"statuses": replica_statuses(seen, found)}

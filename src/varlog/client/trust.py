@@ -1,0 +1,87 @@
+"""[A2 R2] Trust: which nodes and streams to ask last, by what this client saw of them and by what others suspect (R-FAIL-2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from varlog.client.deny_list import DenyList
+from varlog.model.cluster import LogStream
+from varlog.model.epoch import Epoch
+from varlog.model.ids import LogStreamID, NodeID
+
+# A node is not suspected again to the repository before this: others have heard of it.
+SUSPECT_AGAIN_S = 1.0
+
+
+class Trust:
+    """What is held against whom. `tell` shares a suspicion with the repository."""
+
+    def __init__(self, tell: Callable[[NodeID, str], None]) -> None:
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._nodes: DenyList[NodeID] = DenyList()
+        # By epoch: a stream that was sealed and runs again is as good as new.
+        self._streams: DenyList[tuple[LogStreamID, Epoch]] = DenyList()
+        self._suspects: dict[NodeID, float] = {}
+        self._told: dict[NodeID, float] = {}
+        # Something is held against somebody. False, as nearly always: nobody need be asked about.
+        self.shaken = False
+
+    def node_failed(self, node: NodeID, why: str, *, refused: bool = False) -> None:
+        """It did not answer, or the connection broke; `refused`: nobody listens there, which is enough by itself."""
+        now, self.shaken = self._loop.time(), True
+        self._nodes.failed(node, now, surely=refused)
+        if now >= self._told.get(node, now):
+            self._told[node] = now + SUSPECT_AGAIN_S
+            self._tell(node, why)
+
+    def node_erred(self, node: NodeID) -> None:
+        """It answered, and could not do its part: ask others first, but do not suspect it."""
+        self.shaken = True
+        self._nodes.failed(node, self._loop.time())
+
+    def node_answered(self, node: NodeID) -> None:
+        if self.shaken:
+            self._nodes.succeeded(node)
+            self._settle()
+
+    def stream_failed(self, stream: LogStream, *, surely: bool) -> None:
+        """An append to it failed; `surely`: its primary says that it takes none."""
+        self.shaken = True
+        self._streams.failed((stream.log_stream, stream.epoch), self._loop.time(), surely=surely)
+
+    def stream_took(self, stream: LogStream) -> None:
+        if self.shaken:
+            self._streams.succeeded((stream.log_stream, stream.epoch))
+            self._settle()
+
+    def suspected(self, nodes: Sequence[NodeID]) -> bool:
+        """The repository says whom others suspect now. True: that is news."""
+        if tuple(self._suspects) == tuple(nodes):
+            return False
+        self._suspects = dict.fromkeys(nodes, 0.0)
+        self._settle()
+        return True
+
+    def runs_anew(self, stream: LogStream) -> None:
+        """It was opened in a new epoch, so its replicas are well again."""
+        for node in stream.replicas:
+            self._nodes.succeeded(node)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.shaken = bool(self._suspects or self._nodes or self._streams)
+
+    def avoided(self) -> dict[NodeID, float]:
+        """Nodes to ask last."""
+        if not (self._nodes or self._suspects):
+            return {}
+        return self._nodes.denied(self._loop.time()) | self._suspects
+
+    def doubts(self) -> Callable[[LogStream], bool]:
+        """Whether to append to a stream last."""
+        nodes = self.avoided()
+        streams = self._streams.denied(self._loop.time())
+        self._settle()
+        return lambda stream: stream.primary in nodes or (stream.log_stream, stream.epoch) in streams

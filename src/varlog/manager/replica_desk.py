@@ -1,0 +1,103 @@
+"""ReplicaDesk: what operators ask of single replicas: move one to another node, have one filled now (R-REG-6, R-SYNC-1)."""
+
+from __future__ import annotations
+
+from varlog.manager.outlook import Outlook
+from varlog.manager.peers import Peers
+from varlog.manager.repair_case import ALONE, Case, Move
+from varlog.manager.repair_loop import RepairLoop
+from varlog.manager.snapshot import Snapshot
+from varlog.model.cluster import LogStream, StreamState, SyncState, SyncStatus
+from varlog.model.errors import InvalidRequest, Refused
+from varlog.model.ids import NodeID
+from varlog.rpc import messages
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.messages import Message, ReplicaAddress
+
+
+class ReplicaDesk:
+    """Takes orders; the repair loop carries out what needs more than one step."""
+
+    def __init__(self, peers: Peers, repair: RepairLoop) -> None:
+        self._peers = peers
+        self._repair = repair
+        self._outlook = Outlook(peers, repair)
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on_async(messages.OperateReplace, self._replace)
+        dispatcher.on_async(messages.OperateSync, self._sync)
+
+    async def _replace(self, request: messages.OperateReplace, payload: bytearray) -> Message:
+        """Answered when the old replica has left; the new one may still be being filled. Again is harmless."""
+        snapshot = await self._outlook.look()
+        log_stream = request.log_stream
+        stream = snapshot.stream(log_stream)
+        if request.old not in stream.replicas and request.new in stream.replicas:
+            return messages.StreamIs(stream)
+        new = request.new or _spare(snapshot, stream)
+        # One that is a replica already has joined the only one, to take over from it.
+        move = Move(request.old, new, len(stream.replicas) - (new in stream.replicas))
+        _check(snapshot, stream, move)
+        if self._repair.moves.setdefault(log_stream, move) != move:
+            raise Refused(f"another replica of log stream {log_stream} is being moved: wait for that to end")
+        try:
+            snapshot = await self._outlook.wait(
+                f"the replica on node {move.old} is to move to node {move.new}",
+                [log_stream],
+                lambda snapshot: move.old not in snapshot.stream(log_stream).replicas,
+            )
+        finally:
+            self._repair.moves.pop(log_stream, None)
+            self._repair.wake()
+        return messages.StreamIs(snapshot.stream(log_stream))
+
+    async def _sync(self, request: messages.OperateSync, payload: bytearray) -> Message:
+        """Ask once; asked again it tells how far it is."""
+        snapshot = await self._outlook.look()
+        stream, node = snapshot.stream(request.log_stream), request.node
+        if node not in stream.replicas:
+            raise InvalidRequest(
+                f"log stream {stream.log_stream} has no replica on node {node}: see `varlog status`"
+            )
+        case = Case.of(stream, snapshot.statuses_of(stream), ALONE)
+        if case.is_whole(node):
+            end = case.known[node].committed_end
+            return messages.SyncIs(SyncStatus(SyncState.COMPLETE, node, end, end))
+        if stream.state is not StreamState.SEALED or node not in case.known or not case.is_behind(node):
+            said = self._repair.told_of(stream.log_stream) or "it is being sealed"
+            raise Refused(f"the replica on node {node} cannot be synced now: {said}")
+        sources = case.sources(node)
+        if not sources:
+            raise Refused(
+                f"no other replica of log stream {stream.log_stream} is complete: there is nothing to sync from"
+            )
+        source, address = sources[0], _address(snapshot, sources[0])
+        ask = messages.SyncReplica(stream.log_stream, stream.epoch, ReplicaAddress(source, address))
+        return await self._peers.ask(_address(snapshot, node), ask, messages.SyncIs)
+
+
+def _spare(snapshot: Snapshot, stream: LogStream) -> NodeID:
+    found = next((node for node in snapshot.spares() if node not in stream.replicas), None)
+    if found is None:
+        raise Refused("no other storage node lives and has room: add one with `varlog node add`")
+    return found
+
+
+def _check(snapshot: Snapshot, stream: LogStream, move: Move) -> None:
+    if move.old not in stream.replicas:
+        raise InvalidRequest(
+            f"log stream {stream.log_stream} has no replica on node {move.old}: see `varlog status`"
+        )
+    if move.new not in snapshot.nodes:
+        raise Refused(
+            f"storage node {move.new} is not registered, or does not answer: see `varlog node list`"
+        )
+    taken = move.new in stream.replicas and len(stream.replicas) > 2
+    if taken or move.new == move.old:
+        raise InvalidRequest(f"log stream {stream.log_stream} has a replica on node {move.new} already")
+    if move.new not in stream.replicas and move.new not in snapshot.spares():
+        raise Refused(f"storage node {move.new} has no room for another replica: see `varlog status`")
+
+
+def _address(snapshot: Snapshot, node: NodeID) -> str:
+    return snapshot.nodes[node].address

@@ -1,0 +1,75 @@
+"""Snapshot: what one round of the manager saw, indexed for its decisions, and what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from varlog.manager.placement_rules import NodeLoad, loads, spares
+from varlog.manager.repair_case import Statuses
+from varlog.manager.repair_steps import RUNS, MendReplica, ReplaceReplica, Step
+from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, StreamState
+from varlog.model.errors import UnknownLogStream
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.rpc.messages import ViewIs
+
+
+class Snapshot:
+    """`nodes`: those that answered. `steps`: what was decided for each stream."""
+
+    def __init__(
+        self, seen: ViewIs, nodes: Mapping[NodeID, NodeStatus], away_s: Mapping[NodeID, float]
+    ) -> None:
+        self.view = seen.view
+        self.suspects = seen.suspects
+        self.nodes = nodes
+        self.away_s = away_s
+        self._next_log_stream = seen.next_log_stream
+        self._unused = dict.fromkeys(seen.unused)
+        self.steps: dict[LogStreamID, Step] = {}
+        self._loads: dict[NodeID, NodeLoad] | None = None
+        self._replicas: dict[LogStreamID, dict[NodeID, ReplicaStatus]] = {}
+        for node, status in nodes.items():
+            for replica in status.replicas:
+                self._replicas.setdefault(replica.log_stream, {})[node] = replica
+
+    def stream(self, log_stream: LogStreamID) -> LogStream:
+        """The stream, or the error for who asked for one that is not there."""
+        known = self.view.stream(log_stream)
+        if known is None:
+            raise UnknownLogStream(log_stream)
+        return known
+
+    def was_registered(self, log_stream: LogStreamID) -> bool:
+        """The repository had it in its view once, or has it."""
+        return log_stream < self._next_log_stream and log_stream not in self._unused
+
+    def found(self, log_stream: LogStreamID) -> Mapping[NodeID, ReplicaStatus]:
+        """Every replica of the stream that some node has, registered or not."""
+        return self._replicas.get(log_stream, {})
+
+    def statuses_of(self, stream: LogStream) -> Statuses:
+        """What each replica's node says of it, for the nodes that answered."""
+        found = self.found(stream.log_stream)
+        return {node: found.get(node) for node in stream.replicas if node in self.nodes}
+
+    def runs(self, log_stream: LogStreamID) -> bool:
+        """It runs with all its replicas, though some entries of one may be being mended."""
+        stream, step = self.view.stream(log_stream), self.steps.get(log_stream)
+        if stream is None or step is None or stream.state is not StreamState.RUNNING:
+            return False
+        return step == RUNS or isinstance(step, MendReplica)
+
+    def load(self) -> tuple[NodeLoad, ...]:
+        """What the living nodes carry, with what was decided in this round."""
+        if self._loads is None:
+            self._loads = {load.node: load for load in loads(self.view, self.nodes)}
+        return tuple(self._loads.values())
+
+    def spares(self) -> tuple[NodeID, ...]:
+        return spares(self.load())
+
+    def decided(self, stream: LogStream, step: Step) -> None:
+        """Note the step; a replica that is to be made somewhere counts there from now on."""
+        self.steps[stream.log_stream] = step
+        if isinstance(step, ReplaceReplica) and self._loads is not None and step.new in self._loads:
+            self._loads[step.new] = self._loads[step.new].with_one_more()

@@ -1,0 +1,156 @@
+"""StepRunner: carries out one step for one stream: the calls to the repository and to the nodes, and who refuses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from varlog.manager.peers import Peers
+from varlog.manager.repair_steps import (
+    MakeReplica,
+    MendReplica,
+    Nothing,
+    RebuildReplica,
+    ReplaceReplica,
+    SealReplicas,
+    SealStream,
+    Step,
+    SyncReplica,
+    UnsealReplicas,
+    UnsealStream,
+)
+from varlog.model.cluster import ClusterView, LogStream, ReplicaState, ReplicaStatus
+from varlog.model.epoch import NO_EPOCH
+from varlog.model.errors import Unavailable, UnknownLogStream, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import FIRST_LLSN
+from varlog.rpc import messages
+from varlog.rpc.messages import Message, ReplicaAddress
+
+# What the nodes of a round said of the replicas of one stream, also those that are not registered there.
+Found = Mapping[NodeID, ReplicaStatus]
+
+
+class StepRunner:
+    """Does what was decided. Each step may be cut off anywhere, and done again by anyone."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._refused_since: dict[tuple[LogStreamID, NodeID], float] = {}
+
+    def refused_s(self, stream: LogStream) -> dict[NodeID, float]:
+        """For how long nodes have refused what the replica there needs: one with a dead disk lives, and is of no use."""
+        now = asyncio.get_running_loop().time()
+        since = {node: self._refused_since.get((stream.log_stream, node)) for node in stream.replicas}
+        return {node: now - found for node, found in since.items() if found is not None}
+
+    def forget(self, log_stream: LogStreamID) -> None:
+        """The stream runs, or left: nobody refuses it anything any more."""
+        for key in [key for key in self._refused_since if key[0] == log_stream]:
+            del self._refused_since[key]
+
+    async def do(self, stream: LogStream, step: Step, view: ClusterView, found: Found) -> None:
+        """Raises an error of the tree if somebody refuses, or does not answer."""
+        match step:
+            case SealStream() | UnsealStream():
+                await self._ask_repository(stream, step)
+            case SealReplicas():
+                seal = messages.SealReplica(stream.log_stream, step.epoch, step.committed_end)
+                await self._ask_nodes(stream, step.nodes, view, seal)
+            case UnsealReplicas():
+                replicas = _addresses(stream.replicas, view)
+                unseal = messages.UnsealReplica(stream.log_stream, step.epoch, replicas)
+                _raise_first(await self._ask_all(step.nodes, view, unseal))
+            case MakeReplica(node):
+                make = messages.AddLogStream(stream.topic, stream.log_stream)
+                await self._ask_nodes(stream, (node,), view, make)
+            case RebuildReplica(node, epoch):
+                rebuild = messages.RebuildReplica(stream.topic, stream.log_stream, epoch)
+                await self._ask_nodes(stream, (node,), view, rebuild)
+            case SyncReplica(node, source, epoch):
+                (address,) = _addresses((source,), view)
+                await self._ask(node, view, messages.SyncReplica(stream.log_stream, epoch, address))
+            case MendReplica(node, sources):
+                mend = messages.MendReplica(stream.log_stream, _addresses(sources, view))
+                await self._ask(node, view, mend)
+            case ReplaceReplica():
+                await self._replace(stream, step, view, found)
+            case Nothing():
+                pass
+
+    async def _ask_repository(self, stream: LogStream, step: SealStream | UnsealStream) -> None:
+        if isinstance(step, SealStream):
+            request: Message = messages.SealStream(stream.log_stream)
+        else:
+            request = messages.UnsealStream(stream.log_stream, step.epoch)
+        await self._peers.ask_repository(request, messages.StreamIs)
+
+    async def _replace(
+        self, stream: LogStream, step: ReplaceReplica, view: ClusterView, found: Found
+    ) -> None:
+        """First the replica, then the repository (as R-REG-2): cut off between, it is a zombie, and the next try takes it."""
+        if step.new not in stream.replicas:
+            await self._make_empty(stream, step.new, view, found.get(step.new))
+        change = messages.SetReplicas(stream.log_stream, step.epoch, step.replicas)
+        await self._peers.ask_repository(change, messages.StreamIs)
+
+    async def _make_empty(
+        self, stream: LogStream, node: NodeID, view: ClusterView, left: ReplicaStatus | None
+    ) -> None:
+        """An empty replica on a node that is not of the stream. What an older one left there goes first, unless it changed since it
+        was looked at: the node compares the epoch."""
+        if left is not None and _is_empty(left):
+            return
+        if left is not None:
+            remove = messages.RemoveLogStream(stream.log_stream, left.epoch)
+            try:
+                await self._ask(node, view, remove)
+            except UnknownLogStream:
+                pass  # it is gone already
+        await self._ask(node, view, messages.AddLogStream(stream.topic, stream.log_stream))
+
+    async def _ask_nodes(
+        self, stream: LogStream, nodes: tuple[NodeID, ...], view: ClusterView, request: Message
+    ) -> None:
+        """Ask them for what only their own disks can refuse, and remember who does."""
+        answers = await self._ask_all(nodes, view, request)
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, VarlogError):
+                now = asyncio.get_running_loop().time()
+                self._refused_since.setdefault((stream.log_stream, node), now)
+            else:
+                self._refused_since.pop((stream.log_stream, node), None)
+        _raise_first(answers)
+
+    async def _ask_all(
+        self, nodes: tuple[NodeID, ...], view: ClusterView, request: Message
+    ) -> list[Message | BaseException]:
+        """At the same time; each may finish."""
+        asks = (self._ask(node, view, request) for node in nodes)
+        return await asyncio.gather(*asks, return_exceptions=True)
+
+    async def _ask(self, node: NodeID, view: ClusterView, request: Message) -> Message:
+        (replica,) = _addresses((node,), view)
+        return await self._peers.ask(replica.address, request, Message)
+
+
+def _raise_first(answers: list[Message | BaseException]) -> None:
+    for failure in [answer for answer in answers if isinstance(answer, BaseException)]:
+        raise failure
+
+
+def _is_empty(replica: ReplicaStatus) -> bool:
+    """Never in an epoch of a stream: made by a manager that was cut off before it could say so."""
+    return (
+        replica.epoch == NO_EPOCH
+        and replica.state is ReplicaState.SEALING
+        and replica.durable_end == FIRST_LLSN
+    )
+
+
+def _addresses(nodes: tuple[NodeID, ...], view: ClusterView) -> tuple[ReplicaAddress, ...]:
+    found = [(node, view.node(node)) for node in nodes]
+    for node, known in found:
+        if known is None:
+            raise Unavailable(f"storage node {node} is not registered")
+    return tuple(ReplicaAddress(node, known.address) for node, known in found if known is not None)

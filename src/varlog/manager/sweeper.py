@@ -1,0 +1,63 @@
+"""Sweeper: removes zombies after a grace time, each in the epoch in which it was seen (R-REG-4)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from varlog.manager.config import ManagerConfig
+from varlog.manager.deeds import Deeds
+from varlog.manager.peers import Peers
+from varlog.manager.snapshot import Snapshot
+from varlog.manager.zombie_rules import Zombie, unregistered
+from varlog.model.errors import UnknownLogStream, VarlogError
+from varlog.rpc.messages import Message, RemoveLogStream
+from varlog.runtime.tasks import Tasks
+
+
+class Sweeper:
+    """Remembers since when it has seen each zombie. A manager that starts anew begins to count anew."""
+
+    def __init__(self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks) -> None:
+        self._config = config
+        self._peers = peers
+        self._deeds = deeds
+        self._tasks = tasks
+        self._seen_since: dict[Zombie, float] = {}
+        self._told: dict[Zombie, None] = {}
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Begin to remove those that have been seen for the whole grace time."""
+        now, nodes = asyncio.get_running_loop().time(), snapshot.nodes
+        seen = unregistered(snapshot.view, nodes, snapshot.was_registered)
+        self._tell_foreign(seen.foreign)
+        self._seen_since = {found: self._seen_since.get(found, now) for found in seen.zombies}
+        for found, since in self._seen_since.items():
+            if now - since >= self._config.zombie_grace_s:
+                # Counted anew: one that cannot be removed is tried again after another grace time.
+                self._seen_since[found] = now
+                _ = self._tasks.spawn(
+                    f"remove/{found.log_stream}@{found.node}", self._remove(found, nodes[found.node].address)
+                )
+
+    def _tell_foreign(self, foreign: tuple[Zombie, ...]) -> None:
+        """Once each: an operator must know, and decide."""
+        for found in [found for found in foreign if found not in self._told]:
+            self._deeds.note(
+                f"node {found.node} has a replica of a stream that this metadata repository never had: it is kept. "
+                "Are its metadata lost, or is it another cluster's?",
+                found.log_stream,
+            )
+        self._told = dict.fromkeys(foreign)
+
+    async def _remove(self, zombie: Zombie, address: str) -> None:
+        try:
+            await self._peers.ask(address, RemoveLogStream(zombie.log_stream, zombie.epoch), Message)
+        except UnknownLogStream:
+            return  # another manager was quicker
+        except VarlogError as error:
+            self._deeds.note(
+                f"a replica that is not registered on node {zombie.node} cannot be removed: {error}",
+                zombie.log_stream,
+            )
+            return
+        self._deeds.note(f"removed a replica that is not registered on node {zombie.node}", zombie.log_stream)

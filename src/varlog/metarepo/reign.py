@@ -1,0 +1,132 @@
+"""Reign: one time of leading: state, commit loop, sessions and service over one opening of the store, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from varlog.metarepo import membership_rules as rules
+from varlog.metarepo import state as states
+from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.commit_rules import Cut
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.reports import ReportTable
+from varlog.metarepo.service import RepositoryService
+from varlog.metarepo.sessions import SessionParts, Sessions
+from varlog.metarepo.state import RepositoryState
+from varlog.metarepo.store.base import MetadataStore
+from varlog.model.cluster import ClusterView
+from varlog.model.errors import NotLeader, Unavailable
+from varlog.model.ids import ClusterID
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.messages import Done, Message
+from varlog.rpc.transport import Call, Transport
+from varlog.runtime.doors import Doors
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+
+_log = get_logger("metarepo")
+
+
+@dataclass(frozen=True, slots=True)
+class ReignParts:
+    """What every reign is handed."""
+
+    cluster: ClusterID
+    store: MetadataStore
+    doors: Doors
+    transport: Transport
+    node_retry_s: float
+
+
+class Reign:
+    """Made by `begin`. Answers until it is over; then nothing of it answers, orders or pushes any more."""
+
+    def __init__(self, parts: ReignParts, term: int, state: RepositoryState) -> None:
+        self.term = term
+        self.state = state
+        self._store = parts.store
+        self._over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._tasks = Tasks(f"reign {term}", self._task_failed)
+        self._dispatcher = Dispatcher("the metadata repository")
+        reports = ReportTable()
+        self._commits = CommitLoop(state, reports, parts.store, self._applied)
+        self.sessions = Sessions(
+            SessionParts(
+                state,
+                reports,
+                parts.doors,
+                parts.transport,
+                term,
+                parts.node_retry_s,
+                self._commits.wake,
+            ),
+            self._tasks,
+        )
+        self._service = RepositoryService(state, self._commits, self.sessions)
+        self._service.register(self._dispatcher)
+
+    @classmethod
+    async def begin(cls, parts: ReignParts, address: str) -> Reign:
+        """Wait until the store is ours, load what it holds, and start. StartError says why not."""
+        opened = await parts.store.open(address)
+        state, first = states.load(opened.items, parts.cluster, parts.store.place)
+        if first:
+            await parts.store.commit(first)
+        reign = cls(parts, opened.term, state)
+        reign._start()
+        return reign
+
+    def _start(self) -> None:
+        _ = self._tasks.spawn("commits", self._commits.run())
+        _ = self._tasks.spawn("lost", self._wait_lost())
+        _ = self._tasks.spawn("repositories", self._follow_repositories())
+        self.sessions.follow_view()
+
+    def handle(self, call: Call | None, message: Message, payload: bytearray) -> None:
+        self._dispatcher.handle(call, message, payload)
+
+    async def wait_over(self) -> BaseException:
+        """Why it cannot go on, once it cannot: the leadership was lost, the store failed, or a law broke."""
+        return await asyncio.shield(self._over)
+
+    def silence(self, error: Unavailable) -> None:
+        """From now on everyone who asks is told `error`."""
+        self._service.stop(error)
+        self.sessions.end()
+
+    async def end(self, error: Unavailable) -> None:
+        """Nothing of this reign goes on. Those who wait are told `error`, or that the outcome is not known."""
+        self.silence(error)
+        await self._tasks.close()
+        await self._dispatcher.close()
+
+    async def _wait_lost(self) -> None:
+        raise await self._store.wait_lost()
+
+    async def _follow_repositories(self) -> None:
+        """Clients and the manager learn from the view whom else they can ask."""
+        known = self.state.view.repositories
+        while True:
+            known = found = await self._store.wait_repositories(known)
+
+            def decide(
+                members: Members, facts: Facts, found: tuple[str, ...] = found
+            ) -> tuple[Members, Message]:
+                return rules.set_repositories(members, found), Done()
+
+            self._commits.submit(Operation(decide, lambda answer: None))
+
+    def _applied(self, cut: Cut | None, before: ClusterView) -> None:
+        self.sessions.applied(cut, before)
+        if self.state.view is not before:
+            self._service.view_changed()
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        """What is durable and what is in memory may differ now: no answer from here may be believed (law 10)."""
+        if not self._over.done():
+            _log.info(told("the reign is over", term=self.term, task=name, why=error))
+            deposed = self._store.shared and isinstance(error, Unavailable)
+            stopped = Unavailable(f"the metadata repository has stopped: {error}")
+            self.silence(NotLeader(self._store.leader) if deposed else stopped)
+            self._over.set_result(error)

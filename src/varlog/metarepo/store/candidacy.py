@@ -1,0 +1,183 @@
+"""Candidacy: one repository's way to leadership and out of it: a lease, a name among the candidates, the key `leader`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from varlog.metarepo.store.base import Fenced
+from varlog.metarepo.store.keyspace import (
+    Condition,
+    Created,
+    Found,
+    Keyspace,
+    Operation,
+    Outcome,
+    PutKey,
+    Silent,
+)
+from varlog.metarepo.store.lease import Lease
+from varlog.model.errors import Unavailable
+from varlog.runtime.doors import Doors
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+
+RETRY_S: Final = 0.05
+# Giving a lease back is a courtesy to the next one: it is not worth a longer wait.
+REVOKE_S: Final = 1.0
+# One past every key of a folder, which ends in "/".
+AFTER_SLASH: Final = "0"
+
+T = TypeVar("T")
+
+_log = get_logger("metarepo")
+
+
+class Candidacy:
+    """`prefix` is the folder of this cluster. Everything it writes hangs on its lease, and goes with it."""
+
+    def __init__(self, keyspace: Keyspace, doors: Doors, prefix: str, lease_s: float) -> None:
+        self.leader = ""
+        self.repositories: tuple[str, ...] = ()
+        self.leader_key = f"{prefix}leader"
+        self._keyspace = keyspace
+        self._doors = doors
+        self._candidates = f"{prefix}candidate/"
+        self._lease_s = lease_s
+        self._lease: Lease | None = None
+        self._keeping: Tasks | None = None
+        self._repositories_changed = asyncio.Event()
+        self._told_trouble = ""
+
+    @property
+    def holds(self) -> bool:
+        """The lease cannot be over yet, by our own clock."""
+        return self._lease is not None and self._lease.holds
+
+    def lose(self, why: str) -> None:
+        if self._lease is not None:
+            self._lease.lose(why)
+
+    async def wait_lost(self) -> str:
+        return await self._lease.wait_lost() if self._lease is not None else "there is no lease"
+
+    # --- begin and end ---------------------------------------------------------------------------------------------------
+
+    async def enter(self, address: str) -> None:
+        """Take a lease, keep it, and say where this repository is. Waits for the keyspace as long as it takes."""
+        self._lease = lease = await self.insist(self._granted)
+        self._keeping = Tasks("lease", lambda name, error: lease.lose(f"it is not kept any more: {error}"))
+        _ = self._keeping.spawn("keep", lease.keep(lambda: self._keyspace.renew(lease.number)))
+        if address:
+            await self.transact([], [PutKey(self._candidates + address, b"", lease.number)])
+
+    async def _granted(self) -> Lease:
+        sent_at = asyncio.get_running_loop().time()
+        number, ttl_s = await self._keyspace.grant(self._lease_s)
+        return Lease(number, ttl_s, sent_at)
+
+    async def leave(self) -> None:
+        """Give the lease back, so that the next one need not wait for its end. Harmless without one."""
+        keeping, self._keeping = self._keeping, None
+        lease, self._lease = self._lease, None
+        if keeping is not None:
+            await keeping.close()
+        if lease is None:
+            return
+        try:
+            async with asyncio.timeout(REVOKE_S):
+                await self._keyspace.revoke(lease.number)
+        except (Unavailable, TimeoutError):
+            pass  # it ends by itself
+
+    # --- the election ----------------------------------------------------------------------------------------------------
+
+    async def wait_elected(self, address: str) -> int:
+        """Wait until nobody leads, and be the first to say so. Returns the term: revisions only grow."""
+        lease = self._held()
+        while True:
+            claim = PutKey(self.leader_key, address.encode(), lease.number)
+            outcome = await self.transact([Created(self.leader_key, 0)], [claim], [self.leader_key])
+            found = outcome.found.get(self.leader_key)
+            if outcome.succeeded or (found is not None and found.lease == lease.number):
+                # The second: an earlier try of ours, whose answer was lost.
+                self.leader = address
+                return outcome.revision if found is None else found.created
+            self.leader = found.value.decode() if found is not None else ""
+            await self._wait_vacant(outcome.revision, lease.ttl_s)
+
+    async def _wait_vacant(self, after: int, ttl_s: float) -> None:
+        try:
+            # Not for longer than a lease: the member that would tell us may hang.
+            await self._keyspace.wait_change(self.leader_key, after, ttl_s)
+        except Unavailable:
+            await self._pause()
+
+    # --- the others ------------------------------------------------------------------------------------------------------
+
+    async def wait_repositories(self, known: tuple[str, ...]) -> tuple[str, ...]:
+        while not self.repositories or self.repositories == known:
+            self._repositories_changed.clear()
+            await self._repositories_changed.wait()
+        return self.repositories
+
+    def follow_repositories(self) -> None:
+        """From now on see who comes and goes: whoever leads says where all are."""
+        if self._keeping is not None:
+            _ = self._keeping.spawn("candidates", self._follow_repositories())
+
+    async def _follow_repositories(self) -> None:
+        """Nothing hangs on it, so it is enough to look as often as a lease may end."""
+        begin, end = self._candidates, self._candidates[:-1] + AFTER_SLASH
+        while True:
+            try:
+                self._learn(await self._keyspace.range(begin, end))
+            except Unavailable:
+                pass  # the next look may be luckier
+            await asyncio.sleep(self._lease_s)
+
+    def _learn(self, found: Sequence[Found]) -> None:
+        repositories = tuple(one.key.removeprefix(self._candidates) for one in found)
+        if repositories and repositories != self.repositories:
+            self.repositories = repositories
+            self._repositories_changed.set()
+
+    # --- asking ------------------------------------------------------------------------------------------------------------
+
+    async def transact(
+        self, conditions: Sequence[Condition], operations: Sequence[Operation], otherwise: Sequence[str] = ()
+    ) -> Outcome:
+        return await self.insist(lambda: self._keyspace.transact(conditions, operations, otherwise))
+
+    async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until there is an answer, through one member after the other, for as long as the lease holds. Fenced then."""
+        while True:
+            if self._lease is not None:
+                _ = self._held()
+            try:
+                answer = await ask()
+            except Silent as error:
+                self._tell_trouble(str(error))
+            else:
+                self._tell_trouble("")
+                return answer
+            await self._pause()
+
+    def _held(self) -> Lease:
+        if self._lease is None or not self._lease.holds:
+            raise Fenced(f"{self._keyspace.place}: the lease is over")
+        return self._lease
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(RETRY_S * self._doors.entropy.uniform(0.5, 1.5))
+
+    def _tell_trouble(self, trouble: str) -> None:
+        """Once, not at every try."""
+        if bool(trouble) != bool(self._told_trouble):
+            place = self._keyspace.place
+            if trouble:
+                _log.warning(told("the metadata store does not answer", store=place, why=trouble))
+            else:
+                _log.info(told("the metadata store answers again", store=place))
+        self._told_trouble = trouble

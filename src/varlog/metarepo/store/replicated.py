@@ -1,0 +1,220 @@
+"""[A8] ReplicatedStore: a metadata store that several repositories share; one leads by lease, and every write is fenced by that.
+
+    <prefix>leader                 who leads, with his lease: gone when it ends. Its creation revision is the term
+    <prefix>candidate/<address>    who leads or waits to, each with his lease
+    <prefix>commit                 the last commit: term, serial, and the pieces of its redo record if it is not applied yet
+    <prefix>redo/<term>/…          the pieces of a commit that is too large for one transaction
+    <prefix>item/<key>             what is stored
+
+Every transaction demands that `leader` is the key that this reign created, and that `commit` is as this reign left it. So it may
+be sent again through another member when no answer came, as often as need be: it takes effect once, and never after its reign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from varlog.metarepo.store.base import Change, Fenced, Opened
+from varlog.metarepo.store.candidacy import AFTER_SLASH, Candidacy
+from varlog.metarepo.store.keyspace import (
+    Condition,
+    Created,
+    DeleteKeys,
+    Found,
+    Keyspace,
+    LeaseGone,
+    Modified,
+    Operation,
+    Outcome,
+    PutKey,
+)
+from varlog.metarepo.store.layout import Layout, batches, decode_redo, encode_redo
+from varlog.model.errors import Unavailable
+from varlog.runtime.doors import Doors
+from varlog.runtime.logs import get_logger, told
+
+LEASE_S: Final = 3.0
+
+_log = get_logger("metarepo")
+
+
+class CommitPoint(msgspec.Struct, frozen=True, array_like=True):
+    """Which commit was the last. `redo_pieces` > 0: it is decided, and the items may not show it yet."""
+
+    term: int = 0
+    serial: int = 0
+    redo_pieces: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_point = msgspec.msgpack.Decoder(CommitPoint)
+
+
+class ReplicatedStore:
+    """One repository's part in a shared store."""
+
+    def __init__(
+        self, keyspace: Keyspace, doors: Doors, *, prefix: str, lease_s: float = LEASE_S, address: str = ""
+    ) -> None:
+        self._keyspace = keyspace
+        self._candidacy = Candidacy(keyspace, doors, prefix, lease_s)
+        self._layout = Layout(f"{prefix}item/")
+        self._prefix = prefix
+        self._commit_key = f"{prefix}commit"
+        self._redo_folder = f"{prefix}redo/"
+        self._address = address
+        self._term = 0
+        self._serial = 0
+        self._commit_revision = 0
+
+    @property
+    def place(self) -> str:
+        return self._keyspace.place
+
+    @property
+    def shared(self) -> bool:
+        return True
+
+    @property
+    def leads(self) -> bool:
+        return self._term > 0 and self._candidacy.holds
+
+    @property
+    def leader(self) -> str:
+        leader = self._candidacy.leader
+        return leader if self.leads or leader != self._address else ""
+
+    async def wait_lost(self) -> Fenced:
+        return Fenced(f"the leadership of term {self._term} is over: {await self._candidacy.wait_lost()}")
+
+    async def wait_repositories(self, known: tuple[str, ...]) -> tuple[str, ...]:
+        return await self._candidacy.wait_repositories(known)
+
+    # --- open and close --------------------------------------------------------------------------------------------------
+
+    async def open(self, address: str = "") -> Opened:
+        self._address = address or self._address
+        try:
+            while True:
+                await self.close()
+                try:
+                    await self._candidacy.enter(self._address)
+                    term = await self._candidacy.wait_elected(self._address)
+                    items = await self._load(term)
+                except (Fenced, LeaseGone) as error:
+                    _log.info(told("the lease ended before it was of use: asking for a new one", why=error))
+                    continue
+                self._term = term
+                if self.leads:
+                    self._candidacy.follow_repositories()
+                    return Opened(term, items)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        self._term = 0
+        try:
+            await self._candidacy.leave()
+        finally:
+            await self._keyspace.close()
+
+    async def _load(self, term: int) -> dict[str, bytes]:
+        """Everything, as the last reign left it: nothing of it can arrive any more, for its `leader` key is gone."""
+        found = await self._read_all()
+        last = next((one for one in found if one.key == self._commit_key), None)
+        point = _point.decode(last.value) if last is not None else CommitPoint()
+        self._commit_revision = last.modified if last is not None else 0
+        self._serial = point.serial
+        if point.redo_pieces:
+            pieces = self._redo_pieces(point.term, point.serial)
+            await self._apply_redo(
+                term, decode_redo(one.value for one in found if one.key.startswith(pieces))
+            )
+            found = await self._read_all()
+        elif any(one.key.startswith(self._redo_folder) for one in found):
+            await self._fenced(term, [self._no_redo()])
+        item = f"{self._prefix}item/"
+        return self._layout.load(one for one in found if one.key.startswith(item))
+
+    async def _read_all(self) -> list[Found]:
+        begin, end = self._prefix, self._prefix[:-1] + AFTER_SLASH
+        return await self._candidacy.insist(lambda: self._keyspace.range(begin, end))
+
+    # --- commit ------------------------------------------------------------------------------------------------------------
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        if not self._term:
+            raise Unavailable(f"{self.place} is not open")
+        operations = self._layout.operations(changes)
+        parts = list(batches(operations))
+        if len(parts) <= 1:
+            await self._commit_point(self._term, operations)
+        else:
+            await self._commit_large(self._term, operations)
+
+    async def _commit_large(self, term: int, operations: list[Operation]) -> None:
+        """Write down what will be done, decide it in one transaction, then do it: who comes after a crash finishes it."""
+        pieces = encode_redo(operations)
+        place = self._redo_pieces(term, self._serial + 1)
+        for number, piece in enumerate(pieces):
+            await self._fenced(term, [PutKey(f"{place}{number:06d}", piece)])
+        await self._commit_point(term, [], redo_pieces=len(pieces))
+        await self._apply_redo(term, operations)
+
+    async def _apply_redo(self, term: int, operations: list[Operation]) -> None:
+        for batch in batches(operations):
+            await self._fenced(term, batch)
+        await self._commit_point(term, [self._no_redo()])
+
+    async def _fenced(self, term: int, operations: Sequence[Operation]) -> None:
+        """A part of a commit. Harmless twice, and refused once a later commit was made."""
+        outcome = await self._candidacy.transact(
+            self._conditions(term), operations, [self._candidacy.leader_key]
+        )
+        if not outcome.succeeded:
+            raise self._deposed(term, outcome)
+
+    async def _commit_point(
+        self, term: int, operations: Sequence[Operation], *, redo_pieces: int = 0
+    ) -> None:
+        """The one transaction that decides."""
+        leader, commit = self._candidacy.leader_key, self._commit_key
+        self._serial += 1
+        value = _encoder.encode(CommitPoint(term, self._serial, redo_pieces))
+        outcome = await self._candidacy.transact(
+            self._conditions(term), [PutKey(commit, value), *operations], [leader, commit]
+        )
+        found = outcome.found.get(commit)
+        if outcome.succeeded:
+            self._commit_revision = outcome.revision
+        elif found is not None and found.value == value:
+            self._commit_revision = found.modified  # an earlier try of ours, whose answer was lost
+        else:
+            raise self._deposed(term, outcome)
+
+    def _conditions(self, term: int) -> list[Condition]:
+        return [
+            Created(self._candidacy.leader_key, term),
+            Modified(self._commit_key, self._commit_revision),
+        ]
+
+    def _redo_pieces(self, term: int, serial: int) -> str:
+        """The folder of one commit's pieces: a piece that arrives late lies in the way of no other commit."""
+        return f"{self._redo_folder}{term:020d}/{serial:020d}/"
+
+    def _no_redo(self) -> DeleteKeys:
+        return DeleteKeys(self._redo_folder, self._redo_folder[:-1] + AFTER_SLASH)
+
+    def _deposed(self, term: int, outcome: Outcome) -> Fenced:
+        found = outcome.found.get(self._candidacy.leader_key)
+        why = (
+            f"{found.value.decode()} leads now, in term {found.created}"
+            if found is not None
+            else "its lease has ended"
+        )
+        self._candidacy.lose(why)
+        return Fenced(f"{self.place}: term {term} is over: {why}")

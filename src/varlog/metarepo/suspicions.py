@@ -1,0 +1,46 @@
+"""Suspicions: nodes that clients could not use lately (R-FAIL-2). In memory only: nothing durable follows from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from varlog.model.ids import NodeID
+
+# Long enough for the manager to look and for other clients to hear of it, short enough to be forgotten by itself.
+SUSPECTED_S: Final = 5.0
+
+
+class Suspicions:
+    """Who is suspected now. `on_change` is called when a node becomes suspected, and when one no longer is.
+
+    Bounded by its caller, who takes only words about registered nodes.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._timers: dict[NodeID, asyncio.TimerHandle] = {}
+
+    @property
+    def nodes(self) -> tuple[NodeID, ...]:
+        return tuple(sorted(self._timers))
+
+    def suspect(self, node: NodeID) -> None:
+        """Somebody could not use the node: it is suspected from now on for a while."""
+        known = self._timers.pop(node, None)
+        if known is not None:
+            known.cancel()
+        self._timers[node] = asyncio.get_running_loop().call_later(SUSPECTED_S, self._forget, node)
+        if known is None:
+            self._on_change()
+
+    def _forget(self, node: NodeID) -> None:
+        del self._timers[node]
+        self._on_change()
+
+    def clear(self) -> None:
+        """Forget everything, and tell nobody."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

@@ -1,0 +1,207 @@
+"""Bit rot: finds stretches of a segment whose bytes no longer match their checksums, and puts them right in place.
+
+A stretch lies between two points of the index. Where it begins and ends, in entries and in bytes, is known whatever its own bytes
+say now; and committed bytes never change and are the same on every replica (law 3). So a copy from another replica, of exactly
+the same size, is written over the damage while the replica goes on. Doing it twice is harmless, and a crash in the middle leaves
+damage that is found like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from varlog.model.batch import HEADER_BYTES, Buffer, check_body, pack, parse_header, place
+from varlog.model.epoch import Epoch
+from varlog.model.errors import CorruptBatch
+from varlog.model.ids import ProducerID
+from varlog.model.limits import ENTRY_BYTES_MAX
+from varlog.model.lsn import LLSN
+from varlog.runtime.disk import File
+from varlog.storage.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Entries [begin, end), all committed, from `offset` on. They fill `size` bytes; where not `exact` (nothing behind them says
+    where they end: the log's newest) they lie somewhere within them."""
+
+    segment: Segment
+    begin: LLSN
+    end: LLSN
+    offset: int
+    size: int
+    exact: bool
+
+    def parts(self) -> Iterator[Stretch]:
+        """The same stretch from point to point: what can be damaged and mended by itself."""
+        index = self.segment.index
+        first, last = index.at_or_before(self.begin), index.at_or_before(LLSN(self.end - 1))
+        for point in range(first, last):
+            begin, offset = index.llsn(point), index.offset(point)
+            yield Stretch(
+                self.segment, begin, index.llsn(point + 1), offset, index.offset(point + 1) - offset, True
+            )
+        offset = index.offset(last)
+        rest = self.offset + self.size - offset
+        yield Stretch(self.segment, index.llsn(last), self.end, offset, rest, self.exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Rot:
+    """A stretch that is damaged, and how."""
+
+    begin: LLSN
+    end: LLSN
+    what: str
+
+
+def find_stretch(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, *, whole: bool) -> Stretch:
+    """The stretch from the last point at or before `llsn` on: as far as `bytes_max` allows and not beyond `limit`, but at least
+    to the next point. `whole`: the segment is closed and ends at `limit`. Touches memory only."""
+    index = segment.index
+    point = index.at_or_before(llsn)
+    begin, offset = index.llsn(point), index.offset(point)
+    last = max(point + 1, index.last_within(limit, offset + bytes_max))
+    if last < len(index) and index.llsn(last) <= limit:
+        return Stretch(segment, begin, index.llsn(last), offset, index.offset(last) - offset, True)
+    return Stretch(segment, begin, limit, offset, segment.size - offset, whole)
+
+
+def read_stretch(stretch: Stretch) -> bytes:
+    """Its bytes as they are; none if they cannot be read."""
+    try:
+        opened = stretch.segment.borrow()
+        return opened.file.read_at(stretch.size, stretch.offset)
+    except OSError:
+        return b""
+
+
+def examine(stretch: Stretch) -> list[Rot]:
+    """Read the stretch and check every checksum in it; what is damaged, point to point. FileNotFoundError if it was trimmed."""
+    opened = stretch.segment.borrow()
+    try:
+        _check(stretch, opened.file.read_at(stretch.size, stretch.offset))
+        return []
+    except (CorruptBatch, OSError):
+        pass  # which part of it is damaged is found out below
+    rotten = []
+    for part in stretch.parts():
+        try:
+            _check(part, opened.file.read_at(part.size, part.offset))
+        except CorruptBatch as problem:
+            rotten.append(Rot(part.begin, part.end, problem.what))
+        except OSError as error:
+            # A sector that the device gives up is rot, too, and writing it again is its remedy.
+            rotten.append(Rot(part.begin, part.end, f"it cannot be read: {error}"))
+    return rotten
+
+
+def _check(stretch: Stretch, data: Buffer) -> None:
+    size = check_batches(data, stretch.begin, stretch.end)
+    if stretch.exact and size != stretch.size:
+        raise CorruptBatch(f"its batches are {size} bytes, and should be {stretch.size}", stretch.offset)
+
+
+def check_batches(data: Buffer, begin: LLSN, end: LLSN) -> int:
+    """Check that batches of exactly the entries [begin, end) begin `data`, each of them whole; returns their bytes."""
+    view = memoryview(data)
+    at, llsn = 0, begin
+    while llsn < end:
+        header = parse_header(view, at)
+        if header.first_llsn != llsn:
+            raise CorruptBatch(f"it begins at LLSN {header.first_llsn}, not {llsn}", at)
+        check_body(view, header, at)
+        at, llsn = at + header.size, header.end_llsn
+    if llsn != end:
+        raise CorruptBatch(f"its last batch ends at LLSN {llsn}, not {end}", at)
+    return at
+
+
+def mend(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLSN) -> None:
+    """Write `copy`, the batches of entries [begin, end) of another replica, over what is here, and sync. In the worker that alone
+    writes to the segment. CorruptBatch: the copy is not good, or not of what is here; then nothing was written.
+
+    What is trimmed on the other replica (below `low_llsn`) the copy may lack: see `_filler`.
+    """
+    offset, room = _room(segment, begin, end)
+    header = parse_header(copy)
+    first = header.first_llsn
+    size = check_batches(copy, first, end)
+    if size != len(copy):
+        raise CorruptBatch(f"the copy has {len(copy) - size} bytes too many")
+    parts = [copy]
+    if begin < first <= low_llsn and room is not None:
+        parts.insert(0, _filler(begin, first, room - size, header.epoch))
+    elif first != begin or (room is not None and size != room):
+        raise CorruptBatch(
+            f"a copy of {size} bytes from LLSN {first} on is not what was at LLSN {begin}", offset
+        )
+    opened = segment.borrow()
+    if room is None:
+        _check_follows(opened.file, offset + size, end)
+    opened.file.write_at(parts, offset)
+    opened.file.sync()
+    check_batches(opened.file.read_at(sum(map(len, parts)), offset), begin, end)
+
+
+def fill(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None:
+    """Write a batch of the same size over the trimmed entries [begin, end), and sync. CorruptBatch: their size is not known."""
+    offset, room = _room(segment, begin, end)
+    if room is None:
+        raise CorruptBatch(f"where LLSN {end} begins is not known", offset)
+    opened = segment.borrow()
+    opened.file.write_at([_filler(begin, end, room, epoch)], offset)
+    opened.file.sync()
+
+
+def sound_bytes(data: Buffer, llsn: LLSN, end: LLSN) -> tuple[int, LLSN]:
+    """How many bytes of `data` are sound batches back to back from the one with `llsn` on, none behind `end`; and up to where."""
+    view, at = memoryview(data), 0
+    try:
+        while llsn < end:
+            header = parse_header(view, at)
+            if header.first_llsn != llsn and (at or not header.first_llsn < llsn < header.end_llsn):
+                break
+            check_body(view, header, at)
+            at, llsn = at + header.size, header.end_llsn
+    except CorruptBatch:
+        pass
+    return at, llsn
+
+
+def _room(segment: Segment, begin: LLSN, end: LLSN) -> tuple[int, int | None]:
+    """Where the entries [begin, end) are, and how many bytes they have; None where no point says so."""
+    index = segment.index
+    point = index.at_or_before(begin)
+    offset, found = index.offset(point), index.llsn(point)
+    after = point + 1 < len(index)
+    next_llsn = index.llsn(point + 1) if after else segment.end_llsn
+    if found != begin or end > next_llsn:
+        raise CorruptBatch(f"LLSNs [{begin}, {end}) are not between two points of the index", offset)
+    room = (index.offset(point + 1) if after else segment.size) - offset
+    return offset, room if end == next_llsn else None
+
+
+def _check_follows(file: File, at: int, end: LLSN) -> None:
+    """Behind the copy what is not committed yet must go on, where that can be told."""
+    try:
+        header = parse_header(file.read_at(HEADER_BYTES, at))
+    except CorruptBatch:
+        return  # damaged as well: its turn comes when it is committed
+    if header.first_llsn != end:
+        raise CorruptBatch(f"LLSN {header.first_llsn} follows the copy, not {end}", at)
+
+
+def _filler(begin: LLSN, end: LLSN, size: int, epoch: Epoch) -> bytearray:
+    """A batch of exactly `size` bytes in the place of trimmed entries. Nobody ever reads them (law 9), but the readable ones behind
+    are reached over their headers, and no replica has the old bytes any more. It has the epoch of what follows: an older one
+    could look like a tail behind a seal."""
+    count = end - begin
+    spare = size - HEADER_BYTES - 4 * (count + 1)
+    if spare < 0:
+        raise CorruptBatch(f"LLSNs [{begin}, {end}) were never in {size} bytes")
+    sizes = [max(0, min(ENTRY_BYTES_MAX, spare - number * ENTRY_BYTES_MAX)) for number in range(count)]
+    batch = pack([bytes(size) for size in sizes], producer=ProducerID(0), sequence=0, time_us=0)
+    place(batch, epoch, begin)
+    return batch

@@ -1,0 +1,67 @@
+"""PURE. Ranges: a bounded set of LLSNs, as ranges [begin, end) in order and apart: what is damaged, what is to be looked at."""
+
+from __future__ import annotations
+
+from varlog.model.limits import DAMAGE_RANGES_MAX
+from varlog.model.lsn import LLSN
+
+Range = tuple[LLSN, LLSN]
+
+
+class Ranges:
+    """When there are too many, the two that are nearest become one, with what is between them: whoever works them off looks before
+    he acts, so that naming too much costs time only."""
+
+    def __init__(self, count_max: int = DAMAGE_RANGES_MAX) -> None:
+        self._count_max = count_max
+        self._ranges: tuple[Range, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def above(self, low: LLSN) -> tuple[Range, ...]:
+        """What of it is at or above `low`."""
+        return tuple((max(begin, low), end) for begin, end in self._ranges if end > low)
+
+    def covers(self, begin: LLSN, end: LLSN) -> bool:
+        """All of [begin, end) is in it."""
+        return any(low <= begin and end <= high for low, high in self._ranges)
+
+    def touches(self, begin: LLSN, end: LLSN) -> bool:
+        """Something of [begin, end) is in it."""
+        return any(low < end and begin < high for low, high in self._ranges)
+
+    def add(self, begin: LLSN, end: LLSN) -> None:
+        """One more range; it joins those it touches."""
+        if begin >= end:
+            return
+        apart = [known for known in self._ranges if known[1] < begin or end < known[0]]
+        touched = [known for known in self._ranges if known not in apart]
+        joined = (
+            min([begin, *(known[0] for known in touched)]),
+            max([end, *(known[1] for known in touched)]),
+        )
+        self._ranges = _joined(sorted([*apart, joined]), self._count_max)
+
+    def remove(self, begin: LLSN, end: LLSN) -> None:
+        """Nothing in [begin, end) any more."""
+        if begin >= end:
+            return
+        left: list[Range] = []
+        for low, high in self._ranges:
+            left += [part for part in ((low, min(high, begin)), (max(low, end), high)) if part[0] < part[1]]
+        self._ranges = _joined(left, self._count_max)
+
+    def take(self) -> Range | None:
+        """The first range, removed."""
+        if not self._ranges:
+            return None
+        first, self._ranges = self._ranges[0], self._ranges[1:]
+        return first
+
+
+def _joined(ranges: list[Range], count_max: int) -> tuple[Range, ...]:
+    while len(ranges) > count_max:
+        nearest = min(range(1, len(ranges)), key=lambda number: ranges[number][0] - ranges[number - 1][1])
+        ranges[nearest - 1 : nearest + 1] = [(ranges[nearest - 1][0], ranges[nearest][1])]
+    return tuple(ranges)

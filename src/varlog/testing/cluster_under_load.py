@@ -1,0 +1,266 @@
+"""ClusterUnderLoad: real processes, real clients in processes of their own, a fault; then everything is read back and judged.
+
+The checkers are those of the simulator: what differs is that time, disks, processes and the network are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from varlog import aio
+from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
+from varlog.cli.demo import all_run
+from varlog.cli.output import wait_until
+from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import make_topic
+from varlog.model.cluster import ClusterView, LogStream, StreamState
+from varlog.model.errors import VarlogError
+from varlog.model.ids import ClusterID, NodeID
+from varlog.rpc.messages import ClusterStatusIs
+from varlog.rpc.tcp import TcpTransport
+from varlog.runtime.disk import OsDisk
+from varlog.runtime.doors import system_doors
+from varlog.storage.log_store import LogStore
+from varlog.testing.checkers import check
+from varlog.testing.history_file import RealHistory, merged
+from varlog.testing.load_client import STOP_TIMEOUT_S, Load, LoadClient
+from varlog.testing.sim.ending import Judge
+from varlog.testing.stored import stored_entries
+
+TOPIC = "orders"
+CLIENTS = 3
+ENTRY_BYTES_MAX = 300
+BEFORE, AFTER = 200, 200
+WAIT_TIMEOUT_S = 90.0
+# Lines of a server's log that no fault explains: our own bug.
+_BUG = re.compile(r"Traceback|InvariantBroken|never retrieved|was never awaited")
+
+
+class ClusterUnderLoad:
+    """A cluster and its clients. A story hurts it; `judged` says what came of it."""
+
+    def __init__(self, plan: ClusterPlan, *, client_prefix: tuple[str, ...] = ()) -> None:
+        self.plan = plan
+        self.supervisor = Supervisor(plan, say=print)
+        self.clients: list[LoadClient] = []
+        self._client_prefix = client_prefix
+
+    @property
+    def address(self) -> str:
+        return self.supervisor.address
+
+    # --- the cluster ------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self.supervisor.start()
+        await make_topic(self.plan, TOPIC)
+
+    async def stop(self) -> None:
+        """Whatever happened: no process is left."""
+        try:
+            await self.stop_clients()
+        finally:
+            await self.supervisor.stop()
+
+    async def view(self) -> ClusterView:
+        async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
+            return await admin.view()
+
+    async def streams(self) -> tuple[LogStream, ...]:
+        return (await self.view()).streams
+
+    async def status(self) -> ClusterStatusIs:
+        async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
+            return await admin.status()
+
+    async def wait_status(self, there: Callable[[ClusterStatusIs], bool]) -> ClusterStatusIs:
+        """Until what the manager says of the cluster is as it should be."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
+            while True:
+                try:
+                    seen = await admin.status()
+                    if there(seen):
+                        return seen
+                except VarlogError as error:
+                    print(f"the manager does not say: {error}")
+                await asyncio.sleep(0.05)
+
+    async def wait_sealed(self, log_stream: int) -> None:
+        """Until the repository has sealed the stream: from then on appends to it go elsewhere."""
+
+        def sealed(seen: ClusterStatusIs) -> bool:
+            found = [one for one in seen.view.streams if one.log_stream == log_stream]
+            return all(one.state is StreamState.SEALED for one in found)
+
+        await self.wait_status(sealed)
+
+    async def wait_healed(self) -> None:
+        """Until every replica of every stream runs."""
+        async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
+            await all_run(admin)
+
+    # --- the clients ------------------------------------------------------------------------------------------
+
+    def start_clients(
+        self, count: int = CLIENTS, *, trims: bool = False, entry_bytes_max: int = ENTRY_BYTES_MAX
+    ) -> None:
+        for number in range(len(self.clients) + 1, len(self.clients) + count + 1):
+            load = Load(
+                name=f"client-{number}",
+                cluster=self.address,
+                topic=TOPIC,
+                history=str(self.plan.data / f"client-{number}.history"),
+                seed=number,
+                trims=trims,
+                entry_bytes_max=entry_bytes_max,
+            )
+            self.clients.append(LoadClient(load, prefix=self._client_prefix))
+            self.clients[-1].start()
+
+    async def stop_clients(self) -> None:
+        """Each finishes what it has begun."""
+        for client in self.clients:
+            client.ask_to_stop()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await wait_until(lambda: all(client.ended() for client in self.clients))
+        finally:
+            codes = [client.wait(0.0) for client in self.clients]
+        if any(codes):
+            raise RuntimeError(f"client processes ended with {codes}: see above what they said")
+
+    def acknowledged(self) -> int:
+        """Appends that were answered with a position so far, by all clients."""
+        for client in self.clients:
+            client.written.refresh()
+        return sum(client.written.acknowledged for client in self.clients)
+
+    async def wait_acknowledged(self, more: int) -> None:
+        """Until so many more appends are acknowledged than now: they go on."""
+        wanted = self.acknowledged() + more
+        async with asyncio.timeout(WAIT_TIMEOUT_S):
+            await wait_until(lambda: self.acknowledged() >= wanted, every_s=0.05)
+
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    async def judged(self) -> list[str]:
+        """What was broken, in words; nothing if every law held. Stops clients and cluster."""
+        await self.stop_clients()
+        history = merged(client.written for client in self.clients)
+        await self._read_back(history)
+        replicas = _registered(await self.status())
+        await self.supervisor.stop()
+        _examine(replicas, history)
+        history.complaints += self._bugs()
+        print(
+            f"{len(history.operations)} operations, {sum(len(one.entries) for one in history.endings)} entries"
+        )
+        return [f"{checker.name} ({checker.law}): {violation}" for checker, violation in check(history)]
+
+    async def _read_back(self, history: RealHistory) -> None:
+        cluster = ClusterID(self.plan.cluster)
+        copies = self.plan.replicas
+        judge = Judge(system_doors(), TcpTransport(cluster), self.address, [TOPIC], copies, history)
+        if await judge.heal():
+            history.healed = history.event()
+            await judge.read_back()
+
+    def _bugs(self) -> list[str]:
+        return [
+            f"{path.name}: {line.strip()}"
+            for path in sorted((self.plan.data / "logs").glob("*.log"))
+            for line in path.read_text("utf-8", "replace").splitlines()
+            if _BUG.search(line)
+        ]
+
+
+Story = Callable[[ClusterUnderLoad], Awaitable[None]]
+
+
+@asynccontextmanager
+async def cluster_under_load(
+    plan: ClusterPlan, *, client_prefix: tuple[str, ...] = ()
+) -> AsyncIterator[ClusterUnderLoad]:
+    """A running cluster with clients that work; no process is left, however the body ends."""
+    cluster = ClusterUnderLoad(plan, client_prefix=client_prefix)
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+async def run_story(
+    plan: ClusterPlan, story: Story, *, trims: bool = False, entry_bytes_max: int = ENTRY_BYTES_MAX
+) -> list[str]:
+    """The whole: start, load, the story's faults, heal, more load, and the verdict."""
+    async with cluster_under_load(plan) as cluster:
+        cluster.start_clients(trims=trims, entry_bytes_max=entry_bytes_max)
+        await cluster.wait_acknowledged(BEFORE)
+        await story(cluster)
+        await cluster.wait_healed()
+        await cluster.wait_acknowledged(AFTER)
+        return await cluster.judged()
+
+
+def plan_for(
+    directory: Path,
+    *,
+    nodes: int = 3,
+    replicas: int = 2,
+    streams: int = 2,
+    replicated: bool = False,
+    replace_after_s: float = 30.0,
+) -> ClusterPlan:
+    """Few nodes, a quick heartbeat: a test should not wait for what a default gives a busy network."""
+    ports = free_ports(nodes + 2 + REPLICATED_PORTS)
+    return ClusterPlan(
+        directory,
+        ports[: nodes + 2],
+        replicas=replicas,
+        streams=streams,
+        heartbeat_s=0.1,
+        replicated_ports=ports[nodes + 2 :] if replicated else (),
+        replace_after_s=replace_after_s,
+    )
+
+
+def process_of(node: NodeID) -> str:
+    """The name of a storage node's process."""
+    return f"vsn-{node}"
+
+
+def _registered(seen: ClusterStatusIs) -> list[tuple[int, NodeID, Path]]:
+    """Stream, node and directory of each replica that the repository knows."""
+    statuses = {health.node: health.status for health in seen.nodes if health.status is not None}
+    return [
+        (stream.log_stream, node, Path(replica.path))
+        for stream in seen.view.streams
+        for node in stream.replicas
+        for replica in statuses[node].replicas
+        if replica.log_stream == stream.log_stream
+    ]
+
+
+def _examine(replicas: Sequence[tuple[int, NodeID, Path]], history: RealHistory) -> None:
+    """What each replica holds on disk, now that its node has stopped."""
+    for log_stream, node, path in replicas:
+        try:
+            store = LogStore.open(OsDisk(), path)
+        except VarlogError as error:
+            history.complaints.append(f"{path} cannot be opened: {error}")
+            continue
+        try:
+            entries = list(stored_entries(store))
+        except VarlogError as error:
+            history.complaints.append(f"{path} is not whole: {error}")
+            continue
+        finally:
+            store.close()
+        for ending in history.endings:
+            ending.replicas.setdefault(log_stream, {})[process_of(node)] = entries
+            ending.trims.setdefault(log_stream, {})[process_of(node)] = store.trimmed

@@ -1,0 +1,287 @@
+"""Menu: what each kind of fault does, to whom. Some strike at once, some lie in wait for a message or a commit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+
+from varlog.rpc import messages as m
+from varlog.rpc.messages import Message
+from varlog.testing.sim.connection import SimConnection
+from varlog.testing.sim.drive import Inode
+from varlog.testing.sim.echo import Echoes
+from varlog.testing.sim.host import VOLUME, Host
+from varlog.testing.sim.keepers import Keepers
+from varlog.testing.sim.loop import SimLoop
+from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.plan import Kind, Plan
+from varlog.testing.sim.process import Process
+
+# Who is hit how often: storage nodes (sn), repositories (mr), managers (mc), clients (c).
+EVERYONE = {"sn": 5, "mr": 5, "mc": 2, "c": 1}
+SERVERS = {"sn": 5, "mr": 5, "mc": 2}
+# A manager is to die between any two of its steps: each is a message.
+SENDERS = {"sn": 3, "mr": 3, "mc": 12, "c": 1}
+NODES = {"sn": 1}
+REPOSITORIES = {"mr": 1}
+# Requests of clients whose connection breaks behind them.
+STRAGGLERS = (m.Append, m.FindAppend, m.Fetch, m.ReadAt)
+
+
+class Menu:
+    """One method a kind. Everything it starts is over after `clear`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        rng: random.Random,
+        network: SimNetwork,
+        hosts: Sequence[Host],
+        keepers: Keepers,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.away: dict[str, float] = {}  # hosts that stay down for longer than others, once they are down
+        self._plan = plan
+        self._rng = rng
+        self._network = network
+        self._hosts = list(hosts)
+        self._keepers = keepers
+        self._tell = tell
+        # A fault may strike inside the process that it hits; what ends it must not belong to that one.
+        self._outside = copy_context()
+        self._echoes = Echoes(network, rng)
+        self._senders: dict[Process, int] = {}  # messages until it crashes
+        self._straggles = 0
+        self._at_commit: list[Kind] = []
+        self._stores_cut: dict[str, float] = {}
+        self._table: dict[Kind, tuple[dict[str, int], Callable[[Host], None]]] = {
+            Kind.CRASH: (EVERYONE, lambda host: host.crash()),
+            Kind.CRASH_WRITING: (NODES, self._crash_writing),
+            Kind.CRASH_SENDING: (SENDERS, self._crash_sending),
+            Kind.CRASH_ORDERING: (REPOSITORIES, lambda _: self._at_commit.append(Kind.CRASH_ORDERING)),
+            Kind.PAUSE_ORDERING: (REPOSITORIES, lambda _: self._at_commit.append(Kind.PAUSE_ORDERING)),
+            Kind.STOP: (EVERYONE, self._stop),
+            Kind.BLACKOUT: (EVERYONE, lambda _: self.blackout()),
+            # A client that stands still cannot keep its deadlines.
+            Kind.PAUSE: (SERVERS, self.pause),
+            Kind.AWAY: (NODES, self._away),
+            Kind.CUT: (EVERYONE, lambda _: self._told("connection cut: ", self._network.cut_one())),
+            Kind.STRAGGLE: (EVERYONE, self._straggle),
+            Kind.LOSS: (EVERYONE, self._lose),
+            Kind.PARTITION: (EVERYONE, self._cut_off),
+            Kind.ONE_WAY: (EVERYONE, lambda host: self._cut_off(host, one_way=True)),
+            Kind.STORE_CUT: (REPOSITORIES, self._cut_store),
+            Kind.ECHO: (EVERYONE, self._echo),
+            Kind.CLOCK: (SERVERS, self._jump_clock),
+            Kind.FSYNC: (NODES, self._fail_syncs),
+            Kind.WRITE: (NODES, self._fail_writes),
+            Kind.FULL: (NODES, self._fill),
+            Kind.FLIP: (NODES, self._flip),
+            Kind.WIPE: (NODES, self._wipe),
+        }
+
+    def serve(self, kind: Kind, beside: Host | None = None) -> Host | None:
+        """One fault of this kind; at the same host as the one before it, if it can be. Tells whom it hit."""
+        whom, strike = self._table[kind]
+        host = beside if beside is not None and beside.up and _class(beside) in whom else self._pick(whom)
+        if host is not None:
+            strike(host)
+        return host
+
+    def clear(self) -> None:
+        """No more of it: what lay in wait is forgotten, who was cut off or stood still goes on."""
+        self._senders.clear()
+        self._at_commit.clear()
+        self._stores_cut.clear()
+        self.away.clear()
+        self._straggles = 0
+        self._echoes.stop()
+        self._network.reunite()
+        for host in self._hosts:
+            self._resume(host.process)
+            if host.disk is not None:
+                host.disk.crash_at = None
+            host.drive.fail_syncs = host.drive.fail_writes = 0
+            host.drive.capacity_bytes = None
+            host.excused = False
+
+    def _pick(self, whom: dict[str, int]) -> Host | None:
+        up = [host for host in self._hosts if host.up and _class(host) in whom]
+        return self._rng.choices(up, [whom[_class(host)] for host in up])[0] if up else None
+
+    def _told(self, what: str, whom: str) -> None:
+        if whom:
+            self._tell(f"{what}{whom}")
+
+    def _moment_s(self, *longest_s: float) -> float:
+        return self._rng.choice(longest_s) * self._rng.random()
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def blackout(self) -> None:
+        """Everything loses power at once; comes back one by one."""
+        self._tell("blackout")
+        for host in self._hosts:
+            host.crash()
+
+    def _crash_writing(self, host: Host) -> None:
+        if host.disk is not None:
+            host.disk.crash_at = host.disk.operations + self._rng.randint(1, 12)
+
+    def _crash_sending(self, host: Host) -> None:
+        if host.process is not None:
+            self._senders[host.process] = self._rng.randint(1, 10)
+
+    def _stop(self, host: Host) -> None:
+        _ = asyncio.get_running_loop().create_task(host.stop(), name=f"stop/{host.name}")
+
+    def pause(self, host: Host) -> None:
+        """A server stands still, then goes on as if nothing had happened."""
+        process = host.process
+        if process is None or process.held is not None:
+            return
+        pause_s = self._moment_s(0.3, 1.5, 4.0, 8.0)
+        self._tell(f"{process.name} stands still for {pause_s:.3f} s")
+        process.held = []
+        asyncio.get_running_loop().call_later(pause_s, self._resume, process, context=self._outside)
+
+    def _resume(self, process: Process | None) -> None:
+        loop = asyncio.get_running_loop()
+        if process is not None and process.held is not None and isinstance(loop, SimLoop):
+            loop.resume(process)
+
+    def _away(self, host: Host) -> None:
+        away_s = self.away[host.name] = min(self._plan.replace_after_s, 2.0) + self._rng.uniform(0.5, 4.0)
+        self._tell(f"{host.name} goes away for {away_s:.3f} s")
+        host.crash()
+
+    def _jump_clock(self, host: Host) -> None:
+        jump_s = self._rng.choice((-1, 1)) * self._moment_s(0.1, 10.0, 100_000.0)
+        self._tell(f"the clock of {host.name} jumps by {jump_s:.3f} s")
+        host.clock.skew_us += int(jump_s * 1e6)
+
+    # --- the network ----------------------------------------------------------------------------------------------
+
+    def _cut_off(self, host: Host, *, one_way: bool = False) -> None:
+        for_s, whom = self._moment_s(0.3, 1.5, 4.0), self._other(host)
+        how = "is not heard by" if one_way else "is cut off from"
+        self._tell(f"{host.name} {how} {whom or 'all'} for {for_s:.3f} s")
+        until = asyncio.get_running_loop().time() + for_s
+        self._network.cut_off(host.name, whom, until, one_way=one_way)
+
+    def _lose(self, host: Host) -> None:
+        if self._rng.random() < 0.5:
+            self._told("connection swallows everything: ", self._network.lose_one())
+            return
+        for_s, whom, one_way = self._moment_s(1.5, 4.0, 8.0), self._other(host), self._rng.random() < 0.5
+        until = asyncio.get_running_loop().time() + for_s
+        lost = self._network.lose(host.name, whom, until, one_way=one_way)
+        self._tell(
+            f"everything {'from' if one_way else 'between'} {host.name} {'to' if one_way else 'and'} {whom or 'all'} "
+            f"is lost for {for_s:.3f} s ({lost} connections)"
+        )
+
+    def _other(self, host: Host) -> str:
+        other = self._pick(EVERYONE)
+        return other.name if other is not None and other is not host and self._rng.random() < 0.7 else ""
+
+    def _straggle(self, _: Host) -> None:
+        self._straggles += 1
+
+    def _echo(self, _: Host) -> None:
+        self._echoes.wanted += self._rng.randint(2, 8)
+
+    def on_message(self, connection: SimConnection, message: Message) -> None:
+        """Strike where a message was waited for."""
+        if self._senders and (left := self._senders.get(connection.process)) is not None:
+            self._senders[connection.process] = left - 1
+            if left == 1:
+                del self._senders[connection.process]
+                for host in self._hosts:
+                    if host.process is connection.process:
+                        host.crash()
+        if self._straggles and isinstance(message, STRAGGLERS) and not connection.accepting:
+            self._straggles -= 1
+            late_s = self._moment_s(0.05, 0.5, 3.0)
+            self._tell(f"{type(message).__name__} of {connection.process.name} straggles for {late_s:.3f} s")
+            context = connection.process.context
+            asyncio.get_running_loop().call_soon(connection.straggle, late_s, context=context)
+        if self._echoes.wanted > 0 and (after_s := self._echoes.heard(connection, message)) is not None:
+            self._tell(
+                f"{type(message).__name__} of {connection.process.name} comes again in {after_s:.3f} s"
+            )
+
+    # --- disks ----------------------------------------------------------------------------------------------------
+
+    def _fail_syncs(self, host: Host) -> None:
+        host.excused = True
+        host.drive.fail_syncs = self._rng.randint(1, 3)
+        self._tell(f"the next {host.drive.fail_syncs} syncs of {host.name}'s disk fail")
+
+    def _fail_writes(self, host: Host) -> None:
+        host.excused = True
+        host.drive.fail_writes = self._rng.randint(1, 3)
+        self._tell(f"the next {host.drive.fail_writes} writes of {host.name}'s disk fail")
+
+    def _fill(self, host: Host) -> None:
+        drive, for_s = host.drive, self._moment_s(0.5, 1.5, 4.0)
+        host.excused = True
+        drive.capacity_bytes = drive.root.size() + self._rng.choice((0, 300, 3000))
+        self._tell(f"the disk of {host.name} is full for {for_s:.3f} s")
+
+        def free() -> None:
+            drive.capacity_bytes = None
+
+        asyncio.get_running_loop().call_later(for_s, free)
+
+    def _flip(self, host: Host) -> None:
+        spare = self._keepers.spare(host)
+        folders = [path for path in host.replica_paths() if int(path.name.partition("=")[2]) in spare]
+        files = [
+            (path / name, node)
+            for path in folders
+            for name, node in host.drive.folder(path).entries.items()
+            if isinstance(node, Inode) and node.content
+        ]
+        segments = [found for found in files if found[0].suffix == ".seg"]
+        if files:
+            path, inode = self._rng.choice(segments if segments and self._rng.random() < 0.7 else files)
+            at = self._rng.randrange(len(inode.content.rstrip(b"\0")) or 1)
+            inode.flip(at, self._rng.randrange(8))
+            self._tell(f"a bit flips in {path} of {host.name}, at byte {at}")
+
+    def _wipe(self, host: Host) -> None:
+        if self._keepers.may_go(host):
+            self._tell(f"{host.name} goes down, and its directory is deleted")
+            host.crash()
+            host.wipe(VOLUME)
+
+    # --- the store of the repositories ------------------------------------------------------------------------------
+
+    def _cut_store(self, host: Host) -> None:
+        for_s = self._moment_s(0.3, 1.5, 4.0)
+        self._tell(f"{host.name} does not reach its store for {for_s:.3f} s")
+        self._stores_cut[host.name] = asyncio.get_running_loop().time() + for_s
+
+    def store_held_until(self, host: str) -> float:
+        """When what this host says to its store arrives there at the earliest."""
+        return self._stores_cut.get(host, 0.0)
+
+    def on_commit(self, process: Process) -> None:
+        """Strike where a commit was waited for: the process that makes it is right before or right behind it."""
+        if not self._at_commit or self._rng.random() < 0.5:
+            return
+        kind = self._at_commit.pop()
+        for host in self._hosts:
+            if host.process is process:
+                self._tell(f"{process.name} is in the middle of a commit: {kind}")
+                if kind is Kind.PAUSE_ORDERING:
+                    self.pause(host)
+                else:
+                    host.crash()
+
+
+def _class(host: Host) -> str:
+    return host.name[:1] if host.name[0] == "c" else host.name[:2]

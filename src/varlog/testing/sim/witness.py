@@ -1,0 +1,39 @@
+"""Witness: hears every message of the repositories and writes down what they told: where epochs end, and which order was given."""
+
+from __future__ import annotations
+
+from varlog.model.cluster import LogStream
+from varlog.rpc.messages import Commits, Message, StreamIs, ViewIs
+from varlog.testing.history import History
+from varlog.testing.sim.process import Process
+
+
+class Witness:
+    """Told is told: what anybody can have heard must stay true, whoever leads later (law 3, 6)."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._revisions: dict[Process, int] = {}
+
+    def hear(self, sender: Process, message: Message) -> None:
+        kind = type(message)
+        if kind is Commits:
+            self._hear_order(sender, message)  # type: ignore[arg-type]
+        elif kind is StreamIs:
+            self._hear_stream(message.stream)  # type: ignore[attr-defined]
+        elif kind is ViewIs:
+            view = message.view  # type: ignore[attr-defined]
+            if self._revisions.get(sender) != view.revision:
+                self._revisions[sender] = view.revision
+                for stream in view.streams:
+                    self._hear_stream(stream)
+
+    def _hear_order(self, sender: Process, message: Commits) -> None:
+        for log_stream, rows in message.rows:
+            for row in rows:
+                self._history.tell_order(
+                    log_stream, row.llsn_begin, row.glsn_begin, row.count, row.epoch, sender.name
+                )
+
+    def _hear_stream(self, stream: LogStream) -> None:
+        self._history.tell_seal(stream.log_stream, stream.epoch, stream.sealed_end)

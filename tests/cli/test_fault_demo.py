@@ -1,0 +1,107 @@
+"""`varlog demo --faults`: its account can fail, and its picture shows what is there."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from varlog.cli.demo import History
+from varlog.cli.fault_account import FaultAccount, Killed, account_of
+from varlog.cli.fault_display import (
+    LivePicture,
+    PlainLines,
+    ProcessLine,
+    Scene,
+    fault_display,
+    picture,
+    sparkline,
+)
+from varlog.model.entry import Entry
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
+
+KILLED = [Killed("the primary of log stream 1", "vsn-1", 0.25, 1.5, 1200)]
+DATA = [b"client 1.1 entry 1", b"client 1.1 entry 2", b"client 1.1 entry 3"]
+
+
+def account(
+    stored: list[bytes], *, told: list[bytes] = DATA, followed: list[bytes] | None = None
+) -> FaultAccount:
+    history = History()
+    for glsn, data in enumerate(told, 1):
+        history.acknowledge(glsn, data)
+    entries = [Entry(GLSN(at), LLSN(at), LogStreamID(1), 0, data) for at, data in enumerate(stored, 1)]
+    return account_of(history, entries, len(stored), stored if followed is None else followed, KILLED)
+
+
+def test_everything_in_its_place_holds() -> None:
+    found = account(DATA)
+    assert found.holds
+    assert list(found.rows().values()) == [3, 3, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("stored", "followed", "row"),
+    [
+        (DATA[:2], None, "lost"),
+        ([*DATA, DATA[0]], None, "doubled"),
+        ([DATA[1], DATA[0], DATA[2]], None, "out of order"),
+        (DATA, DATA[:2], "out of order"),
+    ],
+)
+def test_what_is_lost_doubled_or_out_of_order_is_counted(
+    stored: list[bytes], followed: list[bytes] | None, row: str
+) -> None:
+    found = account(stored, followed=followed)
+    assert not found.holds
+    assert found.rows()[row] > 0
+    assert found.violations
+
+
+def test_the_account_is_told_to_people_and_to_programs() -> None:
+    console = Console(record=True, width=120)
+    found = account(DATA[:2])
+    found.show(console)
+    told = console.export_text()
+    assert "Something is wrong." in told and "0.25 s" in told
+    assert found.figures()["lost"] == 1
+    assert found.figures()["faults"] == [
+        {
+            "killed": "the primary of log stream 1",
+            "process": "vsn-1",
+            "longest_pause_s": 0.25,
+            "healed_s": 1.5,
+            "acknowledged_meanwhile": 1200,
+        }
+    ]
+
+
+def test_a_sparkline_tells_nothing_from_little() -> None:
+    assert sparkline([0.0, 0.1, 50.0, 100.0]) == " ▁▄█"
+    assert sparkline([0.0, 0.0]) == "  "
+
+
+def test_the_picture_names_the_dead() -> None:
+    console = Console(record=True, width=100)
+    lines = [ProcessLine("vsn-1", None), ProcessLine("vsn-2", 77, "stream 1 running")]
+    console.print(picture(Scene(lines, [10.0, 0.0], 10, "killed: vsn-1"), ["seals the stream"], 80))
+    told = console.export_text()
+    assert all(word in told for word in ("vsn-1", "killed", "77", "stream 1 running", "seals the stream"))
+
+
+def test_without_a_terminal_there_are_lines() -> None:
+    console = Console(record=True, width=100)
+    with fault_display(console) as display:
+        display.say("kill -9 77 (vsn-1)")
+        display.show(Scene())
+    assert isinstance(display, PlainLines)
+    assert console.export_text().strip().endswith("s  kill -9 77 (vsn-1)")
+
+
+def test_on_a_terminal_what_happened_stays_above_the_picture() -> None:
+    console = Console(record=True, force_terminal=True, width=100)
+    with fault_display(console) as display:
+        display.say("kill -9 77 (vsn-1)")
+        display.show(Scene([ProcessLine("vsn-1", None)]))
+    assert isinstance(display, LivePicture)
+    assert "kill -9 77 (vsn-1)" in console.export_text()

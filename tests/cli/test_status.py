@@ -1,0 +1,149 @@
+"""`varlog status`: what it shows of nodes, streams, syncs, damage and deeds; and how a watch goes on and ends."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from rich.console import Console
+
+from tests.rpc.samples import STATUS, VIEW
+from varlog.cli import status as command
+from varlog.cli.status_tables import nodes_table, parts, streams_table
+from varlog.model.cluster import LogStream, ReplicaState, StorageNode, StreamState, SyncState, SyncStatus
+from varlog.model.commit import TopicMark
+from varlog.model.epoch import Epoch
+from varlog.model.errors import Unavailable
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import ClusterStatusIs, Deed, NodeHealth
+
+LS = STATUS.replicas[0].log_stream
+TOPIC = VIEW.topics[0].topic
+
+
+def _seen() -> ClusterStatusIs:
+    """Node 1 lives and is synced from node 2, which is away."""
+    replica = msgspec.structs.replace(
+        STATUS.replicas[0],
+        state=ReplicaState.SEALING,
+        sync=SyncStatus(SyncState.IN_PROGRESS, NodeID(2), LLSN(51), LLSN(101)),
+        damage=((LLSN(3), LLSN(7)), (LLSN(9), LLSN(10))),
+        full=True,
+        trouble="",
+    )
+    view = msgspec.structs.replace(
+        VIEW,
+        nodes=(StorageNode(NodeID(1), "n1:1", ("/a",)), StorageNode(NodeID(2), "n2:1", ("/b",))),
+        streams=(
+            LogStream(LS, TOPIC, (NodeID(1), NodeID(2)), StreamState.SEALED, Epoch(4), LLSN(101), True),
+        ),
+    )
+    return ClusterStatusIs(
+        view,
+        (
+            NodeHealth(NodeID(1), True, msgspec.structs.replace(STATUS, replicas=(replica,))),
+            NodeHealth(NodeID(2), False, None, 130.0),
+        ),
+        (TopicMark(TOPIC, GLSN(100), GLSN(0)),),
+        ((LS, "storage node 2 does not answer"),),
+        (Deed(1_700_000_000_000_000, "seals the stream: it had to", LogStreamID(LS)),),
+        (NodeID(1),),
+    )
+
+
+def _text(*found: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=200, highlight=False)
+    for part in found:
+        console.print(part, markup=False)
+    return out.getvalue()
+
+
+def test_nodes_are_shown_alive_full_suspected_or_away() -> None:
+    told = _text(nodes_table(_seen()))
+    assert "alive, disk full, suspected by a client" in told
+    assert "away 2 min" in told
+    assert f"1 of {STATUS.streams_max}" in told
+
+
+def test_streams_show_their_replicas_syncs_and_damage() -> None:
+    seen = _seen()
+    told = _text(streams_table(seen, seen.view.streams))
+    assert "sealed by hand" in told
+    assert "1:sealing (synced from 2, 50 %; 5 entries damaged; disk full)" in told
+    assert "2:missing" in told
+
+
+def test_waits_and_deeds_are_shown() -> None:
+    told = _text(*parts(_seen()))
+    assert "storage node 2 does not answer" in told
+    assert "seals the stream: it had to" in told
+    quiet = msgspec.structs.replace(_seen(), waits=(), deeds=())
+    assert "the manager" not in _text(*parts(quiet)).replace("manager at", "")
+
+
+class _Admin:
+    """Answers, fails once, answers, and is interrupted."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def status(self) -> ClusterStatusIs:
+        self.asked += 1
+        if self.asked == 2:
+            raise Unavailable("the manager gave no answer")
+        if self.asked == 4:
+            raise KeyboardInterrupt
+        return _seen()
+
+
+class _Target:
+    def __init__(self) -> None:
+        self.asked = _Admin()
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[_Admin]:
+        yield self.asked
+
+
+def _watch(monkeypatch: pytest.MonkeyPatch, *, json_: bool) -> None:
+    monkeypatch.setattr(command, "WATCH_S", 0.0)
+    monkeypatch.setattr(command, "target", lambda cluster, data: _Target())
+    command.status(watch=True, cluster="", data=None, json_=json_)
+
+
+def test_a_watch_tells_one_json_line_a_look_goes_on_over_failures_and_ends_cleanly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _watch(monkeypatch, json_=True)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [set(line) == {"error"} for line in lines] == [False, True, False]
+    assert lines[0]["waits"] == [[LS, "storage node 2 does not answer"]]
+
+
+def test_a_watch_for_people_shows_the_tables_and_what_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _watch(monkeypatch, json_=False)
+    told = capsys.readouterr().out
+    assert told.count("away 2 min") == 2
+    assert "no answer: the manager gave no answer" in told
+
+
+def test_a_watch_whose_first_look_fails_says_why(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = _Target()
+    where.asked.asked = 1
+    monkeypatch.setattr(command, "target", lambda cluster, data: where)
+    with pytest.raises(typer.Exit) as ended:
+        command.status(watch=True, cluster="", data=None, json_=True)
+    assert ended.value.exit_code == 1
+    assert "the manager gave no answer" in capsys.readouterr().err

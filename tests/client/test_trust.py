@@ -1,0 +1,185 @@
+"""Whom a client asks last, by what it saw and by what others told the repository; last, but never not at all (R-FAIL-2)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from tests.client.fakes import FakeCluster, run, until
+from varlog.client import courier as courier_module
+from varlog.client import routing as routing_module
+from varlog.client.trust import Trust
+from varlog.model.errors import Unavailable
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.rpc.messages import Append, Fetch, GetView, ReadAt, Suspect
+
+ONE, TWO = LogStreamID(1), LogStreamID(2)
+
+
+def suspicions(cluster: FakeCluster) -> list[Suspect]:
+    return [message for _, message in cluster.requests if isinstance(message, Suspect)]
+
+
+def asked(cluster: FakeCluster, kind: type) -> list[str]:
+    return [address for address, message in cluster.requests if isinstance(message, kind)]
+
+
+def test_a_primary_that_refuses_connections_is_suspected_once_and_its_streams_come_last() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(nodes=2, streams=2)
+        await cluster.start("repository", cluster.primary_of(TWO))
+        async with await cluster.connect() as log:
+            assert {(await log.append(b"x")).log_stream for _ in range(20)} == {TWO}
+            await until(lambda: suspicions(cluster))
+            assert [one.node for one in suspicions(cluster)] == [NodeID(1)]
+
+    run(body())
+
+
+def test_a_primary_that_does_not_answer_is_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(courier_module, "SLOW_S", 0.01)
+
+    async def body() -> None:
+        cluster = FakeCluster()
+        cluster.hold_appends = True
+        await cluster.start()
+        async with await cluster.connect() as log:
+            task = asyncio.create_task(log.append(b"x"))
+            await until(lambda: suspicions(cluster))
+            assert suspicions(cluster)[0].node == 1
+            cluster.release()
+            await task
+
+    run(body())
+
+
+def test_an_impatient_caller_makes_nobody_suspect() -> None:
+    async def body() -> None:
+        cluster = FakeCluster()
+        cluster.hold_appends = True
+        await cluster.start()
+        async with await cluster.connect() as log:
+            with pytest.raises(Exception, match="not known"):
+                await log.append(b"x", timeout_s=0.05)
+            assert not log._routing.trust.shaken or not log._routing.trust.avoided()
+            assert suspicions(cluster) == []
+
+    run(body())
+
+
+def test_what_others_suspect_comes_last_and_is_used_when_nothing_else_is_there() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(nodes=2, streams=2)
+        await cluster.start()
+        async with await cluster.connect() as log:
+            await log.append(b"before")
+            cluster.suspects = (NodeID(1),)
+            await log.view()
+            assert {(await log.append(b"x")).log_stream for _ in range(6)} == {TWO}
+            assert (await log.append(b"x", log_stream=ONE)).log_stream == ONE
+            cluster.requests.clear()
+            for glsn in range(1, 5):
+                await log.read(glsn)
+            assert set(asked(cluster, ReadAt)) == {"node-2"}
+            cluster.suspects = (NodeID(1), NodeID(2))
+            await log.view()
+            assert {(await log.append(b"x")).log_stream for _ in range(6)} == {ONE, TWO}
+
+    run(body())
+
+
+def test_a_stream_that_runs_anew_clears_its_nodes() -> None:
+    async def body() -> None:
+        cluster = FakeCluster(nodes=2, streams=2)
+        await cluster.start("repository", cluster.primary_of(TWO))
+        async with await cluster.connect() as log:
+            for _ in range(4):
+                await log.append(b"x")
+            assert list(log._routing.trust.avoided()) == [NodeID(1)]
+            await cluster.start("node-1")
+            cluster.seal(ONE)
+            await log.view()
+            cluster.unseal(ONE)
+            await log.view()
+            assert log._routing.trust.avoided() == {}
+            assert {(await log.append(b"x")).log_stream for _ in range(6)} == {ONE, TWO}
+
+    run(body())
+
+
+def test_a_view_in_use_is_refreshed_now_and_then_and_an_idle_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routing_module, "REFRESH_S", 0.02)
+
+    async def body() -> None:
+        cluster = FakeCluster()
+        await cluster.start()
+        async with await cluster.connect() as log:
+            cluster.requests.clear()
+            while len(asked(cluster, GetView)) < 3:
+                await log.append(b"x")
+            await until(lambda: log._routing._keeping_fresh is None)  # nothing is left that would wake it
+
+    run(body())
+
+
+def test_a_waiting_fetch_leaves_a_suspected_node_and_one_that_left_its_stream(seed: int) -> None:
+    """A replica that hangs, or was replaced, looks exactly like the end of the log."""
+
+    async def body() -> None:
+        cluster = FakeCluster(nodes=3)
+        await cluster.start()
+        async with await cluster.connect(seed=seed) as log, aclosing(log.subscribe(1)) as entries:
+            first = asyncio.create_task(anext(entries))
+            await until(lambda: len(asked(cluster, Fetch)) == 1)
+            hanging = asked(cluster, Fetch)[0]
+            cluster.suspects = (NodeID(int(hanging[-1])),)
+            cluster.change_view()
+            await until(lambda: len(asked(cluster, Fetch)) == 2)
+            second = asked(cluster, Fetch)[1]
+            assert second != hanging
+            (third,) = {"node-1", "node-2", "node-3"} - {hanging, second}
+            cluster.suspects = ()
+            cluster.seal(ONE)
+            cluster.unseal(ONE, int(third[-1]))
+            await until(lambda: asked(cluster, Fetch)[-1] == third)
+            await log.append(b"1")
+            assert (await first).data == b"1"
+
+    run(body())
+
+
+def test_an_error_that_was_answered_makes_a_node_come_last_but_not_suspect() -> None:
+    async def body() -> None:
+        told: list[NodeID] = []
+        trust = Trust(lambda node, why: told.append(node))
+        for _ in range(2):
+            trust.node_erred(NodeID(1))
+        assert list(trust.avoided()) == [1]
+        for _ in range(5):
+            trust.node_failed(NodeID(2), str(Unavailable("it broke")))
+        assert told == [2]
+        trust.node_answered(NodeID(2))
+        assert list(trust.avoided()) == [1]
+
+    run(body())
+
+
+def test_appends_are_told_which_epoch_they_are_for() -> None:
+    async def body() -> None:
+        cluster = FakeCluster()
+        cluster.seal(ONE)
+        cluster.unseal(ONE)
+        await cluster.start()
+        async with await cluster.connect() as log:
+            await log.append(b"x")
+            cluster.seal(ONE)
+            cluster.unseal(ONE)  # the client has not heard of it: refused, refreshed, taken
+            await log.append(b"y")
+        epochs = [message.epoch for _, message in cluster.requests if isinstance(message, Append)]
+        assert epochs == [2, 2, 3]
+
+    run(body())

@@ -1,0 +1,83 @@
+"""Three metadata repositories over three etcd members, as real processes under load: the leader dies, hangs, and wakes up again."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from varlog.cli.leader import leading_repository
+from varlog.model.errors import NotLeader
+from varlog.model.ids import ANY_CLUSTER, TopicID
+from varlog.rpc.messages import GetTail, GetView, TailIs
+from varlog.rpc.tcp import TcpTransport
+from varlog.testing.cluster_under_load import WAIT_TIMEOUT_S, ClusterUnderLoad, Story, plan_for, run_story
+
+pytestmark = pytest.mark.process
+
+# The lease, the look of etcd for leases that ended, and what a loaded machine takes for everything else.
+FAILOVER_S_MAX = 15.0
+
+
+def check(directory: Path, story: Story) -> None:
+    assert asyncio.run(run_story(plan_for(directory, replicated=True), story)) == []
+
+
+async def leader(cluster: ClusterUnderLoad) -> str:
+    return await leading_repository(cluster.plan, WAIT_TIMEOUT_S)
+
+
+async def wait_pause_over(cluster: ClusterUnderLoad) -> None:
+    """Until appends go on, which must be soon."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await cluster.wait_acknowledged(20)
+    pause_s = loop.time() - begun
+    print(f"appends went on after {pause_s:.2f} s")
+    assert pause_s < FAILOVER_S_MAX
+
+
+def test_the_leader_is_killed_and_what_it_ordered_stands(tmp_path: Path) -> None:
+    """R-FAIL-1, law 3: the next one goes on from there, without a human. A second start finds it all."""
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        before = await leader(cluster)
+        cluster.supervisor.kill(before)
+        await wait_pause_over(cluster)
+        assert await leader(cluster) != before
+        await cluster.supervisor.wait_restarted(before)
+        await cluster.wait_healed()
+        await cluster.supervisor.stop()
+        await cluster.supervisor.start()
+
+    check(tmp_path, story)
+
+
+def test_a_leader_that_hung_longer_than_its_lease_wakes_up_powerless(tmp_path: Path) -> None:
+    """Law 7: the first thing it does is to say that it does not lead, and it orders nothing any more."""
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        sleeper = await leader(cluster)
+        address = cluster.plan.repositories[int(sleeper.removeprefix("vmr-")) - 1]
+        witness = await TcpTransport(ANY_CLUSTER).connect(address, timeout_s=5)
+        answer, _ = await witness.call(GetTail(TopicID(1)), timeout_s=5)
+        assert isinstance(answer, TailIs)
+
+        cluster.supervisor.signal(sleeper, signal.SIGSTOP)
+        await wait_pause_over(cluster)
+        # Asked while it sleeps: these lie in its socket, and are what it wakes up to.
+        asked = [
+            asyncio.create_task(witness.call(request, timeout_s=WAIT_TIMEOUT_S))
+            for request in (GetTail(TopicID(1)), GetView(), GetTail(TopicID(1)))
+        ]
+        await cluster.wait_acknowledged(50)
+        cluster.supervisor.signal(sleeper, signal.SIGCONT)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [NotLeader] * 3
+        await cluster.wait_acknowledged(50)
+        assert await leader(cluster) != sleeper
+        witness.close()
+
+    check(tmp_path, story)

@@ -1,0 +1,50 @@
+"""How a story of faults is run and judged: by the checkers of the simulator, on a history of real processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from varlog.model.cluster import LogStream
+from varlog.testing.cluster_under_load import (
+    ENTRY_BYTES_MAX,
+    ClusterUnderLoad,
+    Story,
+    plan_for,
+    run_story,
+)
+
+
+def check_story(
+    directory: Path,
+    story: Story,
+    *,
+    nodes: int = 3,
+    replicas: int = 2,
+    trims: bool = False,
+    replicated: bool = False,
+    replace_after_s: float = 30.0,
+    entry_bytes_max: int = ENTRY_BYTES_MAX,
+) -> None:
+    """Two streams: with two replicas each on three nodes, every node has a primary or a backup of something."""
+    plan = plan_for(
+        directory, nodes=nodes, replicas=replicas, replicated=replicated, replace_after_s=replace_after_s
+    )
+    violations = asyncio.run(run_story(plan, story, trims=trims, entry_bytes_max=entry_bytes_max))
+    assert not violations, "\n".join(violations)
+
+
+async def kill_and_wait(cluster: ClusterUnderLoad, names: Sequence[str]) -> None:
+    """kill -9 at once, restarted by the supervisor as `varlog up` does, until everything runs again."""
+    before = cluster.supervisor.restarts()
+    for name in names:
+        cluster.supervisor.kill(name)
+    for name in names:
+        await cluster.supervisor.wait_restarted(name, before[name] + 1)
+    await cluster.wait_healed()
+    await cluster.wait_acknowledged(100)
+
+
+async def first_stream(cluster: ClusterUnderLoad) -> LogStream:
+    return (await cluster.streams())[0]

@@ -1,0 +1,36 @@
+"""`varlog demo --faults` as a user runs it, without a terminal: lines, the account, JSON, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from varlog.testing.processes import command
+
+pytestmark = [pytest.mark.process, pytest.mark.faults]
+
+TIMEOUT_S = 240.0
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+def test_it_tells_what_happens_and_accounts_for_every_entry(tmp_path: Path) -> None:
+    done = command("varlog.cli", ["demo", "--faults"], timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("kill -9") == 3
+    assert "Nothing was lost." in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_tells_programs_in_json(tmp_path: Path) -> None:
+    done = command("varlog.cli", ["demo", "--faults", "--json"], timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["holds"] and told["acknowledged"] == told["present"] > 0
+    assert (told["lost"], told["doubled"], told["out_of_order"]) == (0, 0, 0)
+    assert [len(fault["killed"]) > 0 for fault in told["faults"]] == [True] * 3

@@ -1,0 +1,43 @@
+"""The judge of real histories can say no: what a client claims, and the log does not have, is found on its whole way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from varlog.testing.cluster_under_load import TOPIC, ClusterUnderLoad, plan_for, run_story
+from varlog.testing.history import Append, Outcome, Seen
+from varlog.testing.history_file import HistoryWriter, RealHistory
+
+pytestmark = pytest.mark.process
+
+
+def test_an_acknowledged_entry_that_is_not_there_is_found(tmp_path: Path) -> None:
+    """Nothing is hurt; one client's file has an answer that no cluster gave."""
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        claim = Append(
+            topic=TOPIC,
+            client="liar",
+            started=RealHistory().event(),
+            entries=(b"never appended|",),
+            first=Seen(1, 1, 1, b"never appended|"),
+            ended=RealHistory().event(),
+            ended_s=0.0,
+            outcome=Outcome.DONE,
+        )
+        with HistoryWriter(Path(cluster.clients[0].load.history)) as writer:
+            writer.write(claim)
+
+    violations = asyncio.run(run_story(plan_for(tmp_path), story))
+    broken = {violation.split(" ")[0] for violation in violations}
+    assert {"AcknowledgedSurvives", "Immutable", "RealTimeOrder"} <= broken, "\n".join(violations)
+    assert broken <= {
+        "AcknowledgedSurvives",
+        "Immutable",
+        "RealTimeOrder",
+        "OneEntryOnePosition",
+        "BatchesAtomic",
+    }

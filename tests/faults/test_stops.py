@@ -1,0 +1,74 @@
+"""SIGSTOP under load: a process that hangs. Its connections stay open, nothing answers; then it goes on as if nothing were."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.faults.helpers import check_story, first_stream
+from varlog.testing.cluster_under_load import ClusterUnderLoad, process_of
+
+pytestmark = pytest.mark.process
+
+# Longer than the heartbeat's patience, than a client's for one append, and than any lease.
+LONGER_THAN_EVERY_TIMEOUT_S = 12.0
+
+
+async def hang(cluster: ClusterUnderLoad, names: list[str], seconds: float) -> None:
+    """The fault is the time that passes: nothing is waited for here."""
+    for name in names:
+        cluster.supervisor.signal(name, signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    for name in names:
+        cluster.supervisor.signal(name, signal.SIGCONT)
+
+
+def test_a_primary_that_hangs_is_sealed_out_and_taken_back(tmp_path: Path) -> None:
+    """R-SEAL-2: found by the heartbeat; the other stream takes the appends; what the sleeper had in hand is fenced (law 7)."""
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        stream = await first_stream(cluster)
+        sleeper = process_of(stream.primary)
+        cluster.supervisor.signal(sleeper, signal.SIGSTOP)
+        await cluster.wait_sealed(stream.log_stream)
+        await cluster.wait_acknowledged(100)
+        cluster.supervisor.signal(sleeper, signal.SIGCONT)
+
+    check_story(tmp_path, story, nodes=4)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("sleeper", ["primary", "backup", "vmr", "vmc"])
+def test_one_hangs_for_longer_than_every_timeout(sleeper: str, tmp_path: Path) -> None:
+    async def story(cluster: ClusterUnderLoad) -> None:
+        stream = await first_stream(cluster)
+        nodes = {"primary": process_of(stream.primary), "backup": process_of(stream.replicas[-1])}
+        await hang(cluster, [nodes.get(sleeper, sleeper)], LONGER_THAN_EVERY_TIMEOUT_S)
+
+    check_story(tmp_path, story)
+
+
+@pytest.mark.faults
+def test_all_hang_and_wake_together(tmp_path: Path) -> None:
+    """A machine that was suspended: every timer is over at once, and nobody is dead."""
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        await hang(cluster, list(cluster.supervisor.pids()), LONGER_THAN_EVERY_TIMEOUT_S)
+
+    check_story(tmp_path, story)
+
+
+@pytest.mark.faults
+def test_a_node_that_hangs_is_killed_before_it_wakes(tmp_path: Path) -> None:
+    async def story(cluster: ClusterUnderLoad) -> None:
+        stream = await first_stream(cluster)
+        sleeper = process_of(stream.primary)
+        cluster.supervisor.signal(sleeper, signal.SIGSTOP)
+        await cluster.wait_sealed(stream.log_stream)
+        cluster.supervisor.kill(sleeper)
+        await cluster.supervisor.wait_restarted(sleeper)
+
+    check_story(tmp_path, story)

@@ -1,0 +1,62 @@
+"""Replicas that are made anew in a whole cluster: what was trimmed stays trimmed, what moved is filled, at any size (R-SYNC-3)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.manager.sim_cluster import SimCluster
+from varlog.client.connect import connect_admin
+from varlog.model.cluster import StreamState
+from varlog.testing.sim.loop import run
+
+
+def test_a_replica_made_anew_knows_what_was_trimmed_before_it_was_made() -> None:
+    """Law 9: also where nothing has to be copied, because its stream is empty."""
+
+    async def story() -> None:
+        cluster = SimCluster(nodes=3)
+        cluster.start()
+        async with await connect_admin(cluster.transport, cluster.doors, "mr:7100", timeout_s=30.0) as admin:
+            await admin.create_topic("orders", streams=2)
+        log = await cluster.log()
+        written = [await log.append(b"x", log_stream=1) for _ in range(5)]
+        await log.trim(written[2].glsn)
+        cluster.manager.crash()
+        cluster.lose_directory(2)
+        await asyncio.sleep(5.0)  # the repository has told the node of the trim before the replicas are there
+        cluster.start_manager()
+        await cluster.wait_whole(streams=2)
+        statuses = await cluster.statuses()
+        for status in statuses.values():
+            assert [replica.low_watermark for replica in status.replicas] == [3, 3], status
+        found = [entry.data async for entry in log.subscribe(written[3].glsn, end=written[4].glsn + 1)]
+        assert found == [b"x", b"x"]
+        await log.close()
+
+    run(story())
+
+
+def test_a_hung_node_is_found_within_a_second_and_holds_nobody_up() -> None:
+    """R-SEAL-2: with the defaults. The others' replicas are sealed in a moment, though the hung one answers nothing."""
+
+    async def story() -> None:
+        cluster = SimCluster()
+        cluster.network.slow = 0.0
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.append(b"first")
+        stream = (await cluster.view()).streams[0]
+        cluster.network.cut_off(f"sn{stream.replicas[1]}", "", until=1e9)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while (await cluster.view()).streams[0].state is not StreamState.SEALED:
+            await asyncio.sleep(0.01)
+        assert loop.time() - begun < 1.1
+        sealed = loop.time()
+        others = [f"sn{node}:7110" for node in stream.replicas if node != stream.replicas[1]]
+        while not await cluster.all_sealed(others):
+            await asyncio.sleep(0.005)
+        assert loop.time() - sealed < 0.05
+        await log.close()
+
+    run(story())

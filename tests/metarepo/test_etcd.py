@@ -1,0 +1,67 @@
+"""The replicated store over three real etcd members: one that hangs costs a try, two that hang cost the reign and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.metarepo.etcd import etcd_members, unused_cluster
+from varlog.cli.process import ServerProcess
+from varlog.metarepo.store.base import Fenced, Put
+from varlog.metarepo.store.etcd import etcd_store, members_of
+from varlog.model.errors import StartError
+from varlog.runtime.doors import system_doors
+
+LEASE_S = 4.0
+
+
+@pytest.mark.parametrize("place", ["etcd://", "etcd://host", "etcd://host:1,", "etcd://host:port"])
+def test_a_place_that_names_no_members_is_refused_by_name(place: str) -> None:
+    with pytest.raises(StartError, match=f"{place} does not name etcd members"):
+        members_of(place)
+
+
+def test_members_are_those_between_the_commas() -> None:
+    assert members_of("etcd://a:1,b:2, c:3/") == ["a:1", "b:2", "c:3"]
+
+
+def signalled(processes: list[ServerProcess], number: signal.Signals) -> None:
+    for process in processes:
+        os.kill(process.pid, number)
+
+
+@pytest.mark.process
+def test_members_that_hang_cost_a_try_or_the_reign_and_never_what_was_committed(tmp_path: Path) -> None:
+    async def story(store_place: str, members: list[ServerProcess]) -> None:
+        loop = asyncio.get_running_loop()
+        store = etcd_store(store_place, system_doors(), unused_cluster(), lease_s=LEASE_S)
+        term = (await store.open("mr:1")).term
+        await store.commit([Put("a", b"1")])
+        # Whichever member is asked is among them: each hangs for a while, and a majority is always there.
+        for member in members:
+            signalled([member], signal.SIGSTOP)
+            await store.commit([Put("b", member.name.encode())])
+            signalled([member], signal.SIGCONT)
+        assert store.leads
+
+        signalled(members[:2], signal.SIGSTOP)
+        begun = loop.time()
+        with pytest.raises(Fenced):
+            await store.commit([Put("c", b"unknown")])
+        assert loop.time() - begun < 2 * LEASE_S
+        async with asyncio.timeout(1):
+            assert isinstance(await store.wait_lost(), Fenced)
+        signalled(members[:2], signal.SIGCONT)
+        async with asyncio.timeout(60):
+            opened = await store.open("mr:1")
+        assert opened.term > term
+        assert opened.items in (known := {"a": b"1", "b": b"etcd-3"}, known | {"c": b"unknown"})
+        await store.commit([Put("d", b"on")])
+        await store.close()
+
+    with etcd_members(tmp_path, 3) as (plan, members):
+        asyncio.run(story(plan.store, members))

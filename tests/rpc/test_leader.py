@@ -1,0 +1,157 @@
+"""Leader: whoever leads is found among several addresses, within one deadline; nothing is sent twice that may have been done."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.rpc.helpers import run
+from varlog.model.errors import NotLeader, Refused
+from varlog.rpc.leader import Leader, addresses_of
+from varlog.rpc.memory import MemoryTransport
+from varlog.rpc.messages import Done, GetView, Message
+from varlog.rpc.pool import ConnectionPool
+from varlog.rpc.transport import Call, CallTimeout, ConnectionLost, Server
+
+
+class Group:
+    """Repositories that know who leads, or not. `leader` None: nobody does; `silent` ones take a request and say nothing."""
+
+    def __init__(self, *names: str) -> None:
+        self.transport = MemoryTransport()
+        self.leader: str | None = None
+        self.told: str | None = None
+        self.silent: set[str] = set()
+        self.closing: set[str] = set()
+        self.asked: list[str] = []
+        self.servers: dict[str, Server] = {}
+        self._names = names
+
+    async def start(self) -> None:
+        for name in self._names:
+            await self.listen(name)
+
+    async def listen(self, name: str) -> None:
+        def handle(call: Call | None, message: Message, payload: bytearray) -> None:
+            assert call is not None
+            self.asked.append(name)
+            if name in self.closing:
+                call.connection.close()
+            elif name not in self.silent:
+                if name != self.leader:
+                    raise NotLeader(self.told if self.told is not None else self.leader or "")
+                call.reply(Done())
+
+        self.servers[name] = await self.transport.serve(name, lambda _: handle)
+
+
+async def group(leader: str | None, *names: str) -> Group:
+    made = Group(*names)
+    made.leader = leader
+    await made.start()
+    return made
+
+
+def test_addresses_are_split_at_commas_each_once() -> None:
+    assert addresses_of("a:1, b:2,,a:1") == ("a:1", "b:2")
+
+
+def test_who_does_not_lead_points_to_who_does_and_that_one_is_remembered() -> None:
+    async def body() -> None:
+        found = await group("c", "a", "b", "c")
+        leader = Leader(ConnectionPool(found.transport), "a,b")
+        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert found.asked == ["a", "c", "c"]
+        assert leader.address == "c" and leader.addresses == ("a", "b", "c") and str(leader) == "a,b"
+
+    run(body())
+
+
+def test_who_is_not_there_is_passed_by() -> None:
+    async def body() -> None:
+        found = await group("b", "b")
+        leader = Leader(ConnectionPool(found.transport), "a,b")
+        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert found.asked == ["b"]
+
+    run(body())
+
+
+def test_when_nobody_leads_everyone_is_asked_once_and_the_caller_is_told() -> None:
+    async def body() -> None:
+        found = await group(None, "a", "b", "c")
+        leader = Leader(ConnectionPool(found.transport), "a,b,c")
+        with pytest.raises(NotLeader):
+            await leader.call(GetView(), timeout_s=5)
+        assert sorted(found.asked) == ["a", "b", "c"]
+        found.leader = "b"
+        assert await leader.call(GetView(), timeout_s=5) == Done()
+
+    run(body())
+
+
+def test_two_that_point_at_each_other_are_not_believed_for_ever() -> None:
+    async def body() -> None:
+        found = await group(None, "a", "b")
+        leader = Leader(ConnectionPool(found.transport), "a,b")
+        found.told = "a"
+        with pytest.raises(NotLeader):
+            await leader.call(GetView(), timeout_s=5)
+        assert len(found.asked) == 2
+
+    run(body())
+
+
+def test_a_request_that_may_have_been_done_is_not_sent_to_another() -> None:
+    async def body() -> None:
+        found = await group("b", "a", "b")
+        found.closing = {"a"}
+        leader = Leader(ConnectionPool(found.transport), "a,b")
+        with pytest.raises(ConnectionLost) as lost:
+            await leader.call(GetView(), timeout_s=5)
+        assert lost.value.sent and found.asked == ["a"]
+        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert found.asked == ["a", "b"]
+
+    run(body())
+
+
+def test_one_that_hangs_is_left_and_so_are_those_who_still_wait_for_it() -> None:
+    async def body() -> None:
+        found = await group("b", "a", "b")
+        found.silent = {"a"}
+        leader = Leader(ConnectionPool(found.transport), "a,b")
+        patient = asyncio.create_task(leader.call(GetView(0, 20.0), timeout_s=30))
+        await asyncio.sleep(0)
+        with pytest.raises(CallTimeout):
+            await leader.call(GetView(), timeout_s=0.05)
+        with pytest.raises(ConnectionLost):
+            await patient
+        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert found.asked[-1] == "b"
+
+    run(body())
+
+
+def test_a_refusal_is_the_answer() -> None:
+    async def body() -> None:
+        transport = MemoryTransport()
+
+        def handle(call: Call | None, message: Message, payload: bytearray) -> None:
+            raise Refused("no")
+
+        await transport.serve("a", lambda _: handle)
+        with pytest.raises(Refused):
+            await Leader(ConnectionPool(transport), "a,b").call(GetView(), timeout_s=5)
+
+    run(body())
+
+
+def test_what_was_learned_is_replaced_and_what_was_given_stays() -> None:
+    leader = Leader(ConnectionPool(MemoryTransport()), "a,b")
+    leader.learn(("b", "c"))
+    assert leader.addresses == ("a", "b", "c")
+    leader.learn(("d",))
+    assert leader.addresses == ("a", "b", "d")

@@ -1,0 +1,218 @@
+"""The menu of faults: every kind is served, hits whom it is for, and ends; plans draw it alone, in pairs and with many others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from varlog.model.cluster import ClusterView
+from varlog.model.ids import LogStreamID
+from varlog.rpc.messages import Append, SealStream
+from varlog.rpc.transport import Transport
+from varlog.runtime.doors import Doors
+from varlog.testing.sim import loop
+from varlog.testing.sim.connection import SimConnection, link
+from varlog.testing.sim.faults import Faults
+from varlog.testing.sim.host import VOLUME, Host, Service
+from varlog.testing.sim.keepers import Keepers
+from varlog.testing.sim.menu import Menu
+from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.plan import MANY, Kind, Plan
+from varlog.testing.sim.process import Process
+
+
+class Idle:
+    """A service that does nothing."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Lucky(Keepers):
+    """Everything has another whole copy."""
+
+    def __init__(self) -> None:
+        super().__init__((), lambda: ClusterView(7, 1))  # type: ignore[arg-type]
+
+    def spare(self, host: Host) -> list[LogStreamID]:
+        return [LogStreamID(1)]
+
+    def may_go(self, host: Host) -> bool:
+        return True
+
+
+class Scene:
+    """One host of each class, all up."""
+
+    def __init__(self, *, plan: Plan | None = None) -> None:
+        self.network = SimNetwork(random.Random(1))
+        self.told: list[str] = []
+        self.hosts = [self._host(name) for name in ("mr", "mc", "sn1", "sn2", "c1")]
+        for host in self.hosts:
+            host.doors(Process(host.name)).disk.make_directory(VOLUME / "lsid=1")
+            host.boot()
+            disk = host.disk
+            assert disk is not None
+            disk.open(VOLUME / "lsid=1" / "x.seg", create=True).write_at([b"batch"], 0)
+        self.plan = plan or Plan(rates={Kind.CRASH: 1.0})
+        self.menu = Menu(self.plan, random.Random(1), self.network, self.hosts, Lucky(), self.told.append)
+
+    def _host(self, name: str) -> Host:
+        def make(doors: Doors, transport: Transport) -> Service:
+            return Idle()
+
+        return Host(name, "1", self.network, make, self.told.append, self.told.append)
+
+    def named(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
+    def connection(self, one: str, two: str) -> SimConnection:
+        here, there = self.named(one).process, self.named(two).process
+        assert here is not None and there is not None
+        return link(self.network, here, there, f"{two}:1")[0]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_is_served_to_somebody_and_has_a_rate(kind: Kind) -> None:
+    async def work() -> Host | None:
+        scene = Scene()
+        hit = scene.menu.serve(kind)
+        await asyncio.sleep(0.1)
+        scene.menu.clear()
+        return hit
+
+    assert loop.run(work()) is not None
+    assert any(MANY[kind])
+
+
+def test_the_second_of_two_faults_hits_the_host_of_the_first_where_it_can() -> None:
+    async def work() -> tuple[str, str]:
+        scene = Scene()
+        node = scene.named("sn2")
+        beside, elsewhere = scene.menu.serve(Kind.FSYNC, node), scene.menu.serve(Kind.STORE_CUT, node)
+        assert beside is not None and elsewhere is not None
+        return beside.name, elsewhere.name
+
+    assert loop.run(work()) == ("sn2", "mr")
+
+
+def test_a_pair_overlaps() -> None:
+    async def work() -> list[str]:
+        plan = Plan(pair=(Kind.CLOCK, Kind.PARTITION))
+        scene = Scene()
+        faults = Faults(
+            plan,
+            random.Random(1),
+            scene.network,
+            scene.hosts,
+            Lucky(),
+            lambda text: told.append((_now(), text)),
+        )
+        told: list[tuple[float, str]] = []
+        faults.start()
+        await asyncio.sleep(20.0)
+        faults.stop()
+        gaps = [b - a for (a, _), (b, _) in zip(told[::2], told[1::2], strict=False)]
+        assert gaps and max(gaps) <= 0.5
+        return [text for _, text in told]
+
+    told = loop.run(work())
+    assert any("clock" in text for text in told) and any("cut off" in text for text in told)
+
+
+def test_a_process_that_is_paused_in_the_middle_of_its_own_work_goes_on_by_itself() -> None:
+    async def work() -> float:
+        scene = Scene()
+        host = scene.named("mr")
+        process = host.process
+        assert process is not None
+
+        async def in_the_middle() -> None:
+            scene.menu.pause(host)
+
+        await process.spawn("pause", in_the_middle())
+        for _ in range(200):
+            if process.held is None:
+                break
+            await asyncio.sleep(0.05)
+        return _now()
+
+    assert 0 < loop.run(work()) < 8.5
+
+
+def test_a_full_disk_is_freed_and_failing_ones_work_again_after_the_end() -> None:
+    async def work() -> None:
+        scene = Scene()
+        node = scene.named("sn1")
+        scene.menu.serve(Kind.FULL, node)
+        assert node.drive.free_bytes() < 10_000 and node.excused
+        await asyncio.sleep(5.0)
+        assert node.drive.free_bytes() > 10_000
+        scene.menu.serve(Kind.FSYNC, node)
+        scene.menu.serve(Kind.WRITE, node)
+        assert node.drive.fail_syncs and node.drive.fail_writes
+        scene.menu.clear()
+        assert not (node.drive.fail_syncs or node.drive.fail_writes or node.excused)
+
+    loop.run(work())
+
+
+def test_a_flip_changes_one_bit_and_a_wipe_leaves_nothing() -> None:
+    async def work() -> None:
+        scene = Scene()
+        node, path = scene.named("sn1"), VOLUME / "lsid=1" / "x.seg"
+        scene.menu.serve(Kind.FLIP, node)
+        flipped = bytes(node.drive.file(path).content)
+        changed = [a ^ b for a, b in zip(flipped, b"batch", strict=True) if a != b]
+        assert len(changed) == 1 and changed[0].bit_count() == 1
+        scene.menu.serve(Kind.WIPE, node)
+        assert not node.up and node.drive.folder(VOLUME).entries == {}
+        assert node.drive.find(Path("/data")) is not None
+
+    loop.run(work())
+
+
+def test_a_message_that_was_waited_for_crashes_its_sender_or_straggles() -> None:
+    async def work() -> None:
+        scene = Scene()
+        connection = scene.connection("c1", "sn1")
+        scene.menu.serve(Kind.STRAGGLE)
+        scene.menu.on_message(connection, SealStream(LogStreamID(1)))
+        closed = [connection.closed]
+        scene.menu.on_message(connection, Append(LogStreamID(1)))
+        await asyncio.sleep(0)
+        closed += [connection.closed, connection.other.closed]
+        assert closed == [False, True, False]
+        manager = scene.named("mc")
+        scene.menu.serve(Kind.CRASH_SENDING, manager)
+        steering = scene.connection("mc", "sn1")
+        for _ in range(10):
+            if manager.up:
+                scene.menu.on_message(steering, SealStream(LogStreamID(1)))
+        down.append(not manager.up)
+
+    down: list[bool] = []
+    loop.run(work())
+    assert down == [True]
+
+
+def test_plans_draw_every_kind_alone_in_pairs_and_with_many_others() -> None:
+    plans = [Plan.seeded(random.Random(seed)) for seed in range(600)]
+    assert {kind for plan in plans for kind in plan.rates} == set(Kind)
+    assert {kind for plan in plans if plan.pair for kind in plan.pair} == set(Kind)
+    assert {len(plan.rates) for plan in plans} >= {0, 1, 2, 3, 4, 10}
+    assert {plan.repositories for plan in plans} == {1, 3}
+    assert all(not plan.rates and not plan.handwork for plan in plans if plan.calm)
+
+
+def test_where_one_replica_is_all_there_is_nothing_takes_it_away() -> None:
+    alone = [plan for seed in range(300) if (plan := Plan.seeded(random.Random(seed))).replicas == 1]
+    assert alone and not any({Kind.FLIP, Kind.WIPE} & set(plan.rates) for plan in alone)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

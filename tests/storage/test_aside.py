@@ -1,0 +1,111 @@
+"""A replica that is set aside for a new one: at every point of it a crash leaves something that the next start understands."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.storage.helpers import STREAM, TOPIC, Host, commit_all, fill, read_all
+from varlog.model.epoch import Epoch
+from varlog.model.ids import ClusterID, NodeID
+from varlog.model.lsn import LLSN
+from varlog.storage.log_store import LogStore
+from varlog.storage.volume import NodeVolumes
+from varlog.testing.sim.process import ProcessCrashed
+
+VOLUME = Path("/volume")
+
+
+def opened(host: Host) -> NodeVolumes:
+    return NodeVolumes.open(
+        host.disk, random.Random(1), cluster=ClusterID(1), node=NodeID(2), volumes=(VOLUME,)
+    )
+
+
+def made(host: Host, volumes: NodeVolumes) -> LogStore:
+    store = LogStore.create(host.disk, volumes.place(STREAM), topic=TOPIC, log_stream=STREAM)
+    store.cut(Epoch(1), LLSN(1))
+    return store
+
+
+def started(seed: int) -> tuple[Host, NodeVolumes]:
+    """A node with one replica that holds something."""
+    host = Host(seed)
+    host.disk.make_directory(VOLUME)
+    volumes = opened(host)
+    store = made(host, volumes)
+    fill(store, [[b"old"]])
+    commit_all(store)
+    store.sync_rows()
+    store.close()
+    return host, volumes
+
+
+def held(host: Host, path: Path) -> dict[int, bytes]:
+    return read_all(LogStore.open(host.disk, path))
+
+
+def test_a_crash_at_every_disk_operation_of_a_rebuild_is_understood() -> None:
+    """Until the new replica has run, the old data is there, under one name or the other; and a new one can be made."""
+    operation, crashed = 0, True
+    while crashed:
+        operation += 1
+        crashed = False
+        for seed in range(6):
+            host, volumes = started(seed)
+            path = volumes.streams[STREAM]
+            aside = path.with_name(f"aside-{path.name}")
+            host.crash_in(operation)
+            try:
+                volumes.set_aside(STREAM)
+                made(host, volumes).close()
+                host.disk.crash_at = None
+            except ProcessCrashed:
+                crashed = True
+                host.boot()
+                volumes = opened(host)
+            if STREAM not in volumes.streams:
+                made(host, volumes).close()
+            if host.disk.exists(aside):
+                assert held(host, aside) == {1: b"old"}
+                assert held(host, path) == {}
+            else:
+                assert held(host, path) == {1: b"old"}
+    assert operation > 5
+
+
+def test_a_crash_at_every_disk_operation_of_the_removal_leaves_what_is_removed_later() -> None:
+    operation, crashed = 0, True
+    while crashed:
+        operation += 1
+        crashed = False
+        for seed in range(6):
+            host, volumes = started(seed)
+            volumes.set_aside(STREAM)
+            made(host, volumes).close()
+            host.crash_in(operation)
+            try:
+                volumes.drop_aside(STREAM)
+                host.disk.crash_at = None
+            except ProcessCrashed:
+                crashed = True
+                host.boot()
+                volumes = opened(host)
+                volumes.drop_aside(STREAM)
+            path = volumes.streams[STREAM]
+            assert held(host, path) == {}
+            assert not host.disk.exists(path.with_name(f"aside-{path.name}"))
+    assert operation > 3
+
+
+def test_a_replica_that_never_ran_since_is_deleted_and_the_first_one_stays_aside() -> None:
+    host, volumes = started(1)
+    volumes.set_aside(STREAM)
+    made(host, volumes).close()
+    path = volumes.streams[STREAM]
+    volumes.set_aside(STREAM)
+    assert not host.disk.exists(path)
+    assert held(host, path.with_name(f"aside-{path.name}")) == {1: b"old"}
+    made(host, volumes).close()
+    volumes.remove(STREAM)
+    assert not [name for name in host.disk.list(path.parent) if "lsid" in name], "R-REG-5: everything of it"
