@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from varlog.model.cluster import ClusterView, LogStream, NodeStatus, ReplicaStatus, StreamState
+from varlog.model.cluster import ClusterView, LogStream, NodeStatus, ReplicaState, ReplicaStatus, StreamState
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID
 
@@ -46,11 +46,16 @@ def unregistered(
             if stream is not None:
                 if _is_left(stream, node, replica):
                     zombies.append(found)
-            elif replica.epoch == NO_EPOCH or was_registered(replica.log_stream):
-                zombies.append(found)  # in no epoch: it never held an entry
+            elif _is_blank(replica) or was_registered(replica.log_stream):
+                zombies.append(found)
             else:
                 foreign.append(found)
     return Unregistered(tuple(zombies), tuple(foreign))
+
+
+def _is_blank(replica: ReplicaStatus) -> bool:
+    """In no epoch: it never held an entry. One that cannot be opened cannot say so, and may hold everything."""
+    return replica.epoch == NO_EPOCH and replica.state is not ReplicaState.FROZEN
 
 
 def _is_left(stream: LogStream, node: NodeID, replica: ReplicaStatus) -> bool:

@@ -82,6 +82,8 @@ class LogStore:
         # Of the batches behind `committed_end`. They have one epoch: a seal cuts the tail before the next epoch writes, and a sync
         # has its rows on disk before it writes batches of another.
         self.tail_epoch: Epoch = _tail_epoch(segments, commits.committed_end)
+        # Ordered entries that were found rotten when it was opened: whoever opened it has them looked at.
+        self.spoilt: tuple[tuple[LLSN, LLSN], ...] = ()
         self._disk = disk
         self._state = state
         self._commits = commits
@@ -148,7 +150,9 @@ class LogStore:
             _settle_tail(segments[-1], found)
         commits = CommitStore(disk, path, found.state.topic, found.state.log_stream)
         room.persist(lambda: commits.restore(found.rows, found.rows_kept, found.last_row))
-        return cls(disk, path, found.state, commits, tuple(segments), segment_bytes, room)
+        opened = cls(disk, path, found.state, commits, tuple(segments), segment_bytes, room)
+        opened.spoilt = found.spoilt
+        return opened
 
     # --- where it stands -------------------------------------------------------------------------------------------------
 

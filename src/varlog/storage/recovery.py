@@ -50,6 +50,9 @@ class Recovery:
     last_row: CommitRow | None
     remove: tuple[Path, ...]  # in this order, one after the other
     notes: tuple[str, ...]  # what the crash left, for people
+    spoilt: tuple[
+        tuple[LLSN, LLSN], ...
+    ] = ()  # ordered entries of the newest segment whose bytes have rotted
 
     @property
     def written_end(self) -> LLSN:
@@ -73,6 +76,7 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     fence = Fence(state.epoch, state.sealed_end)
     closed = [_closed_segment(disk, path, end) for path, end in names.closed()]
     notes: list[str] = []
+    spoilt: tuple[tuple[LLSN, LLSN], ...] = ()
     # Commits behind the seal are the newer epoch's: then the cut was finished long ago, and there is nothing to look for.
     fenced = _fenced_segment(disk, closed, fence) if rows.end_llsn <= fence.sealed_end else None
     if fenced is not None:
@@ -85,7 +89,8 @@ def survey(disk: Disk, directory: Path) -> Recovery:
         problem = f"it holds entries of an older epoch behind the seal at LLSN {state.sealed_end}"
     else:
         cut = []
-        found, newest = _newest_segment(disk, names.segments[-1], fence)
+        found, newest = _newest_segment(disk, names.segments[-1], fence, rows.end_llsn)
+        spoilt = tuple(found.spoilt)
         segments = [*closed, newest]
         problem = found.problem
         if found.fenced:
@@ -96,7 +101,7 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     removed = [*names.trimmed, *reversed(cut)]
     remove = [path for segment in removed for path in (segment, index_path(segment))] + names.leftovers()
     there = [path for path in remove if disk.exists(path)]
-    return Recovery(state, tuple(segments), rows, kept, last_row, tuple(there), tuple(notes))
+    return Recovery(state, tuple(segments), rows, kept, last_row, tuple(there), tuple(notes), spoilt)
 
 
 def _begun(disk: Disk, state: ReplicaStateFile, rows: FoundRows, names: _Names) -> Recovery:
@@ -212,11 +217,11 @@ def _fenced_segment(disk: Disk, closed: list[FoundSegment], fence: Fence) -> tup
     return None
 
 
-def _newest_segment(disk: Disk, path: Path, fence: Fence) -> tuple[Scan, FoundSegment]:
+def _newest_segment(disk: Disk, path: Path, fence: Fence, ordered_end: LLSN) -> tuple[Scan, FoundSegment]:
     file = disk.open(path)
     try:
         size = file.size()
-        found = scan(file.read_at, size, _first_llsn(path), fence)
+        found = scan(file.read_at, size, _first_llsn(path), fence, ordered_end)
     finally:
         file.close()
     return found, FoundSegment(path, found.index, found.size, found.end_llsn, size)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from varlog.model.batch import HEADER_BYTES, BatchHeader, Buffer, check_body, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch
 from varlog.model.limits import MIB
-from varlog.model.lsn import LLSN
+from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.storage.index import SparseIndex
 
 # So much of a segment is in memory at a time.
@@ -40,16 +40,31 @@ class Scan:
     batches: int = 0
     problem: str = ""  # why the next bytes are no batch; empty where the file ends or only zeros follow
     fenced: bool = False  # the next bytes are a batch that a seal has cut
+    spoilt: list[tuple[LLSN, LLSN]] = field(default_factory=list)  # ordered entries whose bytes have rotted
 
 
-def scan(read: Read, file_bytes: int, first_llsn: LLSN, fence: Fence | None = None) -> Scan:
-    """Check the segment from its first byte on; stop at the first batch that is damaged, out of order or cut by a seal."""
+def scan(
+    read: Read,
+    file_bytes: int,
+    first_llsn: LLSN,
+    fence: Fence | None = None,
+    ordered_end: LLSN = FIRST_LLSN,
+) -> Scan:
+    """Check the segment from its first byte on; stop at the first batch that is damaged, out of order or cut by a seal.
+
+    A rotten body below `ordered_end` is stepped over: no crash spoils what was ordered, and its header still says where the next
+    batch begins. It is noted, and another replica has its bytes.
+    """
     found = Scan(SparseIndex(first_llsn), first_llsn)
     try:
-        for at, header in good_batches(read, file_bytes, first_llsn):
+        for at, header, problem in _batches(read, file_bytes, first_llsn):
             if fence is not None and fence.cuts(header):
                 found.fenced = True
                 return found
+            if problem is not None:
+                if header.end_llsn > ordered_end:
+                    raise problem
+                found.spoilt.append((header.first_llsn, header.end_llsn))
             found.index.add(header.first_llsn, at, header.size)
             found.size, found.end_llsn = at + header.size, header.end_llsn
             found.batches += 1
@@ -61,6 +76,16 @@ def scan(read: Read, file_bytes: int, first_llsn: LLSN, fence: Fence | None = No
 
 def good_batches(read: Read, file_bytes: int, first_llsn: LLSN) -> Iterator[tuple[int, BatchHeader]]:
     """(offset, header) of each batch, checked whole and in LLSN order; CorruptBatch at the first that is not good."""
+    for at, header, problem in _batches(read, file_bytes, first_llsn):
+        if problem is not None:
+            raise problem
+        yield at, header
+
+
+def _batches(
+    read: Read, file_bytes: int, first_llsn: LLSN
+) -> Iterator[tuple[int, BatchHeader, CorruptBatch | None]]:
+    """The same, and what is wrong with the body; CorruptBatch at the first whose header is not good: there is no way behind it."""
     window: Buffer = b""
     base, at, llsn = 0, 0, first_llsn
     while at < file_bytes:
@@ -71,8 +96,12 @@ def good_batches(read: Read, file_bytes: int, first_llsn: LLSN) -> Iterator[tupl
             raise CorruptBatch(f"it begins at LLSN {header.first_llsn}, not {llsn}", at)
         if at + header.size > base + len(window):
             window, base = memoryview(read(max(_WINDOW_BYTES, header.size), at)), at
-        check_body(window, header, at - base)
-        yield at, header
+        try:
+            check_body(window, header, at - base)
+            problem = None
+        except CorruptBatch as found:
+            problem = found
+        yield at, header, problem
         at, llsn = at + header.size, header.end_llsn
 
 

@@ -147,6 +147,7 @@ class Replica:
             )
         )
         self._closed = False
+        self._suspect_all(store.spoilt)
         self._trim_asked = store.trimmed
         # True when a commit could not be applied for lack of data: this replica must not say "not here".
         self.lagging = False
@@ -378,8 +379,10 @@ class Replica:
             self._write_failed(store.failure)
         try:
             fresh = await self._parts.worker.run(store.reopened)
-            machine.reopened(fresh.written_end, fresh.tail_epoch, fresh.committed_end)
-            store.resume(fresh)
+            found = fresh.written_end, fresh.tail_epoch, fresh.committed_end
+            store.resume(fresh)  # first: it says Damaged where the disk has lost what was durable
+            machine.reopened(*found)
+            self._suspect_all(fresh.spoilt)
         except OSError as error:
             machine.trouble = f"the disk still fails: {error}"
             raise Unavailable(f"log stream {self.log_stream} cannot be opened again: {error}") from error
@@ -515,6 +518,10 @@ class Replica:
         if max(begin, low) < min(end, committed_end):
             self.suspected.add(max(begin, low), min(end, committed_end))
             self._parts.on_suspicion()
+
+    def _suspect_all(self, ranges: Sequence[tuple[LLSN, LLSN]]) -> None:
+        for begin, end in ranges:
+            self.suspect(begin, end)
 
     def note_damage(self, begin: LLSN, end: LLSN, what: str = "") -> None:
         """Entries [begin, end) do not match their checksums on disk. The manager sees it in the status and has it mended."""

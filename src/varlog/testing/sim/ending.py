@@ -131,7 +131,8 @@ def what_is_wrong(status: ClusterStatusIs, replicas: int) -> str:
         mine = [shown.pop((node, stream.log_stream), None) for node in stream.replicas]
         if stream.state is not StreamState.RUNNING:
             return f"{name} does not run: {waits.get(stream.log_stream, '')} {stream} {mine}"
-        if len(stream.replicas) != replicas:
+        # One more where an operator's move broke off half-way: the new replica had joined, the old one not left yet.
+        if len(stream.replicas) < replicas:
             return f"{name} has {len(stream.replicas)} replicas, not {replicas}"
         for replica in mine:
             if replica is None or replica.state is not ReplicaState.RUNNING:
