@@ -1,19 +1,27 @@
-"""How a story of faults is run and judged: by the checkers of the simulator, on a history of real processes."""
+"""How a story of faults, or a cut, is run and judged: by the checkers of the simulator, on a history of real processes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from varlog.model.cluster import LogStream
 from varlog.testing.cluster_under_load import (
+    AFTER,
+    BEFORE,
     ENTRY_BYTES_MAX,
     ClusterUnderLoad,
     Story,
     plan_for,
     run_story,
 )
+from varlog.testing.cuttable_cluster import CuttableCluster, Ground, on_what_there_is
+from varlog.testing.cuttable_network import CuttableNetwork
+
+# Cuts, and comes back; what is cut then stays so for as long as the test says.
+Cut = Callable[[CuttableNetwork, ClusterUnderLoad], Awaitable[None]]
 
 
 def check_story(
@@ -33,6 +41,26 @@ def check_story(
     )
     violations = asyncio.run(run_story(plan, story, trims=trims, entry_bytes_max=entry_bytes_max))
     assert not violations, "\n".join(violations)
+
+
+def check_cut(directory: Path, cut: Cut, *, seconds: float = 0.0, ground: Ground = on_what_there_is) -> None:
+    violations = asyncio.run(_cut_and_healed(ground(directory), cut, seconds))
+    assert not violations, "\n".join(violations)
+
+
+async def _cut_and_healed(
+    ground: AbstractAsyncContextManager[CuttableCluster], cut: Cut, seconds: float
+) -> list[str]:
+    async with ground as found:
+        network, cluster = found.network, found.cluster
+        cluster.start_clients()
+        await cluster.wait_acknowledged(BEFORE)
+        await cut(network, cluster)
+        await asyncio.sleep(seconds)  # the fault is the time that passes: nothing is waited for here
+        network.heal()
+        await cluster.wait_healed()
+        await cluster.wait_acknowledged(AFTER)
+        return await cluster.judged()
 
 
 async def kill_and_wait(cluster: ClusterUnderLoad, names: Sequence[str]) -> None:

@@ -3,51 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tests.faults.helpers import first_stream
-from varlog.testing.cluster_under_load import AFTER, BEFORE, ClusterUnderLoad, cluster_under_load, process_of
-from varlog.testing.namespaced_plan import CLIENTS, namespaced_plan, places
-from varlog.testing.namespaces import Namespaces, NoNamespaces
+from tests.faults.helpers import check_cut, first_stream
+from varlog.testing.cluster_under_load import ClusterUnderLoad, process_of
+from varlog.testing.cuttable_cluster import NODES
+from varlog.testing.cuttable_network import CLIENTS, CuttableNetwork, places
 
 pytestmark = [pytest.mark.process, pytest.mark.faults]
 
-NODES = 4
 # Longer than the heartbeat's patience, than a client's for one append, and than TCP's for an acknowledgement.
 LONGER_THAN_EVERY_TIMEOUT_S = 12.0
 
-Cut = Callable[[Namespaces, ClusterUnderLoad], Awaitable[None]]
-
-
-def check_cut(directory: Path, cut: Cut, *, seconds: float) -> None:
-    try:
-        with Namespaces(places(NODES)) as network:
-            violations = asyncio.run(whole(directory, network, cut, seconds))
-            assert not violations, "\n".join(violations)
-    except NoNamespaces as refused:
-        pytest.skip(
-            f"NOT TESTED: this machine gives no network namespaces ({refused}); run it as root, with `ip`"
-        )
-
-
-async def whole(directory: Path, network: Namespaces, cut: Cut, seconds: float) -> list[str]:
-    plan = namespaced_plan(directory, network, nodes=NODES, replicas=2)
-    async with cluster_under_load(plan, client_prefix=network.prefix(CLIENTS)) as cluster:
-        cluster.start_clients()
-        await cluster.wait_acknowledged(BEFORE)
-        await cut(network, cluster)
-        await asyncio.sleep(seconds)  # the fault is the time that passes: nothing is waited for here
-        network.heal()
-        await cluster.wait_healed()
-        await cluster.wait_acknowledged(AFTER)
-        return await cluster.judged()
-
 
 def test_a_primary_is_cut_off_from_everybody(tmp_path: Path) -> None:
-    async def cut(network: Namespaces, cluster: ClusterUnderLoad) -> None:
+    async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         primary = process_of((await first_stream(cluster)).primary)
         for other in places(NODES):
             if other != primary:
@@ -59,7 +31,7 @@ def test_a_primary_is_cut_off_from_everybody(tmp_path: Path) -> None:
 def test_a_primary_and_its_backup_are_cut_off_from_each_other(tmp_path: Path) -> None:
     """Both answer the manager; only the primary can know (R-SEAL-6)."""
 
-    async def cut(network: Namespaces, cluster: ClusterUnderLoad) -> None:
+    async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
         network.cut_both(*map(process_of, stream.replicas))
 
@@ -70,7 +42,7 @@ def test_a_primary_and_its_backup_are_cut_off_from_each_other(tmp_path: Path) ->
 def test_one_way_between_a_node_and_the_repository_is_cut(way: str, tmp_path: Path) -> None:
     """Reports do not arrive, or orders do not; the other way works, and so do all others."""
 
-    async def cut(network: Namespaces, cluster: ClusterUnderLoad) -> None:
+    async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         node = process_of((await first_stream(cluster)).primary)
         network.cut(*((node, "vmr") if way == "there" else ("vmr", node)))
 
@@ -81,7 +53,7 @@ def test_one_way_between_a_node_and_the_repository_is_cut(way: str, tmp_path: Pa
 def test_one_way_between_a_node_and_the_clients_is_cut(way: str, tmp_path: Path) -> None:
     """The cluster is well; only those who use it see nothing of one node, or are not seen by it."""
 
-    async def cut(network: Namespaces, cluster: ClusterUnderLoad) -> None:
+    async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         node = process_of((await first_stream(cluster)).primary)
         network.cut(*((node, CLIENTS) if way == "there" else (CLIENTS, node)))
 
@@ -91,7 +63,7 @@ def test_one_way_between_a_node_and_the_clients_is_cut(way: str, tmp_path: Path)
 def test_the_manager_is_cut_off_from_everybody_and_a_node_is_killed(tmp_path: Path) -> None:
     """Nobody repairs while it is away; when it is back it takes the cluster as it finds it."""
 
-    async def cut(network: Namespaces, cluster: ClusterUnderLoad) -> None:
+    async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         for other in places(NODES):
             if other != "vmc":
                 network.cut_both("vmc", other)
@@ -105,7 +77,7 @@ def test_the_manager_is_cut_off_from_everybody_and_a_node_is_killed(tmp_path: Pa
 def test_short_cuts_in_a_row_leave_no_trace(tmp_path: Path) -> None:
     """Shorter than what the kernel repairs by sending again, and longer than what anybody is patient for, by turns."""
 
-    async def cut(network: Namespaces, cluster: ClusterUnderLoad) -> None:
+    async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)
         primary, backup = map(process_of, stream.replicas)
         for seconds, (one, other) in zip(

@@ -127,6 +127,25 @@ def test_rows_of_one_sync_are_merged_before_they_are_written(tmp_path: Path) -> 
     assert last == CommitRow(101, GLSN(104), GLSN(53), GLSN(54), LLSN(51), 51, Epoch(1))
 
 
+def test_a_sync_whose_end_mark_finds_no_room_does_not_write_its_rows_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are durable by then. Written a second time they would be damage: they do not go on where they ended."""
+    store = CommitStore.create(DISK, tmp_path, TOPIC, STREAM)
+    for each in rows_of([(3, 0)]):
+        store.commit(each, FIRST_LLSN)
+    with monkeypatch.context() as full:
+        full.setattr(CommitStore, "_write_end_mark", _no_room)
+        with pytest.raises(OSError, match="No space"):
+            store.sync()
+    assert store.sync() == 4
+    assert len(opened(tmp_path)._index) == 1
+
+
+def _no_room(store: CommitStore) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def test_a_sync_without_new_rows_touches_nothing(tmp_path: Path) -> None:
     store = CommitStore.create(DISK, tmp_path, TOPIC, STREAM)
     before = (tmp_path / "commits.log").stat().st_mtime_ns

@@ -434,6 +434,47 @@ def test_a_log_stream_is_made_once_within_the_limit_and_removed_with_its_data(tm
     run(tmp_path, story)
 
 
+def test_a_removal_that_the_disk_refuses_is_shown_and_finished_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-REG-5: a replica that nobody sees any more, and whose data stays, would be back after a restart."""
+    monkeypatch.setattr("varlog.storagenode.node.REMOVAL_RETRY_S", 0.01)
+
+    def refuse(self: object, path: Path) -> None:
+        raise OSError(5, "Input/output error", str(path))
+
+    async def story(bench: Bench) -> None:
+        await bench.start()
+        await bench.call(AddLogStream(TOPIC, STREAM))
+        with monkeypatch.context() as failing:
+            failing.setattr("varlog.runtime.disk.OsDisk.sync_directory", refuse)
+            with pytest.raises(Unavailable, match="the disk refuses"):
+                await bench.call(RemoveLogStream(STREAM))
+            [replica] = (await node_status(bench)).status.replicas
+            assert "its removal is not finished" in replica.trouble
+        while (await node_status(bench)).status.replicas:
+            await asyncio.sleep(0.01)
+        assert not list(tmp_path.rglob("lsid=*"))
+
+    run(tmp_path, story)
+
+
+def test_a_replica_that_is_made_after_a_trim_hears_of_it(tmp_path: Path) -> None:
+    """Law 9: the repository tells a node of a trim once, and not of it again for a replica that was not there yet."""
+
+    async def story(bench: Bench) -> None:
+        await bench.start()
+        await bench.call(AddLogStream(TOPIC, LogStreamID(2)))
+        repository = await bench.session()
+        repository.commit(high=12, trimmed=9, stream=LogStreamID(2))
+        await until(lambda: repository.marks_applied == repository.serial)
+        await bench.call(AddLogStream(TOPIC, STREAM))
+        while any(one.low_watermark != 9 for one in (await node_status(bench)).status.replicas):
+            await asyncio.sleep(0.01)
+
+    run(tmp_path, story)
+
+
 def test_a_damaged_replica_is_told_and_the_node_starts_without_it(tmp_path: Path) -> None:
     """Its files stay as they are; the other replicas of the node go on."""
 

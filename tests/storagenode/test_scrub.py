@@ -298,15 +298,41 @@ def test_a_mend_that_failed_on_the_disk_is_done_again_though_it_can_be_read_back
         with monkeypatch.context() as failing:
             failing.setattr("varlog.runtime.disk.OsFile.sync", fail)
             await replica.mender.mend(sources(2))
-        assert segments(bench, 1) == segments(bench, 2), "it can be read back"
-        assert (await status(bench, 1)).state is ReplicaState.SEALING
-        replica.store.examine(replica.store.stretch(LLSN(1)))
-        await replica.mender.mend(())
-        assert (await status(bench, 1)).damage, "what can be read back proves nothing"
+            assert segments(bench, 1) == segments(bench, 2), "it can be read back"
+            assert (await status(bench, 1)).state is ReplicaState.SEALING
+            replica.store.examine(replica.store.stretch(LLSN(1)))
+            await replica.mender.mend(())
+            assert (await status(bench, 1)).damage, "what can be read back proves nothing"
         for node in (2, 1):
             await bench.call(SealReplica(STREAM, Epoch(2), LLSN(BATCHES + 1)), node=node)
         assert (await status(bench, 1)).damage
         await wait_mended(bench, 1, 2)
+
+    run(tmp_path, story)
+
+
+def test_a_mend_that_failed_on_the_disk_is_done_again_before_the_replica_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged tail cannot be cut, so the seal waits for the mend: the mend must not wait for the seal to open the store again."""
+
+    async def story(bench: Bench) -> None:
+        await started(bench, 1, 2)
+        await filled(bench, 1, 2)
+        replica = bench.nodes[1]._replicas[STREAM]
+
+        def fail(self: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        flip(bench, 1, segment=0, at=FIRST_BODY)
+        await bench.call(CheckEntries(STREAM, LLSN(1), LLSN(2)), node=1)
+        await wait_damaged(bench, 1)
+        with monkeypatch.context() as failing:
+            failing.setattr("varlog.runtime.disk.OsFile.sync", fail)
+            await replica.mender.mend(sources(2))
+        assert replica.store.failure is not None
+        await replica.mender.mend(sources(2))
+        assert not (await status(bench, 1)).damage and replica.store.failure is None
 
     run(tmp_path, story)
 

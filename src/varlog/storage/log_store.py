@@ -452,6 +452,8 @@ class LogStore:
 
     def rows_from(self, llsn: LLSN, rows_max: int) -> list[CommitRow]:
         """The commit contexts that are on disk, from the one that orders `llsn` on, read there by any worker."""
+        if self._closed:
+            raise Unavailable(f"{self.path} is closed")
         return self._commits.rows_from(llsn, rows_max)
 
     def stretch(self, llsn: LLSN, bytes_max: int = 0) -> Stretch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +53,9 @@ from varlog.storagenode.rot_service import RotService
 from varlog.storagenode.topic_marks import TopicMarks
 
 M = TypeVar("M", bound=Message)
+
+# A removal that the disk refused is tried again after this.
+REMOVAL_RETRY_S = 1.0
 
 _log = get_logger("node")
 
@@ -309,12 +313,28 @@ class StorageNode:
             await self._let_go(log_stream)
             await self._read_worker.run(lambda: self._volumes.remove(log_stream))
         except OSError as error:
-            # Still shown, so that somebody asks again: what nobody sees would be back after a restart.
+            # Shown until it is done: what nobody sees would be back after a restart.
             path = self._volumes.streams[log_stream]
-            self._damaged[log_stream] = Damaged(str(path), f"its removal is not finished ({error})")
+            self._damaged[log_stream] = half = Damaged(str(path), f"its removal is not finished ({error})")
+            _ = self._tasks.spawn(f"remove/ls={log_stream}", self._finish_removal(log_stream, half))
             raise
         finally:
             self._changing.pop(log_stream, None)
+
+    async def _finish_removal(self, log_stream: LogStreamID, half: Damaged) -> None:
+        """Until the disk takes it, or somebody has made something else of it."""
+        while self._damaged.get(log_stream) is half:
+            await asyncio.sleep(REMOVAL_RETRY_S)
+            if log_stream in self._changing or self._damaged.get(log_stream) is not half:
+                continue
+            self._changing[log_stream] = None
+            try:
+                await self._read_worker.run(lambda: self._volumes.remove(log_stream))
+                del self._damaged[log_stream]
+            except OSError as error:
+                _log.info(told("a replica cannot be removed yet", log_stream=log_stream, why=error))
+            finally:
+                self._changing.pop(log_stream, None)
 
     async def _let_go(self, log_stream: LogStreamID) -> None:
         replica = self._replicas.pop(log_stream, None)

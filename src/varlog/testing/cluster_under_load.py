@@ -182,11 +182,8 @@ Story = Callable[[ClusterUnderLoad], Awaitable[None]]
 
 
 @asynccontextmanager
-async def cluster_under_load(
-    plan: ClusterPlan, *, client_prefix: tuple[str, ...] = ()
-) -> AsyncIterator[ClusterUnderLoad]:
-    """A running cluster with clients that work; no process is left, however the body ends."""
-    cluster = ClusterUnderLoad(plan, client_prefix=client_prefix)
+async def running(cluster: ClusterUnderLoad) -> AsyncIterator[ClusterUnderLoad]:
+    """Started, and without clients; no process is left, however the body ends."""
     try:
         await cluster.start()
         yield cluster
@@ -198,7 +195,7 @@ async def run_story(
     plan: ClusterPlan, story: Story, *, trims: bool = False, entry_bytes_max: int = ENTRY_BYTES_MAX
 ) -> list[str]:
     """The whole: start, load, the story's faults, heal, more load, and the verdict."""
-    async with cluster_under_load(plan) as cluster:
+    async with running(ClusterUnderLoad(plan)) as cluster:
         cluster.start_clients(trims=trims, entry_bytes_max=entry_bytes_max)
         await cluster.wait_acknowledged(BEFORE)
         await story(cluster)

@@ -10,13 +10,7 @@ from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.process import ServerProcess
 from varlog.testing.namespaces import Namespaces
 
-CLIENTS = "clients"
 _PORT = 7100
-
-
-def places(nodes: int) -> list[str]:
-    """The names of the namespaces that a cluster of so many storage nodes and its clients need."""
-    return ["vmr", "vmc", *(f"vsn-{number}" for number in range(1, nodes + 1)), CLIENTS]
 
 
 @dataclass(frozen=True)

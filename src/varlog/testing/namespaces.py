@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-# The namespace that everybody else is in: the test itself, and whoever reads back at the end.
-OUTSIDE = "outside"
+from varlog.testing.cuttable_network import OUTSIDE
+
 _NOBODY = "02:00:00:00:00:01"
 _FIRST_HOST = 10
 
@@ -42,7 +42,7 @@ class Namespaces:
         return ("ip", "netns", "exec", self._space(name))
 
     def cut(self, source: str, target: str) -> None:
-        """What `source` sends to `target` is lost from now on; the other direction works."""
+        """What `source` sends to `target` does not arrive from now on; the other direction works."""
         self._cuts.append((source, target))
         self._neighbour(source, "replace", self.host(target), "lladdr", _NOBODY, "nud", "permanent")
 
@@ -101,4 +101,8 @@ class Namespaces:
 
 
 def _ip(*arguments: str, must: bool = True) -> None:
-    subprocess.run(["ip", *arguments], check=must, capture_output=True, text=True, timeout=30)
+    try:
+        subprocess.run(["ip", *arguments], check=must, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        if must:
+            raise

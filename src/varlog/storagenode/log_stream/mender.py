@@ -79,6 +79,7 @@ class Mender:
         try:
             copy = await self._copy(stretch, sources)
             replica.check_open()
+            await replica.sound()  # a write that failed before, even of a mending, must not keep it damaged
             store = replica.store
             await self._worker.run(lambda: store.mend(stretch.begin, stretch.end, copy))
         except OSError as error:

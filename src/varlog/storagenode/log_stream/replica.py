@@ -143,7 +143,7 @@ class Replica:
                 ),
                 disk_failed=self._write_failed,
                 law_broke=self.freeze,
-                make_sound=self._sound,
+                make_sound=self.sound,
             )
         )
         self._closed = False
@@ -365,7 +365,8 @@ class Replica:
             # Only now are they certainly nowhere: the cut is durable on this replica, and no epoch can order them (law 6, 10).
             self._waiters.fail(sealed)
 
-    async def _sound(self) -> None:
+    async def sound(self) -> None:
+        """Before something is written by others than appends: open the store again if the disk failed (R-SEAL-6)."""
         async with self._admin:
             await self._make_sound()
 

@@ -1,0 +1,41 @@
+"""CutWays: which ways between two places are cut, and what becomes there of what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+
+
+class Loss(Enum):
+    """What a cut does to connections. A kernel that is never acknowledged gives up at some time between the first and the last."""
+
+    # Kept, and delivered after the heal, however late: requests of another time arrive.
+    HELD = "held"
+    # Gone. Nobody learns it before the heal, which breaks the connection: a stream with a gap is none.
+    SWALLOWED = "swallowed"
+    # What is open is broken at once, for both; what is opened meanwhile hangs until the heal.
+    BROKEN = "broken"
+
+
+class CutWays:
+    """From a place to a place, in one event loop. A way that was never cut is open."""
+
+    def __init__(self) -> None:
+        self._cut: dict[tuple[str, str], Loss] = {}
+        self._healed = asyncio.Event()
+
+    def cut(self, source: str, target: str, loss: Loss) -> None:
+        self._cut[source, target] = loss
+
+    def heal(self) -> None:
+        """All of them, and whoever waits for one goes on."""
+        self._cut.clear()
+        self._healed.set()
+        self._healed = asyncio.Event()
+
+    def swallows(self, source: str, target: str) -> bool:
+        return self._cut.get((source, target)) is Loss.SWALLOWED
+
+    async def wait_open(self, source: str, target: str) -> None:
+        while (source, target) in self._cut:
+            await self._healed.wait()

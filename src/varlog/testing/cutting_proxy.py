@@ -1,0 +1,102 @@
+"""CuttingProxy: a TCP proxy before one server, through which each way between it and whoever connects can be cut.
+
+It knows bytes, and nothing of what they say. Whoever connects while his way is cut is connected, and hears nothing: a proxy
+cannot refuse to open a connection as a lost packet does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from varlog.rpc.tcp import split_address
+from varlog.testing.carried_connection import READ_BYTES_MAX, CarriedConnection, End
+from varlog.testing.cut_ways import CutWays
+
+Address = tuple[str, int]
+# The place of whoever has this end of a connection to that one; None: he is gone, or nobody we know.
+Who = Callable[[Address, Address], Awaitable[str | None]]
+
+
+class CuttingProxy:
+    """Listens at `front` for the server of `place`, which listens at `behind`."""
+
+    def __init__(self, place: str, front: str, behind: str, ways: CutWays, who: Who) -> None:
+        self.place = place
+        self._front = split_address(front)
+        self._behind = split_address(behind)
+        self._ways = ways
+        self._who = who
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._carried: dict[CarriedConnection, None] = {}
+
+    async def start(self) -> None:
+        host, port = self._front
+        self._server = await asyncio.start_server(self._accept, host, port, limit=READ_BYTES_MAX)
+
+    async def stop(self) -> None:
+        """Every connection is reset. What went wrong in here is raised now."""
+        if self._server is None:
+            return
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._server.wait_closed()
+        for task in self._tasks:
+            if not task.cancelled():
+                task.result()
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, once it does."""
+        if self._server is None:
+            return self._front
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    def reset_between(self, one: str, other: str) -> None:
+        """What is open between the two is broken."""
+        for connection in [found for found in self._carried if found.joins(one, other)]:
+            connection.reset()
+
+    def reset_gaps(self) -> None:
+        """What has lost something can never go on."""
+        for connection in [found for found in self._carried if found.has_gap]:
+            connection.reset()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Kept to the end: a bug of ours must not die unseen.
+        serving = self._serve(reader, writer)
+        self._tasks.append(asyncio.get_running_loop().create_task(serving, name=f"to {self.place}"))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            connection = await self._connected(reader, writer)
+        except BaseException:
+            writer.transport.abort()
+            raise
+        if connection is None:
+            End("", reader, writer).reset()
+            return
+        self._carried[connection] = None
+        try:
+            await connection.carry()
+        finally:
+            del self._carried[connection]
+
+    async def _connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> CarriedConnection | None:
+        peer = writer.get_extra_info("peername")
+        place = await self._who(peer, self.address) if peer else None
+        if place is None:
+            return None
+        await self._ways.wait_open(place, self.place)
+        try:
+            behind = await asyncio.open_connection(*self._behind, limit=READ_BYTES_MAX)
+        except OSError:
+            return None  # nobody listens there: it is being restarted
+        return CarriedConnection(End(place, reader, writer), End(self.place, *behind), self._ways)

@@ -1,0 +1,37 @@
+"""Cuts by proxies, on every machine: what is under way is held, lost, or its connection broken; no kernel gives up by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.faults.helpers import check_cut, first_stream
+from varlog.testing.cluster_under_load import ClusterUnderLoad, process_of
+from varlog.testing.cut_ways import Loss
+from varlog.testing.cuttable_cluster import NODES, on_proxies
+from varlog.testing.cuttable_network import CuttableNetwork, places
+
+pytestmark = pytest.mark.process
+
+LOSSES = [
+    Loss.HELD,
+    *(pytest.param(loss, marks=pytest.mark.faults) for loss in (Loss.SWALLOWED, Loss.BROKEN)),
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_primary_that_is_cut_off_is_sealed_out_and_taken_back(loss: Loss, tmp_path: Path) -> None:
+    """R-SEAL-2: the other stream takes the appends; what the primary had in hand, or still gets, is fenced (law 7)."""
+
+    async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
+        stream = await first_stream(cluster)
+        primary = process_of(stream.primary)
+        for other in places(NODES):
+            if other != primary:
+                network.cut_both(primary, other)
+        await cluster.wait_sealed(stream.log_stream)
+        await cluster.wait_acknowledged(100)
+
+    check_cut(tmp_path, cut, ground=partial(on_proxies, loss=loss))
