@@ -115,6 +115,10 @@ def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
     try:
         found = survey(looking, path)
         replica.notes += found.notes
+        replica.problems += [
+            f"{found.segments[-1].path}: the ordered entries [{first}, {end}) are damaged"
+            for first, end in found.spoilt
+        ]
         replica.written_end, replica.committed_end = found.written_end, found.committed_end
         begin = found.rows.begin
     except Damaged as damaged:

@@ -25,13 +25,14 @@ class End:
     writer: asyncio.StreamWriter
 
     def reset(self) -> None:
+        """Now, and once only: what was not sent yet is gone."""
         if not self.writer.is_closing():
             wire = self.writer.get_extra_info("socket")
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.writer.transport.abort()
+        self.writer.transport.abort()
 
-    async def close(self) -> None:
-        """What was not sent yet may still go out, unless it was reset."""
+    async def wait_closed(self) -> None:
+        """Until everything has gone out."""
         self.writer.close()
         with suppress(OSError):  # he may be gone
             await self.writer.wait_closed()
@@ -55,18 +56,16 @@ class CarriedConnection:
         self.far.reset()
 
     async def carry(self) -> None:
-        """Until both sides have ended it, or one has broken it. If cancelled, both see it broken."""
+        """Until both sides have ended it, or one has broken it. Cancelled: it is reset for both."""
         try:
             async with asyncio.TaskGroup() as group:
                 for source, target in ((self.near, self.far), (self.far, self.near)):
                     name = f"carry {source.place} > {target.place}"
                     group.create_task(self._carry(source, target), name=name)
-        except asyncio.CancelledError:
-            self.reset()
-            raise
+            await self.near.wait_closed()
+            await self.far.wait_closed()
         finally:
-            await self.near.close()
-            await self.far.close()
+            self.reset()
 
     async def _carry(self, source: End, target: End) -> None:
         way = source.place, target.place

@@ -28,7 +28,8 @@ class CuttingProxy:
         self._ways = ways
         self._who = who
         self._server: asyncio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        # Kept to the end: a bug of ours must not die unseen.
+        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._carried: dict[CarriedConnection, None] = {}
 
     async def start(self) -> None:
@@ -44,6 +45,8 @@ class CuttingProxy:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        for writer in self._tasks.values():
+            writer.transport.abort()  # a task that had not begun did not do it
         await self._server.wait_closed()
         for task in self._tasks:
             if not task.cancelled():
@@ -68,35 +71,31 @@ class CuttingProxy:
             connection.reset()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # Kept to the end: a bug of ours must not die unseen.
         serving = self._serve(reader, writer)
-        self._tasks.append(asyncio.get_running_loop().create_task(serving, name=f"to {self.place}"))
+        task = asyncio.get_running_loop().create_task(serving, name=f"to {self.place}")
+        self._tasks[task] = writer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        near = End("nobody", reader, writer)
         try:
-            connection = await self._connected(reader, writer)
-        except BaseException:
-            writer.transport.abort()
-            raise
-        if connection is None:
-            End("", reader, writer).reset()
-            return
+            place = await self._who(peer, self.address) if peer else None
+            if place is not None:
+                near = End(place, reader, writer)
+                await self._carry(near)
+        finally:
+            near.reset()
+
+    async def _carry(self, near: End) -> None:
+        # His first packet is lost as well.
+        await self._ways.wait_open(near.place, self.place)
+        try:
+            behind = await asyncio.open_connection(*self._behind, limit=READ_BYTES_MAX)
+        except OSError:
+            return  # nobody listens there: it is being restarted
+        connection = CarriedConnection(near, End(self.place, *behind), self._ways)
         self._carried[connection] = None
         try:
             await connection.carry()
         finally:
             del self._carried[connection]
-
-    async def _connected(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> CarriedConnection | None:
-        peer = writer.get_extra_info("peername")
-        place = await self._who(peer, self.address) if peer else None
-        if place is None:
-            return None
-        await self._ways.wait_open(place, self.place)
-        try:
-            behind = await asyncio.open_connection(*self._behind, limit=READ_BYTES_MAX)
-        except OSError:
-            return None  # nobody listens there: it is being restarted
-        return CarriedConnection(End(place, reader, writer), End(self.place, *behind), self._ways)
