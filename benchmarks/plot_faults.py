@@ -49,11 +49,15 @@ def _draw_one(panel: Any, result: dict[str, Any]) -> None:
     series, measured = result["series"], result["measured"]
     panel.fill_between(series["second"], series["appends_per_s"], step="mid", color="#4c78a8", linewidth=0)
     panel.axvline(0, color="#e45756", linewidth=1.2)
-    for figure, words in (("back_s", "process back"), ("healed_s", "all replicas run")):
+    # One on each side of its line: they may lie close to each other.
+    for figure, words, side in (
+        ("back_s", "process back", "right"),
+        ("healed_s", "all replicas run", "left"),
+    ):
         panel.axvline(measured[figure], color="#888888", linewidth=0.8, linestyle=":")
         panel.annotate(
             words, (measured[figure], 1), xycoords=("data", "axes fraction"), fontsize=7, rotation=90,
-            ha="right", va="top", color="#555555",
+            ha=side, va="top", color="#222222",
         )  # fmt: skip
     panel.axhline(measured["before_appends_per_s"], color="#888888", linewidth=0.6)
     panel.set_title(

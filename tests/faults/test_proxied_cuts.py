@@ -41,13 +41,11 @@ def test_a_primary_that_is_cut_off_is_sealed_out_and_taken_back(loss: Loss, tmp_
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("way", ["there", "back"])
 def test_one_way_between_a_primary_and_its_backup_is_cut(way: str, loss: Loss, tmp_path: Path) -> None:
-    """R-SEAL-6: the backup hears nothing, or is not heard; everybody else hears both, so only the primary can tell."""
+    """R-SEAL-6: everybody else hears both. The other stream takes the appends, whether the primary learns it or not."""
 
     async def cut(network: CuttableNetwork, cluster: ClusterUnderLoad) -> None:
-        stream = await first_stream(cluster)
-        primary, backup = map(process_of, stream.replicas)
+        primary, backup = map(process_of, (await first_stream(cluster)).replicas)
         network.cut(*((primary, backup) if way == "there" else (backup, primary)))
-        await cluster.wait_sealed(stream.log_stream)
         await cluster.wait_acknowledged(100)
 
     check_cut(tmp_path, cut, ground=partial(on_proxies, loss=loss))

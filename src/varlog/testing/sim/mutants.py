@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from varlog.testing.sim.patch import Mutant
+from varlog.testing.sim.plan import Kind
 from varlog.testing.sim.repair_mutants import REPAIR_MUTANTS
 
-__all__ = ["MUTANTS", "Mutant", "plant"]
+__all__ = ["MUTANTS", "Mutant", "find", "plant"]
 
 _REPLICA = "varlog.storagenode.log_stream.replica:Replica"
 _MACHINE = "varlog.storagenode.log_stream.replica_machine:ReplicaMachine"
@@ -90,12 +91,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "ignore-report-epoch",
-        "The repository counts a report of an older epoch, which may speak of entries that a seal has cut (law 7).",
+        "The repository keeps to a report of an older epoch, which may speak of entries that a seal has cut (law 7).",
         (
             (
                 "varlog.metarepo.commit_rules:orderable_end",
                 "report is None or report.epoch != stream.epoch",
                 "report is None",
+            ),
+            (
+                "varlog.metarepo.reports:ReportTable.take",
+                "    by_node[node] = report\n",
+                (
+                    "    if node not in by_node or by_node[node].durable_end <= report.durable_end:\n"
+                    "        by_node[node] = report\n"
+                ),
             ),
         ),
     ),
@@ -304,6 +313,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
                 "self._writer.drop_queue()\n    self._waiters.fail(Sealed(self.log_stream))\n",
             ),
         ),
+        needs=(Kind.LOSS,),
     ),
     Mutant(
         "trim-without-rows",
@@ -314,12 +324,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
 )
 
 
-def plant(name: str) -> Mutant:
-    """Plant the bug of that name in this process."""
+def find(name: str) -> Mutant:
+    """The planted bug of that name."""
     for mutant in MUTANTS:
         if mutant.name == name:
-            mutant.plant()
             return mutant
     raise LookupError(
         f"there is no planted bug {name!r}; there are: {', '.join(one.name for one in MUTANTS)}"
     )
+
+
+def plant(name: str) -> Mutant:
+    """Plant the bug of that name in this process."""
+    mutant = find(name)
+    mutant.plant()
+    return mutant

@@ -11,14 +11,18 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from varlog.testing.sim.plan import Kind
+
 
 @dataclass(frozen=True)
 class Mutant:
-    """One planted bug: what is wrong, in a sentence, and the lines it changes (target, old text, new text)."""
+    """One planted bug: what is wrong, in a sentence, and the lines it changes (target, old text, new text). Runs without the faults
+    that it `needs` cannot show it, and are not searched."""
 
     name: str
     wrong: str
     edits: tuple[tuple[str, str, str], ...]
+    needs: tuple[Kind, ...] = ()
 
     def plant(self) -> None:
         for target, old, new in self.edits:

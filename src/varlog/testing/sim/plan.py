@@ -105,6 +105,11 @@ class Plan:
     mix: Mix | None = None
 
     @classmethod
+    def of(cls, seed: int) -> Plan:
+        """The plan of the run with this seed."""
+        return cls.seeded(random.Random(f"{seed}/plan"))
+
+    @classmethod
     def seeded(cls, rng: random.Random) -> Plan:
         """Another world each time."""
         plan = cls(mix=Mix.seeded(rng))

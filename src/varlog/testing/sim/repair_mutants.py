@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from varlog.testing.sim.patch import Mutant
+from varlog.testing.sim.plan import Kind
 
 _REPLICA = "varlog.storagenode.log_stream.replica:Replica"
 _RETRIES = "varlog.storagenode.log_stream.retries:Retries"
@@ -28,6 +29,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "original-after-retry-doubled",
         "A primary forgets a retry that it took, so that its delayed original is stored as well (R-ORD-7).",
         ((f"{_RETRIES}._looked", "self._remember(key, floor)", "pass"),),
+        needs=(Kind.STRAGGLE,),
     ),
     Mutant(
         "append-in-a-later-epoch",
@@ -110,6 +112,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "if case.around.is_lost(node):",
             ),
         ),
+        needs=(Kind.AWAY,),
     ),
     Mutant(
         "zombies-stay",
@@ -136,11 +139,13 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 ),
             ),
         ),
+        needs=(Kind.FSYNC,),
     ),
     Mutant(
         "rows-believed-after-a-failed-sync",
         "A store that is opened again after a failed sync believes the rows it can read, which are not on the platter (law 1).",
         (("varlog.storage.commit_store:CommitStore.restore", "if found.proven < kept:", "if False:"),),
+        needs=(Kind.FSYNC,),
     ),
     Mutant(
         "reader-trusts-bytes",
@@ -152,6 +157,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "pass\n",
             ),
         ),
+        needs=(Kind.FLIP,),
     ),
     Mutant(
         "rot-stays",
@@ -163,6 +169,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "if True:",
             ),
         ),
+        needs=(Kind.FLIP,),
     ),
     # --- repositories that take turns -----------------------------------------------------------------------------------
     Mutant(

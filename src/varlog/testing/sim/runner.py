@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 
+from varlog.testing.sim.plan import Plan
 from varlog.testing.sim.world import Result
 
 # Seeds that a worker runs in one go: enough to forget the cost of handing them over, few enough for a live progress line.
@@ -80,8 +81,11 @@ def search_mutants(names: Sequence[str], seeds: int, jobs: int) -> Iterator[Foun
 
 def search_mutant(name: str, seeds: int) -> Found:
     """In a worker: the first seed that shows this planted bug."""
+    from varlog.testing.sim.mutants import find
+
     began = time.monotonic()
-    for seed in range(1, seeds + 1):
+    needs = set(find(name).needs)
+    for seed in (seed for seed in range(1, seeds + 1) if needs <= Plan.of(seed).kinds()):
         for result in run_chunk([seed], name):
             if result.violations:
                 checker, _, sentence = result.violations[0]

@@ -67,7 +67,7 @@ class World:
         self, seed: int, *, trace: Callable[[str], None] | None = None, messages: bool = False
     ) -> None:
         self.seed = seed
-        self.plan = Plan.seeded(random.Random(f"{seed}/plan"))
+        self.plan = Plan.of(seed)
         self.history = History()
         self.history.calm = self.plan.calm
         self.over = False
