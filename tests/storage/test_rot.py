@@ -238,6 +238,24 @@ def test_what_is_trimmed_in_a_damaged_stretch_is_filled_up_so_that_the_rest_can_
         store.extent(stretch.begin, 1)
 
 
+def test_damage_in_trimmed_entries_before_a_tail_that_is_not_committed_is_filled_up(tmp_path: Path) -> None:
+    """Nothing says where the readable part lies, neither a header nor the index: its own bytes do."""
+    store = new_store(tmp_path)
+    fill(store, *[[[bytes([64 + number]) * 9]] for number in range(6)])
+    store.commit(row(1, 1, 2))  # the others are not ordered yet
+    store.sync_rows()
+    good = read_all(store)
+    stretch = store.stretch(LLSN(1))
+    assert (stretch.begin, stretch.end, stretch.exact) == (1, 3, False)
+    copy, size = bytes_of(stretch), parse_header(bytes_of(stretch)).size
+    store.trim(GLSN(1))
+    flip(stretch.segment.path, stretch.offset + 16)  # the header of LLSN 1, which is trimmed
+    store.mend(LLSN(1), LLSN(3), copy[size : 2 * size])
+    assert rot_of(store) == []
+    assert read_all(store) == {llsn: entry for llsn, entry in good.items() if llsn > 1}
+    assert reopen(store).written_end == 7
+
+
 def test_what_is_not_trimmed_is_never_filled_up(tmp_path: Path) -> None:
     store = filled(tmp_path)
     stretch = next(s for s in stretches(store) if s.end - s.begin > 3)

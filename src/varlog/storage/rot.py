@@ -131,15 +131,16 @@ def mend(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLSN)
     if size != len(copy):
         raise CorruptBatch(f"the copy has {len(copy) - size} bytes too many")
     parts = [copy]
-    if begin < first <= low_llsn and room is not None:
-        parts.insert(0, _filler(begin, first, room - size, header.epoch))
+    if begin < first <= low_llsn:
+        ahead = room - size if room is not None else _bytes_before(segment, offset, copy)
+        parts.insert(0, _filler(begin, first, ahead, header.epoch))
     elif first != begin or (room is not None and size != room):
         raise CorruptBatch(
             f"a copy of {size} bytes from LLSN {first} on is not what was at LLSN {begin}", offset
         )
     opened = segment.borrow()
     if room is None:
-        _check_follows(opened.file, offset + size, end)
+        _check_follows(opened.file, offset + sum(map(len, parts)), end)
     opened.file.write_at(parts, offset)
     opened.file.sync()
     check_batches(opened.file.read_at(sum(map(len, parts)), offset), begin, end)
@@ -181,6 +182,14 @@ def _room(segment: Segment, begin: LLSN, end: LLSN) -> tuple[int, int | None]:
         raise CorruptBatch(f"LLSNs [{begin}, {end}) are not between two points of the index", offset)
     room = (index.offset(point + 1) if after else segment.size) - offset
     return offset, room if end == next_llsn else None
+
+
+def _bytes_before(segment: Segment, offset: int, copy: Buffer) -> int:
+    """How many bytes lie between `offset` and the same bytes as `copy`, where neither headers nor index say so."""
+    here = segment.borrow().file.read_at(segment.size - offset, offset)
+    if (found := bytes(here).find(copy)) < 0:
+        raise CorruptBatch("what can be read is damaged as well, so that its place is not known", offset)
+    return found
 
 
 def _check_follows(file: File, at: int, end: LLSN) -> None:
