@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,23 @@ class Bench:
         replicas = tuple(ReplicaAddress(NodeID(node), f"node{node}") for node in nodes)
         for node in reversed(nodes):
             await self.call(UnsealReplica(STREAM, Epoch(epoch), replicas), node=node)
+
+
+def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
+    """Tell a story with a bench that is always put away again."""
+
+    async def told() -> None:
+        bench = Bench(tmp_path)
+        try:
+            await asyncio.wait_for(story(bench), 60)
+        finally:
+            await bench.close()
+
+    asyncio.run(told())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition that another task brings about."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.001)

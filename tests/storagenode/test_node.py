@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, entries_in, make_batch, placed, row
+from tests.storagenode.scripted import (
+    STREAM,
+    TIMEOUT_S,
+    TOPIC,
+    Bench,
+    entries_in,
+    make_batch,
+    placed,
+    row,
+    run,
+    until,
+)
 from varlog.model.batch import crc32c
 from varlog.model.cluster import ReplicaState
 from varlog.model.epoch import Epoch
@@ -46,26 +56,6 @@ from varlog.rpc.messages import (
     SealReplica,
     UnsealReplica,
 )
-
-
-def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
-    """Tell a story with a bench that is always put away again."""
-
-    async def told() -> None:
-        bench = Bench(tmp_path)
-        try:
-            await asyncio.wait_for(story(bench), 60)
-        finally:
-            await bench.close()
-
-    asyncio.run(told())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that another task brings about."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def test_an_append_is_answered_when_it_is_ordered_and_not_before(tmp_path: Path) -> None:

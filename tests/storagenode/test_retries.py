@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.storagenode.scripted import STREAM, TIMEOUT_S, Bench, Repository, entries_in, row
+from tests.storagenode.scripted import STREAM, TIMEOUT_S, Bench, Repository, entries_in, row, run, until
 from varlog.model.batch import pack
 from varlog.model.epoch import Epoch
 from varlog.model.errors import NotPrimary, Sealed, StaleEpoch, Unavailable
@@ -33,25 +32,6 @@ from varlog.storagenode.log_stream import replica as replica_module
 from varlog.storagenode.log_stream import retries as retries_module
 
 ONE = Epoch(1)
-
-
-def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
-    """Tell a story with a bench that is always put away again."""
-
-    async def told() -> None:
-        bench = Bench(tmp_path)
-        try:
-            await asyncio.wait_for(story(bench), 60)
-        finally:
-            await bench.close()
-
-    asyncio.run(told())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def batch(sequence: int, *entries: bytes) -> bytearray:

@@ -18,6 +18,7 @@ from tests.storagenode.scripted import (
     entries_in,
     make_batch,
     row,
+    run,
 )
 from varlog.model.cluster import ReplicaState, ReplicaStatus
 from varlog.model.epoch import Epoch
@@ -50,17 +51,6 @@ BATCHES = 60
 def _short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points close together, so that small segments have several stretches."""
     monkeypatch.setattr("varlog.storage.index.INDEX_STRIDE_BYTES", 512)
-
-
-def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
-    async def told() -> None:
-        bench = Bench(tmp_path)
-        try:
-            await asyncio.wait_for(story(bench), 60)
-        finally:
-            await bench.close()
-
-    asyncio.run(told())
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from tests.storagenode.scripted import (
     entries_in,
     make_batch,
     row,
+    run,
+    until,
 )
 from varlog.model.batch import Buffer
 from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncState, SyncStatus
@@ -59,25 +61,6 @@ from varlog.storage.log_store import LogStore
 from varlog.storagenode.log_stream import copy_source, sync
 
 BATCHES = 30
-
-
-def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
-    """Tell a story with a bench that is always put away again."""
-
-    async def told() -> None:
-        bench = Bench(tmp_path)
-        try:
-            await asyncio.wait_for(story(bench), 60)
-        finally:
-            await bench.close()
-
-    asyncio.run(told())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)
