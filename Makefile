@@ -13,6 +13,8 @@ ARGS ?=
 PY := .venv/bin/python
 # Not loadgroup: with it pytest-xdist 3.8 waits for ever once a worker has died, which is how a hanging test ends here.
 PYTEST := $(PY) -m pytest -n auto --dist worksteal
+# One session for all of them: starting one takes longer than most of them.
+SPARK_TESTS := $(PY) -m pytest -p no:xdist -rs -m "spark and not faults" --durations=10
 SIM := $(PY) -m varlog.testing.sim
 
 # Another checkout's source must not shadow this one's.
@@ -36,7 +38,8 @@ $(STAMP):
 	echo "setting up .venv with $$($$python --version)"; \
 	rm -f .venv/installed-*; \
 	$$python -m venv .venv && \
-	$(PY) -m pip install -q --disable-pip-version-check -e '.[test]'
+	extras=test; command -v java >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || extras=test,java; \
+	$(PY) -m pip install -q --disable-pip-version-check -e ".[$$extras]"
 	@touch $@
 
 ##@ Start here
@@ -52,14 +55,15 @@ demo: $(STAMP) ## a cluster on this machine: append, kill -9, restart, nothing l
 	.venv/bin/varlog demo $(ARGS)
 
 test: static ## everything: static checks, all tests, a bounded simulation, planted bugs
-	$(PYTEST) -rs -m "not faults"
+	$(PYTEST) -rs -m "not faults and not spark"
+	$(SPARK_TESTS)
 	$(SIM) run --seeds $(TEST_SEEDS)
 	$(SIM) mutants
 
 ##@ While you work
 .PHONY: check static fmt codemap
 check: static ## before each commit, under two minutes: static checks and the tests without real processes
-	$(PYTEST) -m "not process"
+	$(PYTEST) -m "not process and not spark"
 
 static: $(STAMP) ## format, lint and types, without running anything
 	$(PY) -m ruff format --check .

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from varlog.model.entry import Entry, Position, Run
     from varlog.model.errors import (
         BatchTooLarge,
+        ChainBroken,
         CorruptBatch,
         Damaged,
         EmptyBatch,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
         NotPrimary,
         NotWritten,
         OutcomeUnknown,
+        PositionTaken,
+        ReaderBehind,
         Refused,
         Rejected,
         Sealed,
@@ -50,6 +53,7 @@ __all__ = [
     "LLSN",
     "Admin",
     "BatchTooLarge",
+    "ChainBroken",
     "ClusterID",
     "ClusterView",
     "CorruptBatch",
@@ -68,6 +72,8 @@ __all__ = [
     "NotWritten",
     "OutcomeUnknown",
     "Position",
+    "PositionTaken",
+    "ReaderBehind",
     "Refused",
     "Rejected",
     "Run",

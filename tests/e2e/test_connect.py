@@ -2,97 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import varlog
-from varlog.manager.config import ManagerConfig
-from varlog.manager.manager import Manager
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
-from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
-from varlog.model.ids import ClusterID, NodeID
-from varlog.rpc.tcp import TcpTransport
-from varlog.runtime.doors import system_doors
-from varlog.runtime.loop_thread import LoopThread
-from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
-
-CLUSTER = ClusterID(5)
-
-
-class Cluster:
-    """Services on free ports of 127.0.0.1. Their disks do not wait for the device: nothing here loses power."""
-
-    def __init__(self, path: Path) -> None:
-        self._doors = system_doors(synced=False)
-        self._transport = TcpTransport(CLUSTER)
-        self._volumes = [path / f"node-{n}" for n in (1, 2, 3)]
-        self.nodes: list[StorageNode] = []
-        self.repository: MetadataRepository
-        self.manager: Manager
-
-    async def start(self, *, auto_create_topics: bool) -> None:
-        for volume in self._volumes:
-            volume.mkdir()
-            self.nodes.append(await self._start_node(len(self.nodes), "127.0.0.1:0"))
-        config = MetadataRepositoryConfig(CLUSTER, "127.0.0.1:0", node_retry_s=0.02)
-        self.repository = MetadataRepository(
-            config, MemoryStore(MemoryMetadata()), self._doors, self._transport
-        )
-        await self.repository.start()
-        self.manager = Manager(
-            ManagerConfig(
-                CLUSTER,
-                self.repository.address,
-                "127.0.0.1:0",
-                nodes=tuple(node.address for node in self.nodes),
-                replicas=3,
-                heartbeat_s=0.05,
-                auto_create_topics=auto_create_topics,
-            ),
-            self._doors,
-            self._transport,
-        )
-        await self.manager.start()
-
-    async def restart_node(self, index: int) -> None:
-        address = self.nodes[index].address
-        await self.nodes[index].stop()
-        self.nodes[index] = await self._start_node(index, address)
-
-    async def wait_nodes(self) -> None:
-        async with asyncio.timeout(30), varlog.aio.admin(self.repository.address) as admin:
-            while len([node for node in (await admin.status()).nodes if node.alive]) < 3:
-                await asyncio.sleep(0.01)
-
-    async def stop(self) -> None:
-        await self.manager.stop()
-        await self.repository.stop()
-        for node in self.nodes:
-            await node.stop()
-
-    async def _start_node(self, index: int, listen: str) -> StorageNode:
-        config = StorageNodeConfig(CLUSTER, NodeID(index + 1), (self._volumes[index],), listen=listen)
-        node = StorageNode(config, self._doors, self._transport)
-        await node.start()
-        return node
-
-
-@contextmanager
-def running(path: Path, *, auto_create_topics: bool = False) -> Iterator[tuple[Cluster, LoopThread]]:
-    thread = LoopThread("cluster")
-    cluster = Cluster(path)
-    try:
-        thread.run(cluster.start(auto_create_topics=auto_create_topics))
-        thread.run(cluster.wait_nodes())
-        yield cluster, thread
-        thread.run(cluster.stop())
-    finally:
-        thread.close()
+from varlog.testing.tcp_cluster import running
 
 
 def test_the_same_code_works_against_a_cluster(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import inspect
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
+    NamedReader,
+    NamedWriter,
     NodeStatus,
     Ordering,
     ReplicaState,
@@ -26,7 +28,7 @@ from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
 from varlog.rpc.status import ERRORS
 
-TOPIC = Topic(TopicID(3), "orders", Ordering.SEQUENCED, GLSN(9))
+TOPIC = Topic(TopicID(3), "orders", Ordering.SEQUENCED, GLSN(9), GLSN(4))
 STREAM = LogStream(
     LogStreamID(5), TopicID(3), (NodeID(1), NodeID(2)), StreamState.RUNNING, Epoch(4), LLSN(70), True
 )
@@ -70,12 +72,16 @@ STATUS = NodeStatus(
     500,
 )
 ROW = CommitRow(12, GLSN(140), GLSN(130), GLSN(131), LLSN(61), 10, Epoch(4))
+READER = NamedReader(TopicID(3), "nightly", GLSN(120), 1_700_000_000_000_000)
+WRITER = NamedWriter(
+    TopicID(3), "ingest", 8, GLSN(130), (LogStreamID(5), LogStreamID(6)), True, True, 1_700_000_000_000_000
+)
 MARK = TopicMark(TopicID(3), GLSN(140), GLSN(9))
 
 MESSAGES: list[Message] = [
     m.Done(),
     m.Failure("EntryTooLarge", (9, 8)),
-    m.Append(LogStreamID(5), Epoch(4), True, LLSN(60), GLSN(90)),
+    m.Append(LogStreamID(5), Epoch(4), True, LLSN(60), GLSN(90), True, 0xFEDCBA98, LLSN(61)),
     m.Appended(GLSN(131), LLSN(61)),
     m.ReadAt(TopicID(3), GLSN(131), LogStreamID(5), LLSN(61), 1.5),
     m.FoundAt(True, LogStreamID(5), GLSN(131)),
@@ -84,6 +90,12 @@ MESSAGES: list[Message] = [
     m.FindAppend(LogStreamID(5), Epoch(4), ProducerID(77), 78, LLSN(60), GLSN(90)),
     m.AppendOutcome(True, GLSN(131), LLSN(61)),
     m.CheckEntries(LogStreamID(5), LLSN(61), LLSN(71)),
+    m.ListChain(LogStreamID(5), ProducerID(77), LLSN(60), GLSN(90)),
+    m.ChainIs(((1, LLSN(61), 10, 0xFEDCBA98),), True),
+    m.MeasureRange(LogStreamID(5), GLSN(90), GLSN(140), 16),
+    m.RangeIs(LLSN(61), LLSN(71), 4096, ((LLSN(65), 2048),), True),
+    m.FindTime(LogStreamID(5), 1_700_000_000_000_000),
+    m.PlaceIs(LLSN(61), GLSN(131)),
     m.ReplicaOpen(LogStreamID(5), Epoch(4), LLSN(61)),
     m.Replicate(LogStreamID(5), Epoch(4)),
     m.CopyFrom(LogStreamID(5), Epoch(4), LLSN(61), 1 << 20),
@@ -110,10 +122,10 @@ MESSAGES: list[Message] = [
     m.ViewIs(VIEW, (NodeID(2),), LogStreamID(6), (LogStreamID(4),)),
     m.GetTail(TopicID(3)),
     m.TailIs(GLSN(140), GLSN(9)),
-    m.TrimTopic(TopicID(3), GLSN(9)),
+    m.TrimTopic(TopicID(3), GLSN(9), True),
     m.RegisterNode(NodeID(1), "127.0.0.1:7110", ("/data/a",)),
     m.UnregisterNode(NodeID(1)),
-    m.RegisterTopic("orders", Ordering.SEQUENCED),
+    m.RegisterTopic("orders", Ordering.SEQUENCED, GLSN(4)),
     m.TopicIs(TOPIC),
     m.UnregisterTopic(TopicID(3)),
     m.NewLogStreamID(),
@@ -126,9 +138,19 @@ MESSAGES: list[Message] = [
     m.HoldStream(LogStreamID(5), True),
     m.SetReplicas(LogStreamID(5), Epoch(4), (NodeID(1), NodeID(2))),
     m.Suspect(NodeID(1), "it does not answer"),
+    m.SetReader(TopicID(3), "nightly", GLSN(120), 1_700_000_000_000_000, True),
+    m.ForgetReader(TopicID(3), "nightly"),
+    m.GetReaders(TopicID(3)),
+    m.ReadersAre((READER,)),
+    m.BeginWrite(TopicID(3), "ingest", 8, (LogStreamID(5), LogStreamID(6)), True, 1_700_000_000_000_000),
+    m.WriterIs(WRITER),
+    m.EndWrite(TopicID(3), "ingest", 8, 1_700_000_000_000_000),
+    m.ForgetWriter(TopicID(3), "ingest"),
+    m.GetWriters(TopicID(3)),
+    m.WritersAre((WRITER,)),
     m.AddNode("127.0.0.1:7110"),
     m.RemoveNode(NodeID(1)),
-    m.CreateTopic("orders", 2, 3, Ordering.SEQUENCED),
+    m.CreateTopic("orders", 2, 3, Ordering.SEQUENCED, GLSN(4)),
     m.DeleteTopic("orders"),
     m.AddStream("orders", 3),
     m.OperateSeal(LogStreamID(5)),
@@ -141,6 +163,7 @@ MESSAGES: list[Message] = [
         ((LogStreamID(5), "node 2 is away"),),
         (m.Deed(1_700_000_000_000_000, "sealed", LogStreamID(5)),),
         (NodeID(2),),
+        (READER,),
     ),
     m.OperateReplace(LogStreamID(5), NodeID(1), NodeID(2)),
     m.OperateSync(LogStreamID(5), NodeID(1)),

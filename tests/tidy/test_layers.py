@@ -1,6 +1,6 @@
 """The arrows of the architecture: who may import whom, which files stay pure, where the doors to the world are.
 
-    model <- runtime <- storage | rpc <- storagenode | metarepo | manager | client <- varlog <- cli <- testing
+    model <- runtime <- storage | rpc <- storagenode | metarepo | manager | client <- varlog <- spark <- cli <- testing
 
 The table of layers is `LAYERS` in varlog.testing.codemap, so that what the code map draws is what holds here. Imports
 are read from the source with `ast`: those inside functions and under TYPE_CHECKING count as well.
@@ -65,6 +65,7 @@ DOORS_ALLOWED = {
         "SQLite does its own I/O; the simulator takes the memory store",
     ),
     "cli/": (EVERY_DOOR, "starts and supervises real processes; never part of a simulation"),
+    "spark/": (EVERY_DOOR, "runs in Spark's processes; never part of a simulation"),
     "testing/": (EVERY_DOOR, "builds the worlds that the rest is run in"),
 }
 
@@ -72,7 +73,7 @@ DOORS_ALLOWED = {
 HEAVY = {"aetcd", "grpc", "pyarrow", "pyspark", "rich", "typer"}
 
 # Modules that are of no use without an extra: they import it at once, and are themselves imported only where they are used.
-EXTRA_MODULES = {"metarepo/store/etcd.py"}
+EXTRA_MODULES = ("metarepo/store/etcd.py", "spark/")
 
 
 @dataclass(frozen=True)
@@ -236,15 +237,18 @@ def pure_files_and_model_never_wait(module: Module) -> Iterator[str]:
 def dependencies_are_declared(module: Module) -> Iterator[str]:
     """What only the `test` extra installs is missing on a user's machine; what the other extras install may be."""
     runtime, extra, test = _declared_dependencies()
-    whole = {f"varlog.{name.removesuffix('.py').replace('/', '.')}" for name in EXTRA_MODULES}
+    whole = tuple(
+        f"varlog.{name.removesuffix('.py').rstrip('/').replace('/', '.')}" for name in EXTRA_MODULES
+    )
+    of_extra = module.name.startswith(EXTRA_MODULES)
     for imported in module.imports:
-        if imported.eager and imported.module in whole:
+        if imported.eager and imported.module.startswith(whole) and not of_extra:
             yield f"{module.at(imported.line)}: {imported.module}: import it where it is used"
         if imported.top in sys.stdlib_module_names or imported.top == "varlog" or imported.top in runtime:
             continue
         if imported.top in test and module.unit == "testing":
             continue
-        if imported.top in extra and (not imported.eager or module.name in EXTRA_MODULES):
+        if imported.top in extra and (not imported.eager or of_extra):
             continue
         how = "import it where it is used" if imported.top in extra else "it is no dependency of varlog"
         yield f"{module.at(imported.line)}: {imported.top}: {how}"
@@ -260,7 +264,7 @@ def _declared_dependencies() -> tuple[set[str], set[str], set[str]]:
     # `plot` is for a benchmark's pictures: nothing in the package draws.
     return (
         modules(project["dependencies"]),
-        modules(extras["arrow"] + extras["etcd"]),
+        modules(extras["arrow"] + extras["etcd"] + extras["spark"] + extras["java"]),
         modules(extras["test"]),
     )
 

@@ -60,12 +60,38 @@ class StorageNode(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A log: one total order over its own log streams."""
+    """A log: one total order over its own log streams. `first` is the position of its first entry: 1, unless the topic is a copy of
+    one whose beginning was trimmed."""
 
     topic: TopicID
     name: str
     ordering: Ordering = Ordering.COMMITTED
     trimmed: GLSN = GLSN(0)
+    first: GLSN = GLSN(1)
+
+
+class NamedReader(msgspec.Struct, frozen=True):
+    """Somebody who reads a topic and says how far: everything up to `position` is done with. Shown as lag; a trim can respect
+    it."""
+
+    topic: TopicID
+    name: str
+    position: GLSN
+    updated_us: int = 0
+
+
+class NamedWriter(msgspec.Struct, frozen=True):
+    """A writer made of many tasks, which may be run again: batch after batch, each in the log once. Everything of batch `batch`
+    is in `streams`, above position `begin`. `finished`: it is all there. `kept`: remembered until it is forgotten by hand."""
+
+    topic: TopicID
+    name: str
+    batch: int
+    begin: GLSN
+    streams: tuple[LogStreamID, ...]
+    finished: bool = False
+    kept: bool = False
+    updated_us: int = 0
 
 
 class LogStream(msgspec.Struct, frozen=True):

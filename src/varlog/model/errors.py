@@ -5,6 +5,8 @@
     │   ├── InvalidRequest   … EmptyBatch, EntryTooLarge, BatchTooLarge, UnknownTopic, UnknownLogStream, NotInCluster
     │   ├── Sealed           the log stream takes no appends now: another one may
     │   ├── NotPrimary       the replica asked is not the stream's primary
+    │   ├── ChainBroken      a conditional append: the chain that it was to extend goes on elsewhere
+    │   ├── PositionTaken    a conditional append: the stream's next position is another one
     │   ├── StaleEpoch       the caller has not heard of a newer epoch
     │   └── NotAccepted      no replica took the request before its deadline
     ├── OutcomeUnknown       sent, and never answered: it may be in the log, or may still get there
@@ -14,6 +16,7 @@
     ├── Trimmed              the position was there, and was trimmed
     ├── CorruptBatch         bytes that do not match their checksum; never served
     ├── Refused              an administrative call that the present state does not allow
+    │   ├── ReaderBehind     a named reader has not read what was to be trimmed
     │   ├── TrimBeyondTail   only what is in the log can be trimmed
     │   └── AlreadySyncing   the replica is being filled from another source
     └── StartError           a process that must not start: wrong volume, foreign directory, port in use
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID
-from varlog.model.lsn import GLSN
+from varlog.model.lsn import GLSN, LLSN
 
 
 class VarlogError(Exception):
@@ -157,6 +160,35 @@ class StaleEpoch(Rejected):
         return f"log stream {self.log_stream} is in epoch {self.here}; epoch {self.asked} is over"
 
 
+class ChainBroken(Rejected):
+    """A batch of a chain that does not go on where the chain ends; `newest` is the sequence of its last batch, 0 if it has none."""
+
+    def __init__(self, log_stream: LogStreamID, sequence: int, newest: int) -> None:
+        super().__init__(log_stream, sequence, newest)
+        self.log_stream = log_stream
+        self.sequence = sequence
+        self.newest = newest
+
+    def told(self) -> str:
+        return (
+            f"batch {self.sequence} does not go on where its chain in log stream {self.log_stream} ends, which is at batch "
+            f"{self.newest}: list the chain, and go on behind it"
+        )
+
+
+class PositionTaken(Rejected):
+    """The entry cannot get the position it was sent for: the log stream goes on at `next`."""
+
+    def __init__(self, log_stream: LogStreamID, asked: LLSN, next: LLSN) -> None:
+        super().__init__(log_stream, asked, next)
+        self.log_stream = log_stream
+        self.asked = asked
+        self.next = next
+
+    def told(self) -> str:
+        return f"LLSN {self.asked} of log stream {self.log_stream} cannot be written now: the next one is {self.next}"
+
+
 class NotAccepted(Rejected):
     """No replica took the request before its deadline; nothing of it was stored."""
 
@@ -256,6 +288,23 @@ class TrimBeyondTail(Refused):
 
     def told(self) -> str:
         return f"cannot trim up to {self.position}: the newest position is {self.newest}"
+
+
+class ReaderBehind(Refused):
+    """A trim that was told to respect the readers would take away what one of them has not read."""
+
+    def __init__(self, reader: str, position: GLSN, asked: GLSN) -> None:
+        VarlogError.__init__(self, reader, position, asked)
+        self.reader = reader
+        self.position = position
+        self.asked = asked
+
+    def told(self) -> str:
+        return (
+            f"cannot trim up to {self.asked}: reader {self.reader!r} has read up to {self.position}; trim up to "
+            f"there, or forget the "
+            f"reader with `varlog reader forget`"
+        )
 
 
 class AlreadySyncing(Refused):

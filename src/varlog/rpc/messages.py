@@ -13,6 +13,8 @@ import msgspec
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
+    NamedReader,
+    NamedWriter,
     NodeStatus,
     Ordering,
     ReplicaState,
@@ -49,6 +51,13 @@ class Append(Message, frozen=True):
 
     `again`: the same batch (producer and sequence) was sent before in the same epoch, and may be there. If it is, its LLSN is
     above `floor`, and its GLSN above `after`.
+
+    `chained`: the producer's batches in this stream form a chain, whose sequences are 1, 2, 3 …; several processes may extend it,
+    and all of it is above `after`. This one is taken only behind the batch with the sequence before its own and the body checksum
+    `previous_crc` (0 before the first). If it is there already, with the same checksum, its position is the answer; else
+    ChainBroken. May be sent as often as one likes, in any epoch.
+
+    `at` (0: anywhere): taken only if its first entry gets this LLSN; else PositionTaken.
     """
 
     log_stream: LogStreamID
@@ -56,6 +65,9 @@ class Append(Message, frozen=True):
     again: bool = False
     floor: LLSN = LLSN(0)
     after: GLSN = GLSN(0)
+    chained: bool = False
+    previous_crc: int = 0
+    at: LLSN = LLSN(0)
 
 
 class Appended(Message, frozen=True):
@@ -83,6 +95,58 @@ class AppendOutcome(Message, frozen=True):
     found: bool
     glsn: GLSN = GLSN(0)
     llsn: LLSN = LLSN(0)
+
+
+class ListChain(Message, frozen=True):
+    """The batches of a chain (see Append) that are ordered here, those with an LLSN above `floor` and a GLSN above `after`; ask the
+    primary. Answered by ChainIs."""
+
+    log_stream: LogStreamID
+    producer: ProducerID
+    floor: LLSN = LLSN(0)
+    after: GLSN = GLSN(0)
+
+
+class ChainIs(Message, frozen=True):
+    """`batches` are (sequence, first LLSN, count, body checksum), in order. `more`: ask again with the last one's LLSN as floor."""
+
+    batches: tuple[tuple[int, LLSN, int, int], ...]
+    more: bool = False
+
+
+class MeasureRange(Message, frozen=True):
+    """How the entries of a stream with a GLSN in [begin, end) lie on disk. To any replica. Answered by RangeIs."""
+
+    log_stream: LogStreamID
+    begin: GLSN
+    end: GLSN
+    points_max: int = 256
+
+
+class RangeIs(Message, frozen=True):
+    """LLSNs [begin, end) and their bytes on disk, about. `points` are (LLSN, bytes before it in the range), rising, strictly inside
+    the range, about evenly spaced in bytes. `complete`: this replica has everything up to the range's end."""
+
+    begin: LLSN
+    end: LLSN
+    bytes: int
+    points: tuple[tuple[LLSN, int], ...]
+    complete: bool
+
+
+class FindTime(Message, frozen=True):
+    """The first entry of a stream appended at or after `time_us`, found by bisection: as good as the appenders' clocks agree. To
+    any replica. Answered by PlaceIs."""
+
+    log_stream: LogStreamID
+    time_us: int
+
+
+class PlaceIs(Message, frozen=True):
+    """`llsn` is the stream's committed end, and `glsn` the topic's newest position plus one, where no entry is so late."""
+
+    llsn: LLSN
+    glsn: GLSN
 
 
 class CheckEntries(Message, frozen=True):
@@ -345,10 +409,79 @@ class TailIs(Message, frozen=True):
 
 
 class TrimTopic(Message, frozen=True):
-    """Delete everything at or below `glsn`. Answered once it is durable here and applied by every node in session."""
+    """Delete everything at or below `glsn`. Answered once it is durable here and applied by every node in session.
+    `respect_readers`: ReaderBehind if a named reader of the topic has not read so far."""
 
     topic: TopicID
     glsn: GLSN
+    respect_readers: bool = False
+
+
+class SetReader(Message, frozen=True):
+    """A named reader of a topic has finished everything up to `position`. A position never falls, unless `back` allows it."""
+
+    topic: TopicID
+    name: str
+    position: GLSN
+    time_us: int = 0
+    back: bool = False
+
+
+class ForgetReader(Message, frozen=True):
+    topic: TopicID
+    name: str
+
+
+class GetReaders(Message, frozen=True):
+    """The named readers of a topic (0: of all)."""
+
+    topic: TopicID = TopicID(0)
+
+
+class ReadersAre(Message, frozen=True):
+    readers: tuple[NamedReader, ...]
+
+
+class BeginWrite(Message, frozen=True):
+    """A writer that is made of many tasks begins batch number `batch`, or one of its tasks asks where it began. Answered by
+    WriterIs: the first to ask fixes `streams` (those it writes to) and where in the log it began; everyone after gets the same.
+    Refused if the writer is at a later batch. `kept`: the writer is remembered after its end, until ForgetWriter; else among the
+    newest ones only."""
+
+    topic: TopicID
+    name: str
+    batch: int
+    streams: tuple[LogStreamID, ...]
+    kept: bool = False
+    time_us: int = 0
+
+
+class WriterIs(Message, frozen=True):
+    writer: NamedWriter
+
+
+class EndWrite(Message, frozen=True):
+    """Everything of this batch is in the log: who asks for it again is told that it is finished. Answered by WriterIs."""
+
+    topic: TopicID
+    name: str
+    batch: int
+    time_us: int = 0
+
+
+class ForgetWriter(Message, frozen=True):
+    topic: TopicID
+    name: str
+
+
+class GetWriters(Message, frozen=True):
+    """The named writers of a topic (0: of all)."""
+
+    topic: TopicID = TopicID(0)
+
+
+class WritersAre(Message, frozen=True):
+    writers: tuple[NamedWriter, ...]
 
 
 class RegisterNode(Message, frozen=True):
@@ -362,10 +495,12 @@ class UnregisterNode(Message, frozen=True):
 
 
 class RegisterTopic(Message, frozen=True):
-    """Answered by TopicIs; a topic of that name that is there already is returned if it has the same ordering."""
+    """Answered by TopicIs; a topic of that name that is there already is returned if it has the same ordering and first
+    position."""
 
     name: str
     ordering: Ordering = Ordering.COMMITTED
+    first: GLSN = GLSN(1)
 
 
 class TopicIs(Message, frozen=True):
@@ -457,12 +592,14 @@ class RemoveNode(Message, frozen=True):
 
 
 class CreateTopic(Message, frozen=True):
-    """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default)."""
+    """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default), whose first entry gets
+    position `first`."""
 
     name: str
     streams: int = 0
     replicas: int = 0
     ordering: Ordering = Ordering.COMMITTED
+    first: GLSN = GLSN(1)
 
 
 class DeleteTopic(Message, frozen=True):
@@ -531,13 +668,15 @@ class ClusterStatusIs(Message, frozen=True):
     waits: tuple[tuple[LogStreamID, str], ...] = ()
     deeds: tuple[Deed, ...] = ()
     suspects: tuple[NodeID, ...] = ()
+    readers: tuple[NamedReader, ...] = ()
 
 
 # The number of each message on the wire. Only add; a number once given is never given again.
 NUMBERS: dict[int, type[Message]] = {
     1: Done, 2: Failure,
     10: Append, 11: Appended, 12: ReadAt, 13: FoundAt, 14: Fetch, 15: Fetched,
-    16: FindAppend, 17: AppendOutcome, 18: CheckEntries,
+    16: FindAppend, 17: AppendOutcome, 18: CheckEntries, 19: ListChain, 110: ChainIs, 111: MeasureRange, 112: RangeIs,
+    113: FindTime, 114: PlaceIs,
     20: ReplicaOpen, 21: Replicate, 22: CopyFrom, 23: Copied,
     30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits,
     40: GetNodeStatus, 41: NodeStatusIs, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateIs,
@@ -545,7 +684,8 @@ NUMBERS: dict[int, type[Message]] = {
     60: GetView, 61: ViewIs, 62: GetTail, 63: TailIs, 64: TrimTopic, 65: RegisterNode, 66: UnregisterNode,
     67: RegisterTopic, 68: TopicIs, 69: UnregisterTopic, 70: NewLogStreamID, 71: LogStreamIDIs, 72: RegisterLogStream,
     73: SealStream, 74: UnsealStream, 75: StreamIs, 76: SetManager, 77: HoldStream, 78: SetReplicas,
-    79: Suspect,
+    79: Suspect, 80: SetReader, 81: ForgetReader, 82: GetReaders, 83: ReadersAre, 84: BeginWrite, 85: WriterIs, 86: EndWrite,
+    87: ForgetWriter, 88: GetWriters, 89: WritersAre,
     90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: OperateSeal, 96: OperateUnseal,
     97: GetClusterStatus, 98: ClusterStatusIs, 99: OperateReplace, 100: OperateSync,
 }  # fmt: skip

@@ -26,6 +26,7 @@ LAYERS: Sequence[Sequence[str]] = (
     ("storage", "rpc"),
     ("storagenode", "metarepo", "manager", "client"),
     (PUBLIC,),
+    ("spark",),
     ("cli",),
     ("testing",),
 )
