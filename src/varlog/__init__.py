@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from varlog.client.blocking import Admin, Log
-    from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+    from varlog.client.chain_rules import IndeterminateInput, TrimmedWrite
+    from varlog.client.placed import OtherEntry
+    from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
     from varlog.model.entry import Entry, Position, Run
     from varlog.model.errors import (
         BatchTooLarge,
@@ -61,15 +63,19 @@ __all__ = [
     "EmptyBatch",
     "Entry",
     "EntryTooLarge",
+    "IndeterminateInput",
     "InvalidRequest",
     "Log",
     "LogStream",
     "LogStreamID",
+    "NamedReader",
+    "NamedWriter",
     "NodeID",
     "NotAccepted",
     "NotInCluster",
     "NotPrimary",
     "NotWritten",
+    "OtherEntry",
     "OutcomeUnknown",
     "Position",
     "PositionTaken",
@@ -85,6 +91,7 @@ __all__ = [
     "TopicID",
     "TrimBeyondTail",
     "Trimmed",
+    "TrimmedWrite",
     "Unavailable",
     "UnknownLogStream",
     "UnknownTopic",
@@ -97,7 +104,16 @@ __all__ = [
 
 _HOMES = {
     "varlog.client.blocking": ("Admin", "Log"),
-    "varlog.model.cluster": ("ClusterView", "LogStream", "StorageNode", "Topic"),
+    "varlog.client.chain_rules": ("IndeterminateInput", "TrimmedWrite"),
+    "varlog.client.placed": ("OtherEntry",),
+    "varlog.model.cluster": (
+        "ClusterView",
+        "LogStream",
+        "NamedReader",
+        "NamedWriter",
+        "StorageNode",
+        "Topic",
+    ),
     "varlog.model.entry": ("Entry", "Position", "Run"),
     "varlog.model.ids": ("ClusterID", "LogStreamID", "NodeID", "TopicID"),
     "varlog.model.lsn": ("GLSN", "LLSN"),

@@ -52,6 +52,7 @@ def test_every_call_answers_as_its_async_twin() -> None:
         ]
         log.trim(1)
         assert log.trimmed() == 1
+        assert (log.mark().trimmed, log.mark().high_watermark) == (1, 3)
         assert log.topic.name == "orders"
         assert len(log.streams) == len(log.view().streams) == 2
 

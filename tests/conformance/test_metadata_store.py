@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 
 from tests.metarepo.etcd import etcd_members, unused_cluster
 from varlog.cli.etcd import EtcdPlan
+from varlog.metarepo import records
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.named import Named
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, MetadataStore, Put
 from varlog.metarepo.store.keyspace import DeleteKeys
 from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
+from varlog.model.cluster import ClusterView, NamedReader, NamedWriter
 from varlog.model.errors import StartError, Unavailable
+from varlog.model.ids import ClusterID, LogStreamID, TopicID
+from varlog.model.lsn import GLSN
 from varlog.runtime.doors import system_doors
 
 
@@ -130,6 +136,34 @@ def test_items_come_sorted_by_key(backend: Backend) -> None:
         assert list(await _items(backend)) == ["a", "base", "cut/10", "cut/2"]
 
     asyncio.run(body())
+
+
+def test_readers_and_writers_of_any_name_are_kept_each_for_itself(backend: Backend) -> None:
+    """A name is a part of a key: one that begins like another, sorts unlike bytes, or is long, is a key of its own."""
+    names = ["a", "a a", "aa", "a~", "ü", "𝄞" * 200, "%s", "A", "."]
+    one, two = TopicID(1), TopicID(2)
+    view = ClusterView(ClusterID(1), 1)
+    readers = [NamedReader(topic, name, GLSN(5)) for name in names for topic in (one, two)]
+    writers = [NamedWriter(one, name, 3, GLSN(5), (LogStreamID(1),)) for name in names]
+    members = Members(view, readers=Named(readers), writers=Named(writers))
+    fewer = Members(
+        view, readers=members.readers.without(one, "a"), writers=members.writers.without(one, "ü")
+    )
+
+    async def body() -> None:
+        store = backend.make()
+        await store.open()
+        await store.commit([records.put_cluster(members), *records.changes_between(Members(view), members)])
+        await store.close()
+        assert records.members_of(await _items(backend)) == members
+        again = backend.make()
+        await again.open()
+        await again.commit(records.changes_between(members, fewer))
+        await again.close()
+        assert records.members_of(await _items(backend)) == fewer
+
+    asyncio.run(body())
+    assert (len(fewer.readers), len(fewer.writers)) == (2 * len(names) - 1, len(names) - 1)
 
 
 def test_a_range_delete_takes_its_begin_and_leaves_its_end(backend: Backend) -> None:

@@ -67,7 +67,7 @@ class FakeRepository:
         self._on(messages.SetManager, lambda m: set_manager(self.members, m.address, m.auto_create_topics))
         self._on(
             messages.RegisterTopic,
-            lambda m: register_topic(self.members, m.name, m.ordering),
+            lambda m: register_topic(self.members, m.name, m.ordering, m.first),
             messages.TopicIs,
         )
         self._on(messages.NewLogStreamID, lambda m: new_log_stream_id(self.members), messages.LogStreamIDIs)
@@ -95,6 +95,7 @@ class FakeRepository:
             messages.StreamIs,
         )
         self._dispatcher.on_async(messages.GetTail, self._tail)
+        self._dispatcher.on_async(messages.GetReaders, self._readers)
 
     async def start(self) -> None:
         self._server = await self._transport.serve("mr:1", lambda _: self._dispatcher.handle)
@@ -143,6 +144,9 @@ class FakeRepository:
 
     async def _tail(self, message: messages.GetTail, payload: bytearray) -> Message:
         return messages.TailIs(GLSN(0), GLSN(0))
+
+    async def _readers(self, message: messages.GetReaders, payload: bytearray) -> Message:
+        return messages.ReadersAre(tuple(self.members.readers.of(message.topic)))
 
 
 @dataclass

@@ -11,6 +11,7 @@ import pytest
 from tests.manager.fakes import CLUSTER, FakeCluster, FakeNode, FakeRepository
 from varlog.manager.manager import Manager
 from varlog.metarepo.membership_rules import seal_stream
+from varlog.metarepo.reader_rules import set_reader
 from varlog.model.cluster import ReplicaState, StreamState
 from varlog.model.errors import (
     InvalidRequest,
@@ -20,8 +21,8 @@ from varlog.model.errors import (
     UnknownLogStream,
     UnknownTopic,
 )
-from varlog.model.ids import ClusterID, LogStreamID, NodeID
-from varlog.model.lsn import LLSN
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc import messages
 from varlog.rpc.memory import MemoryTransport
 from varlog.runtime.doors import system_doors
@@ -259,6 +260,31 @@ def test_status_tells_who_is_alive_and_how_replicas_are() -> None:
         assert status.nodes[0].status is not None and len(status.nodes[0].status.replicas) == 1
         assert [mark.high_watermark for mark in status.tails] == [0]
         await cluster.nodes[2].start()
+
+    run(story)
+
+
+def test_a_topic_is_made_once_with_one_first_position() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        for _ in range(2):
+            made = await cluster.ask(messages.CreateTopic("copy", first=GLSN(500)))
+            assert isinstance(made, messages.TopicIs) and made.topic.first == 500
+        with pytest.raises(Refused, match="its first position is 500, not 1"):
+            await cluster.ask(messages.CreateTopic("copy"))
+        with pytest.raises(InvalidRequest, match="the first position of a topic"):
+            await cluster.ask(messages.CreateTopic("other", first=GLSN(0)))
+        assert [topic.name for topic in cluster.repository.view.topics] == ["copy"]
+
+    run(story)
+
+
+def test_status_tells_how_far_named_readers_are() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders"))
+        members = cluster.repository.members
+        cluster.repository.members, reader = set_reader(members, TopicID(1), "nightly", GLSN(0), GLSN(0))
+        status = await cluster.ask(messages.GetClusterStatus())
+        assert isinstance(status, messages.ClusterStatusIs) and status.readers == (reader,)
 
     run(story)
 

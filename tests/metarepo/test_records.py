@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from varlog.metarepo import records
 from varlog.metarepo.commit_rules import Cut, TopicCut
 from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.named import Named
 from varlog.metarepo.records import BaseRecord, StreamBase
-from varlog.metarepo.store.base import DeleteRange, Put
-from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, Topic
+from varlog.metarepo.store.base import Delete, DeleteRange, Put
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    NamedReader,
+    NamedWriter,
+    StorageNode,
+    StreamState,
+    Topic,
+)
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
@@ -30,6 +41,11 @@ MEMBERS = Members(
     LogStreamID(6),
     (LogStreamID(4), LogStreamID(5)),
 )
+READER = NamedReader(TopicID(2), "spark nightly", GLSN(120), 1_700_000_000_000_000)
+WRITER = NamedWriter(
+    TopicID(2), "ingest-ü", 4, GLSN(120), (LogStreamID(3),), True, True, 1_700_000_000_000_000
+)
+NAMED = replace(MEMBERS, readers=Named([READER]), writers=Named([WRITER]))
 CUT = Cut(7, (TopicCut(TopicID(2), ((LogStreamID(3), ROW),)),))
 BASE = BaseRecord(6, ((TopicID(2), GLSN(200)),), (StreamBase(LogStreamID(3), LLSN(41), (ROW,)),))
 
@@ -86,6 +102,32 @@ def test_format_1_is_read_as_ever(written: dict[str, str]) -> None:
     assert records.members_of(items) == MEMBERS
     assert records.base_of(items) == BASE
     assert list(records.cuts_of(items)) == [CUT]
+
+
+# Readers and writers came later: a store without them has none.
+NAMED_GOLDEN = {
+    "reader/0000000002/spark nightly": (
+        "84a5746f70696302a46e616d65ad737061726b206e696768746c79a8706f736974696f6e78aa7570"
+        "64617465645f7573cf00060a24181e4000"
+    ),
+    "writer/0000000002/ingest-ü": (
+        "88a5746f70696302a46e616d65a9696e676573742dc3bca5626174636804a5626567696e78a77374"
+        "7265616d739103a866696e6973686564c3a46b657074c3aa757064617465645f7573cf00060a2418"
+        "1e4000"
+    ),
+}
+
+
+def test_readers_and_writers_are_written_and_read_as_ever() -> None:
+    changes = records.changes_between(MEMBERS, NAMED)
+    written = {change.key: change.value.hex() for change in changes if isinstance(change, Put)}
+    assert written == NAMED_GOLDEN, "nothing but they themselves: the view is not written for them"
+    items = {key: bytes.fromhex(value) for key, value in (GOLDEN | GROWN | NAMED_GOLDEN).items()}
+    assert records.members_of(items) == NAMED
+
+
+def test_a_reader_that_is_forgotten_leaves_no_key() -> None:
+    assert records.changes_between(NAMED, MEMBERS) == [Delete(key) for key in NAMED_GOLDEN]
 
 
 def test_a_new_base_takes_the_place_of_the_cuts_it_covers() -> None:

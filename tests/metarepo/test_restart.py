@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metarepo.helpers import CLUSTER, settle
-from varlog.metarepo import commit_loop, records
+from varlog.metarepo import commit_loop, reader_rules, records, writer_rules
 from varlog.metarepo import membership_rules as rules
-from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation, newest_position
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.state import RepositoryState, load
@@ -74,7 +74,8 @@ def _prepare(trial: Trial, topics: int = 2, streams: int = 3) -> None:
         for node in NODES:
             members = rules.register_node(members, node, f"n{node}", (), ())
         for number in range(topics):
-            members, _ = rules.register_topic(members, f"t{number}", Ordering.COMMITTED)
+            first = GLSN(1 + 1000 * number)  # the second begins where another one was cut off
+            members, _ = rules.register_topic(members, f"t{number}", Ordering.COMMITTED, first)
         for number in range(streams):
             members, log_stream = rules.new_log_stream_id(members)
             topic = TopicID(1 + number % topics)
@@ -94,6 +95,10 @@ STEPS = st.one_of(
     st.tuples(st.just("trim"), st.integers(1, 3), st.integers(0, 20)),
     st.tuples(st.just("delete"), st.integers(1, 3)),
     st.tuples(st.just("id"), st.just(0)),
+    st.tuples(st.just("begin"), st.integers(1, 3), st.integers(0, 5)),
+    st.tuples(st.just("end"), st.integers(1, 3), st.integers(0, 5)),
+    st.tuples(st.just("read"), st.integers(1, 3), st.integers(0, 20)),
+    st.tuples(st.just("forget"), st.integers(1, 3)),
 )
 
 
@@ -121,10 +126,28 @@ def _step(trial: Trial, step: tuple[str, *tuple[int, ...]]) -> None:
         trial.submit(
             lambda members, f: (rules.trim_topic(members, topic, glsn, f.high_watermark(topic)), Done())
         )
+    elif kind in ("begin", "end", "read", "forget"):
+        trial.submit(_named(kind, TopicID(facts[0]), facts[-1]))
     elif kind == "delete":
         trial.submit(lambda members, f: (rules.unregister_topic(members, TopicID(facts[0])), Done()))
     else:
         trial.submit(lambda members, f: (rules.new_log_stream_id(members)[0], Done()))
+
+
+def _named(kind: str, topic: TopicID, number: int) -> Decide:
+    def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+        newest = newest_position(members, facts, topic)
+        streams = tuple(found.log_stream for found in members.view.streams_of(topic))
+        if kind == "begin":
+            return writer_rules.begin_write(members, topic, "job", number, streams, newest)[0], Done()
+        if kind == "end":
+            return writer_rules.end_write(members, topic, "job", number)[0], Done()
+        if kind == "read":
+            position = GLSN(newest - number)
+            return reader_rules.set_reader(members, topic, "nightly", position, newest)[0], Done()
+        return reader_rules.forget_reader(members, topic, "nightly"), Done()
+
+    return decide
 
 
 @pytest.fixture(params=[1, 3, 512])

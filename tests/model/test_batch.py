@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from varlog.model import batch as batches
 from varlog.model.batch import (
     HEADER_BYTES,
+    Columns,
     check_body,
     check_offsets,
     entries_of,
@@ -19,7 +23,7 @@ from varlog.model.batch import (
     walk,
 )
 from varlog.model.epoch import Epoch
-from varlog.model.errors import BatchTooLarge, CorruptBatch, EmptyBatch, EntryTooLarge
+from varlog.model.errors import BatchTooLarge, CorruptBatch, EmptyBatch, EntryTooLarge, InvalidRequest
 from varlog.model.ids import ProducerID
 from varlog.model.limits import BATCH_BODY_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX, MIB
 from varlog.model.lsn import LLSN
@@ -119,6 +123,34 @@ def test_limits_are_refused_with_the_facts() -> None:
         packed([b""] * (BATCH_ENTRIES_MAX + 1))
     with pytest.raises(BatchTooLarge, match="bytes"):
         packed([bytes(6 * MIB)] * 3)
+
+
+def columns(entries: list[bytes], before: bytes = b"") -> Columns:
+    """As an Arrow array has them, of which what is in `before` was sliced off."""
+    offsets = array("i", accumulate(map(len, entries), initial=len(before)))
+    return Columns(offsets.tobytes(), before + b"".join(entries) + b"behind")
+
+
+@given(ENTRIES, st.binary(max_size=9))
+def test_the_buffers_of_an_arrow_array_make_the_same_batch_as_its_entries(
+    entries: list[bytes], before: bytes
+) -> None:
+    made = pack(columns(entries, before), producer=ProducerID(9), sequence=4, time_us=-5)
+    assert made == pack(entries, producer=ProducerID(9), sequence=4, time_us=-5)
+
+
+def test_arrow_buffers_are_held_to_the_same_limits() -> None:
+    def refused(error: type[Exception], given: Columns, match: str | None = None) -> None:
+        with pytest.raises(error, match=match):
+            pack(given, producer=ProducerID(9), sequence=4, time_us=-5)
+
+    refused(EmptyBatch, columns([]))
+    refused(EmptyBatch, Columns(b"", b""))
+    refused(EntryTooLarge, columns([bytes(ENTRY_BYTES_MAX + 1)]))
+    refused(BatchTooLarge, columns([b""] * (BATCH_ENTRIES_MAX + 1)), "entries")
+    refused(BatchTooLarge, columns([bytes(6 * MIB)] * 3), "bytes")
+    for offsets in ([0, 3, 2], [-1, 2], [0, 99]):
+        refused(InvalidRequest, Columns(array("i", offsets).tobytes(), b"abcd"), "offsets")
 
 
 def test_what_is_exactly_at_a_limit_is_taken() -> None:

@@ -72,6 +72,11 @@ TOLD = (
     "sync complete",
     "gives the stream the replicas",
     "removed a replica that is not registered",
+    "positions from 1000001 on",
+    "the bookkeeper has read",
+    "the bookkeeper trimmed",
+    "the bookkeeper began batch",
+    "the bookkeeper ended batch",
 )
 
 

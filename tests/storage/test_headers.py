@@ -1,4 +1,4 @@
-"""Batches are found by producer and sequence: those in the range, the newest stretch first, over segments and trims (R-ORD-7)."""
+"""Batches are found by whose they are: those in the range, the newest stretch first, over segments and trims (R-ORD-7)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from tests.storage.helpers import STREAM, TOPIC, commit_all, fill
+from varlog.model.batch import pack, parse_header, place
 from varlog.model.errors import CorruptBatch, Trimmed
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
@@ -98,3 +99,27 @@ def test_damaged_headers_are_never_taken_for_an_answer(tmp_path: Path, seed: int
     path.write_bytes(content)
     with pytest.raises(CorruptBatch):
         find_all(store, 1, batches[-1][1], {key(1): None})
+
+
+@pytest.mark.parametrize("size", [10, 5_000, 300_000])
+def test_the_batches_of_some_producers_are_told_in_order_however_long_the_bodies_between_are(
+    tmp_path: Path, size: int
+) -> None:
+    store = LogStore.create(OsDisk(), tmp_path / "ls", topic=TOPIC, log_stream=STREAM)
+    batches = []
+    for number in range(1, 13):
+        producer = ProducerID(number % 3)
+        batch = pack([bytes(size), b""], producer=producer, sequence=number, time_us=1)
+        place(batch, store.epoch, LLSN(2 * number - 1))
+        batches.append(batch)
+    store.append(batches)
+    commit_all(store)
+    (stretch,) = store.header_stretches(LLSN(1), LLSN(25), 1 << 40)
+    found = store.batches_of(stretch, {ProducerID(1): None, ProducerID(2): None})
+    expected = [number for number in range(1, 13) if number % 3]
+    assert [(place.producer, place.sequence, place.llsn, place.entries) for place in found] == [
+        (number % 3, number, 2 * number - 1, 2) for number in expected
+    ]
+    assert [place.body_crc for place in found] == [
+        parse_header(batches[number - 1]).body_crc for number in expected
+    ]

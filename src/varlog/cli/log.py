@@ -160,21 +160,24 @@ async def _tail(
 def trim(
     topic: _Topic,
     position: Annotated[int, typer.Argument(help="Everything at or below it is deleted, for ever.")],
+    respect_readers: Annotated[
+        bool, typer.Option("--respect-readers", help="Not beyond what every named reader has read.")
+    ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Delete the oldest entries of a topic on every replica."""
-    oldest = run(_trim(target(cluster, data), topic, position)) + 1
+    oldest = run(_trim(target(cluster, data), topic, position, respect_readers)) + 1
     if json_:
         print_json({"topic": topic, "trimmed": oldest - 1})
     else:
         print(f"trimmed: the oldest entry of {topic} that can be read is now at {oldest}")
 
 
-async def _trim(where: Target, topic: str, position: int) -> int:
+async def _trim(where: Target, topic: str, position: int, respect_readers: bool) -> int:
     async with where.log(topic, create=False) as log:
-        await log.trim(position)
+        await log.trim(position, respect_readers=respect_readers)
         return await log.trimmed()
 
 

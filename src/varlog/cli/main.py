@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from varlog.cli import admin, log
+from varlog.cli import admin, log, named
 from varlog.cli.bench import bench_command
 from varlog.cli.demo import demo
 from varlog.cli.dump import dump
+from varlog.cli.spark import spark
 from varlog.cli.status import status
 from varlog.cli.topic import topic
 from varlog.cli.up import up
@@ -48,6 +49,9 @@ app.command(rich_help_panel=_KEEP)(status)
 app.add_typer(topic, name="topic", rich_help_panel=_KEEP)
 app.add_typer(admin.node, name="node", rich_help_panel=_KEEP)
 app.add_typer(admin.stream, name="stream", rich_help_panel=_KEEP)
+app.add_typer(named.reader, name="reader", rich_help_panel=_KEEP)
+app.add_typer(named.writer, name="writer", rich_help_panel=_KEEP)
+app.add_typer(spark, name="spark", rich_help_panel=_USE)
 app.command("bench", rich_help_panel=_LOOK)(bench_command)
 app.command(rich_help_panel=_LOOK)(dump)
 

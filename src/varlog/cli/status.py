@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import make_console, print_json, run
-from varlog.cli.status_tables import parts, print_parts
+from varlog.cli.status_tables import parts, print_parts, status_told
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def status(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show nodes, topics, log streams, how their replicas are, and what the manager does."""
+    """Show nodes, topics, log streams, how their replicas are, how far readers are, and what the manager does."""
     where = target(cluster, data)
     if watch:
         _run_until_interrupted(where, json_)
         return
     seen = run(_status(where))
     if json_:
-        print_json(seen)
+        print_json(status_told(seen))
     else:
         print_parts(parts(seen))
 
@@ -59,7 +59,7 @@ async def _watch(where: Target, as_json: bool) -> None:
     if as_json or not console.is_terminal:
         async for seen in _looks(where):
             if as_json:
-                print_json({"error": seen} if isinstance(seen, str) else seen, flush=True)
+                print_json({"error": seen} if isinstance(seen, str) else status_told(seen), flush=True)
             else:
                 print_parts([*_shown(seen), ""])
         return

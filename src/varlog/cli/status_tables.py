@@ -1,14 +1,17 @@
-"""What `varlog status` shows: tables of nodes, topics and log streams, what the manager does or waits for, and its newest deeds."""
+"""What `varlog status` shows: tables of nodes, topics, log streams and readers, what the manager does or waits for, its deeds."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from varlog.cli.output import fail, make_console, make_table, short_bytes
-from varlog.model.cluster import LogStream, ReplicaStatus, SyncState
+from varlog.model.cluster import ClusterView, LogStream, NamedReader, ReplicaStatus, SyncState
+from varlog.model.commit import TopicMark
 from varlog.model.errors import UnknownTopic
+from varlog.model.lsn import FIRST_GLSN
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +29,8 @@ def parts(seen: ClusterStatusIs) -> list[RenderableType]:
     if len(view.repositories) > 1:
         found.append(f"metadata repositories at {', '.join(view.repositories)}")
     found += ["", nodes_table(seen), "", topics_table(seen), "", streams_table(seen, view.streams)]
+    if seen.readers:
+        found += ["", readers_table(readers_told(seen))]
     if seen.waits:
         found += ["", waits_table(seen)]
     if seen.deeds:
@@ -77,8 +82,11 @@ def topics_table(seen: ClusterStatusIs) -> Table:
         mark = marks.get(topic.topic)
         streams = len(seen.view.streams_of(topic.topic))
         oldest = mark.trimmed + 1 if mark else "?"
-        rows.append((topic.name, topic.ordering, streams, oldest, mark.high_watermark if mark else "?"))
-    return make_table("", ("topic", "ordering", "#streams", "#oldest", "#newest"), rows)
+        newest = mark.high_watermark if mark else "?"
+        rows.append((topic.name, topic.ordering, streams, oldest, newest, topic.first))
+    columns = ("topic", "ordering", "#streams", "#oldest", "#newest", "#first")
+    shown = len(columns) if any(topic.first != FIRST_GLSN for topic in seen.view.topics) else -1
+    return make_table("", columns[:shown], [row[:shown] for row in rows])
 
 
 def streams_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
@@ -94,6 +102,67 @@ def streams_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
         rows.append((found.log_stream, name, state, found.epoch, entries, replicas))
     columns = ("stream", "topic", "state", "#epoch", "#entries", "replicas (node:state, primary first)")
     return make_table("", columns, rows)
+
+
+# --- readers --------------------------------------------------------------------------------------------------
+
+
+class ReaderTold(TypedDict):
+    """For programs. `lag`: entries that it has not read; `age_s`: since it last said how far it is."""
+
+    topic: str
+    name: str
+    position: int
+    newest: int | None
+    lag: int | None
+    age_s: float
+    updated_us: int
+
+
+def readers_told(seen: ClusterStatusIs) -> list[ReaderTold]:
+    now_us = time.time_ns() // 1000
+    return [reader_told(seen.view, seen.tails, found, now_us=now_us) for found in seen.readers]
+
+
+def reader_told(
+    view: ClusterView, tails: Sequence[TopicMark], found: NamedReader, *, now_us: int
+) -> ReaderTold:
+    topic = view.topic(found.topic)
+    newest = next((mark.high_watermark for mark in tails if mark.topic == found.topic), None)
+    return ReaderTold(
+        topic=topic.name if topic else str(found.topic),
+        name=found.name,
+        position=found.position,
+        newest=newest,
+        lag=None if newest is None else max(0, newest - found.position),
+        age_s=_age_s(now_us, found.updated_us),
+        updated_us=found.updated_us,
+    )
+
+
+def readers_table(told: Sequence[ReaderTold]) -> Table:
+    rows = [
+        (
+            one["topic"],
+            one["name"],
+            one["position"],
+            "?" if one["lag"] is None else one["lag"],
+            f"{_span(one['age_s'])} ago",
+        )
+        for one in told
+    ]
+    return make_table("", ("topic", "reader", "#position", "#lag", "#said"), rows)
+
+
+def age_told(now_us: int, then_us: int) -> str:
+    return f"{_span(_age_s(now_us, then_us))} ago"
+
+
+def _age_s(now_us: int, then_us: int) -> float:
+    return max(0.0, (now_us - then_us) / 1e6)
+
+
+# --- what the manager does ------------------------------------------------------------------------------------
 
 
 def waits_table(seen: ClusterStatusIs) -> Table:
@@ -152,6 +221,11 @@ def _percent(status: ReplicaStatus) -> str:
     if sync is None or sync.target_end <= 1:
         return "100 %"
     return f"{100 * (sync.copied_end - 1) // (sync.target_end - 1)} %"
+
+
+def status_told(seen: ClusterStatusIs) -> dict[str, object]:
+    """For programs: everything, and the readers with their lag."""
+    return {name: getattr(seen, name) for name in seen.__struct_fields__} | {"readers": readers_told(seen)}
 
 
 def stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import FAILED, WRONG_USAGE, fail, print_json, print_table, run, short_bytes
-from varlog.cli.status_tables import replica_statuses, streams_named
+from varlog.cli.status_tables import print_parts, replica_statuses, streams_named, topics_table
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
+from varlog.model.lsn import FIRST_GLSN
 
 if TYPE_CHECKING:
     from varlog.model.cluster import Topic
@@ -25,6 +26,9 @@ def create(
     name: _Name,
     streams: Annotated[int, typer.Option(min=0, help="Log streams [0: the manager's default].")] = 0,
     replicas: Annotated[int, typer.Option(min=0, help="Copies of each [0: the manager's default].")] = 0,
+    first: Annotated[
+        int, typer.Option(min=1, help="The position that its first entry gets: for a copy of another topic.")
+    ] = FIRST_GLSN,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="A topic that is there already is fine.")
     ] = False,
@@ -33,18 +37,20 @@ def create(
     json_: JsonOption = False,
 ) -> None:
     """Make a topic, and wait until its log streams run."""
-    made = run(_create(target(cluster, data), name, streams, replicas, if_not_exists))
+    made = run(_create(target(cluster, data), name, streams, replicas, first, if_not_exists))
     if json_:
         print_json(made)
     else:
         print(f"topic {made.name} is ready")
 
 
-async def _create(where: Target, name: str, streams: int, replicas: int, if_not_exists: bool) -> Topic:
+async def _create(
+    where: Target, name: str, streams: int, replicas: int, first: int, if_not_exists: bool
+) -> Topic:
     async with where.admin(make=True) as admin:
         if not if_not_exists and (await admin.view()).topic_named(name) is not None:
             fail(f"topic {name!r} is there already: use it, or pass --if-not-exists", FAILED)
-        return await admin.create_topic(name, streams=streams, replicas=replicas)
+        return await admin.create_topic(name, streams=streams, replicas=replicas, first=first)
 
 
 @topic.command("list")
@@ -53,12 +59,10 @@ def list_topics(
 ) -> None:
     """List the topics with their oldest and newest positions."""
     seen = run(_status(target(cluster, data)))
-    told = [_told(seen, found) for found in seen.view.topics]
     if json_:
-        print_json(told)
+        print_json([_told(seen, found) for found in seen.view.topics])
     else:
-        rows = [(one["name"], one["ordering"], one["streams"], one["oldest"], one["newest"]) for one in told]
-        print_table("", ("topic", "ordering", "#streams", "#oldest", "#newest"), rows)
+        print_parts([topics_table(seen)])
 
 
 @topic.command("describe")
@@ -73,8 +77,7 @@ def describe(
     if json_:
         print_json(told | {"log_streams": streams, "replicas": replicas})
         return
-    entries = f"positions {told['oldest']} to {told['newest']}" if told["newest"] else "no entries yet"
-    print(f"topic {name}: {told['ordering']} ordering, {entries}\n")
+    print(f"topic {name}: {told['ordering']} ordering, {_positions_told(seen, name)}\n")
     rows = []
     for found in streams:
         for number, status in replicas[found.log_stream].items():
@@ -121,4 +124,14 @@ def _told(seen: ClusterStatusIs, found: Topic) -> dict[str, object]:
         "streams": len(seen.view.streams_of(found.topic)),
         "oldest": mark.trimmed + 1 if mark else None,
         "newest": mark.high_watermark if mark else None,
+        "first": found.first,
     }
+
+
+def _positions_told(seen: ClusterStatusIs, name: str) -> str:
+    found = next(found for found in seen.view.topics if found.name == name)
+    mark = next((one for one in seen.tails if one.topic == found.topic), None)
+    begun = "" if found.first == FIRST_GLSN else f", the first was {found.first}"
+    if mark is None or mark.high_watermark < found.first:
+        return "no entries yet" + begun.replace("was", "will be")
+    return f"positions {mark.trimmed + 1} to {mark.high_watermark}{begun}"

@@ -5,12 +5,22 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, TypeVar
 
+from varlog.client.names import EVERY_TOPIC, Names
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
-from varlog.model.cluster import ClusterView, LogStream, StorageNode, SyncStatus, Topic
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    NamedReader,
+    NamedWriter,
+    StorageNode,
+    SyncStatus,
+    Topic,
+)
 from varlog.model.commit import TopicMark
 from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, check_topic_name
+from varlog.model.lsn import FIRST_GLSN, GLSN
 from varlog.rpc.messages import (
     AddNode,
     AddStream,
@@ -44,17 +54,23 @@ class Admin:
 
     def __init__(self, routing: Routing, timeout_s: float = TIMEOUT_S) -> None:
         self._routing = routing
+        self._names = Names(routing)
         self._timeout_s = timeout_s
 
     # --- Topics ---------------------------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, *, streams: int = 0, replicas: int = 0) -> Topic:
-        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine."""
+    async def create_topic(
+        self, name: str, *, streams: int = 0, replicas: int = 0, first: GLSN | int = FIRST_GLSN
+    ) -> Topic:
+        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
+
+        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone."""
         try:
             check_topic_name(name)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-        return (await self._manager(CreateTopic(name, streams, replicas), TopicIs)).topic
+        request = CreateTopic(name, streams, replicas, first=GLSN(first))
+        return (await self._manager(request, TopicIs)).topic
 
     async def delete_topic(self, name: str) -> None:
         await self._manager(DeleteTopic(name), Done)
@@ -64,9 +80,7 @@ class Admin:
 
     async def topic_mark(self, name: str) -> TopicMark:
         """Newest and newest trimmed position of a topic."""
-        topic = (await self.view()).topic_named(name)
-        if topic is None:
-            raise UnknownTopic(name)
+        topic = await self._topic(name)
         tail = await self._routing.ask_repository(GetTail(topic.topic), TailIs, self._timeout_s)
         return TopicMark(topic.topic, tail.high_watermark, tail.trimmed)
 
@@ -103,6 +117,26 @@ class Admin:
             raise UnknownTopic(topic)
         return view.streams_of(found.topic)
 
+    # --- Named readers and writers --------------------------------------------------------------------------------------
+
+    async def readers(self, topic: str | None = None) -> tuple[NamedReader, ...]:
+        """The named readers of a topic, or of all."""
+        found = EVERY_TOPIC if topic is None else (await self._topic(topic)).topic
+        return await self._names.readers(found, self._timeout_s)
+
+    async def forget_reader(self, topic: str, name: str) -> None:
+        """No trim waits for this reader any more; one that is not there is forgotten already."""
+        await self._names.forget_reader((await self._topic(topic)).topic, name, self._timeout_s)
+
+    async def writers(self, topic: str | None = None) -> tuple[NamedWriter, ...]:
+        """The named writers of a topic, or of all, each with its newest batch."""
+        found = EVERY_TOPIC if topic is None else (await self._topic(topic)).topic
+        return await self._names.writers(found, self._timeout_s)
+
+    async def forget_writer(self, topic: str, name: str) -> None:
+        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        await self._names.forget_writer((await self._topic(topic)).topic, name, self._timeout_s)
+
     # --- Storage nodes --------------------------------------------------------------------------------------------------
 
     async def add_node(self, address: str) -> None:
@@ -134,6 +168,12 @@ class Admin:
     async def status(self) -> ClusterStatusIs:
         """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
         return await self._manager(GetClusterStatus(), ClusterStatusIs)
+
+    async def _topic(self, name: str) -> Topic:
+        found = (await self.view()).topic_named(name)
+        if found is None:
+            raise UnknownTopic(name)
+        return found
 
     async def _manager(self, request: Message, answer: type[M]) -> M:
         """Ask the manager, wherever the newest view says it is. Tried again only while it certainly did not hear us."""

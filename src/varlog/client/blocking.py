@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from varlog.client import admin as asynchronous_admin
 from varlog.client import log as asynchronous_log
+from varlog.client.range_reader import Cut, Part
 from varlog.model.batch import Buffer
-from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, Run
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import ClusterStatusIs
+from varlog.rpc.messages import ClusterStatusIs, PlaceIs, RangeIs
 from varlog.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -90,9 +91,12 @@ class Log(_Blocking):
         """Append entries as one atomic batch: all or none, and consecutive in both orders (R-ORD-5)."""
         return self._run(self._log.append_batch(entries, log_stream=log_stream, timeout_s=timeout_s))
 
-    def trim(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> None:
-        """Delete every entry at or below `glsn`, on every replica, for ever (R-TRIM-1)."""
-        self._run(self._log.trim(glsn, timeout_s=timeout_s))
+    def trim(
+        self, glsn: GLSN | int, *, respect_readers: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """Delete every entry at or below `glsn`, on every replica, for ever (R-TRIM-1). With `respect_readers`: ReaderBehind, and
+        nothing deleted, if a named reader has not read so far."""
+        self._run(self._log.trim(glsn, respect_readers=respect_readers, timeout_s=timeout_s))
 
     def read(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> Entry:
         """The entry at a position. NotWritten if nothing has it yet, Trimmed if it was trimmed (R-READ-1)."""
@@ -105,12 +109,16 @@ class Log(_Blocking):
         return self._run(self._log.read_stream(log_stream, llsn, timeout_s=timeout_s))
 
     def tail(self, *, timeout_s: float | None = None) -> GLSN:
-        """The newest position; 0 while the log is empty. No acknowledged append is above it."""
+        """The newest position; while the log is empty the one before its first, mostly 0. No acknowledged append is above it."""
         return self._run(self._log.tail(timeout_s=timeout_s))
 
     def trimmed(self, *, timeout_s: float | None = None) -> GLSN:
         """The newest trimmed position; 0 if nothing was. The oldest entry that can be read is the next one."""
         return self._run(self._log.trimmed(timeout_s=timeout_s))
+
+    def mark(self, *, timeout_s: float | None = None) -> TopicMark:
+        """Newest and newest trimmed position, by one question."""
+        return self._run(self._log.mark(timeout_s=timeout_s))
 
     def subscribe(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
@@ -134,6 +142,54 @@ class Log(_Blocking):
         """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
         return self._items(self._log.arrow(begin, end))
 
+    def measure(
+        self,
+        log_stream: LogStreamID | int,
+        begin: GLSN | int,
+        end: GLSN | int,
+        points_max: int = 256,
+        *,
+        timeout_s: float | None = None,
+    ) -> RangeIs:
+        """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and places that cut these bytes
+        into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
+        return self._run(self._log.measure(log_stream, begin, end, points_max, timeout_s=timeout_s))
+
+    def find_time(
+        self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
+    ) -> PlaceIs:
+        """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as good as the clocks
+        of those who append agree. Where there is none: one past the newest."""
+        return self._run(self._log.find_time(log_stream, time_us, timeout_s=timeout_s))
+
+    def chunks(
+        self,
+        log_stream: LogStreamID | int,
+        llsn_begin: LLSN | int,
+        llsn_end: LLSN | int,
+        *,
+        node: NodeID | int | None = None,
+        cuts: Sequence[Cut] = (),
+        timeout_s: float | None = None,
+    ) -> Generator[Part, None, None]:
+        """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
+        the chunk that they are in. With `node`, that replica alone is asked."""
+        return self._items(
+            self._log.chunks(log_stream, llsn_begin, llsn_end, node=node, cuts=cuts, timeout_s=timeout_s)
+        )
+
+    def range(
+        self,
+        log_stream: LogStreamID | int,
+        llsn_begin: LLSN | int,
+        llsn_end: LLSN | int,
+        *,
+        cuts: Sequence[Cut] = (),
+        timeout_s: float | None = None,
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """As `chunks`, as record batches of about 1 MiB with the columns of `arrow`."""
+        return self._items(self._log.range(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s))
+
     def _entries(self, source: AsyncGenerator[list[Entry], None]) -> Generator[Entry, None, None]:
         for entries in self._items(source):
             yield from entries
@@ -152,6 +208,47 @@ class Log(_Blocking):
             if coming is not None and self._ended.alive:
                 coming.cancel()
                 self._thread.run(feed.close())
+
+    def set_reader(
+        self, name: str, position: GLSN | int, *, back: bool = False, timeout_s: float | None = None
+    ) -> NamedReader:
+        """Say that the reader of this name is done with everything up to `position`: others see how far behind it is, and a trim
+        can respect it. A smaller position than the one known moves nothing, unless `back` allows it."""
+        return self._run(self._log.set_reader(name, position, back=back, timeout_s=timeout_s))
+
+    def readers(self, *, timeout_s: float | None = None) -> tuple[NamedReader, ...]:
+        """The topic's named readers."""
+        return self._run(self._log.readers(timeout_s=timeout_s))
+
+    def forget_reader(self, name: str, *, timeout_s: float | None = None) -> None:
+        """No trim waits for this reader any more; one that is not there is forgotten already."""
+        self._run(self._log.forget_reader(name, timeout_s=timeout_s))
+
+    def begin_write(
+        self,
+        name: str,
+        batch: int,
+        streams: Iterable[LogStreamID | int] | None = None,
+        *,
+        kept: bool = False,
+        timeout_s: float | None = None,
+    ) -> NamedWriter:
+        """Begin batch number `batch` of a writer that is made of many tasks, or learn how it was begun: the first to ask fixes the
+        streams (None: those that run now) and where in the log it begins, and everybody after gets the same. Refused if the
+        writer is at a later batch. `kept`: remembered when it is finished, until it is forgotten; else among the newest only."""
+        return self._run(self._log.begin_write(name, batch, streams, kept=kept, timeout_s=timeout_s))
+
+    def end_write(self, name: str, batch: int, *, timeout_s: float | None = None) -> NamedWriter:
+        """Say that everything of this batch is in the log: who begins it again is told that it is finished."""
+        return self._run(self._log.end_write(name, batch, timeout_s=timeout_s))
+
+    def writers(self, *, timeout_s: float | None = None) -> tuple[NamedWriter, ...]:
+        """The topic's named writers, each with its newest batch."""
+        return self._run(self._log.writers(timeout_s=timeout_s))
+
+    def forget_writer(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        self._run(self._log.forget_writer(name, timeout_s=timeout_s))
 
     @property
     def topic(self) -> Topic:
@@ -174,9 +271,13 @@ class Admin(_Blocking):
         super().__init__(thread, admin)
         self._admin = admin
 
-    def create_topic(self, name: str, *, streams: int = 0, replicas: int = 0) -> Topic:
-        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine."""
-        return self._run(self._admin.create_topic(name, streams=streams, replicas=replicas))
+    def create_topic(
+        self, name: str, *, streams: int = 0, replicas: int = 0, first: GLSN | int = FIRST_GLSN
+    ) -> Topic:
+        """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
+
+        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone."""
+        return self._run(self._admin.create_topic(name, streams=streams, replicas=replicas, first=first))
 
     def delete_topic(self, name: str) -> None:
         self._run(self._admin.delete_topic(name))
@@ -200,6 +301,22 @@ class Admin(_Blocking):
 
     def streams(self, topic: str | None = None) -> tuple[LogStream, ...]:
         return self._run(self._admin.streams(topic))
+
+    def readers(self, topic: str | None = None) -> tuple[NamedReader, ...]:
+        """The named readers of a topic, or of all."""
+        return self._run(self._admin.readers(topic))
+
+    def forget_reader(self, topic: str, name: str) -> None:
+        """No trim waits for this reader any more; one that is not there is forgotten already."""
+        self._run(self._admin.forget_reader(topic, name))
+
+    def writers(self, topic: str | None = None) -> tuple[NamedWriter, ...]:
+        """The named writers of a topic, or of all, each with its newest batch."""
+        return self._run(self._admin.writers(topic))
+
+    def forget_writer(self, topic: str, name: str) -> None:
+        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        self._run(self._admin.forget_writer(topic, name))
 
     def add_node(self, address: str) -> None:
         """Register the storage node that listens at `address`."""

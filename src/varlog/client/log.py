@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from varlog.client.appender import Appender
+from varlog.client.chain import Chain
 from varlog.client.chunk import Chunk
 from varlog.client.merge_rules import Stretch
+from varlog.client.names import Names
+from varlog.client.one_node import OneNode
+from varlog.client.placed import Placed
+from varlog.client.range_reader import Cut, Part, RangeReader
 from varlog.client.reader import Reader, check_position
 from varlog.client.routing import Routing
 from varlog.client.subscriber import Subscription
+from varlog.client.surveyor import Surveyor
 from varlog.model.batch import Buffer
-from varlog.model.cluster import ClusterView, LogStream, Topic
+from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, Topic
+from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, Run
-from varlog.model.ids import LogStreamID
+from varlog.model.ids import LogStreamID, NodeID, ProducerID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import Done, TrimTopic
+from varlog.rpc.messages import Done, PlaceIs, RangeIs, TrimTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +46,8 @@ class Log:
         self._routing = routing
         self._appender = Appender(routing)
         self._reader = Reader(routing)
+        self._names = Names(routing)
+        self._surveyor = Surveyor(routing)
         self._timeout_s = timeout_s
         self._closed = False
         self._owned: list[Callable[[], Awaitable[None]]] = []
@@ -66,12 +75,35 @@ class Log:
         """Append entries as one atomic batch: all or none, and consecutive in both orders (R-ORD-5)."""
         return await self._appender.append_batch(entries, _stream_id(log_stream), self._limit(timeout_s))
 
-    async def trim(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> None:
-        """Delete every entry at or below `glsn`, on every replica, for ever (R-TRIM-1)."""
+    async def trim(
+        self, glsn: GLSN | int, *, respect_readers: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """Delete every entry at or below `glsn`, on every replica, for ever (R-TRIM-1). With `respect_readers`: ReaderBehind, and
+        nothing deleted, if a named reader has not read so far."""
         check_position("GLSN", glsn)
         limit_s = self._limit(timeout_s)
-        request = TrimTopic(self._routing.topic.topic, GLSN(glsn))
+        request = TrimTopic(self._routing.topic.topic, GLSN(glsn), respect_readers)
         await self._routing.ask_repository(request, Done, limit_s, attempt_s=limit_s)
+
+    def chain(
+        self,
+        log_stream: LogStreamID | int,
+        producer: ProducerID | int,
+        after: GLSN | int,
+        *,
+        timeout_s: float | None = None,
+    ) -> Chain:
+        """One attempt at a chain of batches in a log stream, in which each row is once however many attempts there are, in turn or
+        at once (R-USE-4). `producer` (below 2^63) names the chain, and all of it is above position `after`: the same for every
+        attempt. `timeout_s`: it fails when nothing gets on for so long."""
+        return Chain(
+            self._routing, LogStreamID(log_stream), ProducerID(producer), GLSN(after), self._limit(timeout_s)
+        )
+
+    def placed(self, log_stream: LogStreamID | int, *, timeout_s: float | None = None) -> Placed:
+        """One attempt at a copy into a log stream, each entry at a given LLSN: for a topic with one log stream, to which nobody
+        else appends. Its positions are then those of the source, from the topic's first position on."""
+        return Placed(self._routing, LogStreamID(log_stream), self._limit(timeout_s))
 
     # --- Reading --------------------------------------------------------------------------------------------------------
 
@@ -86,12 +118,18 @@ class Log:
         return await self._reader.read_stream(LogStreamID(log_stream), LLSN(llsn), self._limit(timeout_s))
 
     async def tail(self, *, timeout_s: float | None = None) -> GLSN:
-        """The newest position; 0 while the log is empty. No acknowledged append is above it."""
+        """The newest position; while the log is empty the one before its first, mostly 0. No acknowledged append is above it."""
         return (await self._routing.tail(self._limit(timeout_s))).high_watermark
 
     async def trimmed(self, *, timeout_s: float | None = None) -> GLSN:
         """The newest trimmed position; 0 if nothing was. The oldest entry that can be read is the next one."""
         return (await self._routing.tail(self._limit(timeout_s))).trimmed
+
+    async def mark(self, *, timeout_s: float | None = None) -> TopicMark:
+        """Newest and newest trimmed position, by one question."""
+        topic = self._routing.topic.topic
+        tail = await self._routing.tail(self._limit(timeout_s))
+        return TopicMark(topic, tail.high_watermark, tail.trimmed)
 
     def subscribe(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
@@ -117,6 +155,72 @@ class Log:
 
         return record_batches(self._stretches(begin, end))
 
+    async def measure(
+        self,
+        log_stream: LogStreamID | int,
+        begin: GLSN | int,
+        end: GLSN | int,
+        points_max: int = 256,
+        *,
+        timeout_s: float | None = None,
+    ) -> RangeIs:
+        """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and places that cut these bytes
+        into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
+        return await self._surveyor.measure(
+            LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max, self._limit(timeout_s)
+        )
+
+    async def find_time(
+        self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
+    ) -> PlaceIs:
+        """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as good as the clocks
+        of those who append agree. Where there is none: one past the newest."""
+        return await self._surveyor.find_time(LogStreamID(log_stream), time_us, self._limit(timeout_s))
+
+    def chunks(
+        self,
+        log_stream: LogStreamID | int,
+        llsn_begin: LLSN | int,
+        llsn_end: LLSN | int,
+        *,
+        node: NodeID | int | None = None,
+        cuts: Sequence[Cut] = (),
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[Part, None]:
+        """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
+        the chunk that they are in. Replicas are asked in turn until each fetch has succeeded or taken `timeout_s`; with `node`,
+        that one alone is asked, and its errors are raised as they are. Trimmed, NotWritten: it is not there any more, or not yet.
+
+        `cuts`: LLSNs in between where a batch begins, as `measure` tells them, with the bytes up to the next one, so that several
+        fetches can be under way at once.
+        """
+        check_position("LLSN", llsn_begin)
+        reader = RangeReader(
+            self._routing,
+            LogStreamID(log_stream),
+            LLSN(llsn_begin),
+            LLSN(llsn_end),
+            timeout_s=self._limit(timeout_s),
+            cuts=cuts,
+            node=None if node is None else NodeID(node),
+        )
+        return reader.parts()
+
+    def range(
+        self,
+        log_stream: LogStreamID | int,
+        llsn_begin: LLSN | int,
+        llsn_end: LLSN | int,
+        *,
+        cuts: Sequence[Cut] = (),
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """As `chunks`, as record batches of about 1 MiB with the columns of `arrow`."""
+        from varlog.client.range_arrow import range_batches
+
+        parts = self.chunks(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s)
+        return range_batches(log_stream, parts)
+
     def _stretches(self, begin: int | None, end: int | None) -> AsyncGenerator[list[Stretch], None]:
         first = None if begin is None else GLSN(begin)
         return Subscription(
@@ -136,6 +240,50 @@ class Log:
                 for entry in _entries_of(taken):
                     yield entry
 
+    # --- Named readers and writers --------------------------------------------------------------------------------------
+
+    async def set_reader(
+        self, name: str, position: GLSN | int, *, back: bool = False, timeout_s: float | None = None
+    ) -> NamedReader:
+        """Say that the reader of this name is done with everything up to `position`: others see how far behind it is, and a trim
+        can respect it. A smaller position than the one known moves nothing, unless `back` allows it."""
+        topic, limit_s = self._routing.topic.topic, self._limit(timeout_s)
+        return await self._names.set_reader(topic, name, GLSN(position), back, limit_s)
+
+    async def readers(self, *, timeout_s: float | None = None) -> tuple[NamedReader, ...]:
+        """The topic's named readers."""
+        return await self._names.readers(self._routing.topic.topic, self._limit(timeout_s))
+
+    async def forget_reader(self, name: str, *, timeout_s: float | None = None) -> None:
+        """No trim waits for this reader any more; one that is not there is forgotten already."""
+        await self._names.forget_reader(self._routing.topic.topic, name, self._limit(timeout_s))
+
+    async def begin_write(
+        self,
+        name: str,
+        batch: int,
+        streams: Iterable[LogStreamID | int] | None = None,
+        *,
+        kept: bool = False,
+        timeout_s: float | None = None,
+    ) -> NamedWriter:
+        """Begin batch number `batch` of a writer that is made of many tasks, or learn how it was begun: the first to ask fixes the
+        streams (None: those that run now) and where in the log it begins, and everybody after gets the same. Refused if the
+        writer is at a later batch. `kept`: remembered when it is finished, until it is forgotten; else among the newest only."""
+        return await self._names.begin_write(name, batch, streams, kept, self._limit(timeout_s))
+
+    async def end_write(self, name: str, batch: int, *, timeout_s: float | None = None) -> NamedWriter:
+        """Say that everything of this batch is in the log: who begins it again is told that it is finished."""
+        return await self._names.end_write(self._routing.topic.topic, name, batch, self._limit(timeout_s))
+
+    async def writers(self, *, timeout_s: float | None = None) -> tuple[NamedWriter, ...]:
+        """The topic's named writers, each with its newest batch."""
+        return await self._names.writers(self._routing.topic.topic, self._limit(timeout_s))
+
+    async def forget_writer(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        await self._names.forget_writer(self._routing.topic.topic, name, self._limit(timeout_s))
+
     # --- About it -------------------------------------------------------------------------------------------------------
 
     @property
@@ -150,6 +298,10 @@ class Log:
     async def view(self, *, timeout_s: float | None = None) -> ClusterView:
         """A fresh view of the cluster."""
         return await self._routing.refresh(self._limit(timeout_s))
+
+    def on_node(self, node: NodeID | int) -> OneNode:
+        """One storage node alone, and what its own replicas hold: for who looks after the log, not for who reads it."""
+        return OneNode(self._routing, NodeID(node))
 
     async def wait_running(self, *, timeout_s: float | None = None) -> bool:
         """True once every log stream of the topic takes appends; False if that takes longer than the deadline."""

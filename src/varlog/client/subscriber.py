@@ -11,16 +11,14 @@ from collections.abc import AsyncGenerator
 
 from varlog.client.chunk import Chunk
 from varlog.client.damage_reports import DamageReports
+from varlog.client.fetcher import Fetcher
 from varlog.client.merge_rules import Merge, Stretch
 from varlog.client.reader import check_position
-from varlog.client.retry import Backoff
-from varlog.client.routing import ATTEMPT_S, Routing, expect
-from varlog.client.routing_rules import in_turn
-from varlog.model.cluster import LogStream
-from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, UnknownTopic, VarlogError
-from varlog.model.ids import LogStreamID, NodeID
+from varlog.client.routing import ATTEMPT_S, Routing
+from varlog.model.errors import Trimmed, Unavailable, UnknownTopic
+from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import GLSN
 from varlog.rpc.messages import Fetch, Fetched
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -48,10 +46,9 @@ class Subscription:
         self._tasks = Tasks("subscription", self._pump_failed)
         self._news = asyncio.Event()
         self._room: dict[LogStreamID, asyncio.Event] = {}
-        self._fetching: dict[LogStreamID, tuple[LogStream, NodeID, asyncio.Timeout]] = {}
+        self._fetchers: list[Fetcher] = []
         self._failure: BaseException | None = None
         self._reports = DamageReports(routing)
-        self._damaged: dict[LogStreamID, None] = {}  # streams whose last fetch brought damage
 
     async def stretches(self) -> AsyncGenerator[list[Stretch], None]:
         """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk."""
@@ -100,12 +97,14 @@ class Subscription:
         except UnknownTopic as gone:
             self._fail(gone)
             return
-        self._leave_worse()
+        for fetcher in self._fetchers:
+            fetcher.leave_worse()
         for stream in streams:
             if stream.log_stream not in self._room:
                 merge.add(stream.log_stream)
                 self._room[stream.log_stream] = asyncio.Event()
-                _ = self._tasks.spawn(f"pump/ls={stream.log_stream}", self._pump(merge, stream.log_stream))
+                self._fetchers.append(fetcher := Fetcher(self._routing, stream.log_stream, self._reports))
+                _ = self._tasks.spawn(f"pump/ls={stream.log_stream}", self._pump(merge, fetcher))
 
     async def _find_streams(self) -> None:
         """The next position is in a stream that we have not heard of."""
@@ -116,108 +115,39 @@ class Subscription:
 
     # --- One stream -----------------------------------------------------------------------------------------------------
 
-    async def _pump(self, merge: Merge, log_stream: LogStreamID) -> None:
-        turn = self._routing.turn
-        backoff = Backoff(self._routing.doors, 0.0)
-        failures = 0
+    async def _pump(self, merge: Merge, fetcher: Fetcher) -> None:
+        log_stream = fetcher.log_stream
+        room = self._room[log_stream]
         while not merge.done:
-            room = self._room[log_stream]
             while merge.sources(log_stream) >= CHUNKS_A_STREAM:
                 room.clear()
                 await room.wait()
-            stream = self._routing.view.stream(log_stream)
-            replicas = stream.replicas if stream is not None else ()
-            node = next(iter(in_turn(replicas, turn, self._routing.trust.avoided())), None)
+            llsn, glsn = merge.cursor(log_stream)
             try:
-                if stream is None or node is None:
-                    raise Unavailable(f"log stream {log_stream} is in no view")
-                if not await self._fetch_while_good(merge, stream, node):
-                    turn += 1
-                failures, backoff = 0, Backoff(self._routing.doors, 0.0)
+                await fetcher.fetch(
+                    Fetch(log_stream, llsn, glsn, self._fetch_bytes(), WAIT_S),
+                    lambda fetched, chunk: self._take(merge, log_stream, fetched, chunk),
+                )
             except Trimmed:
                 await self._learn_trim(merge)
-                await asyncio.sleep(backoff.pause_s())
-            except VarlogError as error:
-                turn += 1
-                failures += 1
-                if isinstance(error, CorruptBatch):
-                    self._damaged[log_stream] = (
-                        None  # not held against the node: the rest of what it has is sound
-                    )
-                elif node is not None:
-                    self._routing.hold_against(node, error)
-                logger.debug(told("fetch failed", log_stream=log_stream, node=node, error=error))
-                if failures >= len(replicas):
-                    self._routing.refresh_soon()
-                    await asyncio.sleep(backoff.pause_s())
+                await fetcher.pause()
 
-    async def _fetch_while_good(self, merge: Merge, stream: LogStream, node: NodeID) -> bool:
-        """Fetch once, unless the view says meanwhile that another replica had better be asked. False: nothing came."""
-        try:
-            async with asyncio.timeout(None) as patience:
-                self._fetching[stream.log_stream] = (stream, node, patience)
-                try:
-                    came = await self._fetch(merge, stream.log_stream, node)
-                finally:
-                    del self._fetching[stream.log_stream]
-        except TimeoutError:
-            return False
-        self._routing.trust.node_answered(node)
-        return came
-
-    def _leave_worse(self) -> None:
-        """Do not wait for replicas that left their stream, or were overtaken by a seal, or are suspected: others may have more."""
-        avoided = self._routing.trust.avoided()
-        for log_stream, (asked, node, patience) in list(self._fetching.items()):
-            stream = self._routing.view.stream(log_stream)
-            if (
-                stream is None
-                or stream.epoch != asked.epoch
-                or node not in stream.replicas
-                or node in avoided
-            ):
-                patience.reschedule(asyncio.get_running_loop().time())
-
-    async def _fetch(self, merge: Merge, log_stream: LogStreamID, node: NodeID) -> bool:
-        """Ask once, and give the merge what came. False: nothing came."""
-        connection = await self._routing.connection_to(node, ATTEMPT_S)
-        llsn, glsn = merge.cursor(log_stream)
-        request = Fetch(log_stream, llsn, glsn, self._fetch_bytes(log_stream), WAIT_S)
-        got, payload = await connection.call(request, timeout_s=WAIT_S + ATTEMPT_S)
-        fetched = expect(got, Fetched)
-        if fetched.rows:
-            chunk = self._checked(log_stream, node, fetched, payload)
+    def _take(self, merge: Merge, log_stream: LogStreamID, fetched: Fetched, chunk: Chunk | None) -> None:
+        """Give the merge what came."""
+        if chunk is not None:
             try:
                 merge.offer(log_stream, fetched.rows, chunk)
             except ValueError as contradiction:
-                logger.error(told("a storage node contradicts the order", node=node, error=contradiction))
+                logger.error(
+                    told("a storage node contradicts the order", log_stream=log_stream, error=contradiction)
+                )
                 raise Unavailable(str(contradiction)) from contradiction
         if fetched.next_llsn >= fetched.committed_end:
             merge.offered_up_to(log_stream, fetched.high_watermark)
         merge.trimmed_up_to(fetched.low_watermark)
         self._news.set()
-        return bool(fetched.rows)
 
-    def _checked(self, log_stream: LogStreamID, node: NodeID, fetched: Fetched, payload: bytearray) -> Chunk:
-        """What came, if every checksum is right. If not, nothing of it is used, and the node is told."""
-        first, _, _ = fetched.rows[0]
-        last, _, count = fetched.rows[-1]
-        try:
-            chunk = Chunk(payload)
-            if first < chunk.first_llsn or last + count > chunk.end_llsn:
-                raise CorruptBatch(
-                    f"rows [{first}, {last + count}) are not in [{chunk.first_llsn}, {chunk.end_llsn})"
-                )
-        except CorruptBatch as damaged:
-            self._reports.tell(node, log_stream, first, LLSN(last + count), damaged)
-            raise
-        self._damaged.pop(log_stream, None)
-        return chunk
-
-    def _fetch_bytes(self, log_stream: LogStreamID) -> int:
-        if log_stream in self._damaged:
-            # One batch at a time: two replicas may be damaged near each other, and only together have everything.
-            return 1
+    def _fetch_bytes(self) -> int:
         share = SUBSCRIPTION_BYTES_MAX // (CHUNKS_A_STREAM * max(1, len(self._room)))
         return max(FETCH_BYTES_MIN, min(FETCH_BYTES_DEFAULT, share))
 

@@ -78,8 +78,8 @@ class AdminService:
                 raise Refused(f"topic {request.name!r} is there already, with {len(present)} log streams")
             if not present:
                 await self._place(request.replicas)  # refuse before a topic is made that can have no stream
-            if topic is None:
-                ask = messages.RegisterTopic(request.name, request.ordering)
+            if topic is None or topic.first != request.first:  # the repository refuses another first position
+                ask = messages.RegisterTopic(request.name, request.ordering, request.first)
                 topic = (await self._peers.ask_repository(ask, messages.TopicIs)).topic
             if request.streams or not present:
                 present = await self._make_streams(topic, wanted, request.replicas)

@@ -27,6 +27,8 @@ class StatusService:
 
     async def _status(self, request: messages.GetClusterStatus, payload: bytearray) -> Message:
         snapshot = await self._outlook.look()
+        # Before the tails, so that nobody is seen to have read what is not there; as many as one answer holds.
+        readers = (await self._peers.ask_repository(messages.GetReaders(), messages.ReadersAre)).readers
         tails = []
         for topic in snapshot.view.topics:
             tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.TailIs)
@@ -47,6 +49,7 @@ class StatusService:
             self._waits(snapshot),
             tuple(self._repair.deeds),
             snapshot.suspects,
+            readers,
         )
 
     def _waits(self, snapshot: Snapshot) -> tuple[tuple[LogStreamID, str], ...]:

@@ -21,7 +21,7 @@ from varlog.metarepo.store.base import Change, MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, TopicID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import Message
 
 # After so many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
@@ -39,6 +39,7 @@ class Facts:
     high_watermark: Callable[[TopicID], GLSN]
 
 
+Decide = Callable[[Members, Facts], tuple[Members, Message]]
 Done = Callable[[Message | BaseException], None]
 
 
@@ -46,7 +47,7 @@ Done = Callable[[Message | BaseException], None]
 class Operation:
     """One change of the members: `decide` raises its refusal; `done` gets the answer, or the error, once it is durable."""
 
-    decide: Callable[[Members, Facts], tuple[Members, Message]]
+    decide: Decide
     done: Done
     seals: LogStreamID | None = None
 
@@ -157,13 +158,14 @@ class CommitLoop:
             state.order.apply(plan.cut)
         if plan.members is not state.members:
             state.adopt(plan.members)
-            self._after_members_changed(before)
+        if state.view is not before:
+            self._after_view_changed(before)
         if plan.cut is not None or state.view is not before:
             self._on_applied(plan.cut, before)
         for done, answer in plan.answers:
             done(answer)
 
-    def _after_members_changed(self, before: ClusterView) -> None:
+    def _after_view_changed(self, before: ClusterView) -> None:
         known = {stream.log_stream: stream for stream in before.streams}
         self._reports.keep_only(self._state.streams)
         for log_stream, stream in self._state.streams.items():
@@ -177,6 +179,12 @@ class CommitLoop:
             done(Unavailable(f"the metadata repository failed, and this may or may not be done: {error}"))
         for operation in waiting:
             operation.done(Unavailable(f"the metadata repository has stopped: {error}"))
+
+
+def newest_position(members: Members, facts: Facts, topic: TopicID) -> GLSN:
+    """Of a topic that was made in this very commit no order is known yet: it begins above what counts as trimmed."""
+    found = members.view.topic(topic)
+    return max(facts.high_watermark(topic), found.trimmed if found is not None else NO_GLSN)
 
 
 def _told(error: BaseException) -> BaseException:

@@ -7,11 +7,14 @@ never the disks (R-REG-5).
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from varlog.metarepo.named import Named
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
+    NamedReader,
+    NamedWriter,
     Ordering,
     StorageNode,
     StreamState,
@@ -29,7 +32,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID, NodeID, TopicID, check_id, check_topic_name
 from varlog.model.limits import REPLICAS_MAX
-from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.lsn import FIRST_GLSN, FIRST_LLSN, GLSN, LLSN, LSN_MAX
 
 # Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
@@ -39,12 +42,15 @@ FIRST_LOG_STREAM = LogStreamID(1)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The view, and the ids that were never given before. `unused` were given, and not registered yet."""
+    """The view, and the ids that were never given before. `unused` were given, and not registered yet. Readers and writers are
+    known here alone: they change often, and nobody follows them."""
 
     view: ClusterView
     next_topic: TopicID = FIRST_TOPIC
     next_log_stream: LogStreamID = FIRST_LOG_STREAM
     unused: tuple[LogStreamID, ...] = ()
+    readers: Named[NamedReader] = field(default_factory=Named)
+    writers: Named[NamedWriter] = field(default_factory=Named)
 
 
 # --- Nodes ------------------------------------------------------------------------------------------------------------
@@ -96,8 +102,11 @@ def unregister_node(members: Members, node: NodeID) -> Members:
 # --- Topics -----------------------------------------------------------------------------------------------------------
 
 
-def register_topic(members: Members, name: str, ordering: Ordering) -> tuple[Members, Topic]:
-    """A new topic, or the one that is there already with the same ordering."""
+def register_topic(
+    members: Members, name: str, ordering: Ordering, first: GLSN = FIRST_GLSN
+) -> tuple[Members, Topic]:
+    """A new topic, or the one that is there already with the same ordering and first position. What is before that counts as
+    trimmed."""
     try:
         check_topic_name(name)
     except ValueError as error:
@@ -107,21 +116,33 @@ def register_topic(members: Members, name: str, ordering: Ordering) -> tuple[Mem
             raise Refused(
                 f"topic {name!r} is there already and its ordering is {known.ordering}, not {ordering}"
             )
+        if known.first != first:
+            raise Refused(
+                f"topic {name!r} is there already and its first position is {known.first}, not {first}"
+            )
         return members, known
     if ordering is not Ordering.COMMITTED:
         raise InvalidRequest(f"ordering {str(ordering)!r} is not available in this version: use 'committed'")
-    topic = Topic(members.next_topic, name, ordering)
+    if not FIRST_GLSN <= first <= LSN_MAX // 2:
+        raise InvalidRequest(f"the first position of a topic is between 1 and {LSN_MAX // 2}, not {first}")
+    topic = Topic(members.next_topic, name, ordering, GLSN(first - 1), first)
     grown = _with_view(members, topics=(*members.view.topics, topic))
     return replace(grown, next_topic=TopicID(topic.topic + 1)), topic
 
 
 def unregister_topic(members: Members, topic: TopicID) -> Members:
-    """The topic and its streams leave the view; the replicas' data stays until it is removed (R-REG-5)."""
+    """The topic and its streams leave the view, its readers and writers are forgotten; the replicas' data stays until it is removed
+    (R-REG-5)."""
     view = members.view
     if view.topic(topic) is None:
         return members
-    return _with_view(
+    left = replace(
         members,
+        readers=members.readers.without_topic(topic),
+        writers=members.writers.without_topic(topic),
+    )
+    return _with_view(
+        left,
         topics=tuple(found for found in view.topics if found.topic != topic),
         streams=tuple(found for found in view.streams if found.topic != topic),
     )
@@ -129,16 +150,14 @@ def unregister_topic(members: Members, topic: TopicID) -> Members:
 
 def trim_topic(members: Members, topic: TopicID, glsn: GLSN, high_watermark: GLSN) -> Members:
     """R-TRIM-1: everything at or below `glsn` is trimmed; what was trimmed stays trimmed (law 9)."""
-    known = members.view.topic(topic)
-    if known is None:
-        raise UnknownTopic(str(topic))
+    known = topic_of(members, topic)
     if glsn < 0:
         raise InvalidRequest(f"positions start at 1: {glsn} cannot be trimmed")
     if glsn > high_watermark:
         raise TrimBeyondTail(glsn, high_watermark)
     if glsn <= known.trimmed:
         return members
-    trimmed = Topic(known.topic, known.name, known.ordering, glsn)
+    trimmed = changed(known, trimmed=glsn)
     return _with_view(
         members,
         topics=tuple(trimmed if found.topic == topic else found for found in members.view.topics),
@@ -258,6 +277,13 @@ def set_repositories(members: Members, addresses: tuple[str, ...]) -> Members:
     if members.view.repositories == addresses:
         return members
     return _with_view(members, repositories=addresses)
+
+
+def topic_of(members: Members, topic: TopicID) -> Topic:
+    known = members.view.topic(topic)
+    if known is None:
+        raise UnknownTopic(str(topic))
+    return known
 
 
 def _stream(members: Members, log_stream: LogStreamID) -> LogStream:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from varlog.metarepo.commit_rules import Cut, check_cut
 from varlog.metarepo.records import BaseRecord, StreamBase
-from varlog.model.cluster import ClusterView
+from varlog.model.cluster import ClusterView, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
@@ -19,16 +19,19 @@ from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 class Order:
     """The order of everything, as far as it is durable."""
 
-    def __init__(self, base: BaseRecord, cuts: Iterable[Cut] = ()) -> None:
+    def __init__(self, base: BaseRecord, cuts: Iterable[Cut] = (), topics: Iterable[Topic] = ()) -> None:
+        """`topics`: those of the view. One that came after the base is nowhere else said to begin where it does."""
         self.base_version = base.version
         self.version = base.version
-        self.high_watermarks: dict[TopicID, GLSN] = dict(base.high_watermarks)
+        self.high_watermarks: dict[TopicID, GLSN] = {found.topic: _before_first(found) for found in topics}
+        self.high_watermarks.update(base.high_watermarks)
         self.committed_ends: dict[LogStreamID, LLSN] = {}
         self._rows: dict[LogStreamID, list[CommitRow]] = {}
         for stream in base.streams:
             self.committed_ends[stream.log_stream] = stream.committed_end
             self._rows[stream.log_stream] = list(stream.rows)
         for cut in cuts:
+            self._know_left_topics(cut)
             self.apply(cut)
 
     def __eq__(self, other: object) -> bool:
@@ -63,9 +66,16 @@ class Order:
                 self.committed_ends[log_stream] = row.llsn_end
                 self._rows.setdefault(log_stream, []).append(row)
 
+    def _know_left_topics(self, cut: Cut) -> None:
+        """A topic that came and left after the base: where it began is said by its first row alone."""
+        for part in cut.topics:
+            self.high_watermarks.setdefault(part.topic, part.rows[0][1].previous_high_watermark)
+
     def keep_only(self, view: ClusterView) -> None:
         """Forget what left the view, and know what came."""
-        topics = {found.topic: self.high_watermark(found.topic) for found in view.topics}
+        topics = {
+            found.topic: self.high_watermarks.get(found.topic, _before_first(found)) for found in view.topics
+        }
         ends = {found.log_stream: self.committed_end(found.log_stream) for found in view.streams}
         self._rows = {log_stream: rows for log_stream, rows in self._rows.items() if log_stream in ends}
         self.high_watermarks, self.committed_ends = topics, ends
@@ -103,6 +113,10 @@ class Order:
         """The base is durable: forget what it leaves out."""
         self.base_version = base.version
         self._rows = {stream.log_stream: list(stream.rows) for stream in base.streams if stream.rows}
+
+
+def _before_first(topic: Topic) -> GLSN:
+    return GLSN(topic.first - 1)
 
 
 def merged(rows: Iterable[CommitRow]) -> list[CommitRow]:

@@ -4,21 +4,24 @@
     node/<id>             a storage node            \\
     topic/<id>            a topic                    >  the view
     stream/<id>           a log stream              /
+    reader/<topic>/<name> a named reader of a topic
+    writer/<topic>/<name> a named writer of a topic
     base                  the order up to one cut: ends, high watermarks, and the rows that some replica may still lack
     cut/<version>         one cut after the base, as it was pushed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from varlog.metarepo.commit_rules import Cut, TopicCut
 from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.named import Key, Named
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
-from varlog.model.cluster import ClusterView, LogStream, StorageNode, Topic
+from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
@@ -28,6 +31,7 @@ FORMAT_VERSION: Final = 1
 CLUSTER: Final = "cluster"
 BASE: Final = "base"
 NODE, TOPIC, STREAM, CUT = "node/", "topic/", "stream/", "cut/"
+READER, WRITER = "reader/", "writer/"
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
@@ -72,6 +76,8 @@ _cluster = msgspec.msgpack.Decoder(ClusterRecord)
 _node = msgspec.msgpack.Decoder(StorageNode)
 _topic = msgspec.msgpack.Decoder(Topic)
 _stream = msgspec.msgpack.Decoder(LogStream)
+_reader = msgspec.msgpack.Decoder(NamedReader)
+_writer = msgspec.msgpack.Decoder(NamedWriter)
 _base = msgspec.msgpack.Decoder(BaseRecord)
 _cut = msgspec.msgpack.Decoder(CutRecord)
 
@@ -114,7 +120,14 @@ def members_of(items: dict[str, bytes]) -> Members:
         record.auto_create_topics,
         record.repositories,
     )
-    return Members(view, record.next_topic, record.next_log_stream, record.unused)
+    return Members(
+        view,
+        record.next_topic,
+        record.next_log_stream,
+        record.unused,
+        Named(map(_reader.decode, _values(items, READER))),
+        Named(map(_writer.decode, _values(items, WRITER))),
+    )
 
 
 def format_of(items: dict[str, bytes]) -> int:
@@ -124,8 +137,12 @@ def format_of(items: dict[str, bytes]) -> int:
 
 
 def put_cluster(members: Members) -> Put:
+    return Put(CLUSTER, _encoder.encode(_cluster_of(members)))
+
+
+def _cluster_of(members: Members) -> ClusterRecord:
     view = members.view
-    record = ClusterRecord(
+    return ClusterRecord(
         FORMAT_VERSION,
         view.cluster,
         view.revision,
@@ -136,30 +153,44 @@ def put_cluster(members: Members) -> Put:
         view.auto_create_topics,
         view.repositories,
     )
-    return Put(CLUSTER, _encoder.encode(record))
 
 
 def changes_between(before: Members, after: Members) -> list[Change]:
     """The changes of the store that make `after` out of `before`."""
     if after is before or after == before:
         return []
-    old, new = before.view, after.view
-    return [
-        put_cluster(after),
-        *_differing(
-            NODE, [(found.node, found) for found in old.nodes], [(found.node, found) for found in new.nodes]
-        ),
-        *_differing(
-            TOPIC,
-            [(found.topic, found) for found in old.topics],
-            [(found.topic, found) for found in new.topics],
-        ),
-        *_differing(
-            STREAM,
-            [(found.log_stream, found) for found in old.streams],
-            [(found.log_stream, found) for found in new.streams],
-        ),
-    ]
+    changes: list[Change] = []
+    if after.readers is not before.readers:
+        changes += _renamed(READER, after.readers.differing(before.readers))
+    if after.writers is not before.writers:
+        changes += _renamed(WRITER, after.writers.differing(before.writers))
+    if _cluster_of(before) != _cluster_of(after):
+        changes.append(put_cluster(after))
+    if before.view is not after.view:
+        changes += _view_changes(before.view, after.view)
+    return changes
+
+
+def _view_changes(old: ClusterView, new: ClusterView) -> Iterator[Change]:
+    yield from _differing(
+        NODE, [(found.node, found) for found in old.nodes], [(found.node, found) for found in new.nodes]
+    )
+    yield from _differing(
+        TOPIC, [(found.topic, found) for found in old.topics], [(found.topic, found) for found in new.topics]
+    )
+    yield from _differing(
+        STREAM,
+        [(found.log_stream, found) for found in old.streams],
+        [(found.log_stream, found) for found in new.streams],
+    )
+
+
+def _renamed(
+    prefix: str, differing: Iterable[tuple[Key, NamedReader | NamedWriter | None]]
+) -> Iterator[Change]:
+    for (topic, name), value in differing:
+        key = f"{prefix}{topic:010d}/{name}"
+        yield Delete(key) if value is None else Put(key, _encoder.encode(value))
 
 
 T = TypeVar("T")

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from varlog.metarepo import membership_rules as rules
-from varlog.metarepo.commit_loop import CommitLoop, Done, Facts, Operation
+from varlog.metarepo import reader_rules
+from varlog.metarepo.commit_loop import CommitLoop, Decide, Done, Facts, Operation, newest_position
 from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.named_service import NamedService
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.suspicions import Suspicions
@@ -24,8 +26,6 @@ VIEW_WAITERS_MAX: Final = 10_000
 # A node in session that does not confirm a trim in this time holds the answer no longer: the trim itself is durable.
 TRIM_CONFIRM_S: Final = 10.0
 
-Decide = Callable[[Members, Facts], tuple[Members, Message]]
-
 
 class RepositoryService:
     """Answers requests. Reads come from what is durable; changes go through the commit loop."""
@@ -36,6 +36,7 @@ class RepositoryService:
         self._sessions = sessions
         self._view_waiters: dict[Call, tuple[int, asyncio.TimerHandle]] = {}
         self._suspicions = Suspicions(self._answer_view_waiters)
+        self._named = NamedService(state, self._submit, self._expected)
         self._stopped: str | None = None
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -55,6 +56,7 @@ class RepositoryService:
         dispatcher.on(m.SetReplicas, self._set_replicas)
         dispatcher.on(m.Suspect, self._suspect)
         dispatcher.on(m.SetManager, self._set_manager)
+        self._named.register(dispatcher)
 
     def stop(self, error: Unavailable) -> None:
         """From now on nothing is answered: what is known here may be out of date."""
@@ -117,7 +119,9 @@ class RepositoryService:
         call = self._expected(call)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
-            high_watermark = facts.high_watermark(request.topic)
+            high_watermark = newest_position(members, facts, request.topic)
+            if request.respect_readers:
+                reader_rules.check_trim(members, request.topic, request.glsn)
             return rules.trim_topic(members, request.topic, request.glsn, high_watermark), m.Done()
 
         def durable(answer: Message | BaseException) -> None:
@@ -164,7 +168,7 @@ class RepositoryService:
 
     def _register_topic(self, call: Call | None, request: m.RegisterTopic, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
-            members, topic = rules.register_topic(members, request.name, request.ordering)
+            members, topic = rules.register_topic(members, request.name, request.ordering, request.first)
             return members, m.TopicIs(topic)
 
         self._submit(call, decide)

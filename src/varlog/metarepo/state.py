@@ -28,12 +28,16 @@ class RepositoryState:
         self.order = order
         # Topics whose order a replica knows better than we do: our store went back in time. Nothing is ordered in them.
         self.distrusted: dict[TopicID, str] = {}
-        self.adopt(members)
+        self.members = members
+        self._index(members.view)
 
     def adopt(self, members: Members) -> None:
-        """The members are durable: they are the ones now."""
-        self.members = members
-        view = members.view
+        """The members are durable: they are the ones now. Readers and writers change often, and leave the view as it is."""
+        before, self.members = self.members, members
+        if members.view is not before.view:
+            self._index(members.view)
+
+    def _index(self, view: ClusterView) -> None:
         self.order.keep_only(view)
         self.topics: dict[TopicID, Topic] = {found.topic: found for found in view.topics}
         self.streams: dict[LogStreamID, LogStream] = {found.log_stream: found for found in view.streams}
@@ -98,7 +102,7 @@ def load(items: dict[str, bytes], cluster: ClusterID, place: str) -> tuple[Repos
                 f"{records.FORMAT_VERSION}: use the version of varlog that wrote it"
             )
         members = records.members_of(items)
-        order = Order(records.base_of(items), records.cuts_of(items))
+        order = Order(records.base_of(items), records.cuts_of(items), members.view.topics)
     except (KeyError, TypeError, ValueError, msgspec.DecodeError, InvariantBroken) as error:
         raise StartError(
             f"{place} is damaged ({error}): restore it from a copy; nothing was changed"

@@ -12,6 +12,7 @@ LogStreamID = NewType("LogStreamID", int)
 ProducerID = NewType("ProducerID", int)
 
 ID_MAX = 2**31 - 1
+NAME_CHARACTERS_MAX = 200
 
 # A caller that was given no cluster id (a client that only knows an address) says "any".
 ANY_CLUSTER = ClusterID(0)
@@ -31,5 +32,14 @@ def check_topic_name(name: str) -> str:
     if not _TOPIC_NAME.fullmatch(name):
         raise ValueError(
             f"topic name {name!r} is not usable: 1 to 100 letters, digits, '.', '_' or '-', starting with a letter or digit"
+        )
+    return name
+
+
+def check_name(what: str, name: str) -> str:
+    """Refuse a name of a reader or writer that would not fit in a key, a line or a path."""
+    if not 1 <= len(name) <= NAME_CHARACTERS_MAX or not name.isprintable() or "/" in name:
+        raise ValueError(
+            f"{what} has 1 to {NAME_CHARACTERS_MAX} printable characters and no '/': {name[:NAME_CHARACTERS_MAX]!r} is not usable"
         )
     return name

@@ -51,6 +51,8 @@ FETCHES_WAITING_MAX = 10_000
 # What one subscription holds of all its streams together: with many streams its fetches become smaller.
 SUBSCRIPTION_BYTES_MAX = 64 * MIB
 FETCH_BYTES_MIN = 64 * KIB
+# A range is told in so many points at most.
+MEASURE_POINTS_MAX = 4096
 
 # One piece of a sync. Two are held at a time: one is written while the next is on its way.
 COPY_BYTES_MAX = 4 * MIB

@@ -21,6 +21,7 @@ from typing import Final
 from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, VarlogError
 from varlog.model.limits import FRAME_BYTES_MAX, FRAME_META_BYTES_MAX
+from varlog.runtime.memory import unfilled
 
 HEADER_BYTES: Final = 20
 PROTOCOL_VERSION: Final = 1
@@ -145,7 +146,7 @@ class FrameReader:
         self._partial = header
         self._filled = len(there)
         self._meta = bytearray(meta_bytes)
-        self._payload = bytearray(length - _REST_BYTES - meta_bytes)
+        self._payload = unfilled(length - _REST_BYTES - meta_bytes)
         meta = there[:meta_bytes]
         payload = there[meta_bytes:]
         self._meta[: len(meta)] = meta

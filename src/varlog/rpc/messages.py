@@ -418,7 +418,8 @@ class TrimTopic(Message, frozen=True):
 
 
 class SetReader(Message, frozen=True):
-    """A named reader of a topic has finished everything up to `position`. A position never falls, unless `back` allows it."""
+    """A named reader of a topic has finished everything up to `position`. A position never falls, unless `back` allows it. Answered
+    by ReadersAre, with this one."""
 
     topic: TopicID
     name: str
@@ -433,13 +434,17 @@ class ForgetReader(Message, frozen=True):
 
 
 class GetReaders(Message, frozen=True):
-    """The named readers of a topic (0: of all)."""
+    """The named readers of a topic (0: of all), by topic and name, those behind `after`."""
 
     topic: TopicID = TopicID(0)
+    after: tuple[TopicID, str] = (TopicID(0), "")
 
 
 class ReadersAre(Message, frozen=True):
+    """`more`: ask again, after the last one."""
+
     readers: tuple[NamedReader, ...]
+    more: bool = False
 
 
 class BeginWrite(Message, frozen=True):
@@ -475,13 +480,17 @@ class ForgetWriter(Message, frozen=True):
 
 
 class GetWriters(Message, frozen=True):
-    """The named writers of a topic (0: of all)."""
+    """The named writers of a topic (0: of all), by topic and name, those behind `after`."""
 
     topic: TopicID = TopicID(0)
+    after: tuple[TopicID, str] = (TopicID(0), "")
 
 
 class WritersAre(Message, frozen=True):
+    """`more`: ask again, after the last one."""
+
     writers: tuple[NamedWriter, ...]
+    more: bool = False
 
 
 class RegisterNode(Message, frozen=True):
@@ -660,7 +669,8 @@ class Deed(Message, frozen=True):
 
 
 class ClusterStatusIs(Message, frozen=True):
-    """`waits`: for each stream that does not run, what the manager does or waits for. `deeds`: its newest, oldest first."""
+    """`waits`: for each stream that does not run, what the manager does or waits for. `deeds`: its newest, oldest first. `readers`:
+    the first ones by topic and name, if there are very many."""
 
     view: ClusterView
     nodes: tuple[NodeHealth, ...]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from varlog.model.batch import Buffer
+from varlog.runtime.memory import unfilled
 
 
 class File(Protocol):
@@ -132,7 +133,7 @@ class OsFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_cached(self, size: int, offset: int) -> Buffer | None:
-        buffer = bytearray(size)
+        buffer = unfilled(size)
         try:
             got = os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
         except OSError:

@@ -84,6 +84,37 @@ class RowIndex:
         )  # before its GLSN: a trim searches by GLSN from another thread, and needs the LLSN then
         glsns.append(glsn)
 
+    def begins_by(self, llsn: LLSN) -> bool:
+        """A run begins at or before `llsn`."""
+        return bool(self.llsns) and self.llsns[0] <= llsn
+
+    def glsn_of(self, llsn: LLSN) -> GLSN:
+        """Where `llsn`, which is in a run, is in the topic's order."""
+        run = bisect_right(self.llsns, llsn) - 1
+        return GLSN(self.glsns[run] + llsn - self.llsns[run])
+
+    def llsn_from(self, glsn: GLSN, end: LLSN) -> LLSN:
+        """The first LLSN whose GLSN is at least `glsn`; `end`, which is that of the last run, if there is none."""
+        run = bisect_right(self.glsns, glsn) - 1
+        if run < 0:
+            return LLSN(self.llsns[0]) if len(self) else end
+        run_end = self.llsns[run + 1] if run + 1 < len(self.llsns) else end
+        return LLSN(min(self.llsns[run] + glsn - self.glsns[run], run_end))
+
+    def between(self, begin: LLSN, end: LLSN) -> tuple[tuple[LLSN, GLSN, int], ...]:
+        """(llsn, glsn, count) of the runs in [begin, end), cut to it."""
+        if len(self):
+            begin = LLSN(max(begin, self.llsns[0]))
+        if begin >= end:
+            return ()
+        first, stop = bisect_right(self.llsns, begin) - 1, bisect_left(self.llsns, end)
+        llsns, glsns = self.llsns[first:stop], self.glsns[first:stop]
+        glsns[0] += begin - llsns[0]
+        llsns[0] = begin
+        counts = map(sub, [*llsns[1:], end], llsns)
+        # In C: a fetch of a stream among many may span a thousand runs.
+        return cast("tuple[tuple[LLSN, GLSN, int], ...]", tuple(zip(llsns, glsns, counts, strict=True)))
+
     def without(self, low_llsn: LLSN) -> RowIndex:
         """A copy without the runs that end at or below `low_llsn`; the newest always stays."""
         first = max(0, bisect_right(self.llsns, low_llsn) - 1)
@@ -167,37 +198,19 @@ class CommitStore:
     def glsn_of(self, llsn: LLSN) -> GLSN:
         """Where the committed entry `llsn` is in the topic's order."""
         index = self._index
-        run = bisect_right(index.llsns, llsn) - 1
-        invariant(run >= 0 and llsn < self.committed_end, "only committed entries have a GLSN",
+        invariant(index.begins_by(llsn) and llsn < self.committed_end, "only committed entries have a GLSN",
                   llsn=llsn, committed_end=self.committed_end)  # fmt: skip
-        return GLSN(index.glsns[run] + llsn - index.llsns[run])
+        return index.glsn_of(llsn)
 
     def rows_between(self, begin: LLSN, end: LLSN) -> tuple[tuple[LLSN, GLSN, int], ...]:
         """(llsn, glsn, count) of the runs in [begin, end), cut to it."""
-        index = self._index
-        end = min(end, self.committed_end)
-        if len(index):
-            begin = LLSN(max(begin, index.llsns[0]))
-        if begin >= end:
-            return ()
-        first, stop = bisect_right(index.llsns, begin) - 1, bisect_left(index.llsns, end)
-        llsns, glsns = index.llsns[first:stop], index.glsns[first:stop]
-        glsns[0] += begin - llsns[0]
-        llsns[0] = begin
-        counts = map(sub, [*llsns[1:], end], llsns)
-        # In C: a fetch of a stream among many may span a thousand runs.
-        return cast("tuple[tuple[LLSN, GLSN, int], ...]", tuple(zip(llsns, glsns, counts, strict=True)))
+        return self._index.between(begin, min(end, self.committed_end))
 
     def llsn_from(self, glsn: GLSN) -> LLSN:
         """The first LLSN whose GLSN is at least `glsn`; the committed end if there is none. Also called by the worker."""
         # The end first, then the runs: seen the other way round, a commit in between would stretch the run before it.
         end = self.committed_end
-        index = self._index
-        run = bisect_right(index.glsns, glsn) - 1
-        if run < 0:
-            return LLSN(index.llsns[0]) if len(index) else end
-        run_end = index.llsns[run + 1] if run + 1 < len(index.llsns) else end
-        return LLSN(min(index.llsns[run] + glsn - index.glsns[run], run_end))
+        return self._index.llsn_from(glsn, end)
 
     def _forget(self, low_llsn: LLSN) -> None:
         trimmed = bisect_right(self._index.llsns, low_llsn) - 1

@@ -31,7 +31,7 @@ from varlog.model.batch import HEADER_BYTES, Buffer
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import CorruptBatch, Damaged, NotWritten, StaleEpoch, Trimmed, Unavailable
-from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.ids import LogStreamID, ProducerID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
@@ -39,8 +39,9 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
 from varlog.storage.commit_store import CommitStore
 from varlog.storage.extent import Chunk, Extent, find_extent
-from varlog.storage.headers import BatchKey, HeaderStretch, find_in, stretches_back
+from varlog.storage.headers import BatchKey, BatchPlace, HeaderStretch, find_in, of_producers, stretches_back
 from varlog.storage.open_file import OpenFile
+from varlog.storage.places import Measured, find_time, measure
 from varlog.storage.recovery import Recovery, survey
 from varlog.storage.room import Room, says_full
 from varlog.storage.rot import Rot, Stretch, examine, fill, find_stretch, mend
@@ -175,6 +176,11 @@ class LogStore:
     def trimmed(self) -> GLSN:
         """The newest trimmed position of the topic that was applied here."""
         return self._state.trimmed
+
+    @property
+    def hidden(self) -> GLSN:
+        """The newest trimmed position of the topic that was heard of: the disk may not have taken it yet, and nobody reads it."""
+        return self._hidden
 
     @property
     def low_llsn(self) -> LLSN:
@@ -491,6 +497,23 @@ class LogStore:
         """The first LLSNs of the wanted batches in the stretch, read from disk. Trimmed if a trim has removed it since."""
         opened = self._opened(stretch.segment, stretch.first_llsn)  # held while it is read: see OpenFile
         return find_in(opened.file, stretch, wanted)
+
+    def batches_of(self, stretch: HeaderStretch, producers: Container[ProducerID]) -> list[BatchPlace]:
+        """The batches of these producers in the stretch, in order, read from disk. Trimmed if a trim has removed it since."""
+        opened = self._opened(stretch.segment, stretch.first_llsn)
+        return of_producers(opened.file, stretch, producers)
+
+    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> Measured:
+        """How the committed entries [begin, end) lie on disk, told from memory."""
+        return measure(self._segments, begin, end, points_max)
+
+    def find_time(self, time_us: int) -> LLSN:
+        """The first readable entry appended at or after `time_us`, or the committed end, found on disk in any worker. Trimmed if a
+        trim removes what is looked at."""
+        end, begin = self.committed_end, self.low_llsn
+        return find_time(
+            self._segments, begin, end, time_us, lambda segment: self._opened(segment, segment.first_llsn)
+        )
 
     # --- inside ----------------------------------------------------------------------------------------------------------
 

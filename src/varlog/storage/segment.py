@@ -92,14 +92,14 @@ class Segment:
         """Close the file once nobody reads it any more."""
         self._open = None
 
-    def batch_at(self, llsn: LLSN) -> tuple[int, BatchHeader]:
+    def batch_at(self, llsn: LLSN, opened: OpenFile | None = None) -> tuple[int, BatchHeader]:
         """(offset, header) of the batch that holds `llsn`, read from disk; CorruptBatch if what is there is something else."""
         point = self.index.at_or_before(llsn)
         at, expected = self.index.offset(point), self.index.llsn(point)
-        header = self._header(at, expected)
+        header = self._header(at, expected, opened)
         while header.end_llsn <= llsn:
             at, expected = at + header.size, header.end_llsn
-            header = self._header(at, expected)
+            header = self._header(at, expected, opened)
         return at, header
 
     def start_of(self, llsn: LLSN) -> int:
@@ -114,8 +114,8 @@ class Segment:
         invariant(expected == llsn, "a cut never divides a batch (R-ORD-5)", end=llsn, batch_end=expected)
         return at
 
-    def _header(self, at: int, llsn: LLSN) -> BatchHeader:
-        opened = self.open()
+    def _header(self, at: int, llsn: LLSN, opened: OpenFile | None = None) -> BatchHeader:
+        opened = opened or self.open()
         try:
             header = parse_header(opened.file.read_at(HEADER_BYTES, at))
         except CorruptBatch as problem:

@@ -1,4 +1,4 @@
-"""[A3 R3] What clients ask of a storage node: append, ask what became of it, fetch, read one position."""
+"""[A3 R3] What clients ask of a storage node: append, ask what became of it, fetch, read one position, measure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import InvalidRequest, NotWritten, Trimmed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
-from varlog.rpc.messages import Append, Fetch, FindAppend, FoundAt, ReadAt
+from varlog.rpc.messages import Append, Fetch, FindAppend, FindTime, FoundAt, ListChain, MeasureRange, ReadAt
 from varlog.rpc.transport import Call
 from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.topic_marks import TopicMarks
@@ -30,6 +30,13 @@ class LogService:
 
     def find_append(self, call: Call, request: FindAppend) -> None:
         self._replica(request.log_stream).find_append(call, request)
+
+    def list_chain(self, call: Call, request: ListChain) -> None:
+        replica = self._replica(request.log_stream)
+        self._check_readable(replica)
+        if not replica.vouches:
+            raise Unavailable(f"this replica of log stream {request.log_stream} is being filled: ask again")
+        replica.chain_list.list(call, request)
 
     def fetch(self, call: Call, request: Fetch) -> None:
         replica = self._replica(request.log_stream)
@@ -54,6 +61,20 @@ class LogService:
             raise InvalidRequest(f"position {request.glsn} does not exist: positions start at 1")
         elif not self._read_glsn(call, request):
             self._keep(call, request)
+
+    def measure(self, call: Call, request: MeasureRange) -> None:
+        replica = self._replica(request.log_stream)
+        self._check_readable(replica)
+        call.reply(replica.reader.measure(request, vouches=replica.vouches))
+
+    def find_time(self, call: Call, request: FindTime) -> None:
+        replica = self._replica(request.log_stream)
+        self._check_readable(replica)
+        if not replica.vouches:
+            raise Unavailable(
+                f"this replica of log stream {request.log_stream} is being filled: ask another one"
+            )
+        replica.reader.find_time(call, request)
 
     def wake(self) -> None:
         """The watermarks moved: answer the reads that waited for them."""

@@ -23,7 +23,10 @@ from varlog.rpc.messages import (
     CopyFrom,
     Fetch,
     FindAppend,
+    FindTime,
     GetNodeStatus,
+    ListChain,
+    MeasureRange,
     MendReplica,
     Message,
     OpenSession,
@@ -145,8 +148,11 @@ class StorageNode:
         self._dispatcher = calls = Dispatcher(f"storage node {self.node}")
         calls.on(Append, _with_call(log.append))
         calls.on(FindAppend, _with_call(lambda call, request, _: log.find_append(call, request)))
+        calls.on(ListChain, _with_call(lambda call, request, _: log.list_chain(call, request)))
         calls.on(Fetch, _with_call(lambda call, request, _: log.fetch(call, request)))
         calls.on(ReadAt, _with_call(lambda call, request, _: log.read_at(call, request)))
+        calls.on(MeasureRange, _with_call(lambda call, request, _: log.measure(call, request)))
+        calls.on(FindTime, _with_call(lambda call, request, _: log.find_time(call, request)))
         calls.on(ReplicaOpen, _with_call(lambda call, request, _: backup.open(call, request)))
         calls.on(OpenSession, _with_call(lambda call, request, _: commit.open(call, request)))
         calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))

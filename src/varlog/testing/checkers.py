@@ -109,6 +109,22 @@ class Dense(Checker):
                 yield f"topic {ending.topic}: the tail is {ending.tail}, the last entry read is {expected - 1}"
 
 
+class BeginsAtFirst(Checker):
+    """The order of a topic begins at its first position, whoever restarts before or after that is given out."""
+
+    law = "law 4"
+
+    def check(self, history: History) -> Iterator[str]:
+        for topic in history.topics():
+            for _, seen, who in history.sightings(topic):
+                if seen.glsn < history.first:
+                    yield f"{_entry(seen)} is before the first position {history.first}, seen by {who}"
+            for operation in history.of(topic):
+                told = operation.glsn if isinstance(operation, Tail) else None
+                if told is not None and told < history.first - 1:
+                    yield f"{operation}, but the topic begins at {history.first}"
+
+
 class BatchesAtomic(Checker):
     """The entries of one append are consecutive in both orders, all or none."""
 
@@ -184,8 +200,11 @@ class RefusedNowhere(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
-            owner = _owners(history, topic)
+            owner = _owners(history, history.copies.get(topic, topic))
+            in_tasks = {row for task in history.tasks for row in task.rows}
             for _, seen, who in history.sightings(topic):
+                if seen.data in in_tasks:
+                    continue
                 if seen.data not in owner:
                     yield f"nobody appended {_entry(seen)}, seen by {who}"
                 elif owner[seen.data][0].outcome is Outcome.REJECTED:
@@ -344,6 +363,60 @@ class WatermarksMonotone(Checker):
                     yield f"{operation}, but position {before} was known before"
 
 
+class TasksOnce(Checker):
+    """The rows of a finished task are in the log once, however many attempts wrote them; those of another at most once."""
+
+    law = "R-USE-4, R-ORD-7"
+
+    def check(self, history: History) -> Iterator[str]:
+        for task in history.tasks:
+            ending = next((one for one in history.endings if one.topic == task.topic), None)
+            if ending is None:
+                continue
+            places: dict[bytes, list[Seen]] = {row: [] for row in task.rows}
+            for seen in ending.entries:
+                if seen.data in places:
+                    places[seen.data].append(seen)
+            name, trimmed = f"task {task.producer} in stream {task.stream}", ending.trimmed > task.after
+            for row, at in places.items():
+                if len(at) > 1:
+                    yield f"{name}: a row is in the log {len(at)} times: {', '.join(map(_entry, at))}"
+                if not at and task.finished and not trimmed:
+                    yield f"{name} is finished, and a row of it is nowhere: {row!r}"
+                if any(one.glsn <= task.after or one.stream != task.stream for one in at):
+                    yield f"{name} begins above {task.after}, and {_entry(at[0])} is elsewhere"
+            if task.failure and not trimmed:
+                yield f"{name} cannot be finished in a healed cluster: {task.failure}"
+
+
+class CopiesEqual(Checker):
+    """A copy has the entries of its source, each at the same position."""
+
+    law = "R-USE-4"
+
+    def check(self, history: History) -> Iterator[str]:
+        endings = {ending.topic: ending for ending in history.endings}
+        for copy, source in history.copies.items():
+            if copy not in endings or source not in endings:
+                continue
+            original = {seen.glsn: seen for seen in endings[source].entries}
+            for seen in endings[copy].entries:
+                known = original.get(seen.glsn)
+                if seen.glsn > endings[source].trimmed and (known is None or known.data != seen.data):
+                    yield f"{copy} has {_entry(seen)}, and in {source} {_at(original, seen.glsn)}"
+                if seen.llsn != seen.glsn - history.first + 1:
+                    yield f"{copy} has {_entry(seen)} at another place than its position says"
+
+
+class WordsKept(Checker):
+    """What a named reader or writer was told holds: a batch is begun in one way, a position never falls, no trim passes it."""
+
+    law = "law 10"
+
+    def check(self, history: History) -> Iterator[str]:
+        yield from history.broken_words
+
+
 class DeadlinesKept(Checker):
     """Every call ends by its deadline, with an answer or an honest error."""
 
@@ -389,7 +462,9 @@ class CalmSucceeds(Checker):
                     )
                 else:
                     refused = operation.outcome is Outcome.REJECTED
-                    beyond_tail = isinstance(operation, Trim) and operation.beyond_tail
+                    beyond_tail = isinstance(operation, Trim) and (
+                        operation.beyond_tail or operation.respectful
+                    )
                     failed = operation.outcome in (Outcome.OPEN, Outcome.UNKNOWN, Outcome.FAILED)
                     failed = failed or (refused and not beyond_tail)
                 if failed:
@@ -410,6 +485,7 @@ CHECKERS: tuple[Checker, ...] = (
     OneEntryOnePosition(),
     Immutable(),
     Dense(),
+    BeginsAtFirst(),
     BatchesAtomic(),
     RealTimeOrder(),
     SubscribersSeePrefixes(),
@@ -420,6 +496,9 @@ CHECKERS: tuple[Checker, ...] = (
     SealFinal(),
     DeposedPowerless(),
     WatermarksMonotone(),
+    TasksOnce(),
+    CopiesEqual(),
+    WordsKept(),
     DeadlinesKept(),
     Heals(),
     CalmSucceeds(),

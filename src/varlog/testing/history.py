@@ -122,11 +122,13 @@ class Subscription(Operation):
 @dataclass(slots=True, kw_only=True)
 class Trim(Operation):
     """Everything at or below `glsn` is to go. `beyond_tail`: refused, as nothing is there yet. `binding` is false where a
-    living node was out of session with the repository meanwhile: such a node learns of the trim when it is back."""
+    living node was out of session with the repository meanwhile: such a node learns of the trim when it is back. `respectful`: to
+    be refused where a named reader has not read so far."""
 
     glsn: int
     beyond_tail: bool = False
     binding: bool = True
+    respectful: bool = False
 
     def what(self) -> str:
         return f"trim {self.glsn}"
@@ -166,6 +168,21 @@ class Ending:
     trims: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class WriteTask:
+    """Rows that are to be in the log once, however many attempts write them. `finished`: one of them was told that they are.
+    `failure`: why the last one, in a healed cluster, was not."""
+
+    topic: str
+    stream: int
+    producer: int
+    after: int
+    rows: tuple[bytes, ...]
+    batch_rows: int
+    finished: bool = False
+    failure: str = ""
+
+
 class Told(NamedTuple):
     """Where a repository said that an entry is, in which epoch, and which of them said it first."""
 
@@ -190,6 +207,10 @@ class History:
         self.seals: dict[int, dict[int, int]] = {}
         self.orders: dict[int, dict[int, Told]] = {}
         self.contradictions: list[str] = []  # of two such words
+        self.broken_words: list[str] = []  # given to named readers and writers, and not kept
+        self.first = 1  # the position at which the order of every topic begins
+        self.tasks: list[WriteTask] = []
+        self.copies: dict[str, str] = {}  # a topic that is to be equal to another one, position by position
         self._last_commit = (0, 0)
         self._rows_told: set[tuple[int, int, int, int, int]] = set()
         self._events = 0
@@ -250,7 +271,15 @@ class History:
     def digest(self) -> str:
         """Two runs with the same digest were the same run."""
         told = hashlib.sha256()
-        for thing in (*self.operations, *self.endings, *self.trouble, *self.complaints, *self.contradictions):
+        for thing in (
+            *self.operations,
+            *self.endings,
+            *self.trouble,
+            *self.complaints,
+            *self.contradictions,
+            *self.broken_words,
+            *self.tasks,
+        ):
             told.update(repr(thing).encode())
         return told.hexdigest()[:16]
 

@@ -29,6 +29,7 @@ class TcpCluster:
         self._doors = system_doors(synced=False)
         self._transport = TcpTransport(CLUSTER)
         self._volumes = [path / f"node-{n}" for n in (1, 2, 3)]
+        self._metadata = MemoryMetadata()
         self.nodes: list[StorageNode] = []
         self.repository: MetadataRepository
         self.manager: Manager
@@ -37,11 +38,7 @@ class TcpCluster:
         for volume in self._volumes:
             volume.mkdir()
             self.nodes.append(await self._start_node(len(self.nodes), "127.0.0.1:0"))
-        config = MetadataRepositoryConfig(CLUSTER, "127.0.0.1:0", node_retry_s=0.02)
-        self.repository = MetadataRepository(
-            config, MemoryStore(MemoryMetadata()), self._doors, self._transport
-        )
-        await self.repository.start()
+        await self.start_repository("127.0.0.1:0")
         self.manager = Manager(
             ManagerConfig(
                 CLUSTER,
@@ -58,9 +55,22 @@ class TcpCluster:
         await self.manager.start()
 
     async def restart_node(self, index: int) -> None:
-        address = self.nodes[index].address
+        await self.stop_node(index)
+        await self.start_node(index)
+
+    async def stop_node(self, index: int) -> None:
         await self.nodes[index].stop()
-        self.nodes[index] = await self._start_node(index, address)
+
+    async def start_node(self, index: int) -> None:
+        """One that was stopped, where it listened before."""
+        self.nodes[index] = await self._start_node(index, self.nodes[index].address)
+
+    async def start_repository(self, listen: str) -> None:
+        """The first time, or again after it was stopped: with what it knew."""
+        config = MetadataRepositoryConfig(CLUSTER, listen, node_retry_s=0.02)
+        store = MemoryStore(self._metadata)
+        self.repository = MetadataRepository(config, store, self._doors, self._transport)
+        await self.repository.start()
 
     async def wait_nodes(self) -> None:
         async with asyncio.timeout(30), varlog.aio.admin(self.repository.address) as admin:
@@ -87,7 +97,11 @@ def running(path: Path, *, auto_create_topics: bool = False) -> Iterator[tuple[T
     try:
         thread.run(cluster.start(auto_create_topics=auto_create_topics))
         thread.run(cluster.wait_nodes())
-        yield cluster, thread
-        thread.run(cluster.stop())
+        try:
+            yield cluster, thread
+        finally:
+            thread.run(
+                cluster.stop()
+            )  # also behind a test that failed: what still runs keeps the thread alive
     finally:
         thread.close()

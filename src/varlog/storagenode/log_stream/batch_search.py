@@ -1,4 +1,4 @@
-"""[A4] BatchSearch: finds committed batches by producer and sequence, in the headers on disk (R-ORD-7). Idle while nobody retries.
+"""[A4] BatchSearch: finds committed batches, by what their headers on disk say (R-ORD-7). Idle while nobody retries.
 
 What is asked while a search is under way is looked for together, in the next one: after a broken connection many ask at once, for
 about the same stretch. Searches go from the newest batch back, in short jobs, so that readers of the same disk get their turn.
@@ -10,46 +10,62 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from varlog.model.errors import CorruptBatch, Unavailable, VarlogError
 from varlog.model.limits import GIB
 from varlog.model.lsn import LLSN
 from varlog.runtime.worker import Worker
-from varlog.storage.headers import BatchKey, HeaderStretch
+from varlog.storage.headers import HeaderStretch
 from varlog.storage.log_store import LogStore
 
 # Nobody is looked for further back than this: a client that waited so long for so much knows no better than OutcomeUnknown.
 SEARCH_BYTES_MAX: Final = GIB
 
-# The LLSN of the batch's first entry, or None if it is certainly not there, or why that is not known.
-Found = Callable[[LLSN | VarlogError | None], None]
+# What names a batch to whoever looks for it, and what is told of the newest one of that name.
+K = TypeVar("K")
+R = TypeVar("R")
+
+# What was found, or None if it is certainly not there, or why that is not known.
+Found = Callable[[R | VarlogError | None], None]
+
+# Looks through one stretch, in a worker: the newest batch there of each name.
+Look = Callable[[HeaderStretch, dict[K, None]], dict[K, R]]
 
 # Entries [begin, end) do not match their checksums.
 Damaged = Callable[[LLSN, LLSN], None]
 
 
 @dataclass(slots=True)
-class _Wanted:
+class _Wanted(Generic[K, R]):
     """Somebody asks for `key`, which is in (floor, end) if it is anywhere."""
 
-    key: BatchKey
+    key: K
     floor: LLSN
     end: LLSN
-    found: Found
+    found: Found[R]
 
 
-class BatchSearch:
-    """The searches of one replica."""
+@dataclass(frozen=True, slots=True)
+class SearchParts(Generic[K, R]):
+    """Where is searched, how, and how far back (None: SEARCH_BYTES_MAX)."""
 
-    def __init__(self, store: LogStore, worker: Worker, on_damage: Damaged) -> None:
-        self._store = store
-        self._worker = worker
-        self._on_damage = on_damage
-        self._asked: list[_Wanted] = []
-        self._search: _Search | None = None
+    store: LogStore
+    worker: Worker
+    on_damage: Damaged
+    look: Look[K, R]
+    bytes_max: int | None = None
 
-    def find(self, key: BatchKey, floor: LLSN, end: LLSN, found: Found) -> None:
+
+class BatchSearch(Generic[K, R]):
+    """The searches of one replica for one kind of name."""
+
+    def __init__(self, parts: SearchParts[K, R]) -> None:
+        self._parts = parts
+        self._asked: list[_Wanted[K, R]] = []
+        self._search: _Search[K, R] | None = None
+
+    def find(self, key: K, floor: LLSN, end: LLSN, found: Found[R]) -> None:
         """Look for a batch among the committed ones in (floor, end); `found` is called once, later."""
         self._asked.append(_Wanted(key, floor, end, found))
         if self._search is None:
@@ -58,7 +74,7 @@ class BatchSearch:
     def _start(self) -> None:
         if self._search is None and self._asked:
             asked, self._asked = self._asked, []
-            self._search = _Search(self._store, self._worker, asked, self._ended, self._on_damage)
+            self._search = _Search(self._parts, asked, self._ended)
             self._search.step()
 
     def _ended(self) -> None:
@@ -66,28 +82,23 @@ class BatchSearch:
         self._start()
 
 
-class _Search:
+class _Search(Generic[K, R]):
     """One walk back over the headers, for everyone in `asked`."""
 
     def __init__(
-        self,
-        store: LogStore,
-        worker: Worker,
-        asked: list[_Wanted],
-        ended: Callable[[], None],
-        on_damage: Damaged,
+        self, parts: SearchParts[K, R], asked: list[_Wanted[K, R]], ended: Callable[[], None]
     ) -> None:
-        self._store = store
-        self._worker = worker
+        self._parts = parts
+        self._store = store = parts.store
         self._asked = asked
         self._on_end = ended
-        self._on_damage = on_damage
         begin = LLSN(min(wanted.floor for wanted in asked) + 1)
         end = max(wanted.end for wanted in asked)
         # Everything from here on has been looked through.
         self._reached = end
         self._low = store.low_llsn
-        self._stretches: deque[HeaderStretch] = deque(store.header_stretches(begin, end, SEARCH_BYTES_MAX))
+        bytes_max = parts.bytes_max or SEARCH_BYTES_MAX
+        self._stretches: deque[HeaderStretch] = deque(store.header_stretches(begin, end, bytes_max))
 
     def step(self) -> None:
         """Look through the next stretch, unless everyone has an answer."""
@@ -96,16 +107,16 @@ class _Search:
             self._give_up(self._unknown())
             return
         stretch, wanted = self._stretches.popleft(), {one.key: None for one in self._asked}
-        store = self._store
-        done = self._worker.run(lambda: store.find_batches(stretch, wanted))
+        look = self._parts.look
+        done = self._parts.worker.run(lambda: look(stretch, wanted))
         done.add_done_callback(lambda future: self._looked(future, stretch))
 
-    def _looked(self, done: asyncio.Future[dict[BatchKey, LLSN]], stretch: HeaderStretch) -> None:
+    def _looked(self, done: asyncio.Future[dict[K, R]], stretch: HeaderStretch) -> None:
         if done.cancelled():
             return
         if (error := done.exception()) is not None:
             if isinstance(error, CorruptBatch):
-                self._on_damage(stretch.first_llsn, stretch.limit)
+                self._parts.on_damage(stretch.first_llsn, stretch.limit)
             self._give_up(
                 Unavailable(f"log stream {self._store.log_stream} cannot be looked through here: {error}")
             )

@@ -13,9 +13,15 @@ from functools import partial
 
 from varlog.model.batch import check_body, single, walk
 from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable
-from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX, FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
+from varlog.model.limits import (
+    FETCH_BYTES_DEFAULT,
+    FETCH_BYTES_MAX,
+    FETCH_WAIT_S_MAX,
+    FETCHES_WAITING_MAX,
+    MEASURE_POINTS_MAX,
+)
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
-from varlog.rpc.messages import Fetch, Fetched, FoundAt
+from varlog.rpc.messages import Fetch, Fetched, FindTime, FoundAt, MeasureRange, PlaceIs, RangeIs
 from varlog.rpc.transport import Call
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import Chunk, Extent, LogStore
@@ -141,6 +147,40 @@ class Reader:
                 call.reply(FoundAt(True, self._store.log_stream, self._store.glsn_of(llsn)), batch)
                 return
         raise CorruptBatch(f"LLSN {llsn} is not where the index says", 0, str(self._store.path))
+
+    # --- where entries lie ---------------------------------------------------------------------------------------------
+
+    def measure(self, request: MeasureRange, *, vouches: bool) -> RangeIs:
+        """How the entries of a range of GLSNs lie on disk. `vouches`: this replica lacks nothing up to the newest seal."""
+        store, marks = self._store, self._marks
+        self._check_low(store.low_llsn, request.begin)
+        begin, end = store.llsn_from(request.begin), store.llsn_from(request.end)
+        end = max(begin, end)
+        found = store.measure(begin, end, min(max(0, request.points_max), MEASURE_POINTS_MAX))
+        # Rows come in order, and with them the topic's mark: who has heard of the end has all rows before it.
+        complete = vouches and marks.high_watermark(store.topic) >= request.end - 1
+        return RangeIs(begin, end, found.bytes, found.points, complete)
+
+    def find_time(self, call: Call, request: FindTime) -> None:
+        """Answer with the first entry appended at or after a time; the read worker looks for it."""
+        store, time_us = self._store, request.time_us
+        # Taken before the search: what is ordered meanwhile came later than the answer can know.
+        newest = GLSN(self._marks.high_watermark(store.topic) + 1)
+        done = self._worker.run(lambda: store.find_time(time_us))
+        done.add_done_callback(partial(self._time_found, call, newest))
+
+    def _time_found(self, call: Call, newest: GLSN, done: asyncio.Future[LLSN]) -> None:
+        if done.cancelled():
+            return
+        try:
+            llsn = max(done.result(), self._store.low_llsn)
+            call.reply(
+                PlaceIs(llsn, self._store.glsn_of(llsn) if llsn < self._store.committed_end else newest)
+            )
+        except OSError as error:
+            call.fail(Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}"))
+        except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
+            call.fail(failure)
 
     # --- one disk read -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ repository orders … -> `commit` (A9) -> Waiters (A10) and Reader woken.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ from varlog.model.errors import (
     CorruptBatch,
     Damaged,
     InvalidRequest,
-    NotAccepted,
     OutcomeUnknown,
     Refused,
     Sealed,
@@ -43,12 +41,15 @@ from varlog.rpc.messages import (
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.worker import Worker
-from varlog.storage.headers import BatchKey
 from varlog.storage.log_store import LogStore
 from varlog.storage.room import says_full
 from varlog.storage.rot import Stretch
-from varlog.storagenode.log_stream.batch_search import BatchSearch
+from varlog.storagenode.log_stream.batch_search import BatchSearch, SearchParts
+from varlog.storagenode.log_stream.chain_list import ChainList
+from varlog.storagenode.log_stream.chained_appends import ChainedAppends, ChainParts, newest_of
+from varlog.storagenode.log_stream.chains import Chains
 from varlog.storagenode.log_stream.copy_source import CopySource
+from varlog.storagenode.log_stream.intake import Arrival, Intake
 from varlog.storagenode.log_stream.mender import Mender
 from varlog.storagenode.log_stream.ranges import Ranges
 from varlog.storagenode.log_stream.reader import Reader
@@ -101,19 +102,34 @@ class Replica:
         )
         self._writer = Writer(store, parts.worker, self._written, self._write_failed)
         self._waiters = Waiters()
+        self._intake = Intake(store.log_stream)
         self._retries = Retries(
             RetryParts(
                 store=store,
                 machine=self._machine,
                 waiters=self._waiters,
-                search=BatchSearch(store, parts.read_worker, self.suspect),
-                queued=self._queued,
-                append_new=self._append_new,
+                search=BatchSearch(
+                    SearchParts(
+                        store, parts.read_worker, self.suspect, lambda *asked: store.find_batches(*asked)
+                    )
+                ),
+                queued=self._intake.holds,
+                append_new=lambda *arrival: self._append_new(Arrival(*arrival)),
                 sealed=self._sealed,
             )
         )
-        self._intake: deque[tuple[Call, BatchHeader, bytearray]] = deque()
-        self._intake_bytes = 0
+        self._chains = Chains(store.committed_end)
+        self._chained = ChainedAppends(
+            ChainParts(
+                store=store,
+                machine=self._machine,
+                waiters=self._waiters,
+                chains=self._chains,
+                search=BatchSearch(newest_of(store, parts.read_worker, self.suspect)),
+                resume=self._resume,
+            )
+        )
+        self.chain_list = ChainList(store, parts.read_worker, self.suspect)
         self._replicator: Replicator | None = None
         self._rows_timer: asyncio.TimerHandle | None = None
         self._rows_syncing = False
@@ -162,20 +178,27 @@ class Replica:
             raise self._sealed()
         if request.epoch and request.epoch != machine.epoch:
             raise StaleEpoch(self.log_stream, request.epoch, machine.epoch)
+        if request.chained or request.at:
+            self._append_new(Arrival(call, header, batch, request))
+            return
         if (request.again or retries.remembered) and retries.append(call, request, header, batch):
             return
-        self._append_new(call, header, batch)
+        self._append_new(Arrival(call, header, batch))
 
-    def _append_new(self, call: Call, header: BatchHeader, batch: bytearray) -> None:
-        if self._intake or self._full(len(batch)):
-            self._take_later(call, header, batch)
+    def _append_new(self, arrival: Arrival) -> None:
+        if self._intake or self._full(len(arrival.batch)):
+            self._intake.join(arrival)
         else:
-            self._take(call, header, batch)
+            self._take(arrival)
 
-    def _take(self, call: Call, header: BatchHeader, batch: bytearray) -> None:
+    def _take(self, arrival: Arrival) -> None:
+        call, header, batch, request = arrival
+        if request is not None and not self._chained.admits(arrival, request):
+            return
         machine = self._machine
         first = machine.accept(header.count)
         place(batch, machine.epoch, first)
+        self._chains.note(header, first)
         self._waiters.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:
@@ -188,28 +211,17 @@ class Replica:
             waiters.bytes_waiting > 0 and waiters.bytes_waiting + size > UNCOMMITTED_BYTES_MAX
         )
 
-    def _take_later(self, call: Call, header: BatchHeader, batch: bytearray) -> None:
-        if (
-            self._intake_bytes + len(batch) > UNCOMMITTED_BYTES_MAX
-            or len(self._intake) >= UNCOMMITTED_BATCHES_MAX
-        ):
-            raise NotAccepted(
-                f"log stream {self.log_stream} has too much in flight: append more slowly, or to more streams"
-            )
-        self._intake.append((call, header, batch))
-        self._intake_bytes += len(batch)
-
     def _take_waiting(self) -> None:
-        while self._intake and not self._full(len(self._intake[0][2])):
-            call, header, batch = self._intake.popleft()
-            self._intake_bytes -= len(batch)
+        while self._intake and not self._full(len(self._intake.first.batch)):
+            arrival = self._intake.pop()
             try:
-                self._take(call, header, batch)
+                self._take(arrival)
             except VarlogError as refusal:
-                call.fail(refusal)
+                arrival.call.fail(refusal)
 
-    def _queued(self, key: BatchKey) -> bool:
-        return any((header.producer, header.sequence) == key for _, header, _ in self._intake)
+    def _resume(self, arrivals: Sequence[Arrival]) -> None:
+        self._intake.go_first(arrivals)
+        self._take_waiting()
 
     def find_append(self, call: Call, request: FindAppend) -> None:
         """What became of a batch that was sent here, or to another replica, in an older epoch (R-ORD-7)."""
@@ -230,6 +242,7 @@ class Replica:
             if header.epoch != request.epoch:
                 raise InvalidRequest(f"a batch of epoch {header.epoch} in a message of epoch {request.epoch}")
             machine.receive(request.epoch, header.first_llsn, header.count)
+            self._chains.note(header, header.first_llsn)
             self._writer.write(machine.epoch, view[at : at + header.size])
 
     # --- durable, reported -----------------------------------------------------------------------------------------------
@@ -282,6 +295,7 @@ class Replica:
                 new = self._machine.commit(row)
                 if new is not None:
                     self.store.commit(new)
+                    self._chains.ordered(new)
                     self._waiters.answer(new)
             self.lagging = False
         except CommitAhead as ahead:
@@ -399,10 +413,7 @@ class Replica:
         if self._replicator is not None:
             self._replicator.close()
             self._replicator = None
-        intake, self._intake = self._intake, deque()
-        self._intake_bytes = 0
-        for call, _, _ in intake:
-            call.fail(self._sealed())
+        self._refuse_waiting(self._sealed())
 
     async def unseal(self, epoch: Epoch, backups: Sequence[str], *, primary: bool) -> ReplicaStateIs:
         """R-UNSEAL-1. A primary opens its connections first: it must not take what it cannot replicate."""
@@ -418,6 +429,7 @@ class Replica:
                         )
                     await self._open_epoch(epoch)
                     self._machine.opened_as(epoch, primary=primary)
+                    self._chains.open(epoch, self._machine.assigned_end)
                 except BaseException:
                     if replicator is not None:
                         replicator.close()
@@ -498,10 +510,12 @@ class Replica:
             return
         _log.warning(told("replica seals itself", log_stream=self.log_stream, why=trouble))
         self._machine.broken(trouble)
-        intake, self._intake = self._intake, deque()
-        self._intake_bytes = 0
-        for call, _, _ in intake:
-            call.fail(Sealed(self.log_stream, trouble))
+        self._refuse_waiting(Sealed(self.log_stream, trouble))
+
+    def _refuse_waiting(self, sealed: Sealed) -> None:
+        """What has no LLSN yet is certainly nowhere."""
+        self._intake.refuse(sealed)
+        self._chained.refuse(sealed)
 
     def freeze(self, cause: BaseException) -> None:
         """A law broke: this replica stops, the node goes on. Its files stay as they are."""

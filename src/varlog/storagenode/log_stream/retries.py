@@ -35,7 +35,7 @@ class RetryParts:
     store: LogStore
     machine: ReplicaMachine
     waiters: Waiters
-    search: BatchSearch
+    search: BatchSearch[BatchKey, LLSN]
     queued: Callable[[BatchKey], bool]
     append_new: Callable[[Call, BatchHeader, bytearray], None]
     sealed: Callable[[], Sealed]
@@ -117,7 +117,7 @@ class Retries:
     def _floor(self, request: Append | FindAppend) -> LLSN:
         """Above which LLSN the batch is, if it is here."""
         store = self._parts.store
-        if request.after < store.trimmed:
+        if request.after < store.hidden:
             return request.floor  # what is trimmed may have been it
         return max(request.floor, LLSN(store.llsn_from(GLSN(request.after + 1)) - 1))
 

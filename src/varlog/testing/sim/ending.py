@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
@@ -17,6 +18,8 @@ from varlog.runtime.doors import Doors
 from varlog.storage.log_store import LogStore
 from varlog.storage.state_file import STATE_NAME
 from varlog.testing.history import Ending, History, Outcome
+from varlog.testing.sim.attempts import Attempts
+from varlog.testing.sim.copier import Copier
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.host import Host
 from varlog.testing.sim.process import Process
@@ -76,6 +79,8 @@ class Judge:
                 return trouble
             self.view = status.view
         for topic in self._topics:
+            if topic in self._history.copies:
+                continue  # only its source says what is appended to it
             async with await self._connect(topic) as log:
                 for stream in log.streams:
                     append = await self._client(topic, log).append(stream.log_stream)
@@ -97,6 +102,16 @@ class Judge:
                 for glsn in sorted({trimmed, trimmed + 1, tail, tail + 1, rng.randint(1, tail + 1)}):
                     if glsn:
                         await client.read(glsn)
+
+    async def finish(self, attempts: Attempts, copier: Copier) -> None:
+        """What is written by several attempts gets the one that must succeed."""
+        async with AsyncExitStack() as stack:
+            logs = {
+                topic: await stack.enter_async_context(await self._connect(topic)) for topic in self._topics
+            }
+            await attempts.finish(logs)
+            for copy, source in self._history.copies.items():
+                await copier.finish(logs[source], logs[copy])
 
     async def _connect(self, topic: str) -> Log:
         return await connect_log(

@@ -28,6 +28,10 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storage.copy", "COPY_ROWS_MAX", (1, 8192)),
     ("varlog.client.gatherer", "GATHER_ENTRIES_MAX", (3, 4096)),
     ("varlog.client.gatherer", "GATHER_REQUESTS_MAX", (1, 2, 4)),
+    ("varlog.storagenode.log_stream.intake", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
+    ("varlog.storagenode.log_stream.chains", "LINKS_MAX", (1, 3, 4_096)),
+    ("varlog.storagenode.log_stream.chain_list", "PAGE_BATCHES", (1, 3, 10_000)),
+    ("varlog.client.window", "WINDOW_BATCHES", (1, 4, 256)),
 )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from varlog.testing.sim.named_mutants import NAMED_MUTANTS
 from varlog.testing.sim.patch import Mutant
 from varlog.testing.sim.plan import Kind
 from varlog.testing.sim.repair_mutants import REPAIR_MUTANTS
+from varlog.testing.sim.write_mutants import WRITE_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "find", "plant"]
 
@@ -321,6 +323,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ((f"{_STORE}.trim", "    self.sync_rows()\n", ""),),
     ),
     *REPAIR_MUTANTS,
+    *NAMED_MUTANTS,
+    *WRITE_MUTANTS,
 )
 
 

@@ -100,6 +100,11 @@ class Plan:
     down_s: float = 1.0
     new_streams: int = 0  # made while the users work
     handwork: int = 0  # what an operator does besides: seals, unseals, moves replicas
+    first: int = 1  # the position at which topics begin
+    book_deeds: int = 0  # of somebody who reads and writes under a name
+    tasks: int = 0  # that are written by several attempts each
+    attempts: int = 0  # of each user
+    copied: bool = False  # the first topic is copied
     last_blackout: bool = False
     early_faults: bool = False
     mix: Mix | None = None
@@ -107,7 +112,10 @@ class Plan:
     @classmethod
     def of(cls, seed: int) -> Plan:
         """The plan of the run with this seed."""
-        return cls.seeded(random.Random(f"{seed}/plan"))
+        plan = cls.seeded(random.Random(f"{seed}/plan"))
+        plan._draw_names(random.Random(f"{seed}/names"))
+        plan._draw_writes(random.Random(f"{seed}/writes"))
+        return plan
 
     @classmethod
     def seeded(cls, rng: random.Random) -> Plan:
@@ -148,6 +156,19 @@ class Plan:
         self.new_streams = rng.choices((0, 1, 2), (5, 1, 1))[0]
         self.handwork = rng.choices((0, 1, 4), (5, 1, 1))[0]
 
+    def _draw_names(self, rng: random.Random) -> None:
+        """Apart from the rest: what other seeds show stays as it is."""
+        self.first = rng.choices((1, 1_000_001), (3, 1))[0]
+        self.book_deeds = rng.choices((0, 30), (3, 1))[0]
+
+    def _draw_writes(self, rng: random.Random) -> None:
+        """Tasks that are written again and again, and a copy. Mostly without trims: what is trimmed proves nothing."""
+        self.tasks = rng.choices((0, 1, 4), (2, 1, 1))[0]
+        self.attempts = rng.choice((4, 12)) if self.tasks else 0
+        self.copied = rng.random() < 0.2
+        if self.mix is not None and (self.tasks or self.copied) and rng.random() < 0.7:
+            self.mix.weights["trim"] = 0
+
     def _draw_faults(self, rng: random.Random, style: str) -> None:
         kinds = list(self.possible())
         if self.repositories > 1 and rng.random() < 0.5:
@@ -182,7 +203,8 @@ class Plan:
         return (
             f"{self.nodes} nodes, {self.repositories} repositories, {self.managers} managers, "
             f"{self.topics} topics of {self.streams} streams with {self.replicas} replicas, {self.new_streams} more on the way, "
-            f"{self.handwork} deeds by hand, "
+            f"{self.handwork} deeds by hand, {self.book_deeds} under a name, positions from {self.first} on, "
+            f"{self.tasks} tasks with {self.attempts} attempts a user, {int(self.copied)} copies, "
             f"{self.clients} clients x {self.loops} loops x {self.operations} operations, "
             f"segments of {self.segment_bytes} bytes, replaced after {self.replace_after_s:g} s; "
             f"for {self.duration_s:g} s, each so often a second: {faults}{pair}"

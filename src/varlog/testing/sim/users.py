@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from varlog.client.connect import connect_log
 from varlog.client.log import Log
@@ -16,9 +17,12 @@ from varlog.testing.sim.plan import Plan
 from varlog.testing.sim.process import CURRENT
 from varlog.testing.workload import Client, Mix
 
+# What a user does besides its loops of operations: given its name, its doors and transport, and its log.
+Besides = Callable[[str, Doors, Transport, Log], Sequence[Coroutine[Any, Any, None]]]
+
 
 class User:
-    """The service of a client host: so many loops of operations on one topic."""
+    """The service of a client host: so many loops of operations on one topic, and what it does `besides`."""
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class User:
         finished: Callable[[], None],
         on_begin: Callable[[Operation], None],
         on_end: Callable[[Operation], None],
+        besides: Besides,
     ) -> None:
         self._doors = doors
         self._transport = transport
@@ -44,6 +49,7 @@ class User:
         self._finished = finished
         self._on_begin = on_begin
         self._on_end = on_end
+        self._besides = besides
         self._log: Log | None = None
         self._work: asyncio.Task[None] | None = None
 
@@ -70,8 +76,16 @@ class User:
                         self._on_end,
                     )
                     _ = group.create_task(client.run(self._plan.operations, self._stopping))
+                for work in self._besides(name, self._doors, self._transport, log):
+                    _ = group.create_task(self._watched(work))
             await log.close()
         self._finished()
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - told to the checkers
+            self._history.complaints.append(f"not an error of the tree: {error!r}")
 
     async def _connect(self) -> Log | None:
         while not self._stopping():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import msgspec
 
-from varlog.client.connect import connect_admin
+from varlog.client.connect import connect_admin, connect_log
+from varlog.client.log import Log
 from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.base import MetadataStore
@@ -25,8 +28,11 @@ from varlog.runtime.doors import Doors
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 from varlog.testing.checkers import Checker, check
-from varlog.testing.history import History, Operation, Trim
+from varlog.testing.history import History, Operation, Outcome, Trim
+from varlog.testing.sim.attempts import Attempts
+from varlog.testing.sim.bookkeeper import Bookkeeper
 from varlog.testing.sim.connection import SimConnection
+from varlog.testing.sim.copier import COPY, Copier
 from varlog.testing.sim.ending import Judge, examine
 from varlog.testing.sim.faults import Faults
 from varlog.testing.sim.host import VOLUME, Host, Service
@@ -70,6 +76,7 @@ class World:
         self.plan = Plan.of(seed)
         self.history = History()
         self.history.calm = self.plan.calm
+        self.history.first = self.plan.first
         self.over = False
         self._trace = trace
         self._messages = messages
@@ -80,6 +87,13 @@ class World:
         self._metadata.held_until = self._store_held_until
         self._metadata_rng = random.Random(f"{seed}/metadata")
         self._topics = [f"t{number + 1}" for number in range(self.plan.topics)]
+        self._all_topics = [*self._topics, *([COPY] if self.plan.copied else [])]
+        if self.plan.copied:
+            self.history.copies[COPY] = self._topics[0]
+        if self.plan.first > 1:
+            self.history.operations += [_beginning(topic, self.plan.first) for topic in self._all_topics]
+        self._attempts = Attempts(self.plan, random.Random(f"{seed}/attempts"), self.history, self.tell)
+        self._copier = Copier(self.plan.first, random.Random(f"{seed}/copier"), self.history, self.tell)
         self._witness = Witness(self.history)
         self._sessions_before: dict[int, list[object] | None] = {}
         self._stopping = False
@@ -163,9 +177,32 @@ class World:
                 finished=self._user_finished,
                 on_begin=self._operation_begins,
                 on_end=self._operation_ends,
+                besides=partial(self._besides, topic),
             )
 
         return make
+
+    def _besides(
+        self, topic: str, name: str, doors: Doors, transport: Transport, log: Log
+    ) -> list[Coroutine[Any, Any, None]]:
+        """What users do besides: attempts at tasks, and the copy of the first topic."""
+        work: list[Coroutine[Any, Any, None]] = []
+        if self.plan.tasks:
+            work.append(self._attempts.work(name, log, topic, lambda: self._stopping))
+        if self.history.copies.get(COPY) == topic:
+            work.append(self._copy(name, doors, transport, log))
+        return work
+
+    async def _copy(self, name: str, doors: Doors, transport: Transport, source: Log) -> None:
+        while not self._stopping:
+            try:
+                async with await connect_log(
+                    transport, doors, self._repository, topic=COPY, create=False, timeout_s=2.0
+                ) as copy:
+                    await self._copier.work(name, source, copy, lambda: self._stopping)
+            except VarlogError as error:
+                self.tell(f"{name} cannot copy: {error}")
+                await asyncio.sleep(0.2)
 
     async def _at_store(self) -> None:
         """Right before and right behind each commit: it takes a moment, or long, and may be the last that its process does."""
@@ -208,7 +245,7 @@ class World:
         judge_process = Process("judge")
         judge_doors = self._host("judge", self._make_user("")).doors(judge_process)
         transport = self._network.transport(judge_process)
-        judge = Judge(judge_doors, transport, self._repository, self._topics, plan.replicas, self.history)
+        judge = Judge(judge_doors, transport, self._repository, self._all_topics, plan.replicas, self.history)
         if plan.early_faults:
             faults.start()
             asyncio.get_running_loop().call_later(plan.duration_s, faults.stop)
@@ -222,10 +259,22 @@ class World:
                 random.Random(f"{self.seed}/operator"),
                 self.tell,
             )
+            bookkeeper = Bookkeeper(
+                judge_doors,
+                transport,
+                self._repository,
+                self._topics[0],
+                plan,
+                random.Random(f"{self.seed}/bookkeeper"),
+                self.history,
+                self.tell,
+            )
             working = judge_process.spawn("operator", operator.work())
+            keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
             await self._work(faults)
             await working
-            await self._end(judge, operator, judge_process, faults)
+            await keeping_books
+            await self._end(judge, operator, bookkeeper, judge_process, faults)
         else:
             self.history.trouble.append(f"no topic could be made within {BOOTSTRAP_S:g} s")
         self._write_down_complaints()
@@ -245,12 +294,15 @@ class World:
         while loop.time() < BOOTSTRAP_S:
             try:
                 async with await connect_admin(transport, doors, self._repository, timeout_s=5.0) as admin:
-                    for topic in self._topics:
+                    for topic in self._all_topics:
                         # A second manager may have made more streams out of a question that was asked again.
                         found = next((one for one in await admin.topics() if one.name == topic), None)
                         if found is None or not await admin.streams(topic):
                             await admin.create_topic(
-                                topic, streams=self.plan.streams, replicas=self.plan.replicas
+                                topic,
+                                streams=1 if topic == COPY else self.plan.streams,
+                                replicas=self.plan.replicas,
+                                first=self.plan.first,
                             )
                 return True
             except VarlogError as error:
@@ -258,7 +310,9 @@ class World:
                 await asyncio.sleep(0.2)
         return False
 
-    async def _end(self, judge: Judge, operator: Operator, process: Process, faults: Faults) -> None:
+    async def _end(
+        self, judge: Judge, operator: Operator, bookkeeper: Bookkeeper, process: Process, faults: Faults
+    ) -> None:
         self.tell("the faults stop")
         self._stopping = True
         self._network.slow = 0.0
@@ -275,6 +329,8 @@ class World:
             faults.stop()
             if not await process.spawn("heal", judge.heal()):
                 return
+        await process.spawn("settle", bookkeeper.settle())
+        await process.spawn("finish", judge.finish(self._attempts, self._copier))
         self.history.healed = self.history.event()
         await process.spawn("read", judge.read_back())
         faults.end()
@@ -372,6 +428,13 @@ def _leftovers(host: Host, number: int, view: ClusterView) -> bool:
         return False
     mine = {stream.log_stream for stream in view.streams_on(NodeID(number))}
     return any(replica.log_stream not in mine for replica in host.service.status().replicas)
+
+
+def _beginning(topic: str, first: int) -> Trim:
+    """What is before a topic's first position counts as trimmed, from its making on."""
+    made = Trim(topic=topic, client="its making", glsn=first - 1)
+    made.ended, made.ended_s, made.outcome = 0, 0.0, Outcome.DONE
+    return made
 
 
 class LogLines(logging.Handler):

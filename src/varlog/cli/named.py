@@ -1,0 +1,144 @@
+"""`varlog reader` and `varlog writer`: who reads a topic how far, who writes to it in batches, and forgetting them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import FAILED, fail, print_json, print_table, run
+from varlog.cli.status_tables import age_told, print_parts, reader_told, readers_table
+from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
+
+if TYPE_CHECKING:
+    from varlog.model.cluster import ClusterView, NamedReader, NamedWriter
+    from varlog.model.commit import TopicMark
+
+reader = typer.Typer(
+    no_args_is_help=True, help="Named readers of topics: list them with their lag, forget them."
+)
+writer = typer.Typer(no_args_is_help=True, help="Named writers of topics: list them, forget them.")
+
+_Topic = Annotated[str, typer.Argument(help="The topic's name.")]
+_OfTopic = Annotated[str | None, typer.Option("--topic", help="Only those of this topic.")]
+
+
+# --- readers --------------------------------------------------------------------------------------------------
+
+
+@reader.command("list")
+def list_readers(
+    topic: _OfTopic = None,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the named readers: how far each is, how many entries it is behind, and when it last said so."""
+    view, readers, tails = run(_readers(target(cluster, data), topic))
+    told = [reader_told(view, tails, found, now_us=_now_us()) for found in readers]
+    if json_:
+        print_json(told)
+    elif told:
+        print_parts([readers_table(told)])
+    else:
+        print("there are no named readers")
+
+
+async def _readers(
+    where: Target, topic: str | None
+) -> tuple[ClusterView, tuple[NamedReader, ...], tuple[TopicMark, ...]]:
+    async with where.admin() as admin:
+        readers = await admin.readers(topic)
+        view = await admin.view()
+        of = {found.topic: None for found in readers}
+        names = [found.name for found in view.topics if found.topic in of]
+        return view, readers, tuple([await admin.topic_mark(name) for name in names])
+
+
+@reader.command("forget")
+def forget_reader(
+    topic: _Topic,
+    name: Annotated[str, typer.Argument(help="The reader's name, as in `varlog reader list`.")],
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+) -> None:
+    """Forget a named reader: no trim waits for it any more."""
+    run(_forget_reader(target(cluster, data), topic, name))
+    print(f"reader {name} of {topic} is forgotten")
+
+
+async def _forget_reader(where: Target, topic: str, name: str) -> None:
+    async with where.admin() as admin:
+        if all(found.name != name for found in await admin.readers(topic)):
+            fail(f"topic {topic!r} has no reader {name!r}: see `varlog reader list`", FAILED)
+        await admin.forget_reader(topic, name)
+
+
+# --- writers --------------------------------------------------------------------------------------------------
+
+
+@writer.command("list")
+def list_writers(
+    topic: _OfTopic = None,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """List the named writers: which batch each is at, where in the log it began, and whether it is finished."""
+    view, writers = run(_writers(target(cluster, data), topic))
+    told = [_writer_told(view, found) for found in writers]
+    if json_:
+        print_json(told)
+    elif told:
+        rows = [
+            (
+                one["topic"],
+                found.name,
+                found.batch,
+                "finished" if found.finished else "under way",
+                found.begin,
+                ", ".join(map(str, found.streams)),
+                age_told(_now_us(), found.updated_us),
+            )
+            for one, found in zip(told, writers, strict=True)
+        ]
+        print_table("", ("topic", "writer", "#batch", "state", "#above", "streams", "#said"), rows)
+    else:
+        print("there are no named writers")
+
+
+async def _writers(where: Target, topic: str | None) -> tuple[ClusterView, tuple[NamedWriter, ...]]:
+    async with where.admin() as admin:
+        writers = await admin.writers(topic)
+        return await admin.view(), writers
+
+
+@writer.command("forget")
+def forget_writer(
+    topic: _Topic,
+    name: Annotated[str, typer.Argument(help="The writer's name, as in `varlog writer list`.")],
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+) -> None:
+    """Forget a named writer. A job that still writes under this name would begin anew: stop it first."""
+    run(_forget_writer(target(cluster, data), topic, name))
+    print(f"writer {name} of {topic} is forgotten")
+
+
+async def _forget_writer(where: Target, topic: str, name: str) -> None:
+    async with where.admin() as admin:
+        if all(found.name != name for found in await admin.writers(topic)):
+            fail(f"topic {topic!r} has no writer {name!r}: see `varlog writer list`", FAILED)
+        await admin.forget_writer(topic, name)
+
+
+def _writer_told(view: ClusterView, found: NamedWriter) -> dict[str, object]:
+    """For programs."""
+    topic = view.topic(found.topic)
+    told = {field: getattr(found, field) for field in found.__struct_fields__}
+    return told | {"topic": topic.name if topic else str(found.topic)}
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

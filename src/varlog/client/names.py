@@ -1,0 +1,102 @@
+"""Names: what a client tells and asks the metadata repository of named readers and writers. Every call may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing
+from varlog.model.cluster import NamedReader, NamedWriter
+from varlog.model.errors import Unavailable
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.lsn import GLSN
+from varlog.rpc.messages import (
+    BeginWrite,
+    Done,
+    EndWrite,
+    ForgetReader,
+    ForgetWriter,
+    GetReaders,
+    GetWriters,
+    ReadersAre,
+    SetReader,
+    WriterIs,
+    WritersAre,
+)
+
+EVERY_TOPIC = TopicID(0)
+
+
+class Names:
+    """Readers and writers of any topic of the cluster, by the topic's id."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+
+    # --- Readers --------------------------------------------------------------------------------------------------------
+
+    async def set_reader(
+        self, topic: TopicID, name: str, position: GLSN, back: bool, timeout_s: float
+    ) -> NamedReader:
+        request = SetReader(topic, name, position, self._now_us, back)
+        return (await self._routing.ask_repository(request, ReadersAre, timeout_s)).readers[0]
+
+    async def readers(self, topic: TopicID, timeout_s: float) -> tuple[NamedReader, ...]:
+        backoff = Backoff(self._routing.doors, timeout_s)
+        found: list[NamedReader] = []
+        after = (EVERY_TOPIC, "")
+        while True:
+            request = GetReaders(topic, after)
+            page = await self._routing.ask_repository(request, ReadersAre, backoff.remaining_s)
+            found += page.readers
+            if not page.more or not page.readers:
+                return tuple(found)
+            after = (page.readers[-1].topic, page.readers[-1].name)
+
+    async def forget_reader(self, topic: TopicID, name: str, timeout_s: float) -> None:
+        await self._routing.ask_repository(ForgetReader(topic, name), Done, timeout_s)
+
+    # --- Writers --------------------------------------------------------------------------------------------------------
+
+    async def begin_write(
+        self, name: str, batch: int, streams: Iterable[int] | None, kept: bool, timeout_s: float
+    ) -> NamedWriter:
+        backoff = Backoff(self._routing.doors, timeout_s)
+        if streams is None:
+            streams = await self._streams_now(backoff.remaining_s)
+        topic = self._routing.topic.topic
+        request = BeginWrite(topic, name, batch, tuple(map(LogStreamID, streams)), kept, self._now_us)
+        return (await self._routing.ask_repository(request, WriterIs, backoff.remaining_s)).writer
+
+    async def _streams_now(self, timeout_s: float) -> list[LogStreamID]:
+        """Those that take appends now; where none does, all of them: a write waits until they do."""
+        await self._routing.refresh(timeout_s)
+        found = self._routing.running or self._routing.streams
+        if not found:
+            raise Unavailable(
+                f"topic {self._routing.topic_name!r} has no log stream yet: add one with `varlog stream add`"
+            )
+        return [stream.log_stream for stream in found]
+
+    async def end_write(self, topic: TopicID, name: str, batch: int, timeout_s: float) -> NamedWriter:
+        request = EndWrite(topic, name, batch, self._now_us)
+        return (await self._routing.ask_repository(request, WriterIs, timeout_s)).writer
+
+    async def writers(self, topic: TopicID, timeout_s: float) -> tuple[NamedWriter, ...]:
+        backoff = Backoff(self._routing.doors, timeout_s)
+        found: list[NamedWriter] = []
+        after = (EVERY_TOPIC, "")
+        while True:
+            request = GetWriters(topic, after)
+            page = await self._routing.ask_repository(request, WritersAre, backoff.remaining_s)
+            found += page.writers
+            if not page.more or not page.writers:
+                return tuple(found)
+            after = (page.writers[-1].topic, page.writers[-1].name)
+
+    async def forget_writer(self, topic: TopicID, name: str, timeout_s: float) -> None:
+        await self._routing.ask_repository(ForgetWriter(topic, name), Done, timeout_s)
+
+    @property
+    def _now_us(self) -> int:
+        return self._routing.doors.clock.wall_us()

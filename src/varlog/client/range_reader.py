@@ -1,0 +1,168 @@
+"""[R2] RangeReader: the batches of one log stream between two LLSNs, whole and checked, from any replica, read ahead.
+
+For whoever wants one stream and no merge: a task of Spark, a look at one replica. What comes is dense in LLSN, and every entry
+has its place in the topic's order: an answer with a gap, or one that contradicts itself, is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from varlog.client.chunk import Chunk
+from varlog.client.damage_reports import DamageReports
+from varlog.client.fetcher import Fetcher
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing
+from varlog.client.surveyor import Surveyor
+from varlog.model.errors import NotWritten, Unavailable, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import FETCH_BYTES_MAX, MIB
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import Fetch, Fetched
+from varlog.runtime.tasks import Tasks
+
+# One fetch. The rows of single appends to several streams must fit beside it into one answer.
+FETCH_BYTES: Final = 2 * MIB
+# So many pieces are fetched at a time, and of each so many chunks wait to be taken.
+PIECES_AHEAD: Final = 3
+CHUNKS_AHEAD: Final = 2
+# A replica that is behind its primary is given so long.
+WAIT_S: Final = 1.0
+
+Row = tuple[LLSN, GLSN, int]
+# Rows (llsn, glsn, count) without a gap, cut to the range, and the batches that they are in, which may reach beyond it.
+Part = tuple[tuple[Row, ...], Chunk]
+# Where a batch begins, and about how many bytes there are from there to the next cut.
+Cut = tuple[int, int]
+
+
+class RangeReader:
+    """One reading of LLSNs [begin, end). `cuts`, if known, say where in between a batch begins, and how many bytes there are about
+    from there to the next cut: then fetches are under way at once, one for each. With `node`, that replica alone is asked, each
+    fetch once."""
+
+    def __init__(
+        self,
+        routing: Routing,
+        log_stream: LogStreamID,
+        begin: LLSN,
+        end: LLSN,
+        *,
+        timeout_s: float,
+        cuts: Sequence[Cut] = (),
+        node: NodeID | None = None,
+    ) -> None:
+        self._routing = routing
+        self._log_stream = log_stream
+        inside = [(LLSN(llsn), size) for llsn, size in cuts if begin <= llsn < end]
+        begun = [] if inside and inside[0][0] == begin else [(begin, FETCH_BYTES)]
+        self._pieces = deque(pairwise([*begun, *inside, (end, 0)]))
+        self._timeout_s = timeout_s
+        self._node = node
+        self._fetcher: Fetcher
+        self._tasks = Tasks("range", lambda name, error: None)
+
+    async def parts(self) -> AsyncGenerator[Part, None]:
+        """What the range holds, in order. Trimmed: it was trimmed meanwhile; NotWritten: nothing is there yet."""
+        await Surveyor(self._routing).stream(self._log_stream, self._timeout_s)
+        self._fetcher = Fetcher(self._routing, self._log_stream, DamageReports(self._routing))
+        lanes: deque[asyncio.Queue[Part | Exception | None]] = deque()
+        try:
+            while lanes or self._pieces:
+                while self._pieces and len(lanes) < PIECES_AHEAD:
+                    (first, size), (stop, _) = self._pieces.popleft()
+                    lanes.append(self._start(first, stop, size))
+                part = await lanes[0].get()
+                if isinstance(part, Exception):
+                    raise part
+                if part is None:
+                    lanes.popleft()
+                else:
+                    yield part
+        finally:
+            await self._tasks.close()
+
+    def _start(self, begin: LLSN, end: LLSN, size: int) -> asyncio.Queue[Part | Exception | None]:
+        lane: asyncio.Queue[Part | Exception | None] = asyncio.Queue(CHUNKS_AHEAD)
+        _ = self._tasks.spawn(f"fetch/ls={self._log_stream}", self._fill(lane, begin, end, size))
+        return lane
+
+    async def _fill(
+        self, lane: asyncio.Queue[Part | Exception | None], begin: LLSN, end: LLSN, size: int
+    ) -> None:
+        """Fetch a piece that is about `size` bytes long, or, if it is longer than that, in fetches of that size."""
+        ask, left = self._ask_node if self._node else self._ask_any, size
+        try:
+            while begin < end:
+                rows, chunk = await ask(begin, end, min(left, FETCH_BYTES_MAX))
+                begin, left = chunk.end_llsn, left - len(chunk.payload)
+                if left <= 0:
+                    left = size
+                await lane.put((rows, chunk))
+            await lane.put(None)
+        except Exception as error:  # noqa: BLE001 - whoever reads is owed it
+            await lane.put(error)
+
+    async def _ask_any(self, begin: LLSN, end: LLSN, size: int) -> Part:
+        """From whichever replica has it, until the deadline."""
+        backoff = Backoff(self._routing.doors, self._timeout_s)
+        request = Fetch(self._log_stream, begin, bytes_max=size, wait_s=WAIT_S)
+        while True:
+            self._routing.check_open()
+            part = await self._fetcher.fetch(
+                request, lambda fetched, chunk: self._part(fetched, chunk, begin, end)
+            )
+            if part is not None:
+                return part
+            await self._check_written(begin, backoff.remaining_s)
+            if backoff.spent:
+                raise Unavailable(
+                    f"LLSN {begin} of log stream {self._log_stream} could not be read within {self._timeout_s:g} s: "
+                    f"{self._fetcher.trouble or 'its replicas have not heard of it yet'}"
+                )
+
+    async def _ask_node(self, begin: LLSN, end: LLSN, size: int) -> Part:
+        request = Fetch(self._log_stream, begin, bytes_max=size, wait_s=WAIT_S)
+        fetched, chunk = await self._fetcher.ask(NodeID(self._node or 0), request)
+        part = self._part(fetched, chunk, begin, end)
+        if part is None:
+            raise NotWritten(begin, fetched.committed_end - 1)
+        return part
+
+    async def _check_written(self, llsn: LLSN, timeout_s: float) -> None:
+        """NotWritten if nothing is there: only the primary knows that, and only while its epoch is the newest."""
+        stream = self._routing.view.stream(self._log_stream)
+        if stream is None:
+            return
+        try:
+            fetched, _ = await self._fetcher.ask(stream.primary, Fetch(self._log_stream, llsn, bytes_max=1))
+            view = await self._routing.refresh(timeout_s)
+        except VarlogError:
+            return
+        now = view.stream(self._log_stream)
+        if fetched.committed_end <= llsn and now is not None and now.epoch == stream.epoch:
+            raise NotWritten(llsn, fetched.committed_end - 1)
+
+    def _part(self, fetched: Fetched, chunk: Chunk | None, begin: LLSN, end: LLSN) -> Part | None:
+        """What came, cut to [begin, end); None if nothing did. Unavailable: it cannot be true."""
+        rows = fetched.rows
+        if chunk is None:
+            return None
+        whole = (
+            rows[0][0] == begin
+            and rows[-1][0] + rows[-1][2] == chunk.end_llsn
+            and all(
+                later[0] == row[0] + row[2] and later[1] >= row[1] + row[2] for row, later in pairwise(rows)
+            )
+        )
+        if not whole:
+            raise Unavailable(
+                f"a replica of log stream {self._log_stream} gave LLSN {begin} and more with a gap"
+            )
+        if chunk.end_llsn > end:
+            rows = tuple((llsn, glsn, min(count, end - llsn)) for llsn, glsn, count in rows if llsn < end)
+        return rows, chunk

@@ -1,0 +1,92 @@
+"""A scripted cluster that takes appends on a condition as a primary does, and lists chains."""
+
+from __future__ import annotations
+
+from tests.client.fakes import FakeCluster
+from varlog.model.batch import BatchHeader, parse_header
+from varlog.model.cluster import StreamState
+from varlog.model.errors import ChainBroken, NotAccepted, PositionTaken, Sealed
+from varlog.model.ids import LogStreamID, ProducerID
+from varlog.rpc.messages import Append, Appended, ChainIs, ListChain, Message
+from varlog.rpc.transport import Call
+from varlog.storagenode.log_stream.chain_rules import Judgement, Link, judge
+
+
+class ChainedCluster(FakeCluster):
+    """Every append is ordered at once, unless it is held. `rivals`: called before each chained append is judged, as another attempt
+    that is a little faster."""
+
+    def __init__(self, *, nodes: int = 1, streams: int = 1) -> None:
+        super().__init__(nodes=nodes, streams=streams)
+        self.chains: dict[tuple[LogStreamID, ProducerID], list[tuple[BatchHeader, Appended]]] = {}
+        self.in_flight_most = 1 << 30
+        self.rivals: list[tuple[Append, bytearray]] = []
+        self.requests_held: list[Append] = []
+        self.page = 1000
+
+    @property
+    def rows(self) -> list[bytes]:
+        """What is in the log, in order."""
+        return [row for batch in self.batches_seen for row in batch]
+
+    def _handle(self, address: str, call: Call, message: Message, payload: bytearray) -> None:
+        if isinstance(message, ListChain):
+            if (error := self._failure(address)) is not None:
+                raise error
+            call.reply(self._list(message))
+        else:
+            super()._handle(address, call, message, payload)
+
+    def _list(self, message: ListChain) -> ChainIs:
+        found = [
+            (header.sequence, at.llsn, header.count, header.body_crc)
+            for header, at in self.chains.get((message.log_stream, message.producer), [])
+            if at.llsn > message.floor and at.glsn > max(message.after, self.trimmed)
+        ]
+        return ChainIs(tuple(found[: self.page]), more=len(found) > self.page)
+
+    def _append(self, call: Call, message: Append, payload: bytearray) -> None:
+        if not (message.chained or message.at):
+            super()._append(call, message, payload)
+            return
+        if self._stream(message.log_stream).state is not StreamState.RUNNING:
+            raise Sealed(message.log_stream)
+        if len(self.held) >= self.in_flight_most:
+            raise NotAccepted("too much in flight")
+        if self.hold_appends:
+            self.held.append((call, message.log_stream, payload))
+            self.requests_held.append(message)
+            return
+        if self.rivals:
+            self.take(*self.rivals.pop(0))
+        call.reply(self.take(message, payload))
+
+    def take_held(self, *, answer: bool) -> None:
+        """The oldest held append arrives, in the eyes of the primary; its answer may be lost."""
+        call, _, payload = self.held.pop(0)
+        message = self.requests_held.pop(0)
+        try:
+            taken = self.take(message, payload)
+        except (ChainBroken, PositionTaken) as refusal:
+            if answer:
+                call.fail(refusal)
+        else:
+            if answer:
+                call.reply(taken)
+
+    def take(self, message: Append, payload: bytearray) -> Appended:
+        header = parse_header(payload, signed=False)
+        if message.at and message.at != self.streams[message.log_stream].end:
+            raise PositionTaken(message.log_stream, message.at, self.streams[message.log_stream].end)
+        chain = self.chains.setdefault((message.log_stream, header.producer), [])
+        if message.chained:
+            newest = chain[-1] if chain else None
+            link = newest and Link(header.producer, newest[0].sequence, newest[1].llsn, newest[0].body_crc)
+            judgement = judge(link or None, header.sequence, header.body_crc, message.previous_crc)
+            if judgement is Judgement.SAME and newest:
+                return newest[1]
+            if judgement is Judgement.BROKEN:
+                raise ChainBroken(message.log_stream, header.sequence, link.sequence if link else 0)
+        appended = self.order(message.log_stream, bytearray(payload))
+        chain.append((header, appended))
+        return appended

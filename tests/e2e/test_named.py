@@ -1,0 +1,112 @@
+"""Named readers and writers, and a topic's first position: through the client, over restarts and a kill -9 of the repository."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import varlog
+from varlog import aio
+from varlog.cli.supervisor import Supervisor
+from varlog.model.errors import ReaderBehind
+from varlog.testing.cluster_under_load import plan_for
+from varlog.testing.tcp_cluster import running
+
+FIRST = 1_000
+
+
+def test_a_topic_that_begins_later_is_used_like_any_other(tmp_path: Path) -> None:
+    """Over a restart of every node, and with a stream that is made on the way."""
+    with running(tmp_path) as (cluster, thread), varlog.admin(cluster.repository.address) as admin:
+        assert admin.create_topic("copy", streams=2, first=FIRST).trimmed == FIRST - 1
+        with varlog.connect(cluster.repository.address, "copy") as log:
+            assert (log.tail(), log.trimmed()) == (FIRST - 1, FIRST - 1)
+            appended = [log.append(b"%d" % number).glsn for number in range(5)]
+            for index in range(3):
+                thread.run(cluster.restart_node(index))
+            thread.run(cluster.wait_nodes())
+            admin.add_stream("copy")
+            for stream in admin.streams("copy"):
+                run = log.append_batch([b"a", b"b"], log_stream=stream.log_stream)
+                appended += [run.first.glsn, run.last.glsn]
+            assert appended == list(range(FIRST, FIRST + 11))
+            assert [entry.glsn for entry in log.subscribe(None, FIRST + 11)] == appended
+            assert [log.read(glsn).glsn for glsn in appended] == appended
+            for begin in (1, FIRST - 1):
+                with pytest.raises(varlog.Trimmed) as trimmed:
+                    next(log.subscribe(begin))
+                assert trimmed.value.oldest == FIRST
+        with pytest.raises(varlog.Refused, match="its first position is 1000, not 1"):
+            admin.create_topic("copy", streams=3)
+
+
+def test_tasks_of_a_writer_agree_and_readers_hold_a_trim_back(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, _), varlog.admin(cluster.repository.address) as admin:
+        address = cluster.repository.address
+        admin.create_topic("orders", streams=2)
+        with varlog.connect(address, "orders") as one, varlog.connect(address, "orders") as two:
+            sealed, running_stream = (stream.log_stream for stream in admin.streams("orders"))
+            tail = one.append_batch([b"a", b"b", b"c"]).last.glsn
+            admin.seal_stream(sealed)
+            begun = one.begin_write("job", 0)
+            assert (begun.begin, begun.streams) == (tail, (running_stream,))
+            admin.unseal_stream(sealed)
+            two.append(b"d")
+            assert two.begin_write("job", 0, [sealed]) == begun
+            assert one.end_write("job", 0).finished
+            assert two.begin_write("job", 0).finished
+            one.begin_write("job", 2)
+            with pytest.raises(varlog.Refused, match="is at batch 2: batch 1 is over"):
+                two.begin_write("job", 1)
+            one.set_reader("slow", 1)
+            assert one.set_reader("quick", 4).position == 4
+            with pytest.raises(varlog.ReaderBehind) as behind:
+                two.trim(3, respect_readers=True)
+            assert (behind.value.reader, behind.value.position, behind.value.asked) == ("slow", 1, 3)
+            assert one.set_reader("quick", 2, back=True).position == 2
+            one.forget_reader("slow")
+            two.trim(2, respect_readers=True)
+            assert [reader.name for reader in admin.readers()] == ["quick"] and two.trimmed() == 2
+            one.forget_writer("job")
+            assert admin.writers("orders") == ()
+
+
+@pytest.mark.process
+def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_path: Path) -> None:
+    """`copy` has its first entry before the kill, `late` after it: both begin where they were made to."""
+
+    async def body() -> None:
+        supervisor = Supervisor(plan_for(tmp_path))
+        await supervisor.start()
+        try:
+            await story(supervisor)
+        finally:
+            await supervisor.stop()
+
+    async def story(supervisor: Supervisor) -> None:
+        async with aio.admin(supervisor.address) as admin:
+            for topic in ("copy", "late"):
+                await admin.create_topic(topic, streams=1, first=FIRST)
+        async with (
+            aio.connect(supervisor.address, "copy", timeout_s=30.0) as log,
+            aio.connect(supervisor.address, "late", timeout_s=30.0) as late,
+        ):
+            assert (await log.append(b"one")).glsn == FIRST
+            reader = await log.set_reader("nightly", FIRST)
+            writer = await log.begin_write("job", 3, kept=True)
+            await log.begin_write("done", 0)
+            done = await log.end_write("done", 0)
+            assert (reader.position, writer.begin, done.finished) == (FIRST, FIRST, True)
+            supervisor.kill("vmr")
+            await supervisor.wait_restarted("vmr")
+            assert await log.readers() == (reader,)
+            assert await log.writers() == (done, writer)
+            assert await log.begin_write("job", 3) == writer
+            assert (await log.append(b"two")).glsn == FIRST + 1
+            with pytest.raises(ReaderBehind):
+                await log.trim(FIRST + 1, respect_readers=True)
+            assert (await late.append(b"one")).glsn == FIRST
+
+    asyncio.run(body())
