@@ -1,21 +1,22 @@
-"""One Spark session for all tests of this folder, and a cluster for each module that asks for one."""
+"""One Spark session for all tests of this folder, and a cluster for each module that asks for one. Nothing is left behind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import varlog.spark
+from varlog.runtime.loop_thread import LoopThread
+from varlog.spark.link import close_links
 from varlog.testing.tcp_cluster import TcpCluster, running
 
 # Fast to start, slow to run: right for tests, wrong for benchmarks.
 QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.sql.warehouse.dir": "/nowhere",
 }
 
 
@@ -26,15 +27,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2,4]: two cores, and a task may fail four times, as on a real cluster."""
-    session = varlog.spark.session("tests", "local[2,4]", QUICK)
+    path = tmp_path_factory.mktemp("spark")
+    places = {"spark.local.dir": str(path), "spark.sql.warehouse.dir": str(path / "warehouse")}
+    session = varlog.spark.session("tests", "local[2,4]", {**QUICK, **places})
     yield session
     session.stop()
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TcpCluster]:
-    """Three storage nodes, a repository and a manager; topics are made by the tests."""
-    with running(tmp_path_factory.mktemp("cluster"), auto_create_topics=True) as (found, _):
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TcpCluster, LoopThread]]:
+    """A cluster, and the thread that it lives in."""
+    with running(tmp_path_factory.mktemp("cluster"), auto_create_topics=True) as found:
         yield found
+        close_links()  # those of tests that do in this process what Spark does in others
+
+
+@pytest.fixture(scope="module")
+def cluster(services: tuple[TcpCluster, LoopThread]) -> TcpCluster:
+    """Three storage nodes, a repository and a manager; topics are made by the tests."""
+    return services[0]
+
+
+@pytest.fixture(scope="module")
+def restart_node(services: tuple[TcpCluster, LoopThread]) -> Callable[[int], None]:
+    """Stop a storage node, by its index, and start it again."""
+    cluster, thread = services
+    return lambda index: thread.run(cluster.restart_node(index))

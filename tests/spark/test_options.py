@@ -49,6 +49,22 @@ def test_a_wrong_option_of_a_batch_is_named(extra: dict[str, str], named: str) -
 
 
 @pytest.mark.parametrize(
+    ("extra", "named"),
+    [
+        ({"maxRecordPerTrigger": "5"}, "did you mean 'maxRecordsPerTrigger'"),
+        ({"maxRecordsPerTrigger": "5", "minRecordsPerTrigger": "6"}, "'minRecordsPerTrigger' is above"),
+        ({"maxBytesPerTrigger": "0"}, "option 'maxBytesPerTrigger' is '0'"),
+        ({"reader": "a/b"}, "option 'reader' is 'a/b'"),
+        ({"endingOffsets": "5"}, "option 'endingoffsets' is not known"),
+        ({"address": "", "path": "/data"}, "which a stream cannot follow"),
+    ],
+)
+def test_a_wrong_option_of_a_stream_is_named(extra: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        read_options(HERE | extra, stream=True)
+
+
+@pytest.mark.parametrize(
     ("given", "named"),
     [
         ({"path": "/data", "topic": "t"}, "only one process"),

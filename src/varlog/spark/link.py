@@ -5,6 +5,7 @@ Spark's Python workers run task after task; a new connection for each would cost
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Generator
 from typing import Any, TypeVar
@@ -12,10 +13,14 @@ from typing import Any, TypeVar
 from varlog import aio
 from varlog.client.admin import Admin
 from varlog.client.log import Log
-from varlog.runtime.loop_thread import LoopThread
+from varlog.model.errors import UnknownTopic
+from varlog.runtime.loop_thread import LoopThread, Started
 from varlog.spark.options import Where
 
 T = TypeVar("T")
+
+# Whether anybody is there is known long before a slow answer would be.
+REACH_S = 10.0
 
 _links: dict[tuple[int, Where], Link] = {}
 
@@ -29,12 +34,19 @@ def link_to(where: Where) -> Link:
     return link
 
 
+def close_links() -> None:
+    """Let go of everything in this process. A process of Spark's own never does: it ends."""
+    for key in [key for key in _links if key[0] == os.getpid()]:
+        _links.pop(key).close()
+
+
 class Link:
     """A loop in a thread, and the clients that live in it. Used by one thread at a time."""
 
     def __init__(self, where: Where) -> None:
         self.where = where
         self._thread = LoopThread("varlog-spark")
+        self._cluster = where.cluster
         self._admin: Admin | None = None
         self._logs: dict[str, Log] = {}
 
@@ -42,41 +54,76 @@ class Link:
         """The result of `work`, done in the loop."""
         return self._thread.run(work)
 
+    def start(self, work: Coroutine[Any, Any, T]) -> Started[T]:
+        """Start `work` in the loop, and do not wait for it."""
+        return self._thread.start(work)
+
     def items(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         """What an async generator yields; the next item is fetched while the last one is used."""
-        coming = self._thread.start(_next(source))
+        # A generator cannot be closed while it is asked, and a question that is cancelled takes a while to end.
+        turn = asyncio.Lock()
+        coming = self._thread.start(_next(source, turn))
         try:
             while (item := coming.wait()) is not None:
-                coming = self._thread.start(_next(source))
+                coming = self._thread.start(_next(source, turn))
                 yield item
         finally:
             coming.cancel()
-            self._thread.run(_close(source))
+            self._thread.run(_close(source, turn))
 
     def admin(self) -> Admin:
         if self._admin is None:
-            self._admin = self.run(_opened(aio.admin(self.where.address, cluster=self.where.cluster)))
+            where, cluster = self.where, self._reached()
+            opening = aio.admin(where.address, cluster=cluster, timeout_s=where.timeout_s)
+            self._admin = self.run(_opened(opening))
         return self._admin
 
     def log(self, topic: str) -> Log:
         """The log of a topic that is there: nothing is created by looking."""
         log = self._logs.get(topic)
         if log is None:
-            where = self.where
+            where, cluster = self.where, self._reached()
             opening = aio.connect(
-                where.address, topic, create=False, cluster=where.cluster, timeout_s=where.timeout_s
+                where.address, topic, create=False, cluster=cluster, timeout_s=where.timeout_s
             )
             log = self._logs[topic] = self.run(_opened(opening))
         return log
+
+    def fresh_log(self, topic: str) -> Log:
+        """As `log`, by a view of now: a topic that was deleted is unknown, and one that was made anew is the new one."""
+        log = self.log(topic)
+        if self.run(log.view()).topic_named(topic) is None:
+            raise UnknownTopic(topic)
+        return log
+
+    def _reached(self) -> int:
+        """Which cluster is there; whatever is asked later may take longer than this."""
+        if not self._cluster:
+            self._cluster = self.run(_cluster_at(self.where.address, min(REACH_S, self.where.timeout_s)))
+        return self._cluster
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            self.run(log.close())
+        if self._admin is not None:
+            self.run(self._admin.close())
+        self._thread.close()
+
+
+async def _cluster_at(address: str, timeout_s: float) -> int:
+    async with aio.admin(address, timeout_s=timeout_s) as admin:
+        return admin.cluster
 
 
 async def _opened(opening: aio.Opening[Any]) -> Any:
     return await opening
 
 
-async def _next(source: AsyncGenerator[T, None]) -> T | None:
-    return await anext(source, None)
+async def _next(source: AsyncGenerator[T, None], turn: asyncio.Lock) -> T | None:
+    async with turn:
+        return await anext(source, None)
 
 
-async def _close(source: AsyncGenerator[Any, None]) -> None:
-    await source.aclose()
+async def _close(source: AsyncGenerator[Any, None], turn: asyncio.Lock) -> None:
+    async with turn:
+        await source.aclose()

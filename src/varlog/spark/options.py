@@ -1,4 +1,4 @@
-"""The options of the data source: names, defaults, checks. A wrong one is refused with its name and what is right.
+"""PURE. The options of the data source: names, defaults, checks. A wrong one is refused with its name and what is right.
 
 Spark hands options over as strings, their names in any case. What an option means is said here and in docs/spark.md, nowhere else.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from varlog.model.ids import check_topic_name
+from varlog.model.ids import check_name, check_topic_name
 from varlog.model.lsn import LSN_MAX
 
 T = TypeVar("T")
@@ -113,6 +113,11 @@ def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
     if starting_us is not None and ending_us is not None and ending_us < starting_us:
         raise OptionError("option 'endingTimestamp' is before 'startingTimestamp'")
     where = _where(given)
+    if stream and where.path:
+        raise OptionError(
+            "option 'path' names an embedded directory, which a stream cannot follow: run `varlog up`, and give its address as "
+            "option 'address'"
+        )
     records_max, records_min = (
         given.get(name, _count, 0) for name in ("maxRecordsPerTrigger", "minRecordsPerTrigger")
     )
@@ -136,7 +141,7 @@ def read_options(options: Mapping[str, str], *, stream: bool) -> ReadOptions:
         records_max,
         given.get("maxBytesPerTrigger", _count, 0),
         records_min,
-        given.get("reader", str, ""),
+        given.get("reader", _reader, ""),
     )
 
 
@@ -244,6 +249,10 @@ def _pattern(text: str) -> str:
     except re.error as error:
         raise ValueError(f"it must be a regular expression ({error})") from None
     return text
+
+
+def _reader(text: str) -> str:
+    return check_name("a reader's name", text)
 
 
 def _positions(text: str) -> bool:

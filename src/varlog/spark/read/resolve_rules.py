@@ -1,0 +1,136 @@
+"""PURE. Which topics a read is of, and which positions of each: what the options say, held against what the log has.
+
+What is gone on purpose (trimmed) and what is gone without a reason (missing) are different errors: only the first has a remedy in
+the options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from varlog.model.errors import VarlogError
+from varlog.spark.options import EARLIEST, LATEST, OptionError, Place
+
+# So many names are told; a log may have thousands.
+NAMES_TOLD = 10
+
+
+class TrimmedOffsets(VarlogError):
+    """What is to be read was trimmed: it is gone for good, on purpose. `begin` 0: which position it was is not known."""
+
+    def __init__(self, topic: str, begin: int, oldest: int) -> None:
+        super().__init__(topic, begin, oldest)
+        self.topic = topic
+        self.begin = begin
+        self.oldest = oldest
+
+    def told(self) -> str:
+        asked = f"position {self.begin} is" if self.begin else "entries before that are"
+        return (
+            f"topic {self.topic!r} is trimmed up to position {self.oldest - 1}, and {asked} to be read: "
+            f"set option startingOffsets to 'earliest' or to {self.oldest} or more, set failOnDataLoss=false to read what is "
+            f"left, or read its archive as well with option archive=PATH"
+        )
+
+
+class MissingOffsets(VarlogError):
+    """What is to be read is not there, and was not trimmed either: another log than was meant, or lost entries."""
+
+    def __init__(self, topic: str, what: str) -> None:
+        super().__init__(topic, what)
+        self.topic = topic
+        self.what = what
+
+    def told(self) -> str:
+        return f"topic {self.topic!r}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpan:
+    """A topic as it is now: positions [oldest, end) can be read, from these log streams. `topic` is its number."""
+
+    name: str
+    topic: int
+    oldest: int
+    end: int
+    streams: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRange:
+    """Positions [begin, end) of a topic, all of them there."""
+
+    span: TopicSpan
+    begin: int
+    end: int
+
+
+def chosen_topics(names: Sequence[str], pattern: str, known: Sequence[str]) -> tuple[str, ...]:
+    """The topics that options 'topic' or 'topicPattern' name, each once."""
+    if pattern:
+        matching = tuple(sorted(name for name in known if re.fullmatch(pattern, name)))
+        if not matching:
+            raise OptionError(f"option 'topicPattern' {pattern!r} matches no topic: {_told(known)}")
+        return matching
+    for name in names:
+        if name not in known:
+            raise OptionError(f"option 'topic': there is no topic {name!r}: {_told(known)}")
+    return tuple(dict.fromkeys(names))
+
+
+def check_places(option: str, place: Place, topics: Sequence[str]) -> None:
+    """Refuse positions of topics that are not read: a typing error would read something else than was meant."""
+    for name in place if isinstance(place, dict) else ():
+        if name not in topics:
+            raise OptionError(
+                f"option '{option}' has a position for topic {name!r}, which is not read: {_told(topics)}"
+            )
+
+
+def begin_of(place: Place, span: TopicSpan, *, fail_on_data_loss: bool) -> int:
+    """Where a read begins in a topic."""
+    at = place.get(span.name, EARLIEST) if isinstance(place, dict) else place
+    if not isinstance(at, int):
+        return span.oldest if at == EARLIEST else span.end
+    if at > span.end and fail_on_data_loss:
+        raise MissingOffsets(span.name, _beyond("startingOffsets", at, span))
+    if at < span.oldest and fail_on_data_loss:
+        raise TrimmedOffsets(span.name, at, span.oldest)
+    return min(max(at, span.oldest), span.end)
+
+
+def end_of(place: Place, span: TopicSpan, *, fail_on_data_loss: bool) -> int:
+    """Where it ends: the first position that is not read."""
+    at = place.get(span.name, LATEST) if isinstance(place, dict) else place
+    if not isinstance(at, int):
+        return span.end if at == LATEST else span.oldest
+    if at > span.end and fail_on_data_loss:
+        raise MissingOffsets(span.name, _beyond("endingOffsets", at, span))
+    return min(at, span.end)
+
+
+def check_dense(topic: str, begin: int, end: int, counts: Sequence[int]) -> None:
+    """Positions are dense: what the streams have of a range, all together, is as much as the range is long."""
+    if sum(counts) != end - begin:
+        raise MissingOffsets(
+            topic,
+            f"of the {end - begin} positions from {begin} to {end - 1} its log streams have {sum(counts)}: entries are lost, or a "
+            f"log stream was made meanwhile; read again, and see `varlog status` and `varlog spark audit`",
+        )
+
+
+def _beyond(option: str, at: int, span: TopicSpan) -> str:
+    newest = f"the newest is {span.end - 1}" if span.end > span.oldest else "it is empty"
+    return (
+        f"option '{option}' is {at}, and {newest}: position {span.end} is the furthest that can be named, or say '{LATEST}'. If "
+        f"it was there before, this is another log, or one that lost entries"
+    )
+
+
+def _told(names: Sequence[str]) -> str:
+    if not names:
+        return "there is none"
+    more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+    return f"there are {', '.join(sorted(names)[:NAMES_TOLD])}{more}"

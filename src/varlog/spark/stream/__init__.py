@@ -1,0 +1,1 @@
+"""Stream reads: offsets, limits and tasks of micro-batches."""

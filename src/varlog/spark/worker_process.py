@@ -1,0 +1,34 @@
+"""settle(): makes a Python process of Spark's own fit for task after task: what is loaded stays, what is freed is kept."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from functools import cache
+
+from varlog.runtime.memory import keep_freed
+
+# What Spark runs as a program to have workers.
+_WORKERS = ("pyspark.daemon", "pyspark.worker")
+
+
+def settle() -> None:
+    """To be called by a task when all that it needs is loaded. In any other process than a worker nothing happens.
+
+    Spark collects garbage behind every task. Walking over everything that was ever imported takes longer than many a task; and
+    none of that is garbage.
+    """
+    if _is_worker():
+        _settle_once()
+
+
+@cache
+def _settle_once() -> None:
+    keep_freed()
+    gc.collect()
+    gc.freeze()
+
+
+def _is_worker() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name in _WORKERS

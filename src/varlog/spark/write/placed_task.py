@@ -1,0 +1,130 @@
+"""The task of a write that keeps positions: rows say by their column glsn where they go, in a topic with one log stream.
+
+Tasks write one after the other, each behind the last row of the one before it: whoever is too early waits for his turn. What is
+there already, from an earlier attempt, is compared and left out; something else at a position is an error that names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from varlog.client.log import Log
+from varlog.client.placed import Placed
+from varlog.model.errors import Unavailable
+from varlog.spark.link import Link, link_to
+from varlog.spark.options import WriteOptions
+from varlog.spark.write.payload import Cutter, columns_of, entries_of
+from varlog.spark.write.write_rules import InputColumns, InputError, Write
+from varlog.spark.write.write_task import Written
+
+# How often a task looks whether its turn has come.
+TURN_S: Final = 0.05
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PlacedTask:
+    """What is the same for all tasks of a write that keeps positions."""
+
+    options: WriteOptions
+    columns: InputColumns
+
+    def run(self, write: Write, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Write one partition: rows whose positions rise one by one."""
+        link = link_to(self.options.where)
+        log = link.fresh_log(self.options.topic)
+        copy: _Copy | None = None
+        for batch in batches:
+            if batch.num_rows:
+                glsns = self._numbers(batch, self.columns.glsn)
+                copy = copy or _Copy(link, log, int(glsns[0]), self.options.where.timeout_s)
+                copy.take(
+                    glsns, self._times_us(batch), entries_of(batch, self.columns.data), self.columns.data
+                )
+        return copy.finish(write) if copy is not None else Written(write)
+
+    def _times_us(self, batch: pa.RecordBatch) -> Numbers:
+        if self.columns.timestamp:
+            return self._numbers(batch, self.columns.timestamp)
+        return np.zeros(batch.num_rows, np.int64)
+
+    def _numbers(self, batch: pa.RecordBatch, name: str) -> Numbers:
+        column = batch.column(name)
+        if column.null_count:
+            raise InputError(
+                f"{column.null_count} rows have no value (null) in column {name!r}: nothing of them was written"
+            )
+        numbers: Numbers = pc.cast(column, pa.int64()).to_numpy()
+        return numbers
+
+
+class _Copy:
+    """Rows from one position on, without a gap."""
+
+    def __init__(self, link: Link, log: Log, first: int, timeout_s: float) -> None:
+        self._link = link
+        self._first = int(log.topic.first)
+        self._next = first
+        if first < self._first:
+            raise InputError(
+                f"a row has position {first}, and topic {log.topic.name!r} begins at {self._first}: make one that begins there "
+                f"with admin.create_topic(…, streams=1, first={first})"
+            )
+        link.run(_wait_turn(log, first, timeout_s))
+        self._placed: Placed = log.placed(log.streams[0].log_stream)
+
+    def take(self, glsns: Numbers, times_us: Numbers, rows: pa.Array, column: str) -> None:
+        """One batch of the log has one time: a new one begins where it changes."""
+        self._check(glsns)
+        ends = [*(np.flatnonzero(np.diff(times_us)) + 1).tolist(), len(rows)]
+        begin = 0
+        for end in ends:
+            cutter = Cutter(column)
+            part = rows.slice(begin, end - begin)
+            self._send([*cutter.take(part), cutter.rest()], int(times_us[begin]))
+            begin = end
+
+    def finish(self, write: Write) -> Written:
+        end = self._link.run(self._placed.finish())
+        return Written(write, end.written, end.found, self._next - 1)
+
+    def _send(self, parts: list[pa.Array | None], time_us: int) -> None:
+        for part in parts:
+            if part is not None:
+                at = self._next - self._first + 1
+                self._link.run(self._placed.append(at, columns_of(part), time_us))
+                self._next += len(part)
+
+    def _check(self, glsns: Numbers) -> None:
+        wanted = np.arange(self._next, self._next + len(glsns))
+        wrong = np.flatnonzero(glsns != wanted)
+        if len(wrong):
+            at = int(wrong[0])
+            raise InputError(
+                f"position {wanted[at]} is next, and a row has {glsns[at]}: with 'positions=keep' the rows of a task rise one by "
+                "one, without a gap: df.repartitionByRange(n, 'glsn').sortWithinPartitions('glsn')"
+            )
+
+
+async def _wait_turn(log: Log, first: int, timeout_s: float) -> None:
+    """Until everything before position `first` is in the log. Gives up when nothing has got on for `timeout_s`."""
+    loop = asyncio.get_running_loop()
+    newest, since = -1, loop.time()
+    while (tail := await log.tail()) < first - 1:
+        if tail > newest:
+            newest, since = tail, loop.time()
+        if loop.time() - since > timeout_s:
+            raise Unavailable(
+                f"position {first} cannot be written: the log ends at {tail}, and nothing came for {timeout_s:.0f} s. What belongs "
+                "between is missing in the input, or its task failed"
+            )
+        await asyncio.sleep(TURN_S)
