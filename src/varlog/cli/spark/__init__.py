@@ -1,0 +1,51 @@
+"""`varlog spark`: the jobs that a log needs, on Spark. A job is a file; Spark is loaded when one runs, not before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from varlog.cli.spark import archive, audit, compact, ingest, mirror, report, restore
+
+spark = typer.Typer(
+    help="Jobs on Spark: files into a topic, snapshots, reports and more.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _launcher(wanted: bool) -> None:
+    if wanted:
+        print(Path(__file__).with_name("submit.py"))
+        raise typer.Exit()
+
+
+@spark.callback()
+def _options(
+    launcher: Annotated[
+        bool,
+        typer.Option(
+            "--launcher",
+            callback=_launcher,
+            is_eager=True,
+            help="Print the program to give to spark-submit, and stop: it takes JOB and its options.",
+        ),
+    ] = False,
+) -> None:
+    """Jobs on Spark. Each is a function of varlog.spark.jobs as well."""
+
+
+for _job in (
+    archive.archive,
+    audit.audit,
+    compact.compact,
+    ingest.ingest,
+    mirror.mirror,
+    report.report,
+    restore.restore,
+):
+    spark.command()(_job)
+
+__all__ = ["spark"]

@@ -1,0 +1,112 @@
+"""`varlog spark archive`: a topic into Parquet files, and out of the log."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import short_bytes
+from varlog.cli.spark.common import (
+    DEFAULT_CLUSTER,
+    ClusterOption,
+    ConfOption,
+    DryRunOption,
+    JsonOption,
+    MasterOption,
+    QuietOption,
+    Settings,
+    VerboseOption,
+    run,
+    show_lines,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from varlog.spark.jobs.archive import ArchiveReport
+    from varlog.spark.jobs.progress import Progress
+
+_TRIM, _FILES = "Trim", "Files"
+
+
+def archive(
+    topic: Annotated[str, typer.Argument(help="What is archived.")],
+    path: Annotated[str, typer.Argument(help="Where to: a local directory, or a URI (hdfs://, s3a://).")],
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on with what is appended, until Ctrl-C or SIGTERM.")
+    ] = False,
+    range_records: Annotated[
+        int,
+        typer.Option(help="Entries of a range, which is archived as a whole.", min=1, rich_help_panel=_FILES),
+    ] = 1_000_000,
+    rest_after: Annotated[
+        float,
+        typer.Option(
+            help="With --continuous: seconds after which less than a range is archived.",
+            min=0,
+            rich_help_panel=_FILES,
+        ),
+    ] = 300.0,
+    trim: Annotated[
+        bool, typer.Option("--trim", help="Trim from the log what is in the archive.", rich_help_panel=_TRIM)
+    ] = False,
+    keep_records: Annotated[
+        int, typer.Option(help="Leave so many of the newest entries.", min=0, rich_help_panel=_TRIM)
+    ] = 0,
+    respect_readers: Annotated[
+        bool,
+        typer.Option(help="Leave what a named reader has not read yet.", rich_help_panel=_TRIM),
+    ] = True,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a topic to Parquet files, each entry once: run it again, after a crash too, and it goes on behind them."""
+
+    def job(spark: SparkSession, progress: Progress) -> ArchiveReport:
+        from varlog.spark.jobs.archive import archive
+        from varlog.spark.jobs.stop import until_told
+
+        with until_told() if continuous else nullcontext() as stop:
+            return archive(
+                spark,
+                cluster,
+                topic,
+                path,
+                range_records=range_records,
+                continuous=continuous,
+                trim=trim,
+                keep_records=keep_records,
+                respect_readers=respect_readers,
+                rest_after_s=rest_after,
+                stop=stop,
+                progress=progress,
+                dry_run=dry_run,
+            )
+
+    run("archive", job, Settings(master, conf, as_json, quiet, verbose), clusters=[cluster], show=_show)
+
+
+def _show(report: ArchiveReport) -> None:
+    done = "would write" if report.dry_run else "written"
+    size = short_bytes(report.bytes_written)
+    show_lines(
+        [
+            ("topic", report.topic),
+            ("archive", report.path),
+            (done, f"{report.rows_written} entries in {report.ranges_written} ranges ({size})"),
+            (
+                "archived",
+                f"positions {report.begin} to {report.end - 1}" if report.end > report.begin else "nothing",
+            ),
+            ("not archived", f"{report.behind} entries"),
+            ("trimmed", f"up to position {report.trimmed}" if report.trimmed else "nothing"),
+            ("reader", report.reader),
+        ]
+    )

@@ -1,0 +1,216 @@
+"""What all jobs' commands share: their options, the session they run in, and how a report or an error reaches the user.
+
+Exit codes: 0 it went well, 1 it did not (or an audit found something), 2 it was asked the wrong way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar
+
+import typer
+
+from varlog.cli import output
+from varlog.cli.output import FAILED, WRONG_USAGE, fail, make_console, make_table, print_json
+from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, JsonOption, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from varlog.spark.jobs.progress import Progress
+
+__all__ = [
+    "DEFAULT_CLUSTER",
+    "ClusterOption",
+    "ConfOption",
+    "DryRunOption",
+    "JsonOption",
+    "MasterOption",
+    "QuietOption",
+    "Settings",
+    "VerboseOption",
+    "pairs",
+    "run",
+    "show_fields",
+    "show_lines",
+]
+
+_SPARK = "Spark"
+LOCAL = "local[*]"
+# Refused because of what was asked, not because of what was found: as in varlog.cli.output.
+_WRONG = ("OptionError", "InvalidRequest", "EntryTooLarge", "BatchTooLarge", "NotInCluster")
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help=f"Where Spark runs: {LOCAL} if not said; spark-submit says it itself.",
+        show_default=False,
+        rich_help_panel=_SPARK,
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf", metavar="KEY=VALUE", help="A setting of Spark; several if repeated.", rich_help_panel=_SPARK
+    ),
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", help="Spark's own log on stderr.", rich_help_panel=_SPARK)
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+
+
+class Report(Protocol):
+    """What a job returns: a frozen dataclass of plain values."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+R = TypeVar("R", bound=Report)
+Job = Callable[["SparkSession", "Progress"], R]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a job is run, whatever it does."""
+
+    master: str | None = None
+    conf: Sequence[str] | None = None
+    as_json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
+def show_fields(report: Report) -> None:
+    """A report without tables of its own: a line for each field."""
+    names = [field.name for field in dataclasses.fields(report)]
+    show_lines([(name.replace("_", " "), getattr(report, name)) for name in names])
+
+
+def show_lines(lines: Iterable[tuple[str, object]]) -> None:
+    """What, and how much of it, one below the other."""
+    table = make_table("", ["what", "value"], lines)
+    table.show_header = False
+    make_console().print(table)
+
+
+def run(
+    name: str,
+    job: Job[R],
+    settings: Settings,
+    *,
+    clusters: Sequence[str] = (),
+    show: Callable[[R], None] = show_fields,
+    good: Callable[[R], bool] = lambda _: True,
+) -> None:
+    """Run a job in a session of its own, print its report, exit. `clusters` must answer before Java is started: it takes long."""
+    conf = pairs("--conf", settings.conf)
+    master = _master(settings.master)
+    for cluster in clusters:
+        output.run(Target(cluster).knock())
+    with _told_in_one_line(verbose=settings.verbose):
+        report = _work(name, job, master, conf, settings)
+    if settings.as_json:
+        print_json(dataclasses.asdict(report))
+    else:
+        show(report)
+    if not good(report):
+        raise typer.Exit(FAILED)
+
+
+def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """KEY=VALUE, several times."""
+    parts = [setting.partition("=") for setting in given or ()]
+    for key, equals, value in parts:
+        if not key or not equals:
+            fail(f"{option} takes KEY=VALUE, not {key + equals + value!r}", WRONG_USAGE)
+    return {key.strip(): value for key, _, value in parts}
+
+
+def _master(given: str | None) -> str:
+    from varlog.spark.session import submitted
+
+    if given is not None and submitted():
+        fail("--master is spark-submit's to say: give it there", WRONG_USAGE)
+    return given or LOCAL
+
+
+def _work(name: str, job: Job[R], master: str, conf: dict[str, str], settings: Settings) -> R:
+    from varlog.cli.spark.bar import bar
+
+    with bar(quiet=settings.quiet) as progress:
+        progress("starting Spark", 0, 0)
+        with _session(f"varlog {name}", master, conf, verbose=settings.verbose) as spark:
+            return job(spark, progress)
+
+
+@contextmanager
+def _session(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Iterator[SparkSession]:
+    spark = _start(name, master, conf, verbose=verbose)
+    try:
+        yield spark
+    finally:
+        with suppress(Exception):  # a signal to the whole process group may have ended Java first
+            spark.stop()
+
+
+def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> SparkSession:
+    from varlog.cli.spark.hush import hushed
+    from varlog.model.errors import StartError
+    from varlog.spark.failure import failure_of
+    from varlog.spark.session import prepare, session, submitted
+
+    prepare()
+    if not verbose:
+        _hush_python()
+    if verbose or submitted():
+        return session(name, master, conf)
+    with hushed() as aside:
+        try:
+            # Errors reach the user through the job's exception: Spark's log would say them again, with every stack.
+            return session(name, master, {"spark.log.level": "OFF", **conf})
+        except StartError:
+            raise
+        except Exception as error:  # whatever Java and its bridge come up with
+            raise StartError(f"Spark did not start: {failure_of(error).told} {aside.last()}") from error
+
+
+def _hush_python() -> None:
+    """PySpark warns of pandas' next version, and prints a failed query's stack beside the exception that has it."""
+    from pyspark.logger import PySparkLogger
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\..*")
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+
+
+@contextmanager
+def _told_in_one_line(*, verbose: bool) -> Iterator[None]:
+    from varlog.spark.failure import failure_of
+
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception as error:  # noqa: BLE001 - of Spark, of Java, of a worker's Python: all are told
+        if verbose:
+            traceback.print_exc()
+        failure = failure_of(error)
+        wrong = failure.kind in _WRONG or _refuses_an_option(error)
+        fail(failure.told, WRONG_USAGE if wrong else FAILED)
+
+
+def _refuses_an_option(error: Exception) -> bool:
+    """A job's own refusal of what it was given: it has not begun."""
+    return isinstance(error, ValueError) and type(error).__module__.startswith("varlog.")

@@ -1,0 +1,267 @@
+"""PURE. The rules of an archive: what is in it, what to write next, what may be trimmed, and which of its files a read needs.
+
+Positions are GLSNs, ranges half-open. An archive holds one range of a topic, without gaps; only its manifest says how far.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from varlog.model.errors import Refused
+
+FORMAT_VERSION = 1
+
+# The entries of a range, at most; and about the bytes of each of its files, before they are compressed.
+RANGE_RECORDS = 1_000_000
+FILE_BYTES = 256 << 20
+
+_RANGE_NAME = re.compile(r"glsn_range=(\d{20})-(\d{20})-([0-9a-f]{16})")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """One Parquet file, by its path below the archive's: row i is position `begin + i`. Times are those of its entries."""
+
+    path: str
+    begin: int
+    end: int
+    bytes: int
+    first_us: int
+    last_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One file of the manifest: positions [begin, end) of a topic are in these files, all of them, once.
+
+    `last_checksum` is the CRC-32 of the entry at `end - 1`, as the log had it: it tells another cluster with the same numbers."""
+
+    version: int = field(default=FORMAT_VERSION, kw_only=True)
+    cluster: int
+    topic: int
+    name: str
+    begin: int
+    end: int
+    bytes: int
+    first_us: int
+    last_us: int
+    last_checksum: int
+    files: tuple[ArchivedFile, ...]
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Everything that a manifest names of one topic, oldest first; empty before the first commit."""
+
+    commits: tuple[Commit, ...] = ()
+
+    def __post_init__(self) -> None:
+        for number, commit in enumerate(self.commits, 1):
+            _check_commit(number, commit, self.commits[number - 2] if number > 1 else None)
+
+    def __bool__(self) -> bool:
+        return bool(self.commits)
+
+    @property
+    def begin(self) -> int:
+        return self.commits[0].begin
+
+    @property
+    def end(self) -> int:
+        return self.commits[-1].end
+
+    @property
+    def rows(self) -> int:
+        return sum(commit.rows for commit in self.commits)
+
+    @property
+    def bytes(self) -> int:
+        return sum(commit.bytes for commit in self.commits)
+
+    @property
+    def next_number(self) -> int:
+        return len(self.commits) + 1
+
+    @property
+    def files(self) -> tuple[ArchivedFile, ...]:
+        return tuple(file for commit in self.commits for file in commit.files)
+
+
+def _check_commit(number: int, commit: Commit, before: Commit | None) -> None:
+    """Refuse a manifest that was meddled with: nothing may be read, or trimmed, on its word."""
+    if before is not None and (commit.cluster, commit.topic, commit.name) != (
+        before.cluster,
+        before.topic,
+        before.name,
+    ):
+        raise Refused(f"commit {number} of the manifest is of another topic than commit {number - 1}")
+    if before is not None and commit.begin != before.end:
+        raise Refused(
+            f"commit {number} of the manifest begins at {commit.begin}, not at {before.end}: positions are missing"
+        )
+    ends = [commit.begin, *(file.end for file in commit.files)]
+    if [file.begin for file in commit.files] != ends[:-1] or ends[-1] != commit.end:
+        raise Refused(
+            f"the files of commit {number} of the manifest do not hold {told(commit.begin, commit.end)}"
+        )
+
+
+def check_same_topic(contents: Contents, cluster: int, topic: int, name: str) -> None:
+    """An archive is of one topic of one cluster, for ever: also a topic of that name that was made anew is another one."""
+    if not contents:
+        return
+    found = contents.commits[-1]
+    if found.name != name:
+        raise Refused(f"this is an archive of topic {found.name!r}, not of {name!r}")
+    if found.cluster != cluster:
+        raise Refused(
+            f"this is an archive of topic {name!r} of cluster {found.cluster}, and the log is of cluster {cluster}"
+        )
+    if found.topic != topic:
+        raise Refused(
+            f"this is an archive of topic {name!r} with the id {found.topic}, and the cluster's has the id {topic}: it was "
+            "deleted and made anew; take another path for it"
+        )
+
+
+def next_range(archived_end: int, newest: int, records_max: int, *, rest: bool) -> tuple[int, int] | None:
+    """Which positions to write next: a whole range, or with `rest` what there is."""
+    end = min(archived_end + records_max, newest + 1)
+    whole = end - archived_end == records_max
+    return (archived_end, end) if whole or (rest and end > archived_end) else None
+
+
+def files_of_range(begin: int, end: int, bytes_: int, file_bytes: int) -> int:
+    """How many files hold a range of so many bytes: about equally large ones, none empty."""
+    return max(1, min(end - begin, -(-bytes_ // file_bytes)))
+
+
+def trim_point(
+    archived_end: int, newest: int, keep_records: int, readers: Iterable[int], trimmed: int
+) -> int | None:
+    """Up to which position everything may go: archived, not among the newest `keep_records`, read by all `readers` (what each
+    is done with). None if that is trimmed already."""
+    point = min(archived_end - 1, newest - keep_records, *readers)
+    return point if point > trimmed else None
+
+
+def range_name(begin: int, end: int, run: str) -> str:
+    """The directory of a range. Every attempt has its own (`run`), so that two at once cannot harm each other; not named glsn=…,
+    which Spark would take for the column."""
+    return f"glsn_range={begin:020d}-{end:020d}-{run}"
+
+
+def leftovers(names: Iterable[str], contents: Contents) -> list[str]:
+    """Range directories of attempts that came too late, or died: their positions are in the manifest with other files, so
+    nobody can commit them any more. Those above the manifest's end may still be being written."""
+    if not contents:
+        return []
+    kept = {file.path.split("/")[1] for file in contents.files}
+    found = [(name, _RANGE_NAME.fullmatch(name)) for name in names if name not in kept]
+    return [name for name, match in found if match and int(match[1]) < contents.end]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where a read's positions come from. `missing` ones are nowhere: trimmed from the log, and not in the archive."""
+
+    archived: tuple[int, int]
+    live: tuple[int, int]
+    missing: tuple[tuple[int, int], ...] = ()
+
+
+def split(begin: int, end: int, contents: Contents, oldest: int) -> Split:
+    """What the archive has comes from it, also where the log still has it: a trim that follows an archive cannot get in the way."""
+    end = max(begin, end)
+    first = last = begin
+    if contents and (contents.begin <= begin or oldest > begin):
+        first = min(max(begin, contents.begin), end)
+        last = max(first, min(end, contents.end))
+    live = max(last, min(oldest, end))
+    gaps = [(begin, live)] if first == last else [(begin, first), (last, live)]
+    return Split((first, last), (live, end), tuple(gap for gap in gaps if gap[0] < gap[1]))
+
+
+def files_between(
+    files: Sequence[ArchivedFile],
+    begin: int,
+    end: int,
+    begin_us: int | None = None,
+    end_us: int | None = None,
+) -> list[ArchivedFile]:
+    """The files that can have a row of [begin, end) with a time in [begin_us, end_us)."""
+    return [
+        file
+        for file in files
+        if file.begin < end
+        and file.end > begin
+        and (begin_us is None or file.last_us >= begin_us)
+        and (end_us is None or file.first_us < end_us)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Positions [begin, end) of one file."""
+
+    file: ArchivedFile
+    begin: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def bytes(self) -> int:
+        """About: entries are taken to be equally long."""
+        return self.file.bytes * self.rows // max(1, self.file.end - self.file.begin)
+
+
+def slices(
+    files: Sequence[ArchivedFile], begin: int, end: int, time: tuple[int, int] | None = None
+) -> list[Slice]:
+    """What has to be looked at for rows of [begin, end) with a time in `time`."""
+    low, high = time or (None, None)
+    return [
+        Slice(file, max(begin, file.begin), min(end, file.end))
+        for file in files_between(files, begin, end, low, high)
+    ]
+
+
+def pieces(
+    wanted: Sequence[Slice], piece_bytes: int, *, partitions_min: int = 0, records_max: int = 0
+) -> list[tuple[Slice, ...]]:
+    """What each task reads: large files cut, small neighbours joined, about `piece_bytes` each."""
+    total = sum(part.bytes for part in wanted)
+    size = max(1, min(piece_bytes, total // partitions_min) if partitions_min else piece_bytes)
+    found: list[tuple[Slice, ...]] = []
+    for part in (cut for whole in wanted for cut in _cut(whole, size, records_max)):
+        joined = (*(found[-1] if found else ()), part)
+        small = sum(one.bytes for one in joined) <= size
+        few = not records_max or sum(one.rows for one in joined) <= records_max
+        if found and small and few:
+            found[-1] = joined
+        else:
+            found.append((part,))
+    return found
+
+
+def _cut(whole: Slice, size: int, records_max: int) -> list[Slice]:
+    """In equal parts, of at most so many bytes and records."""
+    parts = max(1, -(-whole.bytes // size), -(-whole.rows // records_max) if records_max else 1)
+    parts = min(parts, whole.rows)
+    bounds = [whole.begin + whole.rows * number // parts for number in range(parts + 1)]
+    return [Slice(whole.file, low, high) for low, high in pairwise(bounds)]
+
+
+def told(begin: int, end: int) -> str:
+    """A range, in words."""
+    return f"position {begin}" if end - begin == 1 else f"positions {begin} to {end - 1}"

@@ -1,0 +1,80 @@
+"""The manifest of an archive: one JSON file a commit, numbered without gaps. Only what it names is in the archive.
+
+    PATH/_varlog/<topic>/<number, 20 digits>.json                                      a commit: taken once, never changed
+    PATH/topic=<topic>/glsn_range=<begin>-<end>-<run>/part-*.parquet                   its entries, sorted by position
+
+A directory that no commit names is what is left of an attempt that died, or was too late.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+import msgspec
+
+from varlog.model.errors import Refused
+from varlog.spark.archive.archive_rules import FORMAT_VERSION, Commit, Contents
+
+_NUMBER = re.compile(r"(\d{20})\.json")
+
+
+class FileReader(Protocol):
+    """Files below an archive's path, by names with slashes."""
+
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory; nothing if there is none."""
+        ...
+
+    def read(self, name: str) -> bytes: ...
+
+
+def manifest_of(topic: str) -> str:
+    return f"_varlog/{topic}"
+
+
+def commit_name(topic: str, number: int) -> str:
+    return f"{manifest_of(topic)}/{number:020d}.json"
+
+
+def data_of(topic: str) -> str:
+    return f"topic={topic}"
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """JSON for people too: one field a line."""
+    return msgspec.json.format(msgspec.json.encode(commit), indent=2) + b"\n"
+
+
+def decode_commit(content: bytes, place: str) -> Commit:
+    try:
+        version = msgspec.json.decode(content, type=dict[str, msgspec.Raw]).get("version")
+        if version is None or msgspec.json.decode(version, type=int) != FORMAT_VERSION:
+            told = "no version" if version is None else f"version {bytes(version).decode()}"
+            raise Refused(
+                f"{place} has {told}, and this varlog reads version {FORMAT_VERSION}: use a newer one"
+            )
+        return msgspec.json.decode(content, type=Commit)
+    except msgspec.MsgspecError as error:
+        raise Refused(f"{place} is no manifest of an archive: {error}") from error
+
+
+def read_contents(files: FileReader, topic: str) -> Contents:
+    """All commits of a topic's archive."""
+    return more_contents(files, topic, Contents())
+
+
+def more_contents(files: FileReader, topic: str, known: Contents) -> Contents:
+    """What is known, and what has been committed since: commits never change, so they are read once."""
+    found = [match for name in files.names(manifest_of(topic)) if (match := _NUMBER.fullmatch(name))]
+    numbers = sorted(int(match[1]) for match in found)
+    for expected, number in enumerate(numbers, 1):
+        if number != expected:
+            raise Refused(f"{commit_name(topic, expected)} is missing, and later ones are there")
+    places = [commit_name(topic, number) for number in numbers[len(known.commits) :]]
+    return Contents((*known.commits, *(decode_commit(files.read(place), place) for place in places)))
+
+
+def topics_in(files: FileReader) -> list[str]:
+    """The topics of which something is archived here."""
+    return sorted(name for name in files.names("_varlog") if files.names(manifest_of(name)))

@@ -1,0 +1,73 @@
+"""Rows of an archive's files as record batches: row group by row group, so that memory stays flat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+from varlog.client.arrow import schema
+from varlog.model.errors import Refused
+from varlog.spark.archive.archive_rules import ArchivedFile, told
+from varlog.spark.archive.files import ArrowFiles
+
+# Those of a file; the topic's name is that of its directory, as usual.
+COLUMNS = ("glsn", "llsn", "log_stream", "timestamp", "data")
+
+BATCH_ROWS = 1 << 16
+BATCH_BYTES = 1 << 20
+
+
+def rows_of(files: ArrowFiles, file: ArchivedFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Positions [begin, end) of a file, as `Log.range` would give them.
+
+    Row i is position `file.begin + i`, which was checked when it was written: nothing is searched."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with files.open(file.path) as opened, pq.ParquetFile(opened) as parquet:
+            if parquet.metadata.num_rows != file.end - file.begin:
+                raise Refused(
+                    f"archive {files.path}: {file.path} does not hold {told(file.begin, file.end)} any more"
+                )
+            yield from _rows_between(parquet, begin - file.begin, end - file.begin)
+    except (OSError, pa.ArrowInvalid) as error:
+        wrong = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
+        raise Refused(
+            f"archive {files.path}: {file.path}, which holds {told(file.begin, file.end)}, {wrong}"
+        ) from error
+
+
+def _rows_between(parquet: pq.ParquetFile, first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """Rows [first, last) of a file."""
+    before = 0
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        if before < last and before + group.num_rows > first:
+            at = before
+            for batch in parquet.iter_batches(_batch_rows(group), [number], list(COLUMNS)):
+                kept = batch.slice(
+                    max(0, first - at), max(0, min(last, at + batch.num_rows) - max(first, at))
+                )
+                at += batch.num_rows
+                if kept.num_rows:
+                    yield _as_of_the_log(kept)
+        before += group.num_rows
+
+
+def _batch_rows(group: pq.RowGroupMetaData) -> int:
+    rows, size = int(group.num_rows), int(group.total_byte_size)
+    return max(1, min(BATCH_ROWS, rows * BATCH_BYTES // max(1, size)))
+
+
+def _as_of_the_log(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With the columns and types of the log's own record batches."""
+    import pyarrow as pa
+
+    wanted = schema()
+    columns = [batch.column(field.name).cast(field.type) for field in wanted]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)

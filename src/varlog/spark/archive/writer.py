@@ -1,0 +1,88 @@
+"""Ranges of the log as Parquet files: written by Spark, then read back and checked row by row, before a commit names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+from varlog.model.errors import Refused
+from varlog.spark.archive.archive_rules import ArchivedFile, told
+from varlog.spark.archive.files import HadoopFiles
+from varlog.spark.archive.rows import COLUMNS
+
+# What a reader holds of a file at a time.
+ROW_GROUP_BYTES = 16 << 20
+
+
+def archive_session(spark: SparkSession) -> SparkSession:
+    """A session of the same application in which Parquet is written as an archive needs it, whatever the user's own says."""
+    from varlog.spark import register
+
+    session = spark.newSession()
+    register(session)
+    for key, value in {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.files.maxRecordsPerFile": "0",
+        "spark.sql.python.filterPushdown.enabled": "true",
+    }.items():
+        session.conf.set(key, value)
+    return session
+
+
+def write_range(
+    rows: DataFrame, files: HadoopFiles, directory: str, begin: int, end: int, parts: int
+) -> None:
+    """Positions [begin, end) into `parts` files of a directory that is not there yet, sorted.
+
+    Tasks that are retried or run twice are the business of Spark's committer: what it commits is there once.
+    """
+    from pyspark.sql import functions as F
+
+    # By arithmetic: a range partitioner would read the log twice, the first time for a sample.
+    part = F.floor((F.col("glsn") - begin) * parts / (end - begin)).cast("int")
+    spread = rows.select(*COLUMNS).repartitionById(parts, part).sortWithinPartitions("glsn")
+    spread.write.mode("error").option("compression", "zstd").option(
+        "parquet.block.size", ROW_GROUP_BYTES
+    ).parquet(files.uri(directory))
+
+
+def check_range(
+    spark: SparkSession, files: HadoopFiles, directory: str, begin: int, end: int
+) -> tuple[ArchivedFile, ...]:
+    """What was written, read back: row i of each file is its first position + i, and the files follow each other from `begin`
+    to `end`. So no position is missing, doubled or out of order."""
+    from pyspark.sql import functions as F
+
+    glsn, time_us = F.col("glsn"), F.unix_micros("timestamp")
+    offset = glsn - F.col("_metadata.row_index")
+    found = (
+        spark.read.parquet(files.uri(directory))
+        .groupBy(F.col("_metadata.file_name").alias("name"))
+        .agg(
+            F.count("*").alias("rows"),
+            F.min(offset).alias("begin"),
+            F.max(offset).alias("begin_max"),
+            F.min(time_us).alias("first_us"),
+            F.max(time_us).alias("last_us"),
+        )
+        .collect()
+    )
+    sizes = files.sizes(directory)
+    made = sorted((_file(directory, row, sizes[row["name"]]) for row in found), key=lambda file: file.begin)
+    ends = [begin, *(file.end for file in made)]
+    dense = all(row["begin"] == row["begin_max"] for row in found)
+    if not dense or [file.begin for file in made] != ends[:-1] or ends[-1] != end:
+        raise Refused(
+            f"{files.uri(directory)} does not hold {told(begin, end)}, each once: it was not taken into the archive"
+        )
+    return tuple(made)
+
+
+def _file(directory: str, row: Row, size: int) -> ArchivedFile:
+    begin = int(row["begin"])
+    return ArchivedFile(
+        f"{directory}/{row['name']}", begin, begin + int(row["rows"]), size, row["first_us"], row["last_us"]
+    )

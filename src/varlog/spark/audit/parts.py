@@ -1,0 +1,148 @@
+"""PURE. The vocabulary of an audit: what a task reads, blocks of a replica and their digests, runs of positions, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+# The topic's positions are proven dense in pieces of so many: a piece that is not is looked at closely.
+GLSN_BLOCK = 1 << 20
+_MASK = (1 << 64) - 1
+
+
+class Kind(StrEnum):
+    """What is wrong. UNREAD: nothing is known to be wrong, but it could not be read, so nothing is proven either."""
+
+    DAMAGE = "damage"
+    GAP = "gap"
+    DUPLICATE = "duplicate"
+    ORDER = "order"
+    DIVERGENCE = "divergence"
+    UNREAD = "unread"
+
+
+class Run(NamedTuple):
+    """Entry `llsn + i` is ordered at `glsn + i`, for 0 <= i < entries."""
+
+    llsn: int
+    glsn: int
+    entries: int
+
+
+class Batch(NamedTuple):
+    """What is compared of one batch. Two that agree in all of this are the same bytes."""
+
+    llsn: int
+    entries: int
+    body_crc: int
+    header_crc: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing that is wrong. 0 and "" where it does not apply: a gap in a topic's order is in no replica."""
+
+    kind: Kind
+    topic: str
+    log_stream: int
+    node: int
+    path: str
+    llsn: int
+    glsn: int
+    found: str
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one task reads: LLSNs [begin, end) of one replica. `first`: the stream's oldest, whose batch may begin below `begin`.
+    `listing`: every batch and run is wanted, not only their digest."""
+
+    topic: str
+    log_stream: int
+    node: int
+    path: str
+    begin: int
+    end: int
+    block_entries: int
+    first: bool = False
+    listing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """LLSNs [begin, end) of one replica, as they were read. `edges`: see `edges_of`. Not `complete`: some of it could not be read,
+    so its digest means nothing. `trimmed`: the log was trimmed here meanwhile."""
+
+    log_stream: int
+    node: int
+    begin: int
+    end: int
+    entries: int
+    size: int
+    digest: bytes
+    edges: dict[int, int]
+    glsn_first: int
+    glsn_last: int
+    complete: bool = True
+    trimmed: bool = False
+    batches: tuple[Batch, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that one task found."""
+
+    blocks: tuple[Block, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    more_findings: int = 0
+
+
+def mark(position: int) -> int:
+    """A number for a position, as good as random: 64 bits."""
+    mixed = (position + 1) * 0x9E3779B97F4A7C15 & _MASK
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+    return mixed ^ mixed >> 31
+
+
+def edges_of(runs: Iterable[Run], size: int = GLSN_BLOCK) -> dict[int, int]:
+    """For each piece of `size` positions that the runs touch: the sum of mark(begin) - mark(end) of what they cover of it.
+
+    Ranges cover a piece exactly once, without a gap or an overlap, if and only if their begins and ends cancel out but for the
+    piece's own two: so sums of 64 bits from any number of tasks, added up, prove it without bringing the ranges together.
+    """
+    sums: dict[int, int] = {}
+    for _, glsn, entries in runs:
+        end = glsn + entries
+        while glsn < end:
+            piece = glsn // size
+            stop = min(end, (piece + 1) * size)
+            sums[piece] = (sums.get(piece, 0) + mark(glsn) - mark(stop)) & _MASK
+            glsn = stop
+    return sums
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """Runs that go on in both orders as one: how they were cut says nothing of the log."""
+    whole: list[Run] = []
+    for run in runs:
+        last = whole[-1] if whole else None
+        if last and run.llsn == last.llsn + last.entries and run.glsn == last.glsn + last.entries:
+            whole[-1] = last._replace(entries=last.entries + run.entries)
+        else:
+            whole.append(run)
+    return whole
+
+
+def cut(runs: Iterable[Run], begin: int, end: int) -> list[Run]:
+    """What the runs have of LLSNs [begin, end)."""
+    inside = []
+    for llsn, glsn, entries in runs:
+        low, high = max(llsn, begin), min(llsn + entries, end)
+        if low < high:
+            inside.append(Run(low, glsn + low - llsn, high - low))
+    return inside

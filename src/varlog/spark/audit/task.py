@@ -1,0 +1,123 @@
+"""What a task of an audit does: reads its part of one replica from that replica's own node, and lets the rules judge it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import TypeVar
+
+from varlog.client.one_node import OneNode
+from varlog.model.batch import parse_header
+from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
+from varlog.rpc.messages import Fetched
+from varlog.spark.audit.parts import Outcome, Reading
+from varlog.spark.audit.replica_rules import Walk
+from varlog.spark.link import Link, link_to
+from varlog.spark.options import Where
+
+# A replica applies what was ordered a moment later: so long is waited for what it does not have yet.
+WAIT_S = 3.0
+# A node that does not answer is asked again so often, each time after a longer pause.
+PAUSES_S = (0.2, 0.5, 1.0)
+
+T = TypeVar("T")
+
+Piece = tuple[Fetched, bytearray]
+
+
+class Task:
+    """Picklable: what Spark runs on an executor for each reading."""
+
+    def __init__(self, where: Where) -> None:
+        self._where = where
+
+    def __call__(self, reading: Reading) -> Outcome:
+        return read_replica(link_to(self._where), reading)
+
+
+def patiently(link: Link, ask: Callable[[], Coroutine[object, object, T]]) -> T:
+    """What a node answers; one that does not is asked again, a few times: it may have just started."""
+    for pause_s in PAUSES_S:
+        try:
+            return link.run(ask())
+        except Unavailable:
+            link.run(asyncio.sleep(pause_s))
+    return link.run(ask())
+
+
+def read_replica(link: Link, reading: Reading) -> Outcome:
+    """All of it, over damage; what cannot be read is said."""
+    walk = Walk(reading)
+    failures = 0
+    while walk.next_llsn < reading.end:
+        before = walk.next_llsn
+        try:
+            one = link.fresh_log(reading.topic).on_node(reading.node)
+            _read_on(link, one, walk)
+            failures = 0
+        except VarlogError as error:
+            failures = failures + 1 if walk.next_llsn == before else 1
+            if failures > len(PAUSES_S):
+                walk.unread(str(error))
+            else:
+                link.run(asyncio.sleep(PAUSES_S[failures - 1]))
+    return walk.outcome()
+
+
+def _read_on(link: Link, one: OneNode, walk: Walk) -> None:
+    """Until the end of the reading, or the first trouble, which is dealt with."""
+    reading = walk.reading
+    pieces = link.items(_pieces(one, reading.log_stream, walk.next_llsn, reading.end))
+    try:
+        for fetched, payload in pieces:
+            if not payload:
+                walk.ends(fetched.committed_end)
+                return
+            walk.take(fetched.rows, payload)
+            if walk.stuck:
+                break
+    except CorruptBatch as damage:
+        walk.damaged(damage.told())
+    except Trimmed:
+        walk.trimmed()
+    finally:
+        pieces.close()
+    if walk.stuck:
+        walk.skip_to(link.run(_readable_from(one, reading.log_stream, walk.next_llsn, reading.end)))
+
+
+async def _pieces(one: OneNode, log_stream: int, llsn: int, end: int) -> AsyncGenerator[Piece, None]:
+    """Batch after batch from `llsn` on, one fetch each; the last one may be without any: the replica ends there."""
+    while llsn < end:
+        fetched, payload = await one.fetch(log_stream, llsn, wait_s=WAIT_S)
+        yield fetched, payload
+        if not payload:
+            return
+        llsn = fetched.next_llsn
+
+
+async def _readable_from(one: OneNode, log_stream: int, damaged: int, end: int) -> int:
+    """The first LLSN above `damaged` from which the replica can be read again, or `end`: looked for in growing steps, then halved.
+
+    A damaged header hides how long its batch is, so what follows is found only at the next place that the node's index knows.
+    """
+    step = 1
+    while damaged + step < end and not await _readable(one, log_stream, damaged + step):
+        step *= 2
+    bad, good = damaged + step // 2, min(damaged + step, end)
+    while good - bad > 1:
+        middle = (bad + good) // 2
+        if await _readable(one, log_stream, middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+async def _readable(one: OneNode, log_stream: int, llsn: int) -> bool:
+    try:
+        _, payload = await one.fetch(log_stream, llsn, bytes_max=1)
+        header = parse_header(payload)
+    except CorruptBatch:
+        return False
+    return header.first_llsn <= llsn < header.end_llsn

@@ -1,0 +1,277 @@
+"""AuditedTopic: one topic under audit, on the driver: what is to be read, what was found, and what must be looked at again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from varlog.client.log import Log
+from varlog.model.cluster import ReplicaStatus
+from varlog.model.errors import VarlogError
+from varlog.spark.audit.compare_rules import (
+    Place,
+    by_place,
+    chosen,
+    differed,
+    differing,
+    divergences,
+    holes,
+    out_of_order,
+    uncovered,
+)
+from varlog.spark.audit.parts import GLSN_BLOCK, Block, Finding, Kind, Outcome, Reading
+from varlog.spark.audit.plan_rules import (
+    Claim,
+    StreamPlan,
+    block_entries,
+    contradictions,
+    readings,
+    stream_plan,
+)
+from varlog.spark.audit.task import patiently
+from varlog.spark.link import Link
+
+# So many blocks that differ are read again, batch by batch; those behind them are counted.
+LISTED_BLOCKS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAudit:
+    """Positions [begin, end) of a topic were looked at; `clean`: and all of them are as they should be."""
+
+    topic: str
+    begin: int
+    end: int
+    streams: int
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAudit:
+    """What was read of one replica, and what came of it."""
+
+    topic: str
+    log_stream: int
+    node: int
+    path: str
+    entries: int
+    bytes: int
+    verdict: str
+
+
+class AuditedTopic:
+    """One topic: what is to be read, what was found, and what must be looked at again."""
+
+    def __init__(self, link: Link, topic: str, begin: int | None, end: int | None) -> None:
+        self.topic = topic
+        self.findings: list[Finding] = []
+        self.more_findings = 0
+        self._link = link
+        self._log: Log = link.fresh_log(topic)
+        tail, trimmed = link.run(self._log.tail()), link.run(self._log.trimmed())
+        # After the tail: whatever stream has a position below it is in this view.
+        self._streams = link.run(self._log.view()).streams_of(self._log.topic.topic)
+        oldest = max(trimmed + 1, self._log.topic.first)
+        self._begin = max(oldest, begin or oldest)
+        self._end = max(self._begin, min(tail + 1, end or tail + 1))
+        self._trimmed = trimmed
+        self._paths: dict[tuple[int, int], str] = {}
+        self._statuses = self._ask_nodes()
+        self._plans = [plan for stream in self._streams if (plan := self._plan(stream.log_stream))]
+        self._bytes_a_task = 0
+        self._blocks: list[Block] = []
+        self._places: dict[Place, list[Block]] = {}
+        self._differing: list[Place] = []
+        self._uncovered: list[int] = []
+
+    @property
+    def bytes(self) -> int:
+        return sum(plan.bytes * len(self._nodes(plan.log_stream)) for plan in self._plans)
+
+    # --- planning ------------------------------------------------------------------------------------------------------
+
+    def _nodes(self, log_stream: int) -> list[int]:
+        """The replicas of a stream whose nodes answer."""
+        replicas = next(stream.replicas for stream in self._streams if stream.log_stream == log_stream)
+        return [node for node in replicas if (log_stream, node) in self._statuses]
+
+    def _ask_nodes(self) -> dict[tuple[int, int], ReplicaStatus]:
+        """What each node says of its replicas of this topic; one that says nothing is a finding."""
+        statuses: dict[tuple[int, int], ReplicaStatus] = {}
+        silent_nodes: dict[int, str] = {}
+        for node in sorted({node for stream in self._streams for node in stream.replicas}):
+            try:
+                status = patiently(self._link, self._log.on_node(node).status)
+                statuses |= {(replica.log_stream, node): replica for replica in status.replicas}
+            except VarlogError as error:
+                silent_nodes[node] = str(error)
+        self._paths = {replica: status.path for replica, status in statuses.items()}
+        for stream in self._streams:
+            for node in stream.replicas:
+                if (stream.log_stream, node) not in statuses:
+                    why = silent_nodes.get(node, "the node has no such replica")
+                    self._unread(stream.log_stream, node, why)
+        return statuses
+
+    def _plan(self, log_stream: int) -> StreamPlan | None:
+        claims: dict[int, Claim] = {}
+        for node in self._nodes(log_stream):
+            try:
+                measure = partial(self._log.on_node(node).measure, log_stream, self._begin, self._end)
+                told = patiently(self._link, measure)
+                claims[node] = Claim(told.begin, told.end, told.bytes, told.points)
+            except VarlogError as error:
+                status = self._statuses.pop((log_stream, node))
+                trouble = f"; the node says: {status.trouble}" if status.trouble else ""
+                self._unread(log_stream, node, f"{error}{trouble}")
+        if not claims:
+            return None
+        plan = stream_plan(log_stream, claims)
+        self.findings += contradictions(plan, claims, self.topic, self._paths, self._begin)
+        return plan
+
+    def readings(self, bytes_a_task: int) -> list[Reading]:
+        self._bytes_a_task = bytes_a_task
+        return [
+            reading
+            for plan in self._plans
+            for reading in readings(plan, self.topic, self._paths, self._nodes(plan.log_stream), bytes_a_task)
+        ]
+
+    # --- judging -------------------------------------------------------------------------------------------------------
+
+    def compare(self, outcomes: Iterable[Outcome]) -> None:
+        """Everything was read once."""
+        self._take(outcomes)
+        self.findings += out_of_order(self._blocks, self.topic, self._paths)
+        self._places = by_place(self._blocks)
+        self._differing = differing(self._places)
+        low = self._low_after()
+        self._uncovered = [
+            piece
+            for piece in uncovered(chosen(self._places).values(), self._begin, self._end)
+            if piece * GLSN_BLOCK >= low or low <= self._begin
+        ]
+
+    def _take(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            self._blocks += outcome.blocks
+            self.findings += outcome.findings
+            self.more_findings += outcome.more_findings
+
+    def _low_after(self) -> int:
+        """The oldest position that was there all the time."""
+        if any(block.trimmed for block in self._blocks):
+            self._trimmed = self._link.run(self._log.trimmed())
+        return max(self._begin, self._trimmed + 1)
+
+    def readings_again(self) -> list[Reading]:
+        """Blocks to be read batch by batch: of all replicas where they differ, of one where the positions are not dense."""
+        self.more_findings += max(0, len(self._differing) - LISTED_BLOCKS_MAX)
+        self._differing = self._differing[:LISTED_BLOCKS_MAX]
+        wanted = {block for place in self._differing for block in self._keys(self._places[place])}
+        speak = chosen(self._places)
+        pieces = set(self._uncovered)
+        wanted |= set(self._keys(block for block in speak.values() if pieces & block.edges.keys()))
+        plans = {plan.log_stream: plan for plan in self._plans}
+        return [
+            Reading(
+                self.topic,
+                log_stream,
+                node,
+                self._paths[log_stream, node],
+                begin,
+                end,
+                block_entries(plans[log_stream], self._bytes_a_task),
+                first=begin == plans[log_stream].begin,
+                listing=True,
+            )
+            for log_stream, begin, end, node in sorted(wanted)
+        ]
+
+    @staticmethod
+    def _keys(blocks: Iterable[Block]) -> list[tuple[int, int, int, int]]:
+        return [(block.log_stream, block.begin, block.end, block.node) for block in blocks]
+
+    def conclude(self, outcomes: Sequence[Outcome]) -> None:
+        """What was to be looked at closely was."""
+        listed: dict[Place, list[Block]] = defaultdict(list)
+        for outcome in outcomes:
+            for block in outcome.blocks:
+                if block.complete:
+                    listed[block.log_stream, block.begin].append(block)
+        for place in self._differing:
+            found = divergences(listed[place], self.topic, self._paths)
+            self.findings += found or differed(self._places[place], self.topic, self._paths)
+        self._look_for_holes(listed)
+        self.findings = [self._located(finding) for finding in self.findings]
+
+    def _located(self, finding: Finding) -> Finding:
+        """With its GLSN: a replica that is damaged there could not say it, another one can."""
+        if finding.glsn or not finding.llsn:
+            return finding
+        for node in self._nodes(finding.log_stream):
+            with contextlib.suppress(VarlogError):
+                asked = self._log.on_node(node).fetch(finding.log_stream, finding.llsn, bytes_max=1)
+                rows = self._link.run(asked)[0].rows
+                if rows and rows[0][0] == finding.llsn:
+                    return replace(finding, glsn=rows[0][1])
+        return finding
+
+    def _look_for_holes(self, listed: Mapping[Place, Sequence[Block]]) -> None:
+        runs = [(block.log_stream, run) for block in chosen(listed).values() for run in block.runs]
+        proven = len(chosen(self._places)) == len(self._places) and len(self._plans) == len(self._streams)
+        for piece in self._uncovered:
+            begin, end = max(self._begin, piece * GLSN_BLOCK), min(self._end, (piece + 1) * GLSN_BLOCK)
+            self.findings += holes(runs, begin, end, self.topic, proven=proven)
+
+    def _unread(self, log_stream: int, node: int, why: str) -> None:
+        self.findings.append(
+            Finding(
+                Kind.UNREAD,
+                self.topic,
+                log_stream,
+                node,
+                self._paths.get((log_stream, node), ""),
+                0,
+                0,
+                why,
+                "its entries",
+            )
+        )
+
+    # --- telling -------------------------------------------------------------------------------------------------------
+
+    def told(self) -> TopicAudit:
+        return TopicAudit(self.topic, self._begin, self._end, len(self._streams), not self.findings)
+
+    def replicas(self) -> list[ReplicaAudit]:
+        entries: Counter[tuple[int, int]] = Counter()
+        size: Counter[tuple[int, int]] = Counter()
+        for block in self._blocks:
+            entries[block.log_stream, block.node] += block.entries
+            size[block.log_stream, block.node] += block.size
+        return [
+            ReplicaAudit(
+                self.topic,
+                stream.log_stream,
+                node,
+                self._paths.get((stream.log_stream, node), ""),
+                entries[stream.log_stream, node],
+                size[stream.log_stream, node],
+                self._verdict(stream.log_stream, node),
+            )
+            for stream in self._streams
+            for node in stream.replicas
+        ]
+
+    def _verdict(self, log_stream: int, node: int) -> str:
+        kinds = Counter(
+            str(finding.kind)
+            for finding in self.findings
+            if (finding.log_stream, finding.node) == (log_stream, node)
+        )
+        return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "sound"

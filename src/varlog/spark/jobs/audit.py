@@ -1,0 +1,115 @@
+"""audit(): reads every replica of every log stream, and proves that the log is what it promises to be, or says where it is not.
+
+Proven, of the positions from the low watermark (or `begin`) to the tail at the start: every checksum, of headers and bodies; the
+LLSNs of each replica without a gap; LLSN and GLSN rise together, and no batch is ordered in pieces; the replicas of a stream are
+equal; the positions of a topic are there once each, over all its streams. What cannot be read is a finding too: it is not proven.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from varlog.model.errors import VarlogError
+from varlog.spark.audit.parts import Finding, Kind, Outcome, Reading
+from varlog.spark.audit.plan_rules import task_bytes
+from varlog.spark.audit.task import Task
+from varlog.spark.audit.topic import AuditedTopic, ReplicaAudit, TopicAudit
+from varlog.spark.jobs.progress import Progress, silent, watching
+from varlog.spark.link import Link, link_to
+from varlog.spark.options import OptionError, Where
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["AuditReport", "Finding", "Kind", "ReplicaAudit", "TopicAudit", "audit"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """`clean`: everything was read, and nothing is wrong. `more_findings`: found, and not told one by one."""
+
+    clean: bool
+    topics: tuple[TopicAudit, ...]
+    replicas: tuple[ReplicaAudit, ...]
+    findings: tuple[Finding, ...]
+    more_findings: int
+    bytes: int
+    seconds: float
+
+
+def audit(
+    spark: SparkSession,
+    address: str,
+    topic: str | None = None,
+    *,
+    begin: int | None = None,
+    end: int | None = None,
+    progress: Progress = silent,
+) -> AuditReport:
+    """Audit one topic, or all (None). `begin` and `end` (exclusive) are positions; without them everything that is there now.
+
+    What was damaged is told to its storage node when all is read: the node mends it from the other replicas, the report stays.
+    """
+    started = time.monotonic()
+    if topic is None and (begin is not None or end is not None):
+        raise OptionError("'begin' and 'end' are positions of one topic: say which, with 'topic'")
+    link = link_to(Where(address))
+    names = [topic] if topic is not None else sorted(found.name for found in link.run(link.admin().topics()))
+    progress("asking the storage nodes", 0, 0)
+    audits = [AuditedTopic(link, name, begin, end) for name in names]
+    cores = spark.sparkContext.defaultParallelism
+    target = task_bytes(sum(found.bytes for found in audits), cores)
+    outcomes = _read(
+        spark, link, [one for found in audits for one in found.readings(target)], "reading replicas", progress
+    )
+    for found in audits:
+        found.compare(outcomes.get(found.topic, []))
+    again = [one for found in audits for one in found.readings_again()]
+    listed = _read(spark, link, again, "looking closely", progress)
+    for found in audits:
+        found.conclude(listed.get(found.topic, []))
+    _tell_damage(link, [finding for found in audits for finding in found.findings])
+    return _report(audits, time.monotonic() - started)
+
+
+def _read(
+    spark: SparkSession, link: Link, plan: Sequence[Reading], what: str, progress: Progress
+) -> dict[str, list[Outcome]]:
+    """What the tasks found, by topic: one task a reading."""
+    if not plan:
+        return {}
+    # Not a DataFrame: mapInArrow needs pandas for nothing.
+    tasks = spark.sparkContext.parallelize(plan, len(plan))
+    with watching(spark, what, progress):
+        outcomes = tasks.map(Task(link.where)).collect()
+    found: dict[str, list[Outcome]] = defaultdict(list)
+    for reading, outcome in zip(plan, outcomes, strict=True):
+        found[reading.topic].append(outcome)
+    return found
+
+
+def _tell_damage(link: Link, findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        if finding.kind is Kind.DAMAGE:
+            one = link.log(finding.topic).on_node(finding.node)
+            with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
+                link.run(one.tell_damage(finding.log_stream, finding.llsn, finding.llsn + 1))
+
+
+def _report(audits: Sequence[AuditedTopic], seconds: float) -> AuditReport:
+    findings = sorted({finding for found in audits for finding in found.findings})
+    replicas = tuple(replica for found in audits for replica in found.replicas())
+    return AuditReport(
+        not findings,
+        tuple(found.told() for found in audits),
+        replicas,
+        tuple(findings),
+        sum(found.more_findings for found in audits),
+        sum(replica.bytes for replica in replicas),
+        seconds,
+    )

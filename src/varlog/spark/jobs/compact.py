@@ -1,0 +1,208 @@
+"""compact(): the newest value of each key of a topic, as a snapshot with the position it is good for.
+
+From the beginning of the log, or from an older snapshot on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as sql
+
+from varlog.model.cluster import Topic
+from varlog.model.errors import Refused
+from varlog.spark.columns import READ_SCHEMA
+from varlog.spark.jobs.expressions import checked
+from varlog.spark.jobs.progress import Progress, silent, watching
+from varlog.spark.jobs.snapshot_place import SnapshotPlace
+from varlog.spark.link import link_to
+from varlog.spark.options import OptionError, Where
+from varlog.spark.snapshot import FORMAT, VERSION, Snapshot, SnapshotFile, SnapshotTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NO_KEYS = ("map", "variant")  # of which Spark cannot say whether two are equal
+
+
+@dataclass(frozen=True)
+class CompactReport:
+    """`entries` were read, at positions `begin` to `position`; `skipped` of them have no key. The snapshot has `rows` keys;
+    `deleted` others were deleted by what was read."""
+
+    topic: str
+    path: str
+    key: str
+    begin: int
+    position: int
+    since: int = 0
+    entries: int = 0
+    skipped: int = 0
+    deleted: int = 0
+    rows: int = 0
+    bytes: int = 0
+    dry_run: bool = False
+
+
+def compact(
+    spark: SparkSession,
+    address: str,
+    topic: str,
+    path: str,
+    *,
+    key: str,
+    value: str | None = None,
+    delete: str | None = None,
+    since: str | None = None,
+    archive: str | None = None,
+    progress: Progress = silent,
+    dry_run: bool = False,
+) -> CompactReport:
+    """Write a snapshot of the topic, as it is now, to the new directory `path`.
+
+    `key`, `value` and `delete` are SQL over the columns topic, glsn, llsn, log_stream, timestamp and data, such as
+    `get_json_object(data::string, '$.id')`. Value is data if it is not said. Entries whose key is null are left out. A key whose
+    newest entry has a true `delete` is not in the snapshot. `since`: an older snapshot, whose entries are not read again.
+    `archive`: where entries are that were trimmed.
+    """
+    target = SnapshotPlace(spark, path, "path")
+    target.check_free()
+    older = SnapshotPlace(spark, since, "since") if since else None
+    previous = older.read() if older else None
+    log = _Source(spark, address, topic, archive or "")
+    rules = _Rules(key, value or "data", delete or "")
+    begin, position = log.range(previous, rules)
+    entries = rules.applied(log.rows(begin, position))
+    report = CompactReport(
+        topic, target.path, key, begin, position, previous.position if previous else 0, position - begin + 1
+    )
+    if dry_run:
+        return replace(report, dry_run=True)
+    read, left = Observation(), Observation()
+    entries = entries.observe(read, sql.count_if(sql.expr("key IS NULL")).alias("skipped"))
+    known = older.rows(previous) if older and previous else None
+    newest = _newest(entries, known).observe(left, sql.count_if(sql.col("deleted")).alias("deleted"))
+    kept = newest.where("NOT deleted").drop("deleted")
+
+    def describe(files: tuple[SnapshotFile, ...], rows: int) -> Snapshot:
+        return Snapshot(
+            FORMAT,
+            VERSION,
+            log.identity,
+            previous.begin if previous else begin,
+            position,
+            report.since,
+            rows,
+            rules.key,
+            rules.value,
+            rules.delete,
+            ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in kept.schema.fields),
+            files,
+        )
+
+    with watching(spark, f"compacting {topic}", progress):
+        about = target.store(kept, describe)
+    return replace(
+        report,
+        skipped=int(read.get["skipped"] or 0),
+        deleted=int(left.get["deleted"] or 0),
+        rows=about.rows,
+        bytes=sum(file.bytes for file in about.files),
+    )
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What an entry says of its key."""
+
+    key: str
+    value: str
+    delete: str
+
+    def applied(self, rows: DataFrame) -> DataFrame:
+        """Columns key, value, glsn, timestamp, deleted."""
+        key, kind = checked(rows, "key", self.key)
+        if kind.simpleString().startswith(_NO_KEYS):
+            raise OptionError(
+                f"option 'key' is {self.key!r}, which is {kind.simpleString()}: it cannot be a key"
+            )
+        value, _ = checked(rows, "value", self.value)
+        deleted = sql.lit(False)
+        if self.delete:
+            deleted, truth = checked(rows, "delete", self.delete)
+            if truth.simpleString() != "boolean":
+                raise OptionError(
+                    f"option 'delete' is {self.delete!r}, which is {truth.simpleString()}: it must be true or false"
+                )
+        return rows.select(
+            key.alias("key"),
+            value.alias("value"),
+            "glsn",
+            "timestamp",
+            sql.coalesce(deleted, sql.lit(False)).alias("deleted"),
+        )
+
+
+def _newest(entries: DataFrame, known: DataFrame | None) -> DataFrame:
+    """One row a key, the one with the highest position. Columns key, value, glsn, timestamp, deleted."""
+    rows = entries.where("key IS NOT NULL")
+    if known is not None:
+        rows = rows.unionByName(known.withColumn("deleted", sql.lit(False)))
+    newest = sql.max_by(sql.struct("value", "glsn", "timestamp", "deleted"), "glsn")
+    return rows.groupBy("key").agg(newest.alias("newest")).select("key", "newest.*")
+
+
+class _Source:
+    """The topic."""
+
+    def __init__(self, spark: SparkSession, address: str, topic: str, archive: str) -> None:
+        self._spark = spark
+        self._options = {"address": address, "topic": topic, **({"archive": archive} if archive else {})}
+        self._archived = bool(archive)
+        link = link_to(Where(address))
+        log = link.fresh_log(topic)
+        self._topic: Topic = log.topic
+        self._tail = max(int(link.run(log.tail())), int(self._topic.first) - 1)
+        self._oldest = max(int(link.run(log.trimmed())) + 1, int(self._topic.first))
+        cluster = int(link.run(log.view()).cluster)
+        self.identity = SnapshotTopic(cluster, int(self._topic.topic), topic)
+
+    def range(self, previous: Snapshot | None, rules: _Rules) -> tuple[int, int]:
+        """The first and the last position to read; the first is behind the last if there is nothing new."""
+        begin = int(self._topic.first)
+        if previous is not None:
+            self._check(previous, rules)
+            begin = previous.position + 1
+        if begin < self._oldest and not self._archived:
+            raise Refused(
+                f"positions {begin} to {self._oldest - 1} of topic {self._topic.name!r} are trimmed: give option 'archive' (where "
+                f"they are), or 'since' (a snapshot that is good for {self._oldest - 1} or later)"
+            )
+        return begin, self._tail
+
+    def _check(self, previous: Snapshot, rules: _Rules) -> None:
+        if (previous.topic.cluster, previous.topic.id) != (self.identity.cluster, self.identity.id):
+            raise Refused(
+                f"option 'since' is a snapshot of topic {previous.topic.name!r} (number {previous.topic.id}) of cluster "
+                f"{previous.topic.cluster}, and this is {self.identity.name!r} (number {self.identity.id}) of cluster "
+                f"{self.identity.cluster}"
+            )
+        for option in ("key", "value", "delete"):
+            if getattr(previous, option) != getattr(rules, option):
+                raise OptionError(
+                    f"option '{option}' is {getattr(rules, option)!r}, and the snapshot that 'since' names was made with "
+                    f"{getattr(previous, option)!r}: give the same, or begin anew without 'since'"
+                )
+        if previous.position > self._tail:
+            raise Refused(
+                f"option 'since' is a snapshot that is good for position {previous.position}, and the log ends at {self._tail}: it "
+                "is of another log"
+            )
+
+    def rows(self, begin: int, position: int) -> DataFrame:
+        if begin > position:
+            return self._spark.createDataFrame([], READ_SCHEMA)
+        places = {"startingOffsets": str(begin), "endingOffsets": str(position + 1)}
+        return self._spark.read.format("varlog").options(**self._options, **places).load()

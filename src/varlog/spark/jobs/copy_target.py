@@ -1,0 +1,72 @@
+"""The topic that a copy goes into, with the positions of what it is a copy of: one log stream, and nobody else writes to it.
+
+In a topic with one log stream, positions follow each other as its entries do, from its first one on. So a copy needs no account
+of its own: how far it is, is where the topic ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+import varlog
+from varlog.model.cluster import Topic
+from varlog.model.errors import Refused, Trimmed
+from varlog.model.lsn import GLSN
+
+COLUMNS = ("glsn", "timestamp", "data")
+
+
+def find_target(address: str, topic: str, first: int) -> Topic | None:
+    """The topic, if it is there and can be such a copy; None if it has to be made."""
+    with varlog.admin(address) as admin:
+        found = admin.view().topic_named(topic)
+        if found is None:
+            return None
+        streams = len(admin.streams(topic))
+    if streams != 1:
+        raise Refused(
+            f"topic {topic!r} at {address} has {streams} log streams, and a copy that keeps positions needs exactly one: copy into "
+            "a topic that is not there yet"
+        )
+    if found.first > first:
+        raise Refused(
+            f"the first position of topic {topic!r} at {address} is {found.first}, and the copy begins at {first}: copy into a "
+            "topic that is not there yet"
+        )
+    return found
+
+
+def make_target(address: str, topic: str, first: int) -> Topic:
+    """The same; made if it is not there. Its first position is `first`, so that every position is kept."""
+    found = find_target(address, topic, first)
+    if found is not None:
+        return found
+    with varlog.admin(address) as admin:
+        return admin.create_topic(topic, streams=1, first=GLSN(first))
+
+
+def check_last(log: varlog.Log, data: bytes, time_us: int) -> None:
+    """Refuse a topic that others have written to: its newest entry must be the one that the copy has there."""
+    newest = log.tail()
+    try:
+        entry = log.read(newest)
+    except Trimmed:
+        return
+    if entry.data != data or entry.time_us != time_us:
+        raise Refused(
+            f"topic {log.topic.name!r} has something else at position {newest} than what it is to be a copy of: others have "
+            "written to it; copy into a topic that is not there yet"
+        )
+
+
+def write_copy(rows: DataFrame, address: str, topic: str) -> None:
+    """Rows that follow each other, to the positions that they have. What is there already is compared, and left as it is.
+
+    One task does it: one log stream takes one entry after the other anyway.
+    """
+    target = {"address": address, "topic": topic, "positions": "keep"}
+    ordered = rows.select(*COLUMNS).sortWithinPartitions("glsn")
+    ordered.write.format("varlog").mode("append").options(**target).save()

@@ -1,0 +1,53 @@
+"""report(): rates, sizes, arrivals and skew of a topic, over time and log streams; for people, for programs, and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from varlog.spark.jobs.progress import Progress, silent
+from varlog.spark.link import link_to
+from varlog.spark.options import Where
+from varlog.spark.report.figures import Figures, arrivals_of
+from varlog.spark.report.model import TopicReport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BUCKETS = 96
+
+
+def report(
+    spark: SparkSession,
+    address: str,
+    topic: str,
+    *,
+    html: str | None = None,
+    buckets: int = BUCKETS,
+    options: Mapping[str, str] | None = None,
+    progress: Progress = silent,
+) -> TopicReport:
+    """What is in the topic now. `html`: a file to write as a page of its own. `options`: of the read, such as startingTimestamp."""
+    link = link_to(Where(address))
+    log = link.log(topic)
+    view = link.run(log.view())
+    begin, end = int(link.run(log.trimmed())) + 1, int(link.run(log.tail())) + 1
+    streams = tuple(int(stream.log_stream) for stream in log.streams)
+    empty = TopicReport(topic, int(view.cluster), begin, end, page=html or "")
+    if begin >= end:
+        found = empty
+    else:
+        rows = (
+            spark.read.format("varlog")
+            .options(address=address, topic=topic, endingOffsets=str(end))
+            .options(**(options or {}))
+            .load()
+        )
+        with arrivals_of(rows, spark, f"reading {topic}", progress) as arrivals:
+            found = Figures(arrivals, streams, buckets).of(empty)
+    if html:
+        from varlog.spark.report.page import page
+
+        Path(html).write_text(page(found), encoding="utf-8")
+    return found

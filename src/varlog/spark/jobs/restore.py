@@ -1,0 +1,158 @@
+"""restore(): an archive back into a topic: the same positions, bytes and times. Killed and run again, it goes on where it was.
+
+The new topic has one log stream of its own: log_stream and llsn of the archived entries are not brought back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+import varlog
+from varlog.model.errors import Refused
+from varlog.spark.archive.archive_rules import ArchivedFile, Contents, files_between
+from varlog.spark.archive.files import HadoopFiles
+from varlog.spark.archive.manifest import read_contents, topics_in
+from varlog.spark.archive.writer import archive_session
+from varlog.spark.jobs.copy_target import check_last, find_target, make_target, write_copy
+from varlog.spark.jobs.progress import Progress, silent
+
+# Small files are copied together, about so many bytes of them at a time.
+GROUP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What was restored (or, as a dry run, would be): positions [begin, end) of the archive; `rows_found` of them were there
+    before this run."""
+
+    topic: str
+    path: str
+    source_topic: str
+    begin: int
+    end: int
+    rows_written: int
+    rows_found: int
+    dry_run: bool
+
+
+def restore(
+    spark: SparkSession,
+    path: str,
+    address: str,
+    topic: str,
+    *,
+    source_topic: str | None = None,
+    progress: Progress = silent,
+    dry_run: bool = False,
+) -> RestoreReport:
+    """Bring the archive at `path` back as `topic`, which is made with one log stream, or was begun by an earlier run.
+
+    `source_topic`: which of the archive's, if it has several and none of them is named as `topic` is.
+    """
+    files = HadoopFiles(spark, path)
+    source = _source(files, source_topic, topic)
+    contents = read_contents(files, source)
+    if not contents:
+        raise Refused(f"there is no archive of topic {source!r} at {files.path}")
+    make = find_target if dry_run else make_target
+    if make(address, topic, contents.begin) is None:
+        found = contents.begin
+    else:
+        with varlog.connect(address, topic, create=False) as log:
+            found = _Restoring(spark, files, contents, log).next_position()
+            if not dry_run:
+                _Restoring(spark, files, contents, log).copy(address, progress)
+    return RestoreReport(
+        topic,
+        files.path,
+        source,
+        contents.begin,
+        contents.end,
+        contents.end - found,
+        found - contents.begin,
+        dry_run,
+    )
+
+
+def _source(files: HadoopFiles, given: str | None, topic: str) -> str:
+    if given is not None:
+        return given
+    there = topics_in(files)
+    if topic in there or not there:
+        return topic
+    if len(there) > 1:
+        raise Refused(
+            f"the archive at {files.path} has the topics {', '.join(there)}: say which with source_topic"
+        )
+    return there[0]
+
+
+class _Restoring:
+    """One archive on its way into one topic."""
+
+    def __init__(self, spark: SparkSession, files: HadoopFiles, contents: Contents, log: varlog.Log) -> None:
+        self._spark = archive_session(spark)
+        # A file is one task: its rows are in order.
+        self._spark.conf.set("spark.sql.files.maxPartitionBytes", str(1 << 40))
+        self._files = files
+        self._contents = contents
+        self._log = log
+
+    def next_position(self) -> int:
+        """Where to go on. Refuses a topic that has something else than the archive."""
+        begin = self._log.tail() + 1
+        if begin > self._contents.end:
+            raise Refused(
+                f"topic {self._log.topic.name!r} goes up to position {begin - 1}, and the archive to {self._contents.end - 1}: "
+                "others have written to it; restore into a topic that is not there yet"
+            )
+        if begin < self._contents.begin:
+            raise Refused(
+                f"topic {self._log.topic.name!r} goes on at position {begin}, and the archive begins at {self._contents.begin}: "
+                "restore into a topic that is not there yet"
+            )
+        if begin > self._contents.begin:
+            check_last(self._log, *self._archived(begin - 1))
+        return begin
+
+    def _archived(self, position: int) -> tuple[bytes, int]:
+        from pyspark.sql import functions as F
+
+        file = files_between(self._contents.files, position, position + 1)[0]
+        rows = self._spark.read.parquet(self._files.uri(file.path)).where(F.col("glsn") == position)
+        found = rows.select("data", F.unix_micros("timestamp").alias("time_us")).collect()[0]
+        return bytes(found["data"]), int(found["time_us"])
+
+    def copy(self, address: str, progress: Progress) -> None:
+        from pyspark.sql import functions as F
+
+        what, rows = f"restoring {self._log.topic.name}", self._contents.rows
+        begin = self._log.tail() + 1
+        for group in groups(files_between(self._contents.files, begin, self._contents.end), GROUP_BYTES):
+            progress(what, group[0].begin - self._contents.begin, rows)
+            read = self._spark.read.parquet(*(self._files.uri(file.path) for file in group))
+            write_copy(read.where(F.col("glsn") >= begin).coalesce(1), address, self._log.topic.name)
+        progress(what, rows, rows)
+        end = self._log.tail() + 1
+        if end != self._contents.end:
+            raise Refused(
+                f"topic {self._log.topic.name!r} ends at position {end - 1} after the restore, not at {self._contents.end - 1}: "
+                "somebody else writes to it"
+            )
+
+
+def groups(files: list[ArchivedFile], bytes_max: int) -> Iterator[list[ArchivedFile]]:
+    """Files that follow each other, as many as fit together."""
+    group: list[ArchivedFile] = []
+    for file in files:
+        if group and sum(found.bytes for found in group) + file.bytes > bytes_max:
+            yield group
+            group = []
+        group.append(file)
+    if group:
+        yield group

@@ -1,0 +1,1 @@
+"""The report of a topic: its figures, its plots and its page."""

@@ -1,0 +1,100 @@
+"""PURE. The figures of a report: quantiles from classes of values, widths of buckets, silences, and how uneven streams are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from varlog.spark.report.model import Busy, Quantiles, Silence, Skew, ValueClass
+
+# Values are counted in classes, so many to a doubling: a quantile is wrong by less than a class, and by nothing where a class
+# holds one value.
+CLASSES_PER_DOUBLING = 16
+GAPS_MAX = 10
+
+_WIDTHS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+_WIDTHS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800)
+_WIDTHS_H = (1, 2, 3, 6, 12, 24, 48, 96, 168)
+_WIDTHS_US = (
+    *(width * 1000 for width in _WIDTHS_MS),
+    *(width * 1_000_000 for width in _WIDTHS_S),
+    *(width * 3_600_000_000 for width in _WIDTHS_H),
+)
+DAY_US = 86_400_000_000
+
+
+def class_sql(value: str) -> str:
+    """SQL for the number of a value's class; 0 and less have one of their own."""
+    return (
+        f"CASE WHEN {value} < 1 THEN -1 ELSE CAST(floor(log2({value}) * {CLASSES_PER_DOUBLING}) AS INT) END"
+    )
+
+
+def class_of(value: int) -> int:
+    """The same number, here."""
+    return -1 if value < 1 else math.floor(math.log2(value) * CLASSES_PER_DOUBLING)
+
+
+def bucket_width_us(first_us: int, last_us: int, buckets: int) -> int:
+    """The smallest width that people count in, of which `buckets` cover the time."""
+    for width in _WIDTHS_US:
+        # One more than needed: the first bucket begins at a round time, which is before the first arrival.
+        if (last_us - first_us) // width + 1 < buckets:
+            return width
+    return DAY_US * math.ceil((last_us - first_us + 1) / DAY_US / max(buckets - 1, 1))
+
+
+def quantiles(classes: Iterable[ValueClass], total: int) -> Quantiles:
+    """Of all values; `total` is their sum."""
+    ordered = sorted(classes)
+    count = sum(found.count for found in ordered)
+    if not count:
+        return Quantiles()
+    p50, p90, p99, p999 = (quantile(ordered, share) for share in (0.5, 0.9, 0.99, 0.999))
+    return Quantiles(total / count, ordered[0].low, p50, p90, p99, p999, ordered[-1].high)
+
+
+def quantile(ordered: Sequence[ValueClass], share: float) -> int:
+    """The smallest value that `share` of the values do not exceed; inside a class as if it were evenly filled."""
+    rank = max(1, math.ceil(share * sum(found.count for found in ordered)))
+    for found in ordered:
+        if rank <= found.count:
+            inside = (rank - 1) / (found.count - 1) if found.count > 1 else 0.0
+            return round(found.low + (found.high - found.low) * inside)
+        rank -= found.count
+    return ordered[-1].high if ordered else 0
+
+
+def merged(classes: Iterable[tuple[int, ValueClass]]) -> list[ValueClass]:
+    """One class for each number, over all streams."""
+    found: dict[int, ValueClass] = {}
+    for number, one in classes:
+        had = found.get(number)
+        found[number] = (
+            one
+            if had is None
+            else ValueClass(min(had.low, one.low), max(had.high, one.high), had.count + one.count)
+        )
+    return [found[number] for number in sorted(found)]
+
+
+def between(busy: Sequence[Busy]) -> Iterator[Silence]:
+    """The silences between stretches of time in which something arrived."""
+    ordered = sorted(busy, key=lambda stretch: stretch.first_us)
+    for before, after in pairwise(ordered):
+        if after.first_us > before.last_us:
+            yield Silence(before.last_us, after.first_us)
+
+
+def longest(silences: Iterable[Silence], count: int = GAPS_MAX) -> tuple[Silence, ...]:
+    return tuple(sorted(silences, key=lambda gap: (-gap.length_us, gap.begin_us))[:count])
+
+
+def skew(values: Sequence[int]) -> Skew:
+    """Over all streams, those without an entry too."""
+    if not values or not sum(values):
+        return Skew()
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+    return Skew(deviation / mean, max(values) / mean)

@@ -1,0 +1,131 @@
+"""Snapshot: the newest value of each key of a topic, and the position it is good for. Who starts from it needs no Spark to read it.
+
+    PATH/part-*.parquet     columns key, value, glsn, timestamp: a row a key, in no order
+    PATH/_snapshot.json     what it is, and which files belong to it; nothing is a snapshot without this file
+
+A state machine takes the rows, and then subscribes from `position + 1` on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from varlog.model.errors import Refused
+from varlog.spark.archive.files import ArrowFiles
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FORMAT: Final = "varlog-snapshot"
+VERSION: Final = 1
+DESCRIPTION: Final = "_snapshot.json"
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    name: str
+    bytes: int
+
+
+class SnapshotTopic(msgspec.Struct, frozen=True):
+    """Topics are told apart by their number: one that was deleted and made anew has another."""
+
+    cluster: int
+    id: int
+    name: str
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """`position`: every entry from `begin` up to this one is in. `key`, `value`, `delete`: the SQL that was applied to each entry
+    ("" for none). `columns`: those of the files, as Spark writes them. `since`: the position of the snapshot this one went on
+    from, 0 if it began with the log."""
+
+    format: str
+    version: int
+    topic: SnapshotTopic
+    begin: int
+    position: int
+    since: int
+    rows: int
+    key: str
+    value: str
+    delete: str
+    columns: str
+    files: tuple[SnapshotFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """A snapshot in its place."""
+
+    path: str
+    about: Snapshot
+
+    @property
+    def position(self) -> int:
+        """Subscribe from the next one on."""
+        return self.about.position
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Its rows, a part of a file at a time."""
+        import pyarrow.parquet as pq
+
+        files = ArrowFiles(self.path)
+        for file in self.about.files:
+            with files.open(file.name) as opened:
+                yield from pq.ParquetFile(opened).iter_batches()
+
+
+def read_snapshot(path: str) -> StoredSnapshot:
+    """The snapshot at a path: a local one, or a URI that pyarrow knows. Refused if it is none, or not whole."""
+    files = ArrowFiles(path)
+    if DESCRIPTION not in files.names(""):
+        raise Refused(f"{files.path} is no snapshot: there is no {DESCRIPTION}, which is written last")
+    about = decode_snapshot(files.read(DESCRIPTION), f"{files.path}/{DESCRIPTION}")
+    check_files(about, {file.name: _size(files, file.name) for file in about.files}, files.path)
+    return StoredSnapshot(files.path, about)
+
+
+def check_files(about: Snapshot, sizes: dict[str, int], path: str) -> None:
+    """A file system that copies when it renames may have been cut off."""
+    for file in about.files:
+        if sizes.get(file.name, -1) != file.bytes:
+            raise Refused(
+                f"the snapshot {path} is damaged: {file.name} is not there with its {file.bytes} bytes"
+            )
+
+
+def encode_snapshot(about: Snapshot) -> bytes:
+    """JSON for people too."""
+    return msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
+
+
+def decode_snapshot(content: bytes, place: str) -> Snapshot:
+    try:
+        kind = msgspec.json.decode(content, type=_Kind)
+        if kind.format != FORMAT or kind.version != VERSION:
+            raise Refused(
+                f"{place} is {kind.format} of version {kind.version}, and this varlog reads {FORMAT} of version {VERSION}: use "
+                "a newer one"
+            )
+        return msgspec.json.decode(content, type=Snapshot)
+    except msgspec.MsgspecError as error:
+        raise Refused(f"{place} is no description of a snapshot: {error}") from error
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What every version says of itself."""
+
+    format: str
+    version: int
+
+
+def _size(files: ArrowFiles, name: str) -> int:
+    if name not in files.names(""):
+        return -1
+    with files.open(name) as opened:
+        size: int = opened.size()
+        return size

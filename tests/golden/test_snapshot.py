@@ -1,0 +1,57 @@
+"""The description of a snapshot, as version 1 writes it: what was written once is read for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from varlog.model.errors import Refused
+from varlog.spark.snapshot import (
+    FORMAT,
+    VERSION,
+    Snapshot,
+    SnapshotFile,
+    SnapshotTopic,
+    decode_snapshot,
+    encode_snapshot,
+)
+
+GOLDEN = Path(__file__).with_name("snapshot_v1.json")
+SNAPSHOT = Snapshot(
+    FORMAT,
+    VERSION,
+    SnapshotTopic(5, 3, "orders"),
+    begin=1,
+    position=120,
+    since=100,
+    rows=17,
+    key="get_json_object(data::string, '$.id')",
+    value="data",
+    delete="length(data) = 0",
+    columns="key string, value binary, glsn bigint, timestamp timestamp",
+    files=(SnapshotFile("part-00000.snappy.parquet", 1234),),
+)
+
+
+def test_a_snapshot_is_described_as_version_1_says() -> None:
+    assert encode_snapshot(SNAPSHOT) == GOLDEN.read_bytes()
+    assert decode_snapshot(GOLDEN.read_bytes(), "golden") == SNAPSHOT
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (
+            b'{"format": "varlog-snapshot", "version": 2}',
+            "of version 2, and this varlog reads .* use a newer one",
+        ),
+        (b'{"format": "other", "version": 1}', "is other of version 1"),
+        (b'{"format": "varlog-snapshot", "version": 1}', "is no description of a snapshot"),
+        (b"[]", "is no description of a snapshot"),
+        (b"", "is no description of a snapshot"),
+    ],
+)
+def test_what_is_no_snapshot_of_this_version_is_refused(content: bytes, told: str) -> None:
+    with pytest.raises(Refused, match=told):
+        decode_snapshot(content, "here")
