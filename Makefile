@@ -78,7 +78,7 @@ codemap: $(STAMP) ## render the code map of ARCHITECTURE.md from the modules' do
 	$(PY) -m varlog.testing.codemap
 
 ##@ Search and measure
-.PHONY: sim sim-mutants faults bench bench-faults
+.PHONY: sim sim-mutants faults bench bench-faults bench-spark
 sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000
 	$(SIM) run --seeds $(SEEDS)
 
@@ -88,12 +88,16 @@ sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
 # Two at a time on any machine: each has a cluster and its clients, and is mostly waiting for a fault to pass.
 faults: $(STAMP) ## real processes under load: kill -9, SIGSTOP, full disks, network cuts, lost disks; about ten minutes
 	$(PY) -m pytest -n 2 --dist worksteal tests/faults -rs --durations=0 $(ARGS)
+	$(PY) -m pytest -p no:xdist -m "spark and faults" tests/spark -rs --durations=0 $(ARGS)
 
 bench: $(STAMP) ## measure, against the raw limits of this machine
 	.venv/bin/varlog bench $(ARGS)
 
 bench-faults: $(STAMP) ## kill a backup, a primary and the leading repository under load: how long it shows
 	.venv/bin/varlog bench --faults $(ARGS)
+
+bench-spark: $(STAMP) ## Spark on a topic against Spark on Parquet: read, write, stream, audit, memory; about five minutes
+	.venv/bin/varlog bench --spark $(ARGS)
 
 ##@ Clean up
 .PHONY: clean

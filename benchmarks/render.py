@@ -2,9 +2,10 @@
 
     python benchmarks/render.py [--from FILE] [-- options of varlog bench]
     python benchmarks/render.py --faults [--from FILE] [-- options of varlog bench]
+    python benchmarks/render.py --spark [--from FILE] [-- options of varlog bench]
 
-FILE is the output of an earlier `varlog bench --markdown`, or of `varlog bench --faults --json`; without it everything is
-measured now. With --faults the plot docs/faults.svg is drawn, too (needs matplotlib: pip install 'varlog[plot]').
+FILE is the output of an earlier `varlog bench --markdown` (or with --spark, too), or of `varlog bench --faults --json`; without it
+everything is measured now. With --faults the plot docs/faults.svg is drawn, too (needs matplotlib: pip install 'varlog[plot]').
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from varlog.cli.bench.conditions import Conditions  # noqa: E402 - of this tree,
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "faults.svg"
-BENCH, FAULTS = "bench", "faults"
+BENCH, FAULTS, SPARK = "bench", "faults", "spark"
 MET = {True: "yes", False: "no", None: "–"}
 RUN_S_MAX = 1800
 
@@ -78,14 +79,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--faults", action="store_true", help="the section about faults, and its plot")
+    parser.add_argument("--spark", action="store_true", help="the section about Spark")
     parser.add_argument("--from", dest="source", type=Path, help="the output of an earlier run")
     # By hand: argparse gives up on `--` behind options of its own.
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
-    how = ["--faults", "--json"] if arguments.faults else ["--markdown"]
+    section = FAULTS if arguments.faults else SPARK if arguments.spark else BENCH
+    how = {BENCH: ["--markdown"], FAULTS: ["--faults", "--json"], SPARK: ["--spark", "--markdown"]}[section]
     output = arguments.source.read_text("utf-8") if arguments.source else measured([*how, *options])
     table = faults_told(json.loads(output)) if arguments.faults else output
-    PAGE.write_text(rendered(PAGE.read_text("utf-8"), table, FAULTS if arguments.faults else BENCH), "utf-8")
+    PAGE.write_text(rendered(PAGE.read_text("utf-8"), table, section), "utf-8")
     sys.stdout.write(table)
 
 

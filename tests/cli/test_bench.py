@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from benchmarks.compare import Comparison, compared, samples_of
 from benchmarks.plot_faults import draw
 from varlog.cli.bench import bench_command
-from varlog.cli.bench.catalogue import FAULTS, WORKLOADS, chosen
+from varlog.cli.bench.catalogue import FAULTS, SPARK, WORKLOADS, chosen
 from varlog.cli.bench.conditions import Conditions, busy_s, conditions_of, file_system_of
 from varlog.cli.bench.faults import judge_node, judge_repository
 from varlog.cli.bench.figures import growth, median, percentile, told_count, told_mb_s, told_ms
@@ -32,6 +32,13 @@ from varlog.cli.bench.raw import RawLimits, combined, loopback_bandwidth, measur
 from varlog.cli.bench.report import JSON_VERSION, Report
 from varlog.cli.bench.run import Run, expected
 from varlog.cli.bench.settings import Settings
+from varlog.cli.bench.spark_verdicts import (
+    ReadJudge,
+    judge_audit,
+    judge_stream,
+    judge_worker_memory,
+    judge_write,
+)
 from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.verdicts import (
     appends_judge,
@@ -327,12 +334,15 @@ def test_impossible_settings_are_refused_by_the_name_of_their_option(
 def test_workloads_are_chosen_by_name_in_the_order_of_the_table() -> None:
     assert [one.name for one in chosen(["batch-1000", "append-1"])] == ["append-1", "batch-1000"]
     assert chosen([]) == list(WORKLOADS)
+    assert chosen([], spark=True) == list(SPARK)
+    with pytest.raises(ValueError, match="--faults and --spark exclude each other"):
+        chosen([], faults=True, spark=True)
     with pytest.raises(ValueError, match="no workload is called append-2"):
         chosen(["append-2"])
 
 
 def test_workload_names_are_unique() -> None:
-    names = [workload.name for workload in WORKLOADS]
+    names = [workload.name for workload in (*WORKLOADS, *FAULTS, *SPARK)]
     assert sorted(set(names)) == sorted(names)
 
 
@@ -388,7 +398,7 @@ def _app() -> typer.Typer:
 def test_list_names_every_workload_with_its_target() -> None:
     done = CliRunner().invoke(_app(), ["--list"])
     assert done.exit_code == 0
-    everything = [workload.name for workload in (*WORKLOADS, *FAULTS)]
+    everything = [workload.name for workload in (*WORKLOADS, *FAULTS, *SPARK)]
     assert [line.split()[0] for line in done.stdout.splitlines()] == everything
 
 
@@ -490,6 +500,9 @@ def test_a_repair_that_nobody_saw_meets_no_target() -> None:
 
 def test_faults_are_run_only_when_asked_for() -> None:
     assert chosen([]) == list(WORKLOADS)
+    assert chosen([], spark=True) == list(SPARK)
+    with pytest.raises(ValueError, match="--faults and --spark exclude each other"):
+        chosen([], faults=True, spark=True)
     assert chosen([], faults=True) == list(FAULTS)
     assert [one.name for one in chosen(["kill-primary", "idle"])] == ["idle", "kill-primary"]
 
@@ -512,3 +525,50 @@ def test_the_plot_has_a_panel_for_each_fault_and_is_the_same_each_time(tmp_path:
 def test_a_report_without_series_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--faults"):
         draw({"results": [failed(FAULTS[0], "no etcd").as_json()]}, tmp_path / "a.svg")
+
+
+# --- Spark: its workloads run in tests/spark/test_bench.py
+
+
+def test_a_read_is_judged_by_its_ratio_to_parquet() -> None:
+    measured = {"rows_per_s": 300_000.0, "bytes_per_s": 3e8, "parquet_rows_per_s": 1_000_000.0}
+    verdict = ReadJudge(0.4)(measured, RAW)
+    assert (verdict.met, verdict.ratio, verdict.against) == (False, 0.3, "Parquet's 1 000 000 rows/s")
+    assert ReadJudge(0.3)(measured, RAW).met
+
+
+@pytest.mark.parametrize(
+    ("parquet", "append", "ratio", "against"),
+    [
+        (100_000.0, 200_000.0, 0.9, "Parquet's 100 000 rows/s"),
+        (200_000.0, 120_000.0, 0.75, "the log's own 120 000 rows/s"),
+    ],
+)
+def test_a_write_is_judged_by_the_slower_of_the_two_it_is_compared_with(
+    parquet: float, append: float, ratio: float, against: str
+) -> None:
+    measured = {
+        "rows_per_s": 90_000.0,
+        "bytes_per_s": 9e6,
+        "parquet_rows_per_s": parquet,
+        "append_rows_per_s": append,
+    }
+    verdict = judge_write(measured, RAW)
+    assert (verdict.met, verdict.ratio, verdict.against) == (ratio >= 0.8, ratio, against)
+
+
+def test_a_stream_may_take_a_tenth_of_a_second_longer_than_spark_alone() -> None:
+    measured = {"p50_s": 0.24, "p90_s": 0.3, "floor_p50_s": 0.15, "floor_p90_s": 0.2}
+    assert judge_stream(measured, RAW).met
+    slow = judge_stream(measured | {"p50_s": 0.26}, RAW)
+    assert not slow.met
+    assert slow.told == "p50 260 ms, p90 300 ms: +110 ms"
+
+
+def test_an_audit_is_judged_by_the_speed_of_reading_and_workers_by_their_growth() -> None:
+    measured = {"bytes_per_s": 5e8, "read_bytes_per_s": 4e8, "replicas_bytes": 1e9}
+    assert judge_audit(measured, RAW).met
+    assert not judge_audit(measured | {"bytes_per_s": 3e8}, RAW).met
+    workers = {"growth_bytes": 5e6, "resident_max_bytes": 2e8, "part": 0.0625}
+    assert judge_worker_memory(workers, RAW).met
+    assert not judge_worker_memory(workers | {"growth_bytes": 9e7}, RAW).met

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from varlog.cli.demo import History, judge
+from varlog.cli.spark_demo import INSTALL, ROWS, SparkFigures, run_spark
 from varlog.model.entry import Entry
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
@@ -102,3 +108,46 @@ def test_an_append_without_an_answer_may_be_there_or_not() -> None:
     story.positions.append(5)
     story.newest = 5
     assert story.broken() == []
+
+
+# --- the step on Spark ---------------------------------------------------------------------------------------------------
+
+
+def test_what_spark_saw_is_judged_by_what_was_there() -> None:
+    right = SparkFigures(read=40, positions=40, written=ROWS, distinct=ROWS, newest=40 + ROWS)
+    assert right.violations(40) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("changed", "claims"),
+    [
+        ({"read": 39}, [True, False]),
+        ({"positions": 39}, [True, False]),
+        ({"written": 2 * ROWS, "newest": 40 + 2 * ROWS}, [False, True]),
+        ({"distinct": ROWS - 1}, [False, True]),
+        ({"newest": 40}, [False, True]),
+        ({"failed": "Java is gone"}, [True, True]),
+    ],
+)
+def test_each_violation_that_spark_sees_is_found(changed: dict[str, int | str], claims: list[bool]) -> None:
+    right = SparkFigures(read=40, positions=40, written=ROWS, distinct=ROWS, newest=40 + ROWS)
+    wrong = replace(right, **changed)  # type: ignore[arg-type]
+    assert [bool(violations) for violations in wrong.violations(40)] == claims
+
+
+def test_without_spark_the_demo_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert asyncio.run(run_spark("127.0.0.1:1", "demo", 1, tmp_path)).skipped == INSTALL
+
+
+@pytest.mark.process
+def test_a_spark_that_ends_badly_is_told_by_its_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\necho first >&2\necho 'it broke' >&2\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    assert asyncio.run(run_spark("127.0.0.1:1", "demo", 1, tmp_path)).failed == "it broke"

@@ -16,7 +16,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_first_example_prints_what_the_readme_says(tmp_path: Path) -> None:
-    [example] = blocks("python")
+    example = blocks("python")[0]
     expected = README.split(example, 1)[1].split("```\n", 2)[2].split("```", 1)[0]
     ran = subprocess.run(
         [sys.executable, "-c", example],

@@ -33,6 +33,8 @@ VICTIM = "vsn-1"
 BEFORE_KILL = 1_000
 AFTER_RETURN = 1_000
 TIMEOUT_S = 60.0
+# Java and Spark take their time to start, on a busy machine above all.
+SPARK_TIMEOUT_S = 180.0
 
 
 @dataclass
@@ -65,19 +67,22 @@ def demo(
         bool,
         typer.Option("--faults", help="Under load: kill a primary, a backup and the repository that leads."),
     ] = False,
+    spark: Annotated[
+        bool, typer.Option(help="At the end, read and write the topic with Spark, if it is installed.")
+    ] = True,
     json_: Annotated[bool, typer.Option("--json", help="Only the figures and verdicts, as JSON.")] = False,
 ) -> None:
     """Start a cluster, append, kill a storage node with -9, restart it, and check that nothing was lost."""
-    holds, figures = _with_faults(quiet=json_) if faults else _plain(quiet=json_)
+    holds, figures = _with_faults(quiet=json_) if faults else _plain(spark=spark, quiet=json_)
     if json_:
         print_json(figures)
     if not holds:
         fail("the demo found a violation, see above: this is a bug of varlog", FAILED)
 
 
-def _plain(*, quiet: bool) -> tuple[bool, dict[str, object]]:
+def _plain(*, spark: bool, quiet: bool) -> tuple[bool, dict[str, object]]:
     account = Account(quiet=quiet)
-    return run(_until_told(_within_time(account))), account.figures
+    return run(_until_told(_within_time(account, spark=spark))), account.figures
 
 
 def _with_faults(*, quiet: bool) -> tuple[bool, dict[str, object]]:
@@ -96,6 +101,7 @@ class Account:
         self._console = Console(quiet=quiet, highlight=False)
         self._begun = monotonic()
         self.figures: dict[str, object] = {}
+        self.verdicts: dict[str, list[str]] = {}
 
     def say(self, what: str) -> None:
         self._console.print(f"[dim]{monotonic() - self._begun:5.1f} s[/dim]  {what}")
@@ -109,6 +115,16 @@ class Account:
         for violation in verdict.violations[:5]:
             self._console.print(f"             {violation}")
 
+    def judge_all(self, verdicts: list[Verdict]) -> bool:
+        """Tell them, and keep them for programs; whether all of them hold."""
+        told = {}
+        for verdict in verdicts:
+            self.judge(verdict)
+            told[verdict.claim] = verdict.violations
+        self.verdicts |= told
+        self.figures["verdicts"] = self.verdicts
+        return not any(told.values())
+
 
 async def _until_told(demo: Coroutine[Any, Any, bool]) -> bool:
     """SIGTERM ends it in order: no process and no directory is left."""
@@ -121,18 +137,19 @@ async def _until_told(demo: Coroutine[Any, Any, bool]) -> bool:
         fail("the demo was told to stop before it was over")
 
 
-async def _within_time(account: Account) -> bool:
+async def _within_time(account: Account, *, spark: bool) -> bool:
     from varlog.model.errors import Unavailable
 
+    limit_s = TIMEOUT_S + (SPARK_TIMEOUT_S if spark else 0)
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(limit_s):
             with tempfile.TemporaryDirectory(prefix="varlog-demo-") as directory:
-                return await _account(account, Path(directory))
+                return await _account(account, Path(directory), spark=spark)
     except TimeoutError:
-        raise Unavailable(f"the demo did not end within {TIMEOUT_S:g} s: is the machine very busy?") from None
+        raise Unavailable(f"the demo did not end within {limit_s:g} s: is the machine very busy?") from None
 
 
-async def _account(account: Account, directory: Path) -> bool:
+async def _account(account: Account, directory: Path, *, spark: bool) -> bool:
     account.headline(
         f"varlog demo: {NODES} storage nodes, {STREAMS} log streams, {COPIES} synced copies of each entry"
     )
@@ -146,10 +163,15 @@ async def _account(account: Account, directory: Path) -> bool:
             follower = asyncio.get_running_loop().create_task(_follow(log, followed), name="follow")
             try:
                 await _append_and_kill(account, supervisor, admin, history)
-                return await _check(account, log, history, followed, follower)
+                holds = await _check(account, log, history, followed, follower)
             finally:
                 follower.cancel()
                 await asyncio.wait([follower])
+            if spark:
+                holds = await _with_spark(account, supervisor.address, await log.tail(), directory) and holds
+            account.headline("Nothing was lost." if holds else "Something is wrong.")
+            account.figures["holds"] = holds
+            return holds
 
 
 @asynccontextmanager
@@ -266,16 +288,28 @@ async def _check(
     except TimeoutError:
         pass  # the verdict below says what is missing
     verdicts = judge(history, entries, newest, followed)
-    for verdict in verdicts:
-        account.judge(verdict)
-    holds = not any(verdict.violations for verdict in verdicts)
-    account.headline("Nothing was lost." if holds else "Something is wrong.")
-    account.figures |= {
-        "read_back": len(entries),
-        "holds": holds,
-        "verdicts": {verdict.claim: verdict.violations for verdict in verdicts},
-    }
-    return holds
+    account.figures["read_back"] = len(entries)
+    return account.judge_all(verdicts)
+
+
+async def _with_spark(account: Account, address: str, newest: int, directory: Path) -> bool:
+    """What Spark finds in the topic, and puts there; one line where it cannot be shown."""
+    from varlog.cli.spark_demo import ROWS, run_spark
+
+    account.say("Spark starts, and reads the same topic")
+    seen = await run_spark(address, TOPIC, newest, directory)
+    if seen.skipped:
+        account.say(seen.skipped)
+        account.figures["spark"] = seen.skipped
+        return True
+    reading, writing = seen.violations(newest)
+    account.figures["spark"] = {"read": seen.read, "written": seen.written}
+    return account.judge_all(
+        [
+            Verdict(f"Spark reads each of the {newest:,} positions once", reading),
+            Verdict(f"{ROWS:,} rows that Spark wrote twice, under one name, are there once", writing),
+        ]
+    )
 
 
 def judge(history: History, entries: list[Entry], newest: int, followed: list[bytes]) -> list[Verdict]:

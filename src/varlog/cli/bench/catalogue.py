@@ -9,6 +9,16 @@ from varlog.cli.bench.faults import Kill, backup, judge_node, judge_repository, 
 from varlog.cli.bench.idle import idle_cluster
 from varlog.cli.bench.memory import load_beside_stalled_subscriber
 from varlog.cli.bench.replica_open import open_replica
+from varlog.cli.bench.spark_read import ReadAgainstParquet, audit_against_reading, memory_of_workers
+from varlog.cli.bench.spark_stream import streaming_latency
+from varlog.cli.bench.spark_verdicts import (
+    ReadJudge,
+    judge_audit,
+    judge_stream,
+    judge_worker_memory,
+    judge_write,
+)
+from varlog.cli.bench.spark_write import WriteAgainstParquet
 from varlog.cli.bench.subscribe import (
     LARGE_BYTES,
     LARGE_COUNT,
@@ -169,13 +179,85 @@ FAULTS: tuple[Workload, ...] = (
     ),
 )
 
+_WRITE_TARGET = "at least 0.8 of the lower of two: Spark writing the same rows to Parquet, and the log's own batch appends"
 
-def chosen(names: Sequence[str], *, faults: bool = False) -> list[Workload]:
-    """Those named, in the order of the tables; without a name all of the table, or all faults."""
-    everything = (*WORKLOADS, *FAULTS)
+# On one cluster with two log streams a topic; each topic is filled once, by the first that needs it.
+SPARK: tuple[Workload, ...] = (
+    Workload(
+        "spark-read-100",
+        "Spark reads a topic, 100 B",
+        "at least 0.4 of Parquet's rows/s",
+        Place.SPARK,
+        ReadAgainstParquet(100),
+        ReadJudge(0.4),
+    ),
+    Workload(
+        "spark-read-1k",
+        "Spark reads a topic, 1 KiB",
+        "at least 0.7 of Parquet's rows/s",
+        Place.SPARK,
+        ReadAgainstParquet(1024),
+        ReadJudge(0.7),
+    ),
+    Workload(
+        "spark-audit",
+        "audit of every replica, 1 KiB",
+        "at least the speed of reading",
+        Place.SPARK,
+        audit_against_reading,
+        judge_audit,
+    ),
+    Workload(
+        "spark-memory",
+        "memory of Spark's Python workers that read",
+        "flat, whatever the size of the topic",
+        Place.SPARK,
+        memory_of_workers,
+        judge_worker_memory,
+    ),
+    Workload(
+        "spark-read-4k",
+        "Spark reads a topic, 4 KiB",
+        "at least 0.8 of Parquet's rows/s",
+        Place.SPARK,
+        ReadAgainstParquet(4096),
+        ReadJudge(0.8),
+    ),
+    Workload(
+        "spark-write-100",
+        "Spark writes to a topic, 100 B",
+        _WRITE_TARGET,
+        Place.SPARK,
+        WriteAgainstParquet(100),
+        judge_write,
+    ),
+    Workload(
+        "spark-write-1k",
+        "Spark writes to a topic, 1 KiB",
+        _WRITE_TARGET,
+        Place.SPARK,
+        WriteAgainstParquet(1024),
+        judge_write,
+    ),
+    Workload(
+        "spark-stream",
+        "an append until it is seen in foreachBatch",
+        "at most 100 ms more than a source that does nothing",
+        Place.SPARK,
+        streaming_latency,
+        judge_stream,
+    ),
+)
+
+
+def chosen(names: Sequence[str], *, faults: bool = False, spark: bool = False) -> list[Workload]:
+    """Those named, in the order of the tables; without a name all of the table, or all faults, or all of Spark's."""
+    everything = (*WORKLOADS, *FAULTS, *SPARK)
     known = {workload.name for workload in everything}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no workload is called {unknown[0]}: there are {', '.join(sorted(known))}")
+    if faults and spark:
+        raise ValueError("--faults and --spark exclude each other: measure one of them")
     if not names:
-        return list(FAULTS if faults else WORKLOADS)
+        return list(FAULTS if faults else SPARK if spark else WORKLOADS)
     return [workload for workload in everything if workload.name in names]

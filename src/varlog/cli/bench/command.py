@@ -14,6 +14,7 @@ from varlog.cli.output import FAILED, WRONG_USAGE, fail, run
 
 if TYPE_CHECKING:
     from varlog.cli.bench.report import Report
+    from varlog.cli.bench.workload import Workload
 
 DEFAULT_DATA = Path("varlog-data")
 
@@ -25,6 +26,12 @@ def bench_command(
     ] = None,
     faults: Annotated[
         bool, typer.Option("--faults", help="Kill processes under load: how long it shows, and how much.")
+    ] = False,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark", help="Spark on a topic, against Spark on Parquet: read, write, stream, audit."
+        ),
     ] = False,
     list_: Annotated[
         bool, typer.Option("--list", help="Name the workloads and their targets, and stop.")
@@ -63,13 +70,13 @@ def bench_command(
     # Here and not above: `varlog --help` must not wait for them.
     from rich.console import Console
 
-    from varlog.cli.bench.catalogue import FAULTS, WORKLOADS, chosen
+    from varlog.cli.bench.catalogue import FAULTS, SPARK, WORKLOADS, chosen
     from varlog.cli.bench.progress import display_for
     from varlog.cli.bench.run import Run
     from varlog.cli.bench.settings import Settings
 
     if list_:
-        for one in (*WORKLOADS, *FAULTS):
+        for one in (*WORKLOADS, *FAULTS, *SPARK):
             print(f"{one.name:16} {one.title}: {one.target}")
         return
     directory = (data or DEFAULT_DATA) / f"bench-{os.getpid()}"
@@ -78,7 +85,7 @@ def bench_command(
             data=directory.absolute(),
             nodes=nodes,
             replicas=replicas if replicas is not None else min(3, nodes),
-            streams=2 if faults else streams,
+            streams=2 if faults or spark else streams,
             seconds=seconds if seconds is not None else 1.0 if quick else 5.0,
             warm_up_s=0.5 if quick else 1.0,
             entry_bytes=entry_bytes,
@@ -88,7 +95,8 @@ def bench_command(
             embedded=embedded,
             quick=quick,
         )
-        workloads = chosen(workload or [], faults=faults)
+        workloads = chosen(workload or [], faults=faults, spark=spark)
+        _check_spark(workloads)
         made = [parent for parent in (directory, *directory.parents) if not parent.exists()]
         directory.mkdir(parents=True)
     except (ValueError, OSError) as error:
@@ -98,11 +106,31 @@ def bench_command(
             # The client side of every workload runs in this one process, on the loop that `run` takes.
             report = run(Run(settings, workloads, display).report())
     finally:
+        _stop_spark(workloads)
         if not keep:
             _remove(made)
     _show(report, as_json=json_, as_markdown=markdown)
     if not report.all_measured:
         raise typer.Exit(FAILED)
+
+
+def _check_spark(workloads: list[Workload]) -> None:
+    """Say what is missing before anything is measured."""
+    if any(workload.place == "spark" for workload in workloads):
+        from varlog.model.errors import StartError
+        from varlog.spark.session import prepare
+
+        try:
+            prepare()
+        except StartError as missing:
+            fail(missing)
+
+
+def _stop_spark(workloads: list[Workload]) -> None:
+    if any(workload.place == "spark" for workload in workloads):
+        from varlog.cli.bench.spark_side import stop
+
+        stop()
 
 
 def _remove(made: list[Path]) -> None:

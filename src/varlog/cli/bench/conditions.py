@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-_PACKAGES = ("varlog", "uvloop", "msgspec", "numpy", "pyarrow")
+_PACKAGES = ("varlog", "uvloop", "msgspec", "numpy", "pyarrow", "pyspark")
 # File systems that live in memory: a sync costs nothing there, so ratios to the raw limits say nothing.
 _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 BUSY_CORES_MAX = 0.3

@@ -12,6 +12,7 @@ from varlog.cli.bench.progress import Display
 from varlog.cli.bench.raw import RawLimits, combined, measure_raw
 from varlog.cli.bench.report import Report
 from varlog.cli.bench.settings import Settings
+from varlog.cli.bench.spark_side import DEFINITION as SPARK_DEFINITION
 from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Place, Result, Workload, failed, judged
 from varlog.model.errors import VarlogError
@@ -39,7 +40,7 @@ class Run:
             settings.data,
             where=settings.where,
             sync="fdatasync before every answer unless a row says otherwise; "
-            f"each workload measured for {settings.seconds:g} s",
+            f"each workload measured for {settings.seconds:g} s{self._spark()}",
         )
         self._quiet = conditions.quiet
         async with AsyncExitStack() as stack:
@@ -54,6 +55,11 @@ class Run:
         self._measure_raw()
         return Report(conditions, tuple(self._rounds), tuple(self._results), time.perf_counter() - started)
 
+    def _spark(self) -> str:
+        """How Spark is measured, if it is."""
+        spark = any(workload.place is Place.SPARK for workload in self._workloads)
+        return f" a side. {SPARK_DEFINITION}" if spark else ""
+
     def _measure_raw(self) -> None:
         self._display.begin("raw limits")
         seconds = QUICK_RAW_S if self._settings.quick else RAW_S
@@ -61,6 +67,9 @@ class Run:
         self._rounds.append(measure_raw(self._settings.data, seconds))
 
     async def _measure(self, workload: Workload, ground: Ground | None) -> None:
+        if workload.place is Place.SPARK and self._settings.embedded:
+            self._results.append(failed(workload, "needs a cluster: Spark's tasks are other processes"))
+            return
         if workload.place is Place.CLUSTER and (ground is None or not ground.processes()):
             self._results.append(failed(workload, "needs a cluster that the bench has started itself"))
             return
@@ -101,10 +110,12 @@ class Run:
             return "another load than the target's"
         if settings.embedded and workload.place is Place.LOG:
             return "embedded: the target is a cluster's"
-        if workload.beside_raw and not self._quiet:
+        if (workload.beside_raw or workload.place is Place.SPARK) and not self._quiet:
             return "other work had the cores"
         if settings.quick and workload.name == "open":
             return "quick: a smaller replica than the target's"
+        if settings.quick and workload.place is Place.SPARK:
+            return "quick: the start of the tasks is most of it"
         return ""
 
 

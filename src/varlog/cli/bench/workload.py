@@ -22,6 +22,7 @@ class Place(StrEnum):
     LOG = "log"  # on the cluster, or embedded if that is asked for
     CLUSTER = "cluster"  # looks at the processes of a cluster that the bench has started itself
     DISK = "disk"  # needs a data directory only
+    SPARK = "spark"  # on a cluster, read and written by Spark
 
 
 @dataclass(frozen=True, slots=True)

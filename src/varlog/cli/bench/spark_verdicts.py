@@ -1,0 +1,65 @@
+"""Verdicts on Spark: the aims for reading, writing, streaming, auditing and memory, as pure functions from figures."""
+
+from __future__ import annotations
+
+from varlog.cli.bench.figures import told_count, told_mb, told_mb_s, told_ms
+from varlog.cli.bench.raw import RawLimits
+from varlog.cli.bench.workload import Measured, Verdict
+
+WRITE_RATIO_MIN = 0.8
+STREAM_EXTRA_S_MAX = 0.1
+AUDIT_RATIO_MIN = 1.0
+# Python's allocator and Arrow's pools keep what they once had: a growth below this is breath.
+FLAT_BYTES_MAX = 32_000_000
+
+
+class ReadJudge:
+    """Rows a second against Parquet's."""
+
+    def __init__(self, at_least: float) -> None:
+        self._at_least = at_least
+
+    def __call__(self, measured: Measured, raw: RawLimits) -> Verdict:
+        rate, parquet = measured["rows_per_s"], measured["parquet_rows_per_s"]
+        told = f"{told_count(rate)} rows/s, {told_mb_s(measured['bytes_per_s'])}"
+        return Verdict(told, rate / parquet >= self._at_least, rate / parquet, _parquet(parquet))
+
+
+def judge_write(measured: Measured, raw: RawLimits) -> Verdict:
+    """Rows a second against the slower of the two that do less: Parquet is no log, and appends are no DataFrame."""
+    rate, parquet, append = (
+        measured[name] for name in ("rows_per_s", "parquet_rows_per_s", "append_rows_per_s")
+    )
+    lower, against = min((parquet, _parquet(parquet)), (append, f"the log's own {told_count(append)} rows/s"))
+    other = f"{rate / max(parquet, append):.2f} of the other"
+    told = f"{told_count(rate)} rows/s, {told_mb_s(measured['bytes_per_s'])}; {other}"
+    return Verdict(told, rate / lower >= WRITE_RATIO_MIN, rate / lower, against)
+
+
+def judge_stream(measured: Measured, raw: RawLimits) -> Verdict:
+    """Append to `foreachBatch`, over what Spark takes with a source that does nothing."""
+    latency, floor = measured["p50_s"], measured["floor_p50_s"]
+    told = f"p50 {told_ms(latency)}, p90 {told_ms(measured['p90_s'])}: {(latency - floor) * 1000:+.0f} ms"
+    met = latency - floor <= STREAM_EXTRA_S_MAX
+    return Verdict(told, met, latency / floor, f"Spark's own floor, p50 {told_ms(floor)}")
+
+
+def judge_audit(measured: Measured, raw: RawLimits) -> Verdict:
+    """Bytes of all replicas a second, against reading one of each."""
+    rate, read = measured["bytes_per_s"], measured["read_bytes_per_s"]
+    told = f"{told_mb_s(rate)}, {told_mb(measured['replicas_bytes'])} of replicas"
+    return Verdict(told, rate / read >= AUDIT_RATIO_MIN, rate / read, f"reading, {told_mb_s(read)}")
+
+
+def judge_worker_memory(measured: Measured, raw: RawLimits) -> Verdict:
+    """The largest worker: how large, and does it grow with what it reads."""
+    growth = measured["growth_bytes"]
+    told = (
+        f"at most {told_mb(measured['resident_max_bytes'])} a worker, {growth / 1e6:+.0f} MB from a topic of "
+        f"{measured['part']:g} of the size to the whole"
+    )
+    return Verdict(told, growth <= FLAT_BYTES_MAX)
+
+
+def _parquet(rate: float) -> str:
+    return f"Parquet's {told_count(rate)} rows/s"
