@@ -13,20 +13,20 @@ _WORKERS = ("pyspark.daemon", "pyspark.worker")
 
 
 def settle() -> None:
-    """To be called by a task when all that it needs is loaded. In any other process than a worker nothing happens.
+    """To be called by a task when it begins. In any other process than a worker nothing happens.
 
     Spark collects garbage behind every task. Walking over everything that was ever imported takes longer than many a task; and
-    none of that is garbage.
+    none of that is garbage. Not once only: a first task loads much after this; and what is left behind a collection is in use.
     """
     if _is_worker():
-        _settle_once()
+        _keep_freed_once()
+        gc.freeze()
 
 
 @cache
-def _settle_once() -> None:
+def _keep_freed_once() -> None:
     keep_freed()
     gc.collect()
-    gc.freeze()
 
 
 def _is_worker() -> bool:

@@ -167,7 +167,7 @@ def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Sp
     from varlog.cli.spark.hush import hushed
     from varlog.model.errors import StartError
     from varlog.spark.failure import failure_of
-    from varlog.spark.session import prepare, session, submitted
+    from varlog.spark.session import FAST_SOCKETS, prepare, session, submitted
 
     prepare()
     if not verbose:
@@ -177,7 +177,7 @@ def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Sp
     with hushed() as aside:
         try:
             # Errors reach the user through the job's exception: Spark's log would say them again, with every stack.
-            return session(name, master, {"spark.log.level": "OFF", **conf})
+            return session(name, master, {"spark.log.level": "OFF", **FAST_SOCKETS, **conf})
         except StartError:
             raise
         except Exception as error:  # whatever Java and its bridge come up with
