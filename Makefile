@@ -38,8 +38,7 @@ $(STAMP):
 	echo "setting up .venv with $$($$python --version)"; \
 	rm -f .venv/installed-*; \
 	$$python -m venv .venv && \
-	extras=test; command -v java >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || extras=test,java; \
-	$(PY) -m pip install -q --disable-pip-version-check -e ".[$$extras]"
+	$(PY) -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@
 
 ##@ Start here

@@ -46,6 +46,10 @@ def _daemon(path: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         "SPARK_HOME": str(HOME),
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": f"{QUICK} -XX:-UsePerfData",
+        # Killed processes leave their files: below the test's own directory.
+        "TMPDIR": str(path),
+        "SPARK_LOCAL_DIRS": str(path),
+        "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={path}",
     }
     return subprocess.Popen(
         [HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}", *arguments],
