@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     replay.add_argument("--mutant", default="", help="plant this bug first")
     replay.add_argument("--messages", action="store_true", help="tell every message, too")
     mutants = commands.add_parser("mutants", help="plant known bugs; exit 1 if one is not found")
-    mutants.add_argument("--seeds", type=int, default=3000, help="at most so many for each (default 1000)")
+    mutants.add_argument("--seeds", type=int, default=3000, help="at most so many for each (default 3000)")
     mutants.add_argument("--only", default="", metavar="NAME", help="this one alone")
     mutants.add_argument("--jobs", type=int, default=default_jobs(), help="worker processes")
     chosen = parser.parse_args(arguments)
