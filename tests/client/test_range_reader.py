@@ -12,6 +12,7 @@ import pytest
 
 from tests.client.fakes import FakeCluster, run, until
 from varlog.client.arrow import schema
+from varlog.client.chunk import Chunk
 from varlog.client.log import Log
 from varlog.client.range_reader import CHUNKS_AHEAD, PIECES_AHEAD, Cut, Part
 from varlog.model.cluster import StreamState
@@ -142,22 +143,22 @@ def test_damage_is_told_and_read_from_another_replica() -> None:
     run(body())
 
 
-def test_one_node_alone_is_asked_and_its_errors_are_raised_as_they_are() -> None:
+def test_one_node_alone_is_asked_and_what_it_says_is_handed_over_as_it_is() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=3)
         async with await filled(cluster, Random(1), 500, [50]) as log:
             cluster.requests.clear()
-            parts = [part async for part in log.chunks(ONE, 1, 501, node=2)]
-            assert sum(count for rows, _ in parts for _, _, count in rows) == 500
-            assert {at for at, message in cluster.requests if isinstance(message, Fetch)} == {"node-2"}
+            one = log.on_node(2)
+            fetched, sound = await one.fetch(ONE, 1, bytes_max=1)
+            assert (fetched.rows[0][0], Chunk(sound).first_llsn) == (1, 1)
             cluster.spoil = {"node-2": 1}
+            _, spoilt = await one.fetch(ONE, 1, bytes_max=1)
             with pytest.raises(CorruptBatch):
-                await anext(log.chunks(ONE, 1, 501, node=2))
+                Chunk(spoilt)
             cluster.fail = {"node-2": [Unavailable("frozen")]}
             with pytest.raises(Unavailable, match="frozen"):
-                await anext(log.chunks(ONE, 1, 501, node=2))
-            with pytest.raises(NotWritten):
-                await behind_the_end(cluster, log.chunks(ONE, 501, 502, node=2))
+                await one.fetch(ONE, 1)
+            assert {at for at, message in cluster.requests if isinstance(message, Fetch)} == {"node-2"}
 
     run(body())
 

@@ -168,15 +168,12 @@ class Log(_Blocking):
         llsn_begin: LLSN | int,
         llsn_end: LLSN | int,
         *,
-        node: NodeID | int | None = None,
         cuts: Sequence[Cut] = (),
         timeout_s: float | None = None,
     ) -> Generator[Part, None, None]:
         """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
-        the chunk that they are in. With `node`, that replica alone is asked."""
-        return self._items(
-            self._log.chunks(log_stream, llsn_begin, llsn_end, node=node, cuts=cuts, timeout_s=timeout_s)
-        )
+        the chunk that they are in."""
+        return self._items(self._log.chunks(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s))
 
     def range(
         self,

@@ -183,13 +183,12 @@ class Log:
         llsn_begin: LLSN | int,
         llsn_end: LLSN | int,
         *,
-        node: NodeID | int | None = None,
         cuts: Sequence[Cut] = (),
         timeout_s: float | None = None,
     ) -> AsyncGenerator[Part, None]:
         """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
-        the chunk that they are in. Replicas are asked in turn until each fetch has succeeded or taken `timeout_s`; with `node`,
-        that one alone is asked, and its errors are raised as they are. Trimmed, NotWritten: it is not there any more, or not yet.
+        the chunk that they are in. Replicas are asked in turn until each fetch has succeeded or taken `timeout_s`. Trimmed,
+        NotWritten: it is not there any more, or not yet.
 
         `cuts`: LLSNs in between where a batch begins, as `measure` tells them, with the bytes up to the next one, so that several
         fetches can be under way at once.
@@ -202,7 +201,6 @@ class Log:
             LLSN(llsn_end),
             timeout_s=self._limit(timeout_s),
             cuts=cuts,
-            node=None if node is None else NodeID(node),
         )
         return reader.parts()
 

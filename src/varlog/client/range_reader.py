@@ -1,6 +1,6 @@
 """[R2] RangeReader: the batches of one log stream between two LLSNs, whole and checked, from any replica, read ahead.
 
-For whoever wants one stream and no merge: a task of Spark, a look at one replica. What comes is dense in LLSN, and every entry
+For whoever wants one stream and no merge: a task of Spark, a chain that is looked at. What comes is dense in LLSN, and every entry
 has its place in the topic's order: an answer with a gap, or one that contradicts itself, is not used.
 """
 
@@ -19,7 +19,7 @@ from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
 from varlog.client.surveyor import Surveyor
 from varlog.model.errors import NotWritten, Unavailable, VarlogError
-from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_MAX, MIB
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Fetch, Fetched
@@ -42,8 +42,7 @@ Cut = tuple[int, int]
 
 class RangeReader:
     """One reading of LLSNs [begin, end). `cuts`, if known, say where in between a batch begins, and how many bytes there are about
-    from there to the next cut: then fetches are under way at once, one for each. With `node`, that replica alone is asked, each
-    fetch once."""
+    from there to the next cut: then fetches are under way at once, one for each."""
 
     def __init__(
         self,
@@ -54,7 +53,6 @@ class RangeReader:
         *,
         timeout_s: float,
         cuts: Sequence[Cut] = (),
-        node: NodeID | None = None,
     ) -> None:
         self._routing = routing
         self._log_stream = log_stream
@@ -62,7 +60,6 @@ class RangeReader:
         begun = [] if inside and inside[0][0] == begin else [(begin, FETCH_BYTES)]
         self._pieces = deque(pairwise([*begun, *inside, (end, 0)]))
         self._timeout_s = timeout_s
-        self._node = node
         self._fetcher: Fetcher
         self._tasks = Tasks("range", lambda name, error: None)
 
@@ -95,10 +92,10 @@ class RangeReader:
         self, lane: asyncio.Queue[Part | Exception | None], begin: LLSN, end: LLSN, size: int
     ) -> None:
         """Fetch a piece that is about `size` bytes long, or, if it is longer than that, in fetches of that size."""
-        ask, left = self._ask_node if self._node else self._ask_any, size
+        left = size
         try:
             while begin < end:
-                rows, chunk = await ask(begin, end, min(left, FETCH_BYTES_MAX))
+                rows, chunk = await self._ask(begin, end, min(left, FETCH_BYTES_MAX))
                 begin, left = chunk.end_llsn, left - len(chunk.payload)
                 if left <= 0:
                     left = size
@@ -107,7 +104,7 @@ class RangeReader:
         except Exception as error:  # noqa: BLE001 - whoever reads is owed it
             await lane.put(error)
 
-    async def _ask_any(self, begin: LLSN, end: LLSN, size: int) -> Part:
+    async def _ask(self, begin: LLSN, end: LLSN, size: int) -> Part:
         """From whichever replica has it, until the deadline."""
         backoff = Backoff(self._routing.doors, self._timeout_s)
         request = Fetch(self._log_stream, begin, bytes_max=size, wait_s=WAIT_S)
@@ -124,14 +121,6 @@ class RangeReader:
                     f"LLSN {begin} of log stream {self._log_stream} could not be read within {self._timeout_s:g} s: "
                     f"{self._fetcher.trouble or 'its replicas have not heard of it yet'}"
                 )
-
-    async def _ask_node(self, begin: LLSN, end: LLSN, size: int) -> Part:
-        request = Fetch(self._log_stream, begin, bytes_max=size, wait_s=WAIT_S)
-        fetched, chunk = await self._fetcher.ask(NodeID(self._node or 0), request)
-        part = self._part(fetched, chunk, begin, end)
-        if part is None:
-            raise NotWritten(begin, fetched.committed_end - 1)
-        return part
 
     async def _check_written(self, llsn: LLSN, timeout_s: float) -> None:
         """NotWritten if nothing is there: only the primary knows that, and only while its epoch is the newest."""
