@@ -50,8 +50,9 @@ def cluster(services: tuple[TcpCluster, LoopThread]) -> TcpCluster:
     return services[0]
 
 
-@pytest.fixture(scope="module")
-def restart_node(services: tuple[TcpCluster, LoopThread]) -> Callable[[int], None]:
-    """Stop a storage node, by its index, and start it again."""
+@pytest.fixture
+def restart_node(services: tuple[TcpCluster, LoopThread]) -> Iterator[Callable[[int], None]]:
+    """Stop a storage node, by its index, and start it again. The next test finds all of them alive."""
     cluster, thread = services
-    return lambda index: thread.run(cluster.restart_node(index))
+    yield lambda index: thread.run(cluster.restart_node(index))
+    thread.run(cluster.wait_nodes())
