@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from varlog.client.admin import Admin
     from varlog.client.log import Log
     from varlog.embedded import EmbeddedCluster
+    from varlog.rpc.messages import ClusterStatusIs
 
 DEFAULT_CLUSTER = "127.0.0.1:7100"
 CLUSTER_VARIABLE = "VARLOG_CLUSTER"
@@ -123,17 +124,29 @@ async def _directory(path: Path, *, make: bool) -> AsyncIterator[EmbeddedCluster
 
 
 async def _wait_running(admin: Admin) -> None:
-    """A directory that was just opened is shown as it is when it is open, not on its way there."""
-    from varlog.model.cluster import StreamState
-
+    """A directory that was just opened is shown as it is when it is open, not on its way there: its streams may still count as
+    running from before it was closed, and are sealed and opened again by now."""
     try:
         async with asyncio.timeout(OPEN_TIMEOUT_S):
             while True:
-                if all(stream.state is StreamState.RUNNING for stream in (await admin.view()).streams):
+                if _all_run(await admin.status()):
                     return
                 await asyncio.sleep(0.01)
     except TimeoutError:
         pass  # it is shown as it is
+
+
+def _all_run(seen: ClusterStatusIs) -> bool:
+    from varlog.model.cluster import ReplicaState, StreamState
+
+    told = [health.status for health in seen.nodes]
+    replicas = [replica for status in told if status is not None for replica in status.replicas]
+    return (
+        None not in told
+        and len(replicas) >= len(seen.view.streams)
+        and all(replica.state is ReplicaState.RUNNING for replica in replicas)
+        and all(stream.state is StreamState.RUNNING for stream in seen.view.streams)
+    )
 
 
 def target(cluster: str, data: Path | None) -> Target:
