@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
-from varlog.spark.jobs.stop import until_told
+from varlog.spark.jobs.stop import java_ended, until_told
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -18,3 +20,15 @@ def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> No
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
+
+
+def test_spark_has_ended_when_its_context_has_or_nobody_answers() -> None:
+    def context(answer: Callable[[], bool]) -> object:
+        stopped = SimpleNamespace(isStopped=answer)
+        return SimpleNamespace(sparkContext=SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: stopped)))
+
+    def nobody() -> bool:
+        raise ConnectionRefusedError
+
+    found = [java_ended(context(answer)) for answer in (lambda: False, lambda: True, nobody)]  # type: ignore[arg-type]
+    assert found == [False, True, True]

@@ -31,6 +31,7 @@ from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.keeper import ArchiveKeeper
 from varlog.spark.archive.writer import archive_session
 from varlog.spark.jobs.progress import Progress, silent
+from varlog.spark.jobs.stop import java_ended
 
 # A continuous archive looks for new entries so often, and writes what is less than a range after so long.
 LOOK_EVERY_S = 1.0
@@ -202,8 +203,8 @@ class Archiver:
         except KeyboardInterrupt:
             return
         except Exception:
-            if not stop.is_set():
-                raise  # else: a signal that ended this process's whole group has ended Java first
+            if not (stop.is_set() and java_ended(self._spark)):
+                raise
 
     def _step(self, newest: int, *, rest: bool) -> bool:
         """One range, by us or by another archiver; false if there is none to write."""

@@ -24,6 +24,7 @@ from varlog.model.ids import NAME_CHARACTERS_MAX
 from varlog.spark.archive.archive_rules import told
 from varlog.spark.jobs.copy_target import check_last, find_target, make_target, write_copy
 from varlog.spark.jobs.progress import Progress, silent
+from varlog.spark.jobs.stop import java_ended
 
 BATCH_RECORDS = 500_000
 LOOK_EVERY_S = 0.2
@@ -133,8 +134,8 @@ class _Mirroring:
             except KeyboardInterrupt:
                 return
             except Exception:
-                if not stop.is_set():
-                    raise  # else: a signal that ended this process's whole group has ended Java first
+                if not (stop.is_set() and java_ended(self._spark)):
+                    raise
             finally:
                 with suppress(Exception):
                     query.stop()

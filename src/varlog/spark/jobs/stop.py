@@ -1,4 +1,4 @@
-"""until_told(): SIGTERM and Ctrl-C end a job that goes on for ever between two of its steps; a second one ends it at once."""
+"""Ends of jobs that go on for ever: SIGTERM and Ctrl-C ask them to stop between two steps, a second one ends them at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @contextmanager
@@ -25,3 +29,13 @@ def until_told() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def java_ended(spark: SparkSession) -> bool:
+    """Whether Spark is gone. A signal to the whole process group ends Java before the job that it asks to stop: what fails for that
+    reason is no failure of the job."""
+    context: Any = spark.sparkContext
+    try:
+        return bool(context._jsc is None or context._jsc.sc().isStopped())
+    except Exception:  # noqa: BLE001 - nobody answers there any more
+        return True
