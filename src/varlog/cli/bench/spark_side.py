@@ -17,7 +17,7 @@ from varlog.cli.bench.figures import median
 from varlog.cli.bench.ground import connected
 from varlog.cli.bench.stage import Stage
 from varlog.model.errors import Unavailable
-from varlog.model.limits import KIB, MIB
+from varlog.model.limits import MIB
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,7 +188,3 @@ async def as_parquet(spark: SparkSession, stage: Stage, topic: str) -> Path:
 def drain(rows: DataFrame) -> None:
     """Read every row of every column, and do nothing with it."""
     rows.write.format("noop").mode("overwrite").save()
-
-
-def told_size(entry_bytes: int) -> str:
-    return f"{entry_bytes // KIB} KiB" if entry_bytes >= KIB else f"{entry_bytes} B"
