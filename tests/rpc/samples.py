@@ -6,6 +6,7 @@ import inspect
 
 from varlog.model.cluster import (
     ClusterView,
+    Grouping,
     LogStream,
     NamedReader,
     NamedWriter,
@@ -18,17 +19,31 @@ from varlog.model.cluster import (
     SyncState,
     SyncStatus,
     Topic,
+    UnitStatus,
 )
 from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
 from varlog.rpc.status import ERRORS
 
-TOPIC = Topic(TopicID(3), "orders", Ordering.SEQUENCED, GLSN(9), GLSN(4))
+TOPIC = Topic(TopicID(3), "orders", Ordering.SEQUENCED, GLSN(9), GLSN(4), 16, Grouping.NODE)
+SEQUENCER = SequencerID("127.0.0.1:7102", 991)
+PROJECTION = Projection(
+    TopicID(3),
+    Epoch(4),
+    GLSN(141),
+    (Range(GLSN(4), (Stripe(LogStreamID(5), LLSN(1)), Stripe(LogStreamID(6), LLSN(2))), 16),),
+    (
+        Chain(LogStreamID(5), (NodeID(1), NodeID(2)), (NodeID(3),)),
+        Chain(LogStreamID(6), (NodeID(2), NodeID(1))),
+    ),
+    SEQUENCER,
+)
 STREAM = LogStream(
     LogStreamID(5), TopicID(3), (NodeID(1), NodeID(2)), StreamState.RUNNING, Epoch(4), LLSN(70), True
 )
@@ -41,6 +56,8 @@ VIEW = ClusterView(
     "h:7101",
     True,
     ("h:7100", "i:7100"),
+    (PROJECTION,),
+    (SEQUENCER,),
 )
 SYNC = SyncStatus(SyncState.ERROR, NodeID(2), LLSN(40), LLSN(70), 8192, "the source is gone", True)
 STATUS = NodeStatus(
@@ -70,7 +87,25 @@ STATUS = NodeStatus(
     ),
     1_700_000_000_000_000,
     500,
+    (
+        UnitStatus(
+            LogStreamID(6),
+            TopicID(3),
+            Epoch(4),
+            LLSN(72),
+            LLSN(70),
+            LLSN(3),
+            "/data/a/y",
+            4096,
+            "a disk error",
+            SYNC,
+            ((LLSN(11), LLSN(13)),),
+            True,
+        ),
+    ),
+    True,
 )
+ADDRESS = m.ReplicaAddress(NodeID(1), "127.0.0.1:7110")
 ROW = CommitRow(12, GLSN(140), GLSN(130), GLSN(131), LLSN(61), 10, Epoch(4))
 READER = NamedReader(TopicID(3), "nightly", GLSN(120), 1_700_000_000_000_000)
 WRITER = NamedWriter(
@@ -109,7 +144,7 @@ MESSAGES: list[Message] = [
     m.Commits(8, 12, (MARK,), ((LogStreamID(5), (ROW,)),)),
     m.GetNodeStatus(),
     m.NodeStatusIs(STATUS),
-    m.AddLogStream(TopicID(3), LogStreamID(5), "/data/a"),
+    m.AddLogStream(TopicID(3), LogStreamID(5), "/data/a", Ordering.SEQUENCED),
     m.RemoveLogStream(LogStreamID(5), 4),
     m.SealReplica(LogStreamID(5), Epoch(4), LLSN(70)),
     m.ReplicaStateIs(ReplicaState.SEALED, LLSN(70)),
@@ -125,7 +160,7 @@ MESSAGES: list[Message] = [
     m.TrimTopic(TopicID(3), GLSN(9), True),
     m.RegisterNode(NodeID(1), "127.0.0.1:7110", ("/data/a",)),
     m.UnregisterNode(NodeID(1)),
-    m.RegisterTopic("orders", Ordering.SEQUENCED, GLSN(4)),
+    m.RegisterTopic("orders", Ordering.SEQUENCED, GLSN(4), 16, Grouping.NODE),
     m.TopicIs(TOPIC),
     m.UnregisterTopic(TopicID(3)),
     m.NewLogStreamID(),
@@ -150,7 +185,7 @@ MESSAGES: list[Message] = [
     m.WritersAre((WRITER,), True),
     m.AddNode("127.0.0.1:7110"),
     m.RemoveNode(NodeID(1)),
-    m.CreateTopic("orders", 2, 3, Ordering.SEQUENCED, GLSN(4)),
+    m.CreateTopic("orders", 2, 3, Ordering.SEQUENCED, GLSN(4), 16, Grouping.NODE),
     m.DeleteTopic("orders"),
     m.AddStream("orders", 3),
     m.OperateSeal(LogStreamID(5)),
@@ -167,6 +202,33 @@ MESSAGES: list[Message] = [
     ),
     m.OperateReplace(LogStreamID(5), NodeID(1), NodeID(2)),
     m.OperateSync(LogStreamID(5), NodeID(1)),
+    m.WriteUnit(LogStreamID(6), Epoch(4)),
+    m.FillUnit(LogStreamID(6), Epoch(4), LLSN(61), 3),
+    m.ReadUnit(LogStreamID(6), Epoch(4), LLSN(61), True),
+    m.UnitRead(),
+    m.FetchUnit(LogStreamID(6), Epoch(4), LLSN(61), 1 << 20, 2.5),
+    m.UnitFetched(LLSN(71), LLSN(72), LLSN(3)),
+    m.MeasureUnit(LogStreamID(6), Epoch(4), LLSN(61), LLSN(71), 16),
+    m.FindUnitTime(LogStreamID(6), Epoch(4), 1_700_000_000_000_000),
+    m.SealUnit(LogStreamID(6), Epoch(4)),
+    m.UnitSealed(LogStreamID(6), Epoch(4), LLSN(72), LLSN(70), "a disk error"),
+    m.ListUnit(LogStreamID(6), LLSN(61)),
+    m.UnitList(((LLSN(61), 10, 0xFEDCBA98),), LLSN(71), LLSN(72), LLSN(3), Epoch(4)),
+    m.CopyUnit(LogStreamID(6), LLSN(61), LLSN(71), 1 << 20),
+    m.UnitCopied(LLSN(71)),
+    m.SyncUnit(LogStreamID(6), ADDRESS, Epoch(4)),
+    m.NextTokens(TopicID(3), Epoch(4), 10),
+    m.TokensAre(GLSN(141), 6),
+    m.GetSequencer(),
+    m.SequencerIs(SEQUENCER, True),
+    m.ProposeProjection(
+        PROJECTION, ((LogStreamID(5), (NodeID(1), NodeID(2))), (LogStreamID(6), (NodeID(2),)))
+    ),
+    m.ProjectionIs(PROJECTION),
+    m.RenewSequencer(SEQUENCER, 1_700_000_000),
+    m.AskLease(1_700_000_000, (m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),)),
+    m.LeaseIs(1_700_000_000, 1.0, (m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),)),
+    m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),
 ]
 
 

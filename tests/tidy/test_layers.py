@@ -1,6 +1,7 @@
 """The arrows of the architecture: who may import whom, which files stay pure, where the doors to the world are.
 
-    model <- runtime <- storage | rpc <- storagenode | metarepo | manager | client <- varlog <- spark <- cli <- testing
+    model <- runtime <- storage | rpc <- reconfiguration <- storagenode | metarepo | sequencer | manager | client <- varlog <- spark
+          <- cli <- testing
 
 The table of layers is `LAYERS` in varlog.testing.codemap, so that what the code map draws is what holds here. Imports
 are read from the source with `ast`: those inside functions and under TYPE_CHECKING count as well.

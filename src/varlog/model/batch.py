@@ -6,7 +6,7 @@ The client packs a batch once and checks nothing twice: the body's CRC travels w
     offset  size  field
          0     4  magic "VLB1"
          4     1  format version
-         5     1  flags (bits 0-1: compression of the body, 0 = none; the rest must be zero)
+         5     1  flags (bits 0-1: compression of the body, 0 = none; bit 2: junk; the rest must be zero)
          6     2  reserved, zero
          8     4  epoch in which the primary accepted it
         12     4  count of entries
@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 import msgspec
 from crc32c import crc32c as _crc32c
 
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import BatchTooLarge, CorruptBatch, EmptyBatch, EntryTooLarge, InvalidRequest
 from varlog.model.ids import ProducerID
 from varlog.model.limits import BATCH_BODY_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX
@@ -43,6 +43,9 @@ Buffer = bytes | bytearray | memoryview
 HEADER_BYTES: Final = 64
 MAGIC: Final = int.from_bytes(b"VLB1", "little")
 FORMAT_VERSION: Final = 1
+
+# A hole that was filled (sequenced ordering): as many empty entries as there are positions, which no reader is shown (law 4).
+JUNK: Final = 4
 
 _HEADER = struct.Struct("<IBBHIIQQQqIIII")
 _UNSIGNED = struct.Struct("<IBBHIIQQQqIII")  # the header without its own CRC
@@ -67,6 +70,10 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     body_bytes: int
     body_crc: int
     flags: int = 0
+
+    @property
+    def is_junk(self) -> bool:
+        return bool(self.flags & JUNK)
 
     @property
     def size(self) -> int:
@@ -168,6 +175,14 @@ def place(batch: bytearray | memoryview, epoch: Epoch, first_llsn: LLSN) -> None
     _U32.pack_into(batch, 60, _crc32c(memoryview(batch)[:60]))
 
 
+def junk(first_llsn: LLSN, count: int = 1) -> bytearray:
+    """What fills `count` positions that nobody will write: placed, signed, and the same bytes whoever makes it."""
+    batch = pack([b""] * count, producer=ProducerID(0), sequence=0, time_us=0)
+    batch[5] = JUNK
+    place(batch, NO_EPOCH, first_llsn)
+    return batch
+
+
 def parse_header(buffer: Buffer, at: int = 0, *, signed: bool = True) -> BatchHeader:
     """The header at `at`. `signed=False` is for a primary: what a client sends is not placed and signed yet."""
     if len(buffer) - at < HEADER_BYTES:
@@ -182,7 +197,7 @@ def parse_header(buffer: Buffer, at: int = 0, *, signed: bool = True) -> BatchHe
         raise CorruptBatch(
             f"format version {version} is not known here (this is version {FORMAT_VERSION})", at
         )
-    if flags or reserved or body_bytes != plain_bytes or body_bytes % 8:
+    if flags & ~JUNK or reserved or body_bytes != plain_bytes or body_bytes % 8:
         raise CorruptBatch("the header asks for features that are not known here", at)
     if not 1 <= count <= BATCH_ENTRIES_MAX or not 4 * (count + 1) <= body_bytes <= BATCH_BODY_BYTES_MAX:
         raise CorruptBatch("the header's counts are impossible", at)
@@ -232,6 +247,7 @@ def single(buffer: Buffer, header: BatchHeader, index: int, at: int = 0) -> byte
     begin = at + HEADER_BYTES + 4 * (header.count + 1)
     entry = memoryview(buffer)[begin + offsets[index] : begin + offsets[index + 1]]
     batch = pack([entry], producer=header.producer, sequence=header.sequence, time_us=header.time_us)
+    batch[5] = header.flags
     place(batch, header.epoch, LLSN(header.first_llsn + index))
     return batch
 

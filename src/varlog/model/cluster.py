@@ -11,6 +11,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import STRIPE_UNIT, Projection, SequencerID
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -51,6 +52,14 @@ class Ordering(StrEnum):
     SEQUENCED = "sequenced"
 
 
+class Grouping(StrEnum):
+    """What forms a replica group of a sequenced topic: storage nodes, whose log streams all have the same nodes, or each log stream
+    by itself (R-SEQ-3, figures a and b)."""
+
+    NODE = "node"
+    STREAM = "stream"
+
+
 class StorageNode(msgspec.Struct, frozen=True):
     """A registered storage node (R-REG-1)."""
 
@@ -61,13 +70,19 @@ class StorageNode(msgspec.Struct, frozen=True):
 
 class Topic(msgspec.Struct, frozen=True):
     """A log: one total order over its own log streams. `first` is the position of its first entry: 1, unless the topic is a copy of
-    one whose beginning was trimmed."""
+    one whose beginning was trimmed. `unit` and `grouping` are a sequenced topic's (see Projection)."""
 
     topic: TopicID
     name: str
     ordering: Ordering = Ordering.COMMITTED
     trimmed: GLSN = GLSN(0)
     first: GLSN = GLSN(1)
+    unit: int = STRIPE_UNIT
+    grouping: Grouping = Grouping.STREAM
+
+    @property
+    def sequenced(self) -> bool:
+        return self.ordering is Ordering.SEQUENCED
 
 
 class NamedReader(msgspec.Struct, frozen=True):
@@ -97,7 +112,10 @@ class NamedWriter(msgspec.Struct, frozen=True):
 class LogStream(msgspec.Struct, frozen=True):
     """A shard of a topic. The first replica is the primary. `sealed_end` is one past the last LLSN ordered before the
     newest seal: what every replica must hold, and nothing more, before the stream runs again. `held`: sealed by hand, and to
-    stay so until it is unsealed by hand."""
+    stay so until it is unsealed by hand.
+
+    Of a sequenced topic: `replicas` are all members of its chain, also those that are away; it runs once a projection has it.
+    """
 
     log_stream: LogStreamID
     topic: TopicID
@@ -125,6 +143,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     repositories: tuple[
         str, ...
     ] = ()  # where all metadata repositories listen, the leader and those that wait
+    projections: tuple[Projection, ...] = ()  # one for each sequenced topic that has begun
+    sequencers: tuple[SequencerID, ...] = ()  # those that have said that they are there, one an address
 
     def node(self, node: NodeID) -> StorageNode | None:
         return next((found for found in self.nodes if found.node == node), None)
@@ -134,6 +154,9 @@ class ClusterView(msgspec.Struct, frozen=True):
 
     def topic_named(self, name: str) -> Topic | None:
         return next((found for found in self.topics if found.name == name), None)
+
+    def projection(self, topic: TopicID) -> Projection | None:
+        return next((found for found in self.projections if found.topic == topic), None)
 
     def stream(self, log_stream: LogStreamID) -> LogStream | None:
         return next((found for found in self.streams if found.log_stream == log_stream), None)
@@ -182,8 +205,27 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     full: bool = False
 
 
+class UnitStatus(msgspec.Struct, frozen=True):
+    """What a storage node says of one of its log units (sequenced ordering). `newest`: the largest LLSN written here, 0 if none;
+    everything below `dense_end` is written; `low`: nothing below it is there any more. `damage`: as of a replica. `trouble`: why it
+    takes no writes."""
+
+    log_stream: LogStreamID
+    topic: TopicID
+    epoch: Epoch
+    newest: LLSN
+    dense_end: LLSN
+    low: LLSN
+    path: str
+    bytes: int = 0
+    trouble: str = ""
+    sync: SyncStatus | None = None
+    damage: tuple[tuple[LLSN, LLSN], ...] = ()
+    full: bool = False
+
+
 class NodeStatus(msgspec.Struct, frozen=True):
-    """What a storage node says of itself."""
+    """What a storage node says of itself. `leased`: it may answer for its log units now (R-SEQ-13)."""
 
     cluster: ClusterID
     node: NodeID
@@ -192,3 +234,5 @@ class NodeStatus(msgspec.Struct, frozen=True):
     replicas: tuple[ReplicaStatus, ...]
     started_us: int = 0
     streams_max: int = STREAMS_PER_NODE_MAX
+    units: tuple[UnitStatus, ...] = ()
+    leased: bool = False

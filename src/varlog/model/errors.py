@@ -8,16 +8,21 @@
     │   ├── ChainBroken      a conditional append: the chain that it was to extend goes on elsewhere
     │   ├── PositionTaken    a conditional append: the stream's next position is another one
     │   ├── StaleEpoch       the caller has not heard of a newer epoch
+    │   ├── AlreadyWritten   another value has the position (sequenced ordering): take a new one
     │   └── NotAccepted      no replica took the request before its deadline
     ├── OutcomeUnknown       sent, and never answered: it may be in the log, or may still get there
     ├── Unavailable          a read or an administrative call that could not be answered now
-    │   └── NotLeader        this metadata repository does not lead: ask the one that does
+    │   ├── NotLeader        this metadata repository does not lead: ask the one that does
+    │   ├── NotSequencing    this sequencer does not give positions of that topic in that epoch
+    │   └── NoLease          a node or sequencer that has not heard from the repository lately, and so does not answer
     ├── NotWritten           nothing has this position yet
     ├── Trimmed              the position was there, and was trimmed
+    ├── Filled               the position was given up by its appender: it holds nothing, for ever
     ├── CorruptBatch         bytes that do not match their checksum; never served
     ├── Refused              an administrative call that the present state does not allow
     │   ├── ReaderBehind     a named reader has not read what was to be trimmed
     │   ├── TrimBeyondTail   only what is in the log can be trimmed
+    │   ├── ProjectionTaken  a projection of another epoch than the next one was proposed
     │   └── AlreadySyncing   the replica is being filled from another source
     └── StartError           a process that must not start: wrong volume, foreign directory, port in use
 
@@ -27,7 +32,7 @@ The arguments of an error are its facts, in order: they travel over the wire and
 from __future__ import annotations
 
 from varlog.model.epoch import Epoch
-from varlog.model.ids import ClusterID, LogStreamID
+from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 
 
@@ -160,6 +165,18 @@ class StaleEpoch(Rejected):
         return f"log stream {self.log_stream} is in epoch {self.here}; epoch {self.asked} is over"
 
 
+class AlreadyWritten(Rejected):
+    """Some of the positions of this batch hold something else, for ever (law 8)."""
+
+    def __init__(self, log_stream: LogStreamID, llsn: LLSN) -> None:
+        super().__init__(log_stream, llsn)
+        self.log_stream = log_stream
+        self.llsn = llsn
+
+    def told(self) -> str:
+        return f"LLSN {self.llsn} of log stream {self.log_stream} is written already: take a new position"
+
+
 class ChainBroken(Rejected):
     """A batch of a chain that does not go on where the chain ends; `newest` is the sequence of its last batch, 0 if it has none."""
 
@@ -233,6 +250,34 @@ class NotLeader(Unavailable):
         return "this metadata repository does not lead, and knows of none that does: ask again in a moment"
 
 
+class NotSequencing(Unavailable):
+    """The sequencer asked gives no positions of this topic in this epoch; it is at `here` (0: it never was its sequencer)."""
+
+    def __init__(self, topic: TopicID, asked: Epoch, here: Epoch) -> None:
+        VarlogError.__init__(self, topic, asked, here)
+        self.topic = topic
+        self.asked = asked
+        self.here = here
+        self.what = self.told()
+
+    def told(self) -> str:
+        return f"this sequencer gives no positions of topic {self.topic} in epoch {self.asked}: it knows epoch {self.here}"
+
+
+class NoLease(Unavailable):
+    """Cut off from the metadata repository for so long that others may have taken over what it did (R-SEQ-13)."""
+
+    def __init__(self, who: str) -> None:
+        VarlogError.__init__(self, who)
+        self.who = who
+        self.what = self.told()
+
+    def told(self) -> str:
+        return (
+            f"{self.who} has not heard from the metadata repository lately, and answers nothing until it does"
+        )
+
+
 class NotWritten(VarlogError):
     """Nothing has this position yet."""
 
@@ -255,6 +300,17 @@ class Trimmed(VarlogError):
 
     def told(self) -> str:
         return f"position {self.position} is trimmed: the oldest that can be read is {self.oldest}"
+
+
+class Filled(VarlogError):
+    """Whoever was given this position gave it up: it is junk. Subscriptions pass over it."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+    def told(self) -> str:
+        return f"position {self.position} holds no entry, and never will: its appender gave it up"
 
 
 class CorruptBatch(VarlogError):
@@ -305,6 +361,19 @@ class ReaderBehind(Refused):
             f"there, or forget the "
             f"reader with `varlog reader forget`"
         )
+
+
+class ProjectionTaken(Refused):
+    """Only the next epoch can be proposed: somebody else was faster (R-SEQ-3)."""
+
+    def __init__(self, topic: TopicID, asked: Epoch, current: Epoch) -> None:
+        VarlogError.__init__(self, topic, asked, current)
+        self.topic = topic
+        self.asked = asked
+        self.current = current
+
+    def told(self) -> str:
+        return f"topic {self.topic} is in epoch {self.current}: epoch {self.asked} cannot be proposed any more, or not yet"
 
 
 class AlreadySyncing(Refused):

@@ -67,3 +67,8 @@ DISK_RESERVE_BYTES = 64 * MIB
 
 STREAMS_PER_NODE_MAX = 1_000
 REPLICAS_MAX = 16
+
+# How far from true time a clock may run, up or down. Leases allow for it, on both sides (R-SEQ-13).
+CLOCK_DRIFT_MAX = 0.05
+# A lease of a node with log units, or of a sequencer; it is asked for again four times as often.
+LEASE_S = 1.0

@@ -2,6 +2,8 @@
 
 A message is small and is encoded by msgspec as a MessagePack array: fields may only be added at the end, with a
 default, and a number is never used again. Bulk bytes (batches) travel behind it as the payload, untouched.
+
+This file is past 800 lines because it is the list of all of them: whoever wants to know what is said on the wire reads one file.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import msgspec
 
 from varlog.model.cluster import (
     ClusterView,
+    Grouping,
     LogStream,
     NamedReader,
     NamedWriter,
@@ -25,6 +28,7 @@ from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Projection, SequencerID
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -245,6 +249,198 @@ class Copied(Message, frozen=True):
     low_llsn: LLSN
 
 
+# --- Log unit service: clients -> storage node (sequenced ordering) ------------------------------------------------
+#
+# Every request says the epoch of the projection that its sender has: in an older one than the unit's, and in one that the unit has
+# not been sealed for, it is refused by StaleEpoch (R-SEQ-5). Without a lease the node answers NoLease, except to a seal.
+
+
+class WriteUnit(Message, frozen=True):
+    """Payload: one batch, placed and signed by the client; its own epoch is that in which its positions were given. Answered by
+    Done once it is durable here, also where the very same batch is there already. AlreadyWritten, Trimmed: it can never be here."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+
+
+class FillUnit(Message, frozen=True):
+    """Junk at LLSNs [llsn, llsn + count), written like data (R-SEQ-7)."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    llsn: LLSN
+    count: int = 1
+
+
+class ReadUnit(Message, frozen=True):
+    """What is at one LLSN: NotWritten, Trimmed, or UnitRead."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    llsn: LLSN
+    whole: bool = False
+
+
+class UnitRead(Message, frozen=True):
+    """Payload: a batch with the one entry; with `whole` the batch that has it, as it was written. May be junk."""
+
+
+class FetchUnit(Message, frozen=True):
+    """Whole batches from `llsn` on without a gap; waits up to `wait_s` for the first. Answered by UnitFetched."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    llsn: LLSN
+    bytes_max: int = 0
+    wait_s: float = 0.0
+
+
+class UnitFetched(Message, frozen=True):
+    """Payload: batches back to back, in the order of their LLSNs, without a gap; the first may begin before the LLSN asked for. No
+    payload: `next_llsn` is not written; if `newest` is above it, it is a hole."""
+
+    next_llsn: LLSN
+    newest: LLSN
+    low: LLSN
+
+
+class MeasureUnit(Message, frozen=True):
+    """How the entries with LLSNs in [begin, end) lie on disk. Answered by RangeIs; `complete`: none of them is a hole."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    begin: LLSN
+    end: LLSN
+    points_max: int = 256
+
+
+class FindUnitTime(Message, frozen=True):
+    """The first entry appended at or after `time_us`, as FindTime. Answered by PlaceIs, without a GLSN."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    time_us: int
+
+
+class SealUnit(Message, frozen=True):
+    """R-SEQ-9: from now on nothing of an older epoch than `epoch` is taken here; what is under way with one is cancelled. Answered
+    by UnitSealed when that is durable, also if it is in this epoch already; StaleEpoch if it is in a newer one."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+
+
+class UnitSealed(Message, frozen=True):
+    """`newest` and `dense_end` as in UnitStatus. `trouble`: why this unit had better not serve in the next projection."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    newest: LLSN
+    dense_end: LLSN
+    trouble: str = ""
+
+
+class ListUnit(Message, frozen=True):
+    """Which batches a unit has, from `llsn` on: to a node that others are filled from. In any epoch. Answered by UnitList."""
+
+    log_stream: LogStreamID
+    llsn: LLSN
+
+
+class UnitList(Message, frozen=True):
+    """`pages` are (first LLSN, count, body checksum) by LLSN; the next ones from `next_llsn` on. `newest`, `low`: the unit's."""
+
+    pages: tuple[tuple[LLSN, int, int], ...]
+    next_llsn: LLSN
+    newest: LLSN
+    low: LLSN
+    epoch: Epoch
+
+
+class CopyUnit(Message, frozen=True):
+    """Whole batches with an LLSN from `llsn` on and below `end`, holes passed over: about `bytes_max` of them. In any epoch.
+    Answered by UnitCopied."""
+
+    log_stream: LogStreamID
+    llsn: LLSN
+    end: LLSN
+    bytes_max: int = 0
+
+
+class UnitCopied(Message, frozen=True):
+    """Payload: batches back to back, in the order of their LLSNs. Go on at `next_llsn`."""
+
+    next_llsn: LLSN
+
+
+class SyncUnit(Message, frozen=True):
+    """Fill this unit from the one at `source` (R-SEQ-14), whatever goes on meanwhile. Answered at once by SyncIs; asked again it
+    tells the progress. COMPLETE: it has exactly what the source had in `epoch`, if that is given, else lately. With `rebuild` in
+    the answer it holds something that the source has not: it must be made anew first."""
+
+    log_stream: LogStreamID
+    source: ReplicaAddress
+    epoch: Epoch = Epoch(0)
+
+
+# --- Leases: node <-> repository, one way both, over the session; sequencer -> repository ------------------------------
+
+
+class UnitOrder(Message, frozen=True):
+    """The unit is in no older epoch than `epoch`, and has nothing below `low`."""
+
+    log_stream: LogStreamID
+    epoch: Epoch
+    low: LLSN
+
+
+class AskLease(Message, frozen=True):
+    """One way, node -> repository. `stamp`: the node's own clock when it asked, in microseconds, to be echoed. `units`: how far
+    it has done what it was ordered to."""
+
+    stamp: int
+    units: tuple[UnitOrder, ...] = ()
+
+
+class LeaseIs(Message, frozen=True):
+    """One way, repository -> node, or the answer to a sequencer: it may answer for `lease_s` seconds of its own clock from `stamp`
+    on; 0: it may not. `orders`: of the node's units."""
+
+    stamp: int
+    lease_s: float
+    orders: tuple[UnitOrder, ...] = ()
+
+
+# --- Sequencer: clients -> sequencer ------------------------------------------------------------------------------------
+
+
+class NextTokens(Message, frozen=True):
+    """`count` consecutive positions of a topic that go to one log stream (R-SEQ-1); 0: only the next one is told, and not given."""
+
+    topic: TopicID
+    epoch: Epoch
+    count: int = 1
+
+
+class TokensAre(Message, frozen=True):
+    """Positions from `first` on are the asker's, and so are `skipped` ones before it, which it fills with junk: a batch that does
+    not fit in what is left of a stripe's turn begins in the next one's."""
+
+    first: GLSN
+    skipped: int = 0
+
+
+class GetSequencer(Message, frozen=True):
+    """Who are you."""
+
+
+class SequencerIs(Message, frozen=True):
+    """`leased`: it may answer now."""
+
+    sequencer: SequencerID
+    leased: bool
+
+
 # --- Commit service: metadata repository -> storage node, one session a node --------------------------------
 
 
@@ -304,11 +500,13 @@ class NodeStatusIs(Message, frozen=True):
 
 
 class AddLogStream(Message, frozen=True):
-    """Make a replica, on `volume` or on the emptiest one. It starts SEALING, in epoch 0."""
+    """Make a replica, on `volume` or on the emptiest one. It starts SEALING, in epoch 0. Of a sequenced topic: a log unit, empty,
+    in epoch 0."""
 
     topic: TopicID
     log_stream: LogStreamID
     volume: str = ""
+    ordering: Ordering = Ordering.COMMITTED
 
 
 class ReplicaAddress(Message, frozen=True):
@@ -510,6 +708,8 @@ class RegisterTopic(Message, frozen=True):
     name: str
     ordering: Ordering = Ordering.COMMITTED
     first: GLSN = GLSN(1)
+    unit: int = 0
+    grouping: Grouping = Grouping.STREAM
 
 
 class TopicIs(Message, frozen=True):
@@ -587,6 +787,27 @@ class SetManager(Message, frozen=True):
     auto_create_topics: bool = False
 
 
+class ProposeProjection(Message, frozen=True):
+    """The next projection of a sequenced topic (R-SEQ-3): its epoch is the present one plus one, else ProjectionTaken. `sealed`:
+    for each log stream the nodes that have answered a seal with that epoch; only they can be in its chain. Answered by ProjectionIs
+    once it is durable: where a former member has not been sealed, or a sequencer is replaced, not before their leases are over
+    (R-SEQ-13)."""
+
+    projection: Projection
+    sealed: tuple[tuple[LogStreamID, tuple[NodeID, ...]], ...]
+
+
+class ProjectionIs(Message, frozen=True):
+    projection: Projection
+
+
+class RenewSequencer(Message, frozen=True):
+    """A sequencer says that it is there, and asks for a lease. Answered by LeaseIs."""
+
+    sequencer: SequencerID
+    stamp: int
+
+
 # --- Manager: operators and clients -> manager --------------------------------------------------------------
 
 
@@ -602,13 +823,15 @@ class RemoveNode(Message, frozen=True):
 
 class CreateTopic(Message, frozen=True):
     """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default), whose first entry gets
-    position `first`."""
+    position `first`. A sequenced one: in stripes of `unit` positions (0: the default), with replica groups by `grouping`."""
 
     name: str
     streams: int = 0
     replicas: int = 0
     ordering: Ordering = Ordering.COMMITTED
     first: GLSN = GLSN(1)
+    unit: int = 0
+    grouping: Grouping = Grouping.STREAM
 
 
 class DeleteTopic(Message, frozen=True):
@@ -698,4 +921,8 @@ NUMBERS: dict[int, type[Message]] = {
     87: ForgetWriter, 88: GetWriters, 89: WritersAre,
     90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: OperateSeal, 96: OperateUnseal,
     97: GetClusterStatus, 98: ClusterStatusIs, 99: OperateReplace, 100: OperateSync,
+    120: WriteUnit, 121: FillUnit, 122: ReadUnit, 123: UnitRead, 124: FetchUnit, 125: UnitFetched, 126: MeasureUnit,
+    127: FindUnitTime, 128: SealUnit, 129: UnitSealed, 130: ListUnit, 131: UnitList, 132: CopyUnit, 133: UnitCopied, 134: SyncUnit,
+    140: NextTokens, 141: TokensAre, 142: GetSequencer, 143: SequencerIs,
+    150: ProposeProjection, 151: ProjectionIs, 152: RenewSequencer, 153: AskLease, 154: LeaseIs, 155: UnitOrder,
 }  # fmt: skip

@@ -1,9 +1,14 @@
-"""Clock: wall time, for stamps and display only. Waiting uses the event loop's own time, which a simulator replaces."""
+"""Clock: wall time, for stamps and display only, and a steady one, for leases alone.
+
+Waiting uses the event loop's own time, which a simulator replaces."""
 
 from __future__ import annotations
 
 import time
 from typing import Protocol
+
+# Unlike the monotonic clock of Linux this one goes on while the machine is suspended: others did not sleep.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -13,9 +18,17 @@ class Clock(Protocol):
         """Microseconds since 1970 UTC."""
         ...
 
+    def steady_us(self) -> int:
+        """Microseconds since some moment. Never goes back, counts also while the machine sleeps, and runs at most
+        `CLOCK_DRIFT_MAX` faster or slower than true time: that much a lease relies on."""
+        ...
+
 
 class SystemClock:
     """The machine's clock."""
 
     def wall_us(self) -> int:
         return time.time_ns() // 1000
+
+    def steady_us(self) -> int:
+        return time.clock_gettime_ns(_STEADY) // 1000

@@ -650,6 +650,8 @@ def _checked(batch: bytearray) -> BatchHeader:
     """The header of the one whole batch in `batch`, everything checked: what is stored must be readable for ever."""
     try:
         header = parse_header(batch, signed=False)
+        if header.is_junk:
+            raise InvalidRequest("junk fills positions of a sequenced topic; this one has none to fill")
         if header.size != len(batch):
             raise InvalidRequest(f"a batch of {header.size} bytes in a payload of {len(batch)}")
         check_body(batch, header)

@@ -36,9 +36,13 @@ class SimClock:
     """The time of day on one host: that of the loop, a little off, and anything after a jump."""
 
     skew_us: int
+    rate: float = 1.0  # of its steady clock, against true time
 
     def wall_us(self) -> int:
         return 1_700_000_000_000_000 + self.skew_us + int(asyncio.get_running_loop().time() * 1e6)
+
+    def steady_us(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1e6 * self.rate) - self.skew_us
 
 
 class Host:

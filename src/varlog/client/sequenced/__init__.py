@@ -1,0 +1,1 @@
+"""Appends, reads and subscriptions of a sequenced topic: tokens, chains, projections."""

@@ -1,0 +1,191 @@
+"""Reconfigurer: seal all, one answer per log stream is enough, then propose the next projection (R-SEQ-10). Anybody may.
+
+Two who do it at once seal with the same epoch, and the repository takes the first proposal. One who dies half-way leaves units
+that refuse the old epoch: whoever meets them goes through it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Final, Protocol, TypeVar
+
+from varlog.model.cluster import ClusterView, SyncState
+from varlog.model.epoch import Epoch
+from varlog.model.errors import Refused, StaleEpoch, VarlogError
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.projection import Projection, SequencerID
+from varlog.reconfiguration.rules import Answer, Sealed, Wish, next_projection, thin
+from varlog.rpc.messages import (
+    GetSequencer,
+    Message,
+    ProjectionIs,
+    ProposeProjection,
+    ReplicaAddress,
+    SealUnit,
+    SequencerIs,
+    SyncIs,
+    SyncUnit,
+    UnitSealed,
+)
+from varlog.runtime.logs import get_logger, told
+
+M = TypeVar("M", bound=Message)
+
+# Whoever has not answered a seal by then is done without; whoever refuses the connection is not waited for.
+SEAL_S: Final = 0.5
+# The last entries of a node that joins are copied while the topic waits.
+LAST_COPY_S: Final = 5.0
+COPY_LOOK_S: Final = 0.005
+# Longer than any lease that the repository may have to wait for.
+PROPOSE_S: Final = 10.0
+
+_log = get_logger("reconfiguration")
+
+
+class Ask(Protocol):
+    """One try of one call, the dialling included."""
+
+    def __call__(self, address: str, request: Message, answer: type[M], timeout_s: float) -> Awaitable[M]: ...
+
+
+class AskRepository(Protocol):
+    def __call__(self, request: Message, answer: type[M], timeout_s: float) -> Awaitable[M]: ...
+
+
+class Reconfigurer:
+    """Knows nobody: it is told how to ask a process at an address, and how to ask the repository."""
+
+    def __init__(self, ask: Ask, ask_repository: AskRepository) -> None:
+        self._ask = ask
+        self._ask_repository = ask_repository
+
+    async def run(
+        self, view: ClusterView, topic: TopicID, wish: Wish, *, seal_s: float = SEAL_S
+    ) -> Projection:
+        """The topic's next projection, once it holds. ProjectionTaken, StaleEpoch: somebody else was faster. Unavailable: of some
+        log stream nobody answers, or the repository does not."""
+        now = view.projection(topic)
+        if now is None:
+            raise Refused(f"topic {topic} has no projection yet: it is still being made")
+        epoch = Epoch(now.epoch + 1)
+        members = {
+            chain.log_stream: (*chain.nodes, *wish.join.get(chain.log_stream, ())) for chain in now.chains
+        }
+        members.update(wish.streams)
+        choosing = asyncio.ensure_future(self.choose_sequencer(view, now.sequencer, seal_s))
+        try:
+            answered = await self.seal(view, members, epoch, seal_s)
+            sealed = await self._with_last_copies(view, now, answered, wish, epoch)
+            sequencer = await choosing
+        finally:
+            choosing.cancel()
+        return await self.propose(next_projection(now, sealed, wish, sequencer), sealed)
+
+    async def seal(
+        self, view: ClusterView, members: Mapping[LogStreamID, Iterable[NodeID]], epoch: Epoch, seal_s: float
+    ) -> dict[LogStreamID, dict[NodeID, Answer]]:
+        """What those who could be sealed have said. StaleEpoch: one of them is in a newer epoch."""
+        asked = {
+            asyncio.ensure_future(self._seal_one(view, log_stream, node, epoch, seal_s)): (log_stream, node)
+            for log_stream, nodes in members.items()
+            for node in dict.fromkeys(nodes)
+        }
+        sealed: dict[LogStreamID, dict[NodeID, Answer]] = {log_stream: {} for log_stream in members}
+        try:
+            await asyncio.wait(asked, timeout=seal_s)
+            for task, (log_stream, node) in asked.items():
+                if not task.done():
+                    continue
+                if isinstance(error := task.exception(), StaleEpoch):
+                    raise error
+                if error is None:
+                    answer = task.result()
+                    sealed[log_stream][node] = Answer(answer.newest, answer.trouble)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return sealed
+
+    async def _seal_one(
+        self, view: ClusterView, log_stream: LogStreamID, node: NodeID, epoch: Epoch, seal_s: float
+    ) -> UnitSealed:
+        found = view.node(node)
+        if found is None:
+            raise Refused(f"node {node} is not registered")
+        return await self._ask(found.address, SealUnit(log_stream, epoch), UnitSealed, seal_s)
+
+    async def propose(self, projection: Projection, sealed: Sealed) -> Projection:
+        """The projection, once the repository has taken it."""
+        answered = tuple((log_stream, tuple(nodes)) for log_stream, nodes in sealed.items())
+        request = ProposeProjection(projection, answered)
+        taken = (await self._ask_repository(request, ProjectionIs, PROPOSE_S)).projection
+        _log.info(told("reconfigured", topic=taken.topic, epoch=taken.epoch, begin=taken.begin))
+        for chain in thin(taken):
+            _log.warning(
+                told(
+                    "NO REDUNDANCY: this log stream has one copy left",
+                    log_stream=chain.log_stream,
+                    node=chain.head,
+                    away=list(chain.away),
+                )
+            )
+        return taken
+
+    async def choose_sequencer(
+        self, view: ClusterView, present: SequencerID | None, timeout_s: float
+    ) -> SequencerID | None:
+        """The present one if it is there, else one that is; if nobody answers, the present one."""
+        known = sorted(view.sequencers, key=lambda found: found != present)
+        asked = [asyncio.ensure_future(self._is_there(found, timeout_s)) for found in known]
+        try:
+            for found, answer in zip(known, asked, strict=True):
+                if await answer:
+                    return found
+        finally:
+            for answer in asked:
+                answer.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return present
+
+    async def _is_there(self, sequencer: SequencerID, timeout_s: float) -> bool:
+        try:
+            answer = await self._ask(sequencer.address, GetSequencer(), SequencerIs, timeout_s)
+        except VarlogError:
+            return False
+        return answer.sequencer == sequencer and answer.leased
+
+    async def _with_last_copies(
+        self, view: ClusterView, now: Projection, sealed: Sealed, wish: Wish, epoch: Epoch
+    ) -> Sealed:
+        """Those who join get what was written since they were filled. One that fails does not join."""
+        complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
+        for log_stream, nodes in wish.join.items():
+            chain = now.chain(log_stream)
+            sources = [node for node in reversed(chain.nodes) if node in complete[log_stream]]
+            for node in nodes:
+                if node in complete[log_stream] and not (
+                    sources and await self._last_copy(view, log_stream, node, sources[0], epoch)
+                ):
+                    del complete[log_stream][node]
+        return complete
+
+    async def _last_copy(
+        self, view: ClusterView, log_stream: LogStreamID, node: NodeID, source: NodeID, epoch: Epoch
+    ) -> bool:
+        to, found = view.node(node), view.node(source)
+        if to is None or found is None:
+            return False
+        request = SyncUnit(log_stream, ReplicaAddress(source, found.address), epoch)
+        try:
+            async with asyncio.timeout(LAST_COPY_S):
+                while True:
+                    sync = (await self._ask(to.address, request, SyncIs, LAST_COPY_S)).sync
+                    if sync.state is SyncState.COMPLETE:
+                        return True
+                    if sync.state is SyncState.ERROR:
+                        return False
+                    await asyncio.sleep(COPY_LOOK_S)
+        except (VarlogError, TimeoutError):
+            return False

@@ -1,0 +1,113 @@
+"""PURE. What the units answered to a seal -> the next projection (R-SEQ-10), or why there cannot be one now.
+
+Survivors of a chain keep their order, so whatever the new tail has, all before it have as well (law 8). Nothing else moves: old
+positions stay where they are. The slow tail is the largest position that anybody has; no position from `begin` on was ever written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from varlog.model.cluster import changed
+from varlog.model.epoch import Epoch
+from varlog.model.errors import Unavailable
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+
+Members = Mapping[LogStreamID, tuple[NodeID, ...]]
+
+
+class Answer(NamedTuple):
+    """What a unit said when it was sealed: the largest LLSN it has (0: none), and why it had better not serve."""
+
+    newest: LLSN
+    trouble: str = ""
+
+
+Sealed = Mapping[LogStreamID, Mapping[NodeID, Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the next projection is to be like, besides doing without those who do not answer.
+
+    `accused`: nodes that failed somebody; they serve only where there is no other. `join`: nodes that have been filled, behind the
+    tail of their chain. `leave`: nodes that are no members any more. `streams`: new log streams, whose stripes begin now.
+    """
+
+    accused: frozenset[NodeID] = frozenset()
+    join: Members = field(default_factory=dict)
+    leave: Members = field(default_factory=dict)
+    streams: Members = field(default_factory=dict)
+
+
+def first_projection(
+    topic: TopicID, first: GLSN, unit: int, streams: Members, sequencer: SequencerID | None
+) -> Projection:
+    """R-SEQ-12: a new topic's, all of whose units are empty, and were sealed with epoch 1."""
+    stripes = tuple(Stripe(log_stream) for log_stream in streams)
+    chains = tuple(Chain(log_stream, nodes) for log_stream, nodes in streams.items())
+    return Projection(topic, Epoch(1), first, (Range(first, stripes, unit),), chains, sequencer)
+
+
+def next_projection(now: Projection, sealed: Sealed, wish: Wish, sequencer: SequencerID | None) -> Projection:
+    """Unavailable: of some log stream nobody has answered, so nobody knows what it holds."""
+    chains = tuple(_next_chain(chain, sealed.get(chain.log_stream, {}), wish) for chain in now.chains)
+    begin = max(now.begin, GLSN(slow_tail(now, sealed) + 1))
+    new = tuple(Chain(log_stream, nodes) for log_stream, nodes in wish.streams.items())
+    ranges = _with_streams(now, begin, tuple(wish.streams)) if new else now.ranges
+    return changed(
+        now,
+        epoch=Epoch(now.epoch + 1),
+        begin=begin,
+        ranges=ranges,
+        chains=(*chains, *new),
+        sequencer=sequencer,
+    )
+
+
+def slow_tail(now: Projection, sealed: Sealed) -> GLSN:
+    """The largest position that a unit has said to hold; the one before the topic's first if there is none (R-SEQ-2)."""
+    newest = [
+        now.position(log_stream, answer.newest)[0]
+        for log_stream, answers in sealed.items()
+        for answer in answers.values()
+        if answer.newest >= FIRST_LLSN
+    ]
+    return GLSN(max(newest, default=now.first - 1))
+
+
+def thin(projection: Projection) -> tuple[Chain, ...]:
+    """The chains of one node that had more once: what they hold is nowhere else."""
+    return tuple(chain for chain in projection.chains if len(chain.nodes) == 1 and chain.away)
+
+
+def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> Chain:
+    leave = wish.leave.get(chain.log_stream, ())
+    answered = [node for node in chain.nodes if node in answers]
+    sound = [node for node in answered if not answers[node].trouble and node not in wish.accused]
+    staying = [node for node in sound or answered if node not in leave] or sound or answered
+    if not staying:
+        raise Unavailable(
+            f"log stream {chain.log_stream}: none of its nodes {list(chain.nodes)} answers, so nobody knows what it holds"
+        )
+    joining = [
+        node for node in wish.join.get(chain.log_stream, ()) if node not in staying and node in answers
+    ]
+    nodes: Sequence[NodeID] = [*staying, *joining]
+    away = tuple(node for node in chain.members if node not in nodes and node not in leave)
+    return Chain(chain.log_stream, tuple(nodes), away)
+
+
+def _with_streams(now: Projection, begin: GLSN, streams: tuple[LogStreamID, ...]) -> tuple[Range, ...]:
+    """From `begin` on the new streams take turns with those of the newest range."""
+    newest = now.newest_range
+    going_on = tuple(
+        Stripe(stripe.log_stream, now.llsn_from(stripe.log_stream, begin)) for stripe in newest.stripes
+    )
+    fresh = Range(begin, (*going_on, *map(Stripe, streams)), newest.unit)
+    kept = now.ranges if newest.begin < begin else now.ranges[:-1]
+    return (*kept, fresh)

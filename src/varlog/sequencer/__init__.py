@@ -1,0 +1,1 @@
+"""Layer 3, the sequencer: which position is next (sequenced ordering)."""
