@@ -13,13 +13,18 @@ from pathlib import Path
 import numpy as np
 
 from tests.storage.helpers import batch, row
+from varlog.model.batch import junk
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.storage.identity import Identity, encode_identity, fingerprint
 from varlog.storage.index import SparseIndex
+from varlog.storage.page_index import Page
+from varlog.storage.page_sidecar import encode_pages, encode_sidecar
 from varlog.storage.row_file import ROW_TYPE, encode_end_mark, encode_file, encode_header, encode_row
 from varlog.storage.state_file import ReplicaStateFile, encode_state
+from varlog.storage.synced_mark import Synced, encode_slot
+from varlog.storage.unit_state import UnitStateFile, encode_unit
 
 HERE = Path(__file__).parent
 
@@ -27,6 +32,13 @@ ENTRIES = [b"hello", b"", b"\x00\xff" * 5]
 STATE = ReplicaStateFile(TopicID(7), LogStreamID(3), Epoch(5), True, LLSN(21), GLSN(40), LLSN(11))
 ROWS = [row(1, 1, 10, version=2), row(11, 15, 2, version=3, epoch=4), row(13, 17, 1, version=9, epoch=5)]
 POINTS = [(1001, 0, 100), (1004, 100, 4096), (1005, 4196, 70), (1007, 9000, 70)]
+UNIT = UnitStateFile(TopicID(7), LogStreamID(3), Epoch(5), LLSN(11), 4)
+PAGES = [
+    Page(LLSN(1004), 1, 88, 0x01020304, 4, 0),
+    Page(LLSN(1001), 3, 104, 0xFFFFFFFF, 4, 88),
+    Page(LLSN(1005), 2, 80, 0, 4, 192, True),
+]
+MARKS = (Synced(3, 1000), Synced(4, 272))
 IDENTITY = Identity(
     cluster=ClusterID(1),
     node=NodeID(2),
@@ -44,6 +56,11 @@ def index() -> SparseIndex:
 
 def segment_file() -> bytes:
     return bytes(batch(1, ENTRIES) + batch(4, [b"second"], epoch=2))
+
+
+def page_segment_file() -> bytes:
+    """Pages of a log unit in the order of their arrival; the middle one is junk."""
+    return bytes(batch(4, [b"second"], epoch=2) + junk(LLSN(5), 2) + batch(1, ENTRIES))
 
 
 def row_file() -> bytes:
@@ -80,6 +97,10 @@ FILES: dict[str, Callable[[], bytes]] = {
         TopicID(7), LogStreamID(3), np.zeros(0, ROW_TYPE), LLSN(1234)
     ),
     "state_v1.bin": lambda: encode_state(STATE),
+    "unit_v1.bin": lambda: encode_unit(UNIT),
+    "page_segment_v1.seg": page_segment_file,
+    "page_sidecar_v1.idx": lambda: encode_sidecar(4, 272, encode_pages(PAGES)),
+    "synced_v1.bin": lambda: b"".join(map(encode_slot, MARKS)),
     "identity_v1.json": lambda: encode_identity(IDENTITY),
 }
 

@@ -7,7 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.golden.storage_formats import ENTRIES, FILES, HERE, IDENTITY, POINTS, ROWS, STATE
+from tests.golden.storage_formats import (
+    ENTRIES,
+    FILES,
+    HERE,
+    IDENTITY,
+    MARKS,
+    PAGES,
+    POINTS,
+    ROWS,
+    STATE,
+    UNIT,
+)
 from varlog.model.batch import check_body, entries_of, parse_header
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import LLSN
@@ -15,9 +26,13 @@ from varlog.runtime.disk import OsDisk
 from varlog.storage.dump import dump_rows
 from varlog.storage.identity import Identity
 from varlog.storage.index import decode_index
+from varlog.storage.page_scan import scan_pages
+from varlog.storage.page_sidecar import decode_sidecar, encode_pages, rows_of
 from varlog.storage.row_file import check_header, read_rows
 from varlog.storage.scan import scan
 from varlog.storage.state_file import decode_state
+from varlog.storage.synced_mark import decode_slots
+from varlog.storage.unit_state import decode_unit
 
 
 def golden(name: str) -> bytes:
@@ -77,3 +92,27 @@ def test_the_state_of_version_1_is_read() -> None:
 
 def test_the_identity_of_version_1_is_read() -> None:
     assert msgspec.json.decode(golden("identity_v1.json"), type=Identity) == IDENTITY
+
+
+def test_the_unit_of_version_1_is_read() -> None:
+    assert decode_unit(golden("unit_v1.bin"), Path("unit")) == UNIT
+
+
+def test_the_page_segment_of_version_1_is_read() -> None:
+    content = golden("page_segment_v1.seg")
+    found = scan_pages(lambda size, offset: content[offset : offset + size], len(content), len(content))
+    assert [(page.first_llsn, page.end_llsn, page.is_junk) for page in found.pages] == [
+        (4, 5, False),
+        (5, 7, True),
+        (1, 4, False),
+    ]
+    assert (found.size, found.problem, found.spoilt) == (len(content), "", [])
+
+
+def test_the_page_sidecar_of_version_1_is_read() -> None:
+    rows = decode_sidecar(golden("page_sidecar_v1.idx"), 4, 272)
+    assert rows is not None and rows.tolist() == rows_of(encode_pages(PAGES)).tolist()
+
+
+def test_the_synced_mark_of_version_1_is_read() -> None:
+    assert decode_slots(golden("synced_v1.bin")) == MARKS

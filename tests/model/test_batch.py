@@ -183,3 +183,12 @@ def test_a_well_signed_header_with_impossible_fields_is_refused(at: int, value: 
     place(batch, Epoch(3), LLSN(1))  # signs it again
     with pytest.raises(CorruptBatch):
         parse_header(batch)
+
+
+def test_the_headers_checksum_tells_a_batch_from_any_other_in_its_place() -> None:
+    """Law 8: also where the entries are the same."""
+    batches = [pack([b"a"], producer=ProducerID(producer), sequence=1, time_us=1) for producer in (1, 2)]
+    for batch in batches:
+        place(batch, Epoch(3), LLSN(9))
+        assert parse_header(batch).crc == int.from_bytes(batch[60:64], "little")
+    assert parse_header(batches[0]).crc != parse_header(batches[1]).crc

@@ -85,6 +85,14 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
         """One past the last entry's LLSN."""
         return LLSN(self.first_llsn + self.count)
 
+    @property
+    def crc(self) -> int:
+        """The header's own checksum, as it is signed with. It covers the body's: it tells a batch from any other in its place."""
+        return _crc32c(
+            _UNSIGNED.pack(MAGIC, FORMAT_VERSION, self.flags, 0, self.epoch, self.count, self.first_llsn, self.producer,
+                           self.sequence, self.time_us, self.body_bytes, self.body_bytes, self.body_crc)
+        )  # fmt: skip
+
 
 class Columns(NamedTuple):
     """Entries as an Arrow binary array holds them: int32 `offsets` (count + 1) into `data`. The first need not be 0: a slice of an

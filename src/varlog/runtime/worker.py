@@ -25,6 +25,11 @@ class Worker(Protocol):
         ...
 
 
+def new_guard() -> contextlib.AbstractContextManager[bool]:
+    """For what several threads look at and change: one at a time, within `with guard`, and only for moments."""
+    return threading.Lock()
+
+
 class ThreadWorker:
     """One thread, one queue."""
 

@@ -1,4 +1,4 @@
-"""Read-only look into a data directory and verification of everything in it: volumes, nodes, replicas, segments, rows, problems.
+"""Read-only look into a data directory and verification of everything in it: volumes, nodes, replicas, log units, problems.
 
 For the command line and for bug reports. It never writes: it may be used on a directory that must be kept as it is.
 """
@@ -22,6 +22,9 @@ from varlog.storage.row_file import ROWS_NAME, read_row, read_rows
 from varlog.storage.scan import good_batches, scan
 from varlog.storage.segment import SEGMENT_SUFFIX, first_llsn_of, index_path
 from varlog.storage.state_file import STATE_NAME, ReplicaStateFile, read_state
+from varlog.storage.synced_mark import SYNCED_NAME
+from varlog.storage.unit_dump import UnitDump, dump_unit
+from varlog.storage.unit_state import UNIT_NAME
 from varlog.storage.volume import numbered
 
 # A data directory may hold the volumes of several nodes; no deeper than this are they looked for.
@@ -66,6 +69,7 @@ class NodeDump:
     identity: Identity | None = None
     replicas: list[ReplicaDump] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    units: list[UnitDump] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -88,17 +92,26 @@ class Dump:
         return [replica for volume in self.volumes for node in volume.nodes for replica in node.replicas]
 
     @property
+    def units(self) -> list[UnitDump]:
+        return [unit for volume in self.volumes for node in volume.nodes for unit in node.units]
+
+    @property
     def problems(self) -> list[str]:
         """All of them; none means that every byte is as it was written."""
         nodes = [node for volume in self.volumes for node in volume.nodes]
-        return [problem for node in nodes for problem in node.problems] + [
-            problem for replica in self.replicas for problem in replica.problems
+        return [
+            *(problem for node in nodes for problem in node.problems),
+            *(problem for replica in self.replicas for problem in replica.problems),
+            *(problem for unit in self.units for problem in unit.problems),
         ]
 
 
 def dump(disk: Disk, path: Path) -> Dump:
-    """Everything below `path`: a data directory, a volume, a node's or a replica's directory."""
+    """Everything below `path`: a data directory, a volume, a node's, a replica's or a log unit's directory."""
     looking = ReadOnlyDisk(disk)
+    if _is_unit(looking, path):
+        unit = dump_unit(disk, path)
+        return Dump(path, [VolumeDump(path.parent, [NodeDump(path.parent, units=[unit])])])
     if disk.exists(path / STATE_NAME) or disk.exists(path / ROWS_NAME):
         replica = dump_replica(disk, path)
         return Dump(path, [VolumeDump(path.parent, [NodeDump(path.parent, None, [replica])])])
@@ -147,13 +160,13 @@ def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
 
 
 def dump_batches(disk: Disk, segment: Path) -> Iterator[tuple[int, BatchHeader | CorruptBatch]]:
-    """(offset, header) of each good batch of a segment file; at the end the reason why the next one is not good, if so."""
+    """(offset, header) of each good batch of a segment file, of a replica or a log unit; at the end the reason why the next one is
+    not good, if so."""
     content = disk.read_file(segment)
+    first = None if _is_unit(disk, segment.parent) else first_llsn_of(segment.name) or FIRST_LLSN
     at = 0
     try:
-        for at, header in good_batches(
-            _slices(content), len(content), first_llsn_of(segment.name) or FIRST_LLSN
-        ):
+        for at, header in good_batches(_slices(content), len(content), first):
             yield at, header
             at += header.size
     except CorruptBatch as problem:
@@ -193,8 +206,16 @@ def _dump_node(disk: Disk, path: Path) -> NodeDump:
             node.problems.append(f"{path} has no identity file")
     except StartError as error:
         node.problems.append(str(error))
-    node.replicas = [dump_replica(disk, replica) for _, replica in numbered(disk, path, "lsid")]
+    for _, found in numbered(disk, path, "lsid"):
+        if _is_unit(disk, found):
+            node.units.append(dump_unit(disk, found))
+        else:
+            node.replicas.append(dump_replica(disk, found))
     return node
+
+
+def _is_unit(disk: Disk, path: Path) -> bool:
+    return any(disk.exists(path / name) for name in (UNIT_NAME, SYNCED_NAME))
 
 
 def _dump_rows(disk: Disk, directory: Path, replica: ReplicaDump) -> None:

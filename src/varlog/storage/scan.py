@@ -57,7 +57,7 @@ def scan(
     """
     found = Scan(SparseIndex(first_llsn), first_llsn)
     try:
-        for at, header, problem in _batches(read, file_bytes, first_llsn):
+        for at, header, problem in all_batches(read, file_bytes, first_llsn):
             if fence is not None and fence.cuts(header):
                 found.fenced = True
                 return found
@@ -69,21 +69,21 @@ def scan(
             found.size, found.end_llsn = at + header.size, header.end_llsn
             found.batches += 1
     except CorruptBatch as problem:
-        if not _only_zeros(read, file_bytes, found.size):
+        if not only_zeros(read, file_bytes, found.size):
             found.problem = problem.what
     return found
 
 
-def good_batches(read: Read, file_bytes: int, first_llsn: LLSN) -> Iterator[tuple[int, BatchHeader]]:
-    """(offset, header) of each batch, checked whole and in LLSN order; CorruptBatch at the first that is not good."""
-    for at, header, problem in _batches(read, file_bytes, first_llsn):
+def good_batches(read: Read, file_bytes: int, first_llsn: LLSN | None) -> Iterator[tuple[int, BatchHeader]]:
+    """(offset, header) of each batch, checked whole and in LLSN order (None: any order); CorruptBatch at the first not good one."""
+    for at, header, problem in all_batches(read, file_bytes, first_llsn):
         if problem is not None:
             raise problem
         yield at, header
 
 
-def _batches(
-    read: Read, file_bytes: int, first_llsn: LLSN
+def all_batches(
+    read: Read, file_bytes: int, first_llsn: LLSN | None
 ) -> Iterator[tuple[int, BatchHeader, CorruptBatch | None]]:
     """The same, and what is wrong with the body; CorruptBatch at the first whose header is not good: there is no way behind it."""
     window: Buffer = b""
@@ -92,7 +92,7 @@ def _batches(
         if at + HEADER_BYTES > base + len(window):
             window, base = memoryview(read(_WINDOW_BYTES, at)), at
         header = parse_header(window, at - base)
-        if header.first_llsn != llsn:
+        if llsn is not None and header.first_llsn != llsn:
             raise CorruptBatch(f"it begins at LLSN {header.first_llsn}, not {llsn}", at)
         if at + header.size > base + len(window):
             window, base = memoryview(read(max(_WINDOW_BYTES, header.size), at)), at
@@ -102,10 +102,12 @@ def _batches(
         except CorruptBatch as found:
             problem = found
         yield at, header, problem
-        at, llsn = at + header.size, header.end_llsn
+        at += header.size
+        if llsn is not None:
+            llsn = header.end_llsn
 
 
-def _only_zeros(read: Read, file_bytes: int, at: int) -> bool:
+def only_zeros(read: Read, file_bytes: int, at: int) -> bool:
     """True if nothing was ever written from `at` on: that is reserved space."""
     while at < file_bytes:
         window = bytes(read(_WINDOW_BYTES, at))

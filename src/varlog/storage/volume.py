@@ -1,10 +1,11 @@
-"""The volumes of one storage node: layout, identity, locks, and which replica is where (R-SN-1 to R-SN-7).
+"""The volumes of one storage node: layout, identity, locks, and which replica or log unit is where (R-SN-1 to R-SN-7).
 
 <volume>/cid=<cluster>/snid=<node>/            the StorageNodePath
     identity                                   whose it is
     lock                                       held by the running process
     ballast                                    room for the last small writes on a full disk
-    lsid=<log stream>/                         the LogStreamPath: one replica, whole, on one volume
+    lsid=<log stream>/                         the LogStreamPath: one replica, whole, on one volume; or one log unit
+        state | unit                           which of the two it is
         removed                                only while it is being removed
     aside-lsid=<log stream>/                   a replica that could not go on, until the one made in its place has run
 """
@@ -32,6 +33,8 @@ from varlog.storage.room import Room
 from varlog.storage.row_file import ROW_BYTES, ROWS_NAME
 from varlog.storage.segment import SEGMENT_SUFFIX
 from varlog.storage.state_file import STATE_NAME
+from varlog.storage.synced_mark import SYNCED_NAME
+from varlog.storage.unit_state import UNIT_NAME
 
 LOCK_NAME: Final = "lock"
 REMOVED_NAME: Final = "removed"
@@ -66,7 +69,7 @@ def numbered(disk: Disk, directory: Path, kind: str) -> Iterator[tuple[int, Path
 
 
 class NodeVolumes:
-    """The locked volumes of a running node. `streams` says where each replica is."""
+    """The locked volumes of a running node. `streams` says where each replica or log unit is."""
 
     def __init__(
         self, disk: Disk, cluster: ClusterID, node: NodeID, volumes: Sequence[Path], disk_reserve_bytes: int
@@ -144,6 +147,11 @@ class NodeVolumes:
             raise Refused(f"{volume} is no volume of node {self.node}: it has {', '.join(counts)}")
         path = self.streams[log_stream] = log_stream_path(chosen, self._cluster, self.node, log_stream)
         return path
+
+    def is_unit(self, log_stream: LogStreamID) -> bool:
+        """True if what the stream has here is a log unit, also a damaged one; False for a replica, and for nothing."""
+        path = self.streams.get(log_stream)
+        return path is not None and any(self._disk.exists(path / name) for name in (UNIT_NAME, SYNCED_NAME))
 
     def forget(self, log_stream: LogStreamID) -> None:
         """The replica is gone, or was never made."""
@@ -304,8 +312,10 @@ def _clear_unfinished(disk: Disk, path: Path) -> bool:
     names = disk.list(path)
     if REMOVED_NAME in names:
         _finish_removal(disk, path)
-    elif STATE_NAME in names or any(
-        disk.read_file(path / name) for name in names if name.endswith(SEGMENT_SUFFIX)
+    elif (
+        STATE_NAME in names
+        or UNIT_NAME in names
+        or any(disk.read_file(path / name) for name in names if name.endswith(SEGMENT_SUFFIX))
     ):
         return False
     elif (

@@ -1,0 +1,157 @@
+"""[Q5] Opening a log unit after a crash: look at everything first, decide, and only then let anyone change a file.
+
+What a crash may leave is put right: a torn tail behind the `synced` mark is cut, segments that a trim was removing go (law 9). What
+a crash cannot explain is Damaged, or, where the bytes of a page alone have rotted, said as spoilt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from varlog.model.errors import Damaged
+from varlog.model.lsn import LLSN
+from varlog.runtime.disk import Disk
+from varlog.storage.llsn_runs import LlsnRuns
+from varlog.storage.page_index import JUNK_BIT, PageIndex
+from varlog.storage.page_scan import scan_pages
+from varlog.storage.page_segment import page_segment_path, segment_number
+from varlog.storage.page_sidecar import PageRows, decode_sidecar, encode_pages, rows_of
+from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, index_path
+from varlog.storage.synced_mark import Synced, read_mark
+from varlog.storage.unit_state import UnitStateFile, read_unit
+
+
+@dataclass(slots=True)
+class FoundPages:
+    """A segment that stays. `size` are its good bytes; `file_bytes` may be more in the newest one."""
+
+    path: Path
+    number: int
+    rows: PageRows
+    size: int
+    file_bytes: int
+    sidecar_lost: bool = False
+
+    @property
+    def end_llsn(self) -> LLSN:
+        """No page of it ends above."""
+        return LLSN(int(_ends(self.rows).max())) if len(self.rows) else LLSN(0)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecovery:
+    """What a log unit has on disk, and what is to be done before it can be used."""
+
+    state: UnitStateFile
+    segments: tuple[FoundPages, ...]
+    synced: int  # so many bytes of the newest segment are proven; the rest must be written once more
+    remove: tuple[Path, ...]
+    notes: tuple[str, ...]  # what the crash left, for people
+    spoilt: tuple[tuple[LLSN, LLSN], ...]  # acknowledged pages whose bytes have rotted
+
+    def pages(self) -> tuple[PageIndex, LlsnRuns]:
+        """The pages that are not trimmed, by LLSN. Damaged if two overlap (law 8)."""
+        rows = np.concatenate([found.rows for found in self.segments])
+        numbers = np.repeat(
+            np.array([found.number for found in self.segments], "<u4"),
+            [len(found.rows) for found in self.segments],
+        )
+        order = np.argsort(rows["firsts"], kind="stable")
+        rows, numbers = rows[order], numbers[order]
+        ends = _ends(rows)
+        doubled = np.flatnonzero(rows["firsts"][1:] < ends[:-1])
+        if len(doubled):
+            at = int(doubled[0]) + 1
+            path = page_segment_path(self.segments[0].path.parent, int(numbers[at]))
+            raise Damaged(str(path), f"LLSN {rows['firsts'][at]} is written twice")
+        kept = int(np.searchsorted(ends, self.state.low, side="right"))
+        rows, numbers, ends = rows[kept:], numbers[kept:], ends[kept:]
+        columns = {name: rows[name] for name in rows.dtype.names or ()}
+        gaps = np.flatnonzero(rows["firsts"][1:] > ends[:-1])
+        begins = rows["firsts"][np.concatenate(([0], gaps + 1))] if len(rows) else rows["firsts"]
+        runs = LlsnRuns(begins.tolist(), ends[np.concatenate((gaps, [-1]))].tolist() if len(rows) else ())
+        return PageIndex.of_sorted(columns | {"segments": numbers}), runs
+
+
+def survey_unit(disk: Disk, directory: Path) -> UnitRecovery:
+    """Read what opening needs: state, mark, sidecars and the newest segment. Changes nothing; raises Damaged."""
+    state = read_unit(disk, directory)
+    if directory.name.startswith("lsid=") and directory.name != f"lsid={state.log_stream}":
+        raise Damaged(str(directory), f"it holds log stream {state.log_stream}: it was renamed or copied")
+    names = disk.list(directory)
+    numbers = sorted(number for number in map(segment_number, _segments(names)) if number is not None)
+    kept = [number for number in numbers if number >= state.first_segment]
+    mark = read_mark(disk, directory)
+    _check_complete(directory, state, kept, mark)
+    spoilt: list[tuple[LLSN, LLSN]] = []
+    segments = [
+        _closed_segment(disk, page_segment_path(directory, number), number, spoilt) for number in kept[:-1]
+    ]
+    synced = mark.size if mark.segment == kept[-1] else 0
+    newest, problem = _newest_segment(disk, page_segment_path(directory, kept[-1]), kept[-1], synced, spoilt)
+    notes = [f"cut {newest.path.name} at byte {newest.size}: {problem}"] if problem else []
+    remove = _leftovers(directory, names, set(kept))
+    return UnitRecovery(state, (*segments, newest), synced, tuple(remove), tuple(notes), tuple(spoilt))
+
+
+def _check_complete(directory: Path, state: UnitStateFile, kept: list[int], mark: Synced) -> None:
+    """Segments are numbered without a gap, and a trim removes them from the first on."""
+    newest = kept[-1] if kept else state.first_segment - 1
+    missing = set(range(state.first_segment, max(newest, mark.segment, state.first_segment) + 1)) - set(kept)
+    if missing:
+        raise Damaged(str(page_segment_path(directory, min(missing))), "it is missing")
+
+
+def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN, LLSN]]) -> FoundPages:
+    """From its sidecar, without reading the segment; scanned only if the sidecar is lost."""
+    sidecar = index_path(path)
+    file = disk.open(path)
+    try:
+        size = file.size()
+        rows = decode_sidecar(disk.read_file(sidecar), number, size) if disk.exists(sidecar) else None
+        if rows is not None:
+            return FoundPages(path, number, rows, size, size)
+        found = scan_pages(file.read_at, size, size)
+    finally:
+        file.close()
+    if found.size != size:
+        raise Damaged(str(path), f"at byte {found.size}: {found.problem or 'zeros follow'}")
+    spoilt += found.spoilt
+    return FoundPages(path, number, rows_of(encode_pages(found.pages)), size, size, sidecar_lost=True)
+
+
+def _newest_segment(
+    disk: Disk, path: Path, number: int, synced: int, spoilt: list[tuple[LLSN, LLSN]]
+) -> tuple[FoundPages, str]:
+    """It, and why it is cut where it is, if a crash was the reason."""
+    file = disk.open(path)
+    try:
+        size = file.size()
+        found = scan_pages(file.read_at, size, synced)
+    finally:
+        file.close()
+    if found.size < synced:
+        problem = found.problem or "nothing follows"
+        raise Damaged(str(path), f"at byte {found.size} of {synced} that were synced: {problem}")
+    spoilt += found.spoilt
+    return FoundPages(path, number, rows_of(encode_pages(found.pages)), found.size, size), found.problem
+
+
+def _ends(rows: PageRows) -> npt.NDArray[np.uint64]:
+    ends: npt.NDArray[np.uint64] = rows["firsts"] + (rows["counts"] & ~np.uint32(JUNK_BIT))
+    return ends
+
+
+def _segments(names: list[str]) -> list[str]:
+    return [name for name in names if name.endswith(SEGMENT_SUFFIX)]
+
+
+def _leftovers(directory: Path, names: list[str], kept: set[int]) -> list[Path]:
+    """What a trim was removing, sidecars first, and replacements that were never put in place."""
+    gone = [name for name in names if (number := segment_number(name)) is not None and number not in kept]
+    gone.sort(key=lambda name: not name.endswith(INDEX_SUFFIX))
+    return [directory / name for name in [*gone, *(name for name in names if name.endswith(".new"))]]

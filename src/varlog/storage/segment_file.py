@@ -1,0 +1,100 @@
+"""[A5 R6 Q5] SegmentFile: the file below a segment of either ordering: opened when needed, reserved ahead, written, synced.
+
+Only the newest segment of a store is written to. It is reserved ahead in steps, because a sync of reserved space is twice as
+fast.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from varlog.model.batch import Buffer
+from varlog.model.limits import MIB
+from varlog.runtime.disk import Disk
+from varlog.storage.open_file import OpenFile
+from varlog.storage.room import Room
+
+RESERVE_STEP_BYTES: Final = 8 * MIB
+# One writev takes no more buffers than this (IOV_MAX of Linux).
+WRITE_BUFFERS_MAX: Final = 1024
+SEGMENT_SUFFIX: Final = ".seg"
+INDEX_SUFFIX: Final = ".idx"
+
+
+def index_path(segment: Path) -> Path:
+    """The sidecar of a closed segment."""
+    return segment.with_suffix(INDEX_SUFFIX)
+
+
+class SegmentFile:
+    """`size` bytes of batches; it moves only after a sync."""
+
+    __slots__ = ("_disk", "_open", "_reserved", "path", "size")
+
+    def __init__(self, disk: Disk, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._disk = disk
+        self._open: OpenFile | None = None
+        self._reserved = size
+
+    # --- any thread --------------------------------------------------------------------------------------------------
+
+    def opened(self) -> OpenFile | None:
+        """The open file, if it is open. Keep it as long as it is used."""
+        return self._open
+
+    def open(self) -> OpenFile:
+        """The open file; opened now if it was not. FileNotFoundError if a trim or a cut removed it."""
+        file = self._open
+        if file is None:
+            file = self._open = OpenFile(self._disk.open(self.path))
+        return file
+
+    def borrow(self) -> OpenFile:
+        """The open file, or one for this use alone: looking through old segments must not keep them all open."""
+        return self._open or OpenFile(self._disk.open(self.path))
+
+    def let_go(self) -> None:
+        """Close the file once nobody reads it any more."""
+        self._open = None
+
+    # --- worker ----------------------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int, reserve_max: int, room: Room) -> None:
+        """Have room for `size` bytes behind the last batch. OSError: there is none, and no batch was touched."""
+        end = self.size + size
+        if end > self._reserved:
+            steps = -(-end // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES
+            wanted = max(end, min(steps, reserve_max))
+            reserved = self._reserved + room.take(end - self._reserved, wanted - self._reserved)
+            self.open().file.reserve(reserved)
+            self._reserved = reserved
+
+    def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int, room: Room) -> None:
+        """Write behind the last batch and sync. `size` is moved by the caller, who knows the batches."""
+        self.reserve(size, reserve_max, room)
+        file = self.open().file
+        offset = self.size
+        for begin in range(0, len(buffers), WRITE_BUFFERS_MAX):
+            part = buffers[begin : begin + WRITE_BUFFERS_MAX]
+            file.write_at(part, offset)
+            offset += sum(map(len, part))
+        file.sync()
+
+    def close_off(self, sidecar: bytes) -> None:
+        """Close it for good: cut to size, index beside it, both durable."""
+        file = self.open().file
+        file.truncate(self.size)
+        self._reserved = self.size
+        file.sync()
+        self._disk.replace_file(index_path(self.path), sidecar)
+
+    def discard_doubtful(self) -> None:
+        """After a failed write or sync: try to drop what is behind the last sure batch, so that no later process finds it in
+        the page cache and believes it to be on the disk."""
+        with contextlib.suppress(OSError):
+            self.open().file.truncate(self.size)

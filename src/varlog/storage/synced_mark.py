@@ -1,0 +1,100 @@
+"""[Q5] The `synced` file of a log unit: up to where its newest segment has been synced for sure.
+
+It tells a torn tail from rot. What lies behind the mark may be a write that a crash cut off, and goes; what lies before it was
+acknowledged, and a bad byte there is damage that is said, never cut (law 10). The mark is written behind every sync of the
+segment and synced itself only now and then: an older one that a power loss brings back is true as well.
+
+Two slots of 32 bytes: the one that is synced stays as it is while the other one is written.
+
+offset  size  field (little endian)
+     0     4  magic "VLY1"
+     4     2  format version
+     6     2  reserved, zero
+     8     8  number of the segment
+    16     8  so many of its bytes are synced; all of those before it are
+    24     4  reserved, zero
+    28     4  CRC32C of bytes 0 to 27
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from varlog.model.batch import crc32c
+from varlog.runtime.disk import Disk, File
+
+SYNCED_NAME: Final = "synced"
+FORMAT_VERSION: Final = 1
+SLOT_BYTES: Final = 32
+# The mark itself is synced with every so manieth group.
+SYNC_MARKS: Final = 64
+
+_MAGIC: Final = b"VLY1"
+_SLOT = struct.Struct("<4sHHQQI")
+_CRC = struct.Struct("<I")
+
+
+class Synced(NamedTuple):
+    """Every segment before number `segment`, and so many bytes of that one."""
+
+    segment: int = 0
+    size: int = 0
+
+
+def encode_slot(synced: Synced) -> bytes:
+    content = _SLOT.pack(_MAGIC, FORMAT_VERSION, 0, synced.segment, synced.size, 0)
+    return content + _CRC.pack(crc32c(content))
+
+
+def decode_slots(content: bytes) -> tuple[Synced, ...]:
+    """What each slot says; nothing is synced for sure where it is torn or damaged."""
+    return tuple(_decode(content[at : at + SLOT_BYTES]) for at in (0, SLOT_BYTES))
+
+
+def _decode(slot: bytes) -> Synced:
+    if len(slot) != SLOT_BYTES or _CRC.unpack_from(slot, _SLOT.size)[0] != crc32c(slot[: _SLOT.size]):
+        return Synced()
+    magic, version, reserved, segment, size, _ = _SLOT.unpack_from(slot)
+    return Synced(segment, size) if (magic, version, reserved) == (_MAGIC, FORMAT_VERSION, 0) else Synced()
+
+
+def read_mark(disk: Disk, directory: Path) -> Synced:
+    """The newest mark of a unit."""
+    path = directory / SYNCED_NAME
+    return max(decode_slots(disk.read_file(path))) if disk.exists(path) else Synced()
+
+
+class SyncedMark:
+    """The file, open. Used by the unit's worker alone."""
+
+    def __init__(self, file: File, slot: int) -> None:
+        self._file = file
+        self._slot = slot
+        self._unsynced = 0
+
+    @classmethod
+    def open(cls, disk: Disk, directory: Path) -> SyncedMark:
+        """Made if it is not there."""
+        path = directory / SYNCED_NAME
+        if not disk.exists(path):
+            disk.replace_file(path, encode_slot(Synced()) * 2)
+        slots = decode_slots(disk.read_file(path))
+        return cls(disk.open(path), 0 if slots[0] <= slots[1] else 1)
+
+    def move(self, synced: Synced, *, sure: bool = False) -> None:
+        """The segment was synced so far. `sure`: the mark survives a power loss, too."""
+        self._file.write_at([encode_slot(synced)], self._slot * SLOT_BYTES)
+        self._unsynced += 1
+        if sure or self._unsynced >= SYNC_MARKS:
+            self._file.sync()
+            self._unsynced = 0
+            self._slot = 1 - self._slot
+
+    @property
+    def is_sure(self) -> bool:
+        return self._unsynced == 0
+
+    def close(self) -> None:
+        self._file.close()
