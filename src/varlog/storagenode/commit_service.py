@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from varlog.model.errors import Refused
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN
-from varlog.rpc.messages import Commits, OpenSession, Reports, SessionOpened
+from varlog.rpc.messages import Commits, Message, OpenSession, Reports, SessionOpened
 from varlog.rpc.transport import Call, Connection, ConnectionLost
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -27,12 +27,18 @@ class CommitService:
     """Talks with the repository that has the newest term; an older one is refused (law 7)."""
 
     def __init__(
-        self, node: NodeID, replicas: Mapping[LogStreamID, Replica], marks: TopicMarks, tasks: Tasks
+        self,
+        node: NodeID,
+        replicas: Mapping[LogStreamID, Replica],
+        marks: TopicMarks,
+        tasks: Tasks,
+        on_open: Callable[[], None] = lambda: None,
     ) -> None:
         self._node = node
         self._replicas = replicas
         self._marks = marks
         self._tasks = tasks
+        self._on_open = on_open
         self._term = 0
         self._session: Connection | None = None
         self._dirty: dict[LogStreamID, Replica] = {}
@@ -54,6 +60,23 @@ class CommitService:
         self._serial = self._serial_applied = 0
         self._dirty = {}
         call.reply(SessionOpened(self._node, tuple(replica.point() for replica in self._replicas.values())))
+        self._on_open()
+
+    def is_from(self, connection: Connection) -> bool:
+        """Whether the repository that this node talks with is at the other end."""
+        return connection is self._session
+
+    def send(self, message: Message) -> bool:
+        """To the repository; False if none has a session with this node."""
+        session = self._session
+        if session is None or session.closed:
+            return False
+        try:
+            session.send(message)
+        except ConnectionLost:
+            self._session = None
+            return False
+        return True
 
     # --- reports -----------------------------------------------------------------------------------------------------
 
@@ -70,13 +93,8 @@ class CommitService:
     def _flush(self) -> None:
         self._flush_soon = False
         dirty, self._dirty = self._dirty, {}
-        session = self._session
-        if session is None or session.closed:
-            return  # the next session starts with the points of every replica
-        try:
-            session.send(Reports(tuple(replica.report() for replica in dirty.values()), self._serial_applied))
-        except ConnectionLost:
-            self._session = None
+        # Where nobody hears it: the next session starts with the points of every replica.
+        self.send(Reports(tuple(replica.report() for replica in dirty.values()), self._serial_applied))
 
     # --- commits -----------------------------------------------------------------------------------------------------
 

@@ -1,19 +1,20 @@
-"""StorageNode: one storage node: its volumes, replicas and services; the order in which they start and stop."""
+"""StorageNode: one storage node: its volumes, replicas, log units and services; the order in which they start and stop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from varlog.model.cluster import NodeStatus, ReplicaState, ReplicaStatus
+from varlog.model.cluster import NodeStatus, Ordering, ReplicaState, ReplicaStatus, UnitStatus
 from varlog.model.epoch import NO_EPOCH
-from varlog.model.errors import Damaged, Refused, Unavailable, UnknownLogStream
+from varlog.model.errors import Damaged, Refused, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
-from varlog.model.lsn import FIRST_LLSN, NO_GLSN
+from varlog.model.lsn import FIRST_LLSN, NO_GLSN, NO_LLSN
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import (
     AddLogStream,
@@ -25,6 +26,7 @@ from varlog.rpc.messages import (
     FindAppend,
     FindTime,
     GetNodeStatus,
+    LeaseIs,
     ListChain,
     MeasureRange,
     MendReplica,
@@ -45,15 +47,19 @@ from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import LogStore
+from varlog.storage.page_store import PageStore
 from varlog.storage.volume import NodeVolumes
 from varlog.storagenode.admin_service import AdminService, ReplicaMaking
 from varlog.storagenode.commit_service import CommitService
 from varlog.storagenode.config import StorageNodeConfig
+from varlog.storagenode.lease import NodeLease
 from varlog.storagenode.log_service import LogService
 from varlog.storagenode.log_stream.replica import Replica, ReplicaParts
+from varlog.storagenode.log_unit.unit import LogUnit, UnitParts
 from varlog.storagenode.replica_service import ReplicaService
 from varlog.storagenode.rot_service import RotService
 from varlog.storagenode.topic_marks import TopicMarks
+from varlog.storagenode.unit_service import UnitService
 
 M = TypeVar("M", bound=Message)
 
@@ -71,11 +77,14 @@ class StorageNode:
         self._doors = doors
         self._transport = transport
         self._replicas: dict[LogStreamID, Replica] = {}
+        self._units: dict[LogStreamID, LogUnit] = {}
         self._damaged: dict[LogStreamID, Damaged] = {}
-        # Replicas whose disk failed when they were to be opened: a seal tries again.
+        # Replicas and units whose disk failed when they were to be opened: a seal tries again.
         self._unopened: dict[LogStreamID, OSError] = {}
         # Streams that are being made or removed now: neither twice at once.
         self._changing: dict[LogStreamID, None] = {}
+        # Units whose disk failed them, and which are looked after until it works again.
+        self._mending: dict[LogStreamID, None] = {}
         self._marks = TopicMarks()
         self._server: Server | None = None
         self._started_us = 0
@@ -90,7 +99,7 @@ class StorageNode:
         return self._volumes.node
 
     async def start(self) -> None:
-        """Lock the volumes, restore every replica, then listen. Raises StartError."""
+        """Lock the volumes, restore every replica and unit, then listen. Raises StartError."""
         config, doors = self._config, self._doors
         self._started_us = doors.clock.wall_us()
         self._volumes = NodeVolumes.open(
@@ -114,15 +123,19 @@ class StorageNode:
             self._volumes.release()
             raise
         self._rot_service.start()
+        self._lease.start()
+        replicas, units = len(self._replicas), len(self._units)
         _log.info(
-            told("storage node started", node=self.node, address=self.address, replicas=len(self._replicas))
+            told("storage node started", node=self.node, address=self.address, replicas=replicas, units=units)
         )
 
     async def stop(self) -> None:
-        """Stop listening, end every replica in order, let go of the volumes."""
+        """Stop listening, end every replica and unit in order, let go of the volumes."""
         if self._server is not None:
             await self._server.close()
         await self._dispatcher.close()
+        for unit in self._units.values():
+            await unit.close()
         await self._tasks.close()
         await self._rot_service.close()
         self._log_service.close()
@@ -134,11 +147,16 @@ class StorageNode:
     # --- services ------------------------------------------------------------------------------------------
 
     def _make_services(self) -> None:
-        replicas, marks = self._replicas, self._marks
+        replicas, units, marks = self._replicas, self._units, self._marks
         self._log_service = log = LogService(replicas, marks)
-        self._commit_service = commit = CommitService(self.node, replicas, marks, self._tasks)
+        self._commit_service = commit = CommitService(
+            self.node, replicas, marks, self._tasks, on_open=lambda: self._lease.ask_soon()
+        )
+        self._lease = NodeLease(self.node, units, self._doors.clock, self._tasks, commit.send)
         self._replica_service = backup = ReplicaService(replicas)
-        self._rot_service = rot = RotService(self.node, replicas, self._tasks, self._doors, self._config)
+        self._rot_service = rot = RotService(
+            self.node, replicas, units, self._tasks, self._doors, self._config
+        )
         admin = AdminService(
             self.node,
             replicas,
@@ -165,6 +183,7 @@ class StorageNode:
         calls.on(CopyFrom, _with_call(lambda call, request, _: backup.copy(call, request)))
         calls.on_async(SealReplica, admin.seal)
         calls.on_async(UnsealReplica, admin.unseal)
+        UnitService(units, self._open_again).serve(calls)
 
     def _handler(self, connection: Connection) -> Handler:
         """One-way messages belong to their connection: a primary's stream of batches, the repository's session."""
@@ -175,6 +194,9 @@ class StorageNode:
             elif call is None and isinstance(message, Commits):
                 self._commit_service.commits(connection, message)
                 self._log_service.wake()
+            elif call is None and isinstance(message, LeaseIs):
+                if self._commit_service.is_from(connection):
+                    self._lease.take(message)
             else:
                 self._dispatcher.handle(call, message, payload)
 
@@ -183,20 +205,16 @@ class StorageNode:
     def _task_failed(self, name: str, error: BaseException) -> None:
         _log.error(told("a task of the storage node failed", task=name), exc_info=error)
 
-    # --- replicas ------------------------------------------------------------------------------------------
+    # --- replicas, units -----------------------------------------------------------------------------------
 
     async def _restore(self, log_stream: LogStreamID, path: Path) -> None:
         """R-SN-3. A damaged replica does not keep the others from starting; its files stay as they are."""
         worker = self._doors.make_worker(f"lsid={log_stream}")
-        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
         try:
-            store = await worker.run(
-                lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, room=room)
-            )
-            trimmed = self._marks.trimmed(store.topic)
-            await worker.run(
-                lambda: store.trim(trimmed)
-            )  # one that is opened late may have missed it (law 9)
+            if self._volumes.is_unit(log_stream):
+                await self._restore_unit(path, worker)
+            else:
+                await self._restore_replica(path, worker)
         except Damaged as damaged:
             _log.critical(told("replica is damaged", log_stream=log_stream, why=damaged))
             self._damaged[log_stream] = damaged
@@ -205,13 +223,24 @@ class StorageNode:
             return
         except OSError as error:
             _log.error(told("replica cannot be opened", log_stream=log_stream, why=error))
-            self._unopened[log_stream] = error
+            self._note_unopened(log_stream, error)
             await worker.close()
             return
         self._unopened.pop(log_stream, None)
+
+    async def _restore_replica(self, path: Path, worker: Worker) -> None:
+        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        store = await worker.run(lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, room=room))
+        trimmed = self._marks.trimmed(store.topic)
+        await worker.run(lambda: store.trim(trimmed))  # one that is opened late may have missed it (law 9)
         self._adopt(store, worker)
         if store.opened:
-            self._opened(log_stream)
+            self._opened(store.log_stream)
+
+    async def _restore_unit(self, path: Path, worker: Worker) -> None:
+        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        store = await worker.run(lambda: PageStore.open(disk, path, segment_bytes=segment_bytes, room=room))
+        self._adopt_unit(store, worker)
 
     async def _open_again(self, log_stream: LogStreamID) -> None:
         """Try once more what the disk refused at the start. Unavailable: it still does."""
@@ -229,6 +258,18 @@ class StorageNode:
             # The repository's session began without it: a report says from where on it needs its rows.
             self._commit_service.report_soon(replica)
 
+    def _note_unopened(self, log_stream: LogStreamID, error: OSError) -> None:
+        if log_stream not in self._unopened and self._is_unit(log_stream):
+            _ = self._tasks.spawn(f"open/ls={log_stream}", self._keep_opening(log_stream))
+        self._unopened[log_stream] = error
+
+    async def _keep_opening(self, log_stream: LogStreamID) -> None:
+        """Of a unit that no chain has any more nobody asks for a seal: until it is open it cannot say that it is not needed."""
+        while log_stream in self._unopened:
+            await asyncio.sleep(REMOVAL_RETRY_S)
+            with contextlib.suppress(Unavailable):
+                await self._open_again(log_stream)
+
     def _adopt(self, store: LogStore, worker: Worker) -> None:
         self._marks.raise_trimmed(store.topic, store.trimmed)
         replica = self._replicas[store.log_stream] = Replica(
@@ -245,11 +286,41 @@ class StorageNode:
         )
         self._commit_service.take_in(replica)
 
+    def _adopt_unit(self, store: PageStore, worker: Worker) -> None:
+        self._units[store.log_stream] = LogUnit(
+            UnitParts(
+                store=store,
+                worker=worker,
+                read_worker=self._read_worker,
+                transport=self._transport,
+                check_lease=self._lease.check,
+                on_suspicion=self._rot_service.look_soon,
+                on_filled=self._opened,
+                on_ailing=self._mend_unit,
+            )
+        )
+        self._lease.ask_soon()
+        self._rot_service.unit_is_new()
+
+    def _mend_unit(self, log_stream: LogStreamID) -> None:
+        if log_stream not in self._mending:
+            self._mending[log_stream] = None
+            _ = self._tasks.spawn(f"mend/ls={log_stream}", self._keep_mending(log_stream))
+
+    async def _keep_mending(self, log_stream: LogStreamID) -> None:
+        try:
+            while (unit := self._units.get(log_stream)) is not None and unit.ailing:
+                await asyncio.sleep(REMOVAL_RETRY_S)
+                with contextlib.suppress(VarlogError):
+                    await unit.mend()
+        finally:
+            del self._mending[log_stream]
+
     async def _add(self, request: AddLogStream) -> None:
         """R-SN-6: never over data that is there already, on any volume. R-REG-3: within this node's limit."""
         log_stream = request.log_stream
         self._check_changing(log_stream)
-        others = len(self._replicas) - (log_stream in self._replicas)
+        others = len({*self._replicas, *self._units} - {log_stream})
         if others >= self._config.streams_max:
             raise Refused(
                 f"node {self.node} has its limit of {self._config.streams_max} log streams: use another node"
@@ -258,47 +329,68 @@ class StorageNode:
         self._changing[log_stream] = None
         try:
             await self._let_go(log_stream)  # of one whose directory was deleted while it ran
-            await self._make(request.topic, log_stream, path)
+            await self._make(request.topic, log_stream, path, request.ordering)
         finally:
             self._changing.pop(log_stream, None)
 
-    async def _make(self, topic: TopicID, log_stream: LogStreamID, path: Path) -> None:
+    async def _make(self, topic: TopicID, log_stream: LogStreamID, path: Path, ordering: Ordering) -> None:
         worker = self._doors.make_worker(f"lsid={log_stream}")
-        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
         try:
-            store = await worker.run(
-                lambda: LogStore.create(
-                    disk,
-                    path,
-                    topic=topic,
-                    log_stream=log_stream,
-                    segment_bytes=segment_bytes,
-                    room=room,
-                )
-            )
+            if ordering is Ordering.SEQUENCED:
+                await self._make_unit(topic, log_stream, path, worker)
+            else:
+                await self._make_replica(topic, log_stream, path, worker)
         except BaseException:
             self._volumes.forget(log_stream)
             await worker.close()
             raise
+
+    async def _make_replica(
+        self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker
+    ) -> None:
+        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        store = await worker.run(
+            lambda: LogStore.create(
+                disk, path, topic=topic, log_stream=log_stream, segment_bytes=segment_bytes, room=room
+            )
+        )
         self._adopt(store, worker)
+
+    async def _make_unit(self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker) -> None:
+        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        store = await worker.run(
+            lambda: PageStore.create(
+                disk, path, topic=topic, log_stream=log_stream, segment_bytes=segment_bytes, room=room
+            )
+        )
+        self._adopt_unit(store, worker)
 
     async def _rebuild(self, request: RebuildReplica) -> None:
         """An empty replica in place of one that cannot go on; the old data stays until the new one has been opened. A crash in
         between leaves no replica here, and one set aside: the manager has a new one made."""
         log_stream = request.log_stream
         self._check_changing(log_stream)
-        replica = self._replicas.get(log_stream)
+        replica = self._replicas.get(log_stream) or self._units.get(log_stream)
         if replica is None and log_stream not in self._damaged:
             raise UnknownLogStream(log_stream)
         if replica is not None and not replica.check_rebuild(request.epoch):
             return
+        ordering = Ordering.SEQUENCED if self._is_unit(log_stream) else Ordering.COMMITTED
         _log.warning(told("replica is made anew", log_stream=log_stream, epoch=request.epoch))
         path = self._volumes.streams[log_stream]
         self._changing[log_stream] = None
         try:
             await self._let_go(log_stream)
-            await self._read_worker.run(lambda: self._volumes.set_aside(log_stream))
-            await self._make(request.topic, log_stream, self._volumes.place(log_stream, str(path.parents[2])))
+            try:
+                await self._read_worker.run(lambda: self._volumes.set_aside(log_stream))
+            except OSError as error:
+                if (
+                    log_stream in self._volumes.streams
+                ):  # shown, and opened again: else nobody could ever remove it
+                    self._note_unopened(log_stream, error)
+                raise
+            fresh = self._volumes.place(log_stream, str(path.parents[2]))
+            await self._make(request.topic, log_stream, fresh, ordering)
         finally:
             self._changing.pop(log_stream, None)
 
@@ -308,7 +400,7 @@ class StorageNode:
         if log_stream not in self._volumes.streams:
             raise UnknownLogStream(log_stream)
         self._check_changing(log_stream)
-        replica = self._replicas.get(log_stream)
+        replica = self._replicas.get(log_stream) or self._units.get(log_stream)
         epoch = replica.epoch if replica is not None else NO_EPOCH
         if request.epoch not in (-1, epoch):
             raise Refused(
@@ -346,6 +438,9 @@ class StorageNode:
         replica = self._replicas.pop(log_stream, None)
         if replica is not None:
             await replica.close()
+        unit = self._units.pop(log_stream, None)
+        if unit is not None:
+            await unit.close()
         self._damaged.pop(log_stream, None)
         self._unopened.pop(log_stream, None)
 
@@ -364,14 +459,24 @@ class StorageNode:
 
         _ = self._tasks.spawn(f"drop-aside/ls={log_stream}", drop())
 
+    def _is_unit(self, log_stream: LogStreamID) -> bool:
+        return log_stream in self._units or self._volumes.is_unit(log_stream)
+
     def status(self) -> NodeStatus:
-        """Who this node is, and how its replicas are; damaged ones included."""
+        """Who this node is, and how its replicas and units are; damaged ones included."""
         replicas = [replica.status() for replica in self._replicas.values()]
-        replicas += [_damaged_status(log_stream, damaged) for log_stream, damaged in self._damaged.items()]
-        replicas += [
-            _unopened_status(log_stream, self._volumes.streams[log_stream], error)
-            for log_stream, error in self._unopened.items()
-        ]
+        units = [unit.status() for unit in self._units.values()]
+        for log_stream, damaged in self._damaged.items():
+            if self._is_unit(log_stream):
+                units.append(_unit_in_trouble(log_stream, damaged.path, str(damaged)))
+            else:
+                replicas.append(_damaged_status(log_stream, damaged))
+        for log_stream, error in self._unopened.items():
+            path = self._volumes.streams[log_stream]
+            if self._is_unit(log_stream):
+                units.append(_unit_in_trouble(log_stream, str(path), f"it cannot be opened: {error}"))
+            else:
+                replicas.append(_unopened_status(log_stream, path, error))
         volumes = tuple(str(path) for path in self._config.volumes)
         return NodeStatus(
             self._config.cluster,
@@ -381,6 +486,8 @@ class StorageNode:
             tuple(replicas),
             self._started_us,
             self._config.streams_max,
+            tuple(units),
+            self._lease.valid,
         )
 
 
@@ -414,4 +521,10 @@ def _damaged_status(log_stream: LogStreamID, damaged: Damaged) -> ReplicaStatus:
         high_watermark=NO_GLSN,
         path=damaged.path,
         trouble=str(damaged),
+    )
+
+
+def _unit_in_trouble(log_stream: LogStreamID, path: str, trouble: str) -> UnitStatus:
+    return UnitStatus(
+        log_stream, TopicID(0), NO_EPOCH, NO_LLSN, FIRST_LLSN, FIRST_LLSN, path, trouble=trouble
     )

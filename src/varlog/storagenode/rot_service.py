@@ -13,6 +13,8 @@ from varlog.runtime.tasks import Tasks
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.log_stream.scrub import Scrub
+from varlog.storagenode.log_unit.unit import LogUnit
+from varlog.storagenode.log_unit.unit_scrub import UnitScrub
 
 
 class RotService:
@@ -22,32 +24,42 @@ class RotService:
         self,
         node: NodeID,
         replicas: Mapping[LogStreamID, Replica],
+        units: Mapping[LogStreamID, LogUnit],
         tasks: Tasks,
         doors: Doors,
         config: StorageNodeConfig,
     ) -> None:
         self._node = node
         self._replicas = replicas
+        self._units = units
         self._tasks = tasks
         self._worker = doors.make_worker("scrub")
         self._scrub = Scrub(replicas, self._worker, doors, config.scrub_bytes_per_s, config.scrub_interval_s)
+        self._unit_scrub = UnitScrub(units, self._worker, config.scrub_bytes_per_s, config.scrub_interval_s)
 
     def start(self) -> None:
         _ = self._tasks.spawn("scrub", self._scrub.run())
+        _ = self._tasks.spawn("unit-scrub", self._unit_scrub.run())
 
     async def close(self) -> None:
         """After the node's tasks have ended: what the worker looks at just now is not taken from under it."""
         await self._worker.close()
 
     def look_soon(self) -> None:
-        """A replica has met bytes that may be damaged."""
+        """A replica or unit has met bytes that may be damaged."""
         self._scrub.look_soon()
+        self._unit_scrub.look_soon()
+
+    def unit_is_new(self) -> None:
+        """A node without units looks at none, and waits for the first."""
+        self._unit_scrub.look_soon()
 
     def check_entries(self, call: Call, request: CheckEntries) -> None:
         """A reader's word is not believed, but looked into."""
         if not 0 < request.begin < request.end:
             raise InvalidRequest(f"[{request.begin}, {request.end}) are no entries")
-        self._replica(request.log_stream).suspect(request.begin, request.end)
+        unit = self._units.get(request.log_stream)
+        (unit or self._replica(request.log_stream)).suspect(request.begin, request.end)
         call.reply(Done())
 
     async def mend(self, request: MendReplica, _payload: bytearray) -> Done:

@@ -1,0 +1,105 @@
+"""The node's lease (R-SEQ-13): whether it may answer for its log units now; asks for it, and has the repository's orders obeyed.
+
+It counts from when the node asked, by the node's own clock, and is taken to end a little early: so it is over here before it is
+over at the repository, however fast or slow either clock runs. An order takes effect in the same moment as the lease it came
+with: a unit never answers from a world that the repository has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from varlog.model.errors import NoLease, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.rpc.messages import AskLease, LeaseIs
+from varlog.runtime.clock import Clock
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+from varlog.storagenode.log_unit.unit import LogUnit
+
+ASK_INTERVAL_S: Final = LEASE_S / 4
+
+_log = get_logger("lease")
+
+
+class NodeLease:
+    """`send` hands a message to the repository that has a session with this node; False if none has. A node without units needs no
+    lease, and asks for none."""
+
+    def __init__(
+        self,
+        node: NodeID,
+        units: Mapping[LogStreamID, LogUnit],
+        clock: Clock,
+        tasks: Tasks,
+        send: Callable[[AskLease], bool],
+    ) -> None:
+        self._who = f"storage node {node}"
+        self._units = units
+        self._clock = clock
+        self._tasks = tasks
+        self._send = send
+        self._until_us = 0
+        self._asked_us = 0
+        self._wake = asyncio.Event()
+        # Units whose orders are on their way to the disk.
+        self._obeying: dict[LogStreamID, None] = {}
+
+    @property
+    def valid(self) -> bool:
+        return self._clock.steady_us() < self._until_us
+
+    def check(self) -> None:
+        if not self.valid:
+            raise NoLease(self._who)
+
+    def start(self) -> None:
+        _ = self._tasks.spawn("lease", self._run())
+
+    def ask_soon(self) -> None:
+        """A session began, a unit is new, or one has done what it was ordered to."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            if self._units:
+                self._ask()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_INTERVAL_S if self._units else None):
+                    await self._wake.wait()
+
+    def _ask(self) -> None:
+        units = tuple(done for unit in self._units.values() if (done := unit.ordered()) is not None)
+        stamp = self._clock.steady_us()
+        if self._send(AskLease(stamp, units)):
+            self._asked_us = stamp
+
+    def take(self, lease: LeaseIs) -> None:
+        """The repository's answer, or its word unasked. Orders first: with the lease alone a unit could answer in an epoch that is
+        over."""
+        for order in lease.orders:
+            unit = self._units.get(order.log_stream)
+            if unit is not None and unit.order(order) and order.log_stream not in self._obeying:
+                self._obeying[order.log_stream] = None
+                _ = self._tasks.spawn(f"obey/ls={order.log_stream}", self._obey(unit))
+        if lease.lease_s <= 0:
+            self._until_us = 0
+        elif lease.stamp <= self._asked_us:
+            self._until_us = lease.stamp + int(lease.lease_s * (1 - CLOCK_DRIFT_MAX) * 1_000_000)
+
+    async def _obey(self, unit: LogUnit) -> None:
+        try:
+            await unit.obey()
+        except (
+            VarlogError
+        ) as refusal:  # it answers nobody meanwhile, and the next lease brings the order again
+            _log.warning(told("an order cannot be kept now", log_stream=unit.log_stream, why=refusal))
+        else:
+            self.ask_soon()
+        finally:
+            del self._obeying[unit.log_stream]
