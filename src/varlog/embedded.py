@@ -1,4 +1,4 @@
-"""EmbeddedCluster: a metadata repository, a storage node and a manager in one process, on one directory, without sockets.
+"""EmbeddedCluster: a metadata repository, a storage node, a sequencer and a manager in one process, on one directory, no sockets.
 
 The same code as a cluster of processes, over a network in memory. The directory holds `varlog.json` (who this is),
 `varlog.lock` (held while it is open), `metadata.db` and `volume/`; it is as durable as a cluster's after kill -9.
@@ -19,16 +19,19 @@ from varlog.manager.config import ManagerConfig
 from varlog.manager.manager import Manager
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.sqlite import SqliteStore
+from varlog.model.cluster import Ordering
 from varlog.model.errors import Refused, StartError
 from varlog.model.ids import ID_MAX, ClusterID, NodeID
 from varlog.model.limits import SEGMENT_BYTES
 from varlog.rpc.memory import MemoryTransport
 from varlog.runtime.doors import Doors, system_doors
+from varlog.sequencer.config import SequencerConfig
+from varlog.sequencer.sequencer import Sequencer
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 
 FORMAT_VERSION = 1
-REPOSITORY, NODE, MANAGER = "repository", "node", "manager"
+REPOSITORY, NODE, MANAGER, SEQUENCER = "repository", "node", "manager", "sequencer"
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -63,9 +66,15 @@ class EmbeddedCluster:
             raise
 
     async def connect(
-        self, topic: str, *, create: bool = True, streams: int = 1, timeout_s: float = TIMEOUT_S
+        self,
+        topic: str,
+        *,
+        create: bool = True,
+        streams: int = 1,
+        ordering: Ordering | str = Ordering.COMMITTED,
+        timeout_s: float = TIMEOUT_S,
     ) -> Log:
-        """The log of one topic, made with `streams` log streams if it is new and `create` allows it."""
+        """The log of one topic, made with `streams` log streams and this ordering if it is new and `create` allows it."""
         backoff = Backoff(self._doors, timeout_s)
         while True:
             try:
@@ -77,6 +86,7 @@ class EmbeddedCluster:
                     cluster=self._cluster,
                     create=create,
                     streams=streams,
+                    ordering=ordering,
                     timeout_s=timeout_s,
                 )
             except Refused:
@@ -104,11 +114,18 @@ class EmbeddedCluster:
         await node.start()
         self._stops.append(node.stop)
         store = SqliteStore(self._path / "metadata.db", self._doors, synced=self._sync)
-        repository = MetadataRepository(
-            MetadataRepositoryConfig(self._cluster, REPOSITORY), store, self._doors, self._transport
+        # The directory's lock says so: whoever had a lease before was of a process that is gone.
+        config_of_repository = MetadataRepositoryConfig(
+            self._cluster, REPOSITORY, leases_outlive_reigns=False
         )
+        repository = MetadataRepository(config_of_repository, store, self._doors, self._transport)
         await repository.start()
         self._stops.append(repository.stop)
+        sequencer = Sequencer(
+            SequencerConfig(self._cluster, REPOSITORY, SEQUENCER), self._doors, self._transport
+        )
+        await sequencer.start()
+        self._stops.append(sequencer.stop)
         manager = Manager(
             ManagerConfig(
                 self._cluster,
@@ -124,6 +141,7 @@ class EmbeddedCluster:
         )
         await manager.start()
         self._stops.append(manager.stop)
+        await sequencer.wait_leased()
 
     def _lock(self) -> None:
         disk, path = self._doors.disk, self._path
@@ -168,6 +186,7 @@ async def open_log(
     *,
     sync: bool = True,
     streams: int = 1,
+    ordering: Ordering | str = Ordering.COMMITTED,
     segment_bytes: int = SEGMENT_BYTES,
     timeout_s: float = TIMEOUT_S,
 ) -> Log:
@@ -175,7 +194,7 @@ async def open_log(
     cluster = EmbeddedCluster(Path(path), system_doors(synced=sync), sync=sync, segment_bytes=segment_bytes)
     await cluster.start()
     try:
-        log = await cluster.connect(topic, streams=streams, timeout_s=timeout_s)
+        log = await cluster.connect(topic, streams=streams, ordering=ordering, timeout_s=timeout_s)
         log.close_with(cluster.stop)
         await log.wait_running()
     except BaseException:

@@ -73,6 +73,9 @@ class ScriptedNode:
         self.marks: dict[TopicID, TopicMark] = {}
         self.terms: list[int] = []
         self.confirms = True
+        self.units: dict[LogStreamID, m.UnitOrder] = {}
+        self.leases: list[m.LeaseIs] = []
+        self.obeys = True
         self.gaps = 0
         self._transport = transport
         self._server: Server | None = None
@@ -121,6 +124,23 @@ class ScriptedNode:
         assert self._session is not None
         self._session.close()
 
+    def hold_unit(self, log_stream: int, epoch: int = 0, low: int = 1) -> None:
+        self.units[LogStreamID(log_stream)] = m.UnitOrder(LogStreamID(log_stream), Epoch(epoch), LLSN(low))
+
+    def ask_lease(self, stamp: int) -> None:
+        self.send(m.AskLease(stamp, tuple(self.units.values())))
+
+    def _take_lease(self, lease: m.LeaseIs) -> None:
+        self.leases.append(lease)
+        behind = [order for order in lease.orders if self._is_behind(order)]
+        if self.obeys and behind:
+            self.units.update((order.log_stream, order) for order in behind)
+            self.ask_lease(lease.stamp + 1)
+
+    def _is_behind(self, order: m.UnitOrder) -> bool:
+        unit = self.units.get(order.log_stream)
+        return unit is not None and (unit.epoch < order.epoch or unit.low < order.low)
+
     def _applied(self) -> int:
         return self.commits[-1].serial if self.commits else 0
 
@@ -130,6 +150,8 @@ class ScriptedNode:
             self._open(call, message)
         elif isinstance(message, m.Commits):
             self._apply(message)
+        elif isinstance(message, m.LeaseIs):
+            self._take_lease(message)
         else:
             raise AssertionError(f"unexpected {message}")
 
@@ -165,8 +187,9 @@ class ScriptedNode:
 class World:
     """A transport, metadata that outlive the repository, the repository, and a client's connection to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, doors: Doors | None = None) -> None:
         self.transport = MemoryTransport()
+        self.doors = doors or seeded_doors()
         self.commits = 0
         self.hold: Callable[[], Awaitable[None]] | None = None
         self.metadata = MemoryMetadata(before_commit=self._before_commit)
@@ -181,9 +204,7 @@ class World:
 
     async def start_repository(self, retry_s: float = 0.001) -> None:
         config = MetadataRepositoryConfig(CLUSTER, MR, node_retry_s=retry_s)
-        self.repository = MetadataRepository(
-            config, MemoryStore(self.metadata), seeded_doors(), self.transport
-        )
+        self.repository = MetadataRepository(config, MemoryStore(self.metadata), self.doors, self.transport)
         await self.repository.start()
         self._client = await self.transport.connect(MR, timeout_s=1)
 
@@ -233,9 +254,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(*nodes: int) -> AsyncIterator[World]:
+async def world(*nodes: int, doors: Doors | None = None) -> AsyncIterator[World]:
     """A repository and registered nodes in session."""
-    made = World()
+    made = World(doors)
     await made.start_repository()
     try:
         for number in nodes:

@@ -20,11 +20,13 @@ from varlog.model.cluster import (
     StorageNode,
     StreamState,
     Topic,
+    changed,
 )
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 
 ROW = CommitRow(7, GLSN(300), GLSN(200), GLSN(201), LLSN(41), 100, Epoch(3))
 MEMBERS = Members(
@@ -73,7 +75,8 @@ GOLDEN = {
     "base": "9306919202ccc891930329919707cd012cccc8ccc9296403",
     "cut/00000000000000000007": "92079192029192039707cd012cccc8ccc9296403",
 }
-# Records that have grown since, each by a field with a default: what is written today.
+# Records that have grown since, each by fields with a default: as they were before there were sequenced topics, and as they are
+# written today.
 GROWN = {
     "cluster": (
         "89a6666f726d617401a7636c757374657205a87265766973696f6e09aa6e6578745f746f70696303af6e6578745f6c6f675f7374"
@@ -90,12 +93,26 @@ GROWN = {
     ),
 }
 
+GROWN_AGAIN = GROWN | {
+    "cluster": (
+        "8aa6666f726d617401a7636c757374657205a87265766973696f6e09aa6e6578745f746f70696303af6e6578745f6c6f675f7374"
+        "7265616d06a6756e75736564920405af6d616e616765725f61646472657373a66d3a37313031b26175746f5f6372656174655f74"
+        "6f70696373c3ac7265706f7369746f7269657390aa73657175656e6365727390"
+    ),
+    "topic/0000000002": (
+        "87a5746f70696302a46e616d65a66f7264657273a86f72646572696e67a9636f6d6d6974746564a77472696d6d65640aa5666972"
+        "737401a4756e6974cd1000a867726f7570696e67a673747265616d"
+    ),
+}
+
 
 def test_format_1_is_written_as_ever() -> None:
-    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | GROWN
+    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | GROWN_AGAIN
 
 
-@pytest.mark.parametrize("written", [GOLDEN, GOLDEN | GROWN], ids=["first", "grown"])
+@pytest.mark.parametrize(
+    "written", [GOLDEN, GOLDEN | GROWN, GOLDEN | GROWN_AGAIN], ids=["first", "grown", "grown again"]
+)
 def test_format_1_is_read_as_ever(written: dict[str, str]) -> None:
     items = {key: bytes.fromhex(value) for key, value in written.items()}
     assert records.format_of(items) == 1
@@ -128,6 +145,49 @@ def test_readers_and_writers_are_written_and_read_as_ever() -> None:
 
 def test_a_reader_that_is_forgotten_leaves_no_key() -> None:
     assert records.changes_between(NAMED, MEMBERS) == [Delete(key) for key in NAMED_GOLDEN]
+
+
+# Projections and sequencers came later still.
+SEQUENCER = SequencerID("s:7113", 77)
+PROJECTION = Projection(
+    TopicID(4),
+    Epoch(3),
+    GLSN(11),
+    (
+        Range(GLSN(1), (Stripe(LogStreamID(6)),), 16),
+        Range(GLSN(11), (Stripe(LogStreamID(6), LLSN(11)), Stripe(LogStreamID(7))), 16),
+    ),
+    (
+        Chain(LogStreamID(6), (NodeID(1),), (NodeID(2),)),
+        Chain(LogStreamID(7), (NodeID(1), NodeID(2))),
+    ),
+    SEQUENCER,
+)
+SEQUENCED = replace(MEMBERS, view=changed(MEMBERS.view, projections=(PROJECTION,), sequencers=(SEQUENCER,)))
+SEQUENCED_GOLDEN = {
+    "cluster": (
+        "8aa6666f726d617401a7636c757374657205a87265766973696f6e09aa6e6578745f746f70696303af6e6578745f6c6f675f7374"
+        "7265616d06a6756e75736564920405af6d616e616765725f61646472657373a66d3a37313031b26175746f5f6372656174655f74"
+        "6f70696373c3ac7265706f7369746f7269657390aa73657175656e636572739182a761646472657373a6733a37313133ab696e63"
+        "61726e6174696f6e4d"
+    ),
+    "projection/0000000004": (
+        "86a5746f70696304a565706f636803a5626567696e0ba672616e6765739283a5626567696e01a7737472697065739182aa6c6f67"
+        "5f73747265616d06a46261736501a4756e69741083a5626567696e0ba7737472697065739282aa6c6f675f73747265616d06a462"
+        "6173650b82aa6c6f675f73747265616d07a46261736501a4756e697410a6636861696e739283aa6c6f675f73747265616d06a56e"
+        "6f6465739101a461776179910283aa6c6f675f73747265616d07a56e6f646573920102a46177617990a973657175656e63657282"
+        "a761646472657373a6733a37313133ab696e6361726e6174696f6e4d"
+    ),
+}
+
+
+def test_projections_and_sequencers_are_written_and_read_as_ever() -> None:
+    changes = records.changes_between(MEMBERS, SEQUENCED)
+    written = {change.key: change.value.hex() for change in changes if isinstance(change, Put)}
+    assert written == SEQUENCED_GOLDEN
+    items = {key: bytes.fromhex(value) for key, value in (GOLDEN | SEQUENCED_GOLDEN).items()}
+    assert records.members_of(items) == SEQUENCED
+    assert Delete("projection/0000000004") in records.changes_between(SEQUENCED, MEMBERS)
 
 
 def test_a_new_base_takes_the_place_of_the_cuts_it_covers() -> None:

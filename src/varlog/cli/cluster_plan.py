@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -34,7 +34,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True)
 class ClusterPlan:
     """`ports` are those of the repository, the manager, and the nodes in order. `replicated_ports`, if there are any, are those of
-    the other repositories, then of the etcd members for these, then for each other."""
+    the other repositories, then of the etcd members for these, then for each other. The sequencer remembers nothing: any port will
+    do, if it is the same one when it is started again."""
 
     data: Path
     ports: tuple[int, ...]
@@ -46,6 +47,7 @@ class ClusterPlan:
     replicated_ports: tuple[int, ...] = ()
     lease_s: int = 3
     replace_after_s: float = 30.0
+    sequencer_port: int = field(default_factory=lambda: free_ports(1)[0])
 
     @property
     def nodes(self) -> int:
@@ -74,6 +76,10 @@ class ClusterPlan:
     @property
     def manager(self) -> str:
         return f"{HOST}:{self.ports[1]}"
+
+    @property
+    def sequencer(self) -> str:
+        return f"{HOST}:{self.sequencer_port}"
 
     @property
     def node_addresses(self) -> tuple[str, ...]:
@@ -110,7 +116,7 @@ class ClusterPlan:
 
     def check_ports(self) -> None:
         """Refuse before anything is started if one of the ports is taken."""
-        for port in (*self.ports, *self.replicated_ports):
+        for port in (*self.ports, *self.replicated_ports, self.sequencer_port):
             with socket.socket() as probe:
                 # As a server would: a port that only waits for old packets to die is free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,7 +129,8 @@ class ClusterPlan:
                     ) from None
 
     def stages(self) -> list[list[ServerProcess]]:
-        """In the order in which they start, and the other way round stop: etcd if there is one, repositories, nodes, manager."""
+        """In the order in which they start, and the other way round stop: etcd if there is one, repositories, nodes,
+        sequencer, manager."""
         cluster = f"--cluster-id={self.cluster}"
         vmc = [
             *("vmc", "start", cluster, f"--repository={self.repository}", f"--listen={self.manager}"),
@@ -140,8 +147,10 @@ class ClusterPlan:
             )
             for number, address in enumerate(self.node_addresses, 1)
         ]
+        vseq = ("vseq", "start", cluster, f"--repository={self.repository}", f"--listen={self.sequencer}")
         etcd = self.etcd.processes() if self.replicated else []
-        return [etcd, self._repository_processes(cluster), nodes, [self._process("vmc", *vmc)]]
+        repositories = self._repository_processes(cluster)
+        return [etcd, repositories, nodes, [self._process("vseq", *vseq)], [self._process("vmc", *vmc)]]
 
     def processes(self) -> list[ServerProcess]:
         return [process for stage in self.stages() for process in stage]
@@ -169,6 +178,11 @@ def ports_from(first: int, nodes: int) -> tuple[int, ...]:
 def replicated_ports_from(first: int) -> tuple[int, ...]:
     """7102 … 7109: two more repositories, three etcd members."""
     return tuple(range(first + 2, first + 2 + REPLICATED_PORTS))
+
+
+def sequencer_port_from(first: int, nodes: int) -> int:
+    """Behind the last node's."""
+    return first + FIRST_NODE_OFFSET + nodes
 
 
 def free_ports(count: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`vsn`, `vmr`, `vmc`: a storage node, repository or manager in the foreground, until SIGTERM or SIGINT.
+"""`vsn`, `vmr`, `vmc`, `vseq`: a storage node, repository, manager or sequencer in the foreground, until SIGTERM or SIGINT.
 
 One line `ready HOST:PORT` on stdout once it answers, log lines on stderr. What must not start says why in one
 line and exits with 1.
@@ -61,10 +61,13 @@ vmc = typer.Typer(
     help="The varlog manager: registers, makes streams, brings them back.", add_completion=False
 )
 
+vseq = typer.Typer(help="A varlog sequencer: gives the positions of sequenced topics.", add_completion=False)
+
 
 @vsn.callback()
 @vmr.callback()
 @vmc.callback()
+@vseq.callback()
 def _commands() -> None:
     """Without this a single command would have no name."""
 
@@ -225,6 +228,30 @@ def start_vmc(
     _run("vmc", log_level, lambda: Manager(config, system_doors(), TcpTransport(cluster)))
 
 
+@vseq.command("start")
+def start_vseq(
+    cluster_id: _ClusterID,
+    repository: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT,…", help="Where the metadata repository listens, or several of them."
+        ),
+    ] = "127.0.0.1:7100",
+    listen: _Listen = "127.0.0.1:7113",
+    advertise: _Advertise = "",
+    log_level: _LogLevel = "info",
+) -> None:
+    """Start a sequencer. It keeps nothing on disk; start two or more, and one takes over when another is lost."""
+    from varlog.rpc.tcp import TcpTransport
+    from varlog.runtime.doors import system_doors
+    from varlog.sequencer.config import SequencerConfig
+    from varlog.sequencer.sequencer import Sequencer
+
+    cluster = _cluster("vseq", cluster_id)
+    config = SequencerConfig(cluster, repository, listen, advertise)
+    _run("vseq", log_level, lambda: Sequencer(config, system_doors(), TcpTransport(cluster)))
+
+
 def _store(place: str, doors: Doors, cluster: ClusterID, lease_s: float) -> MetadataStore:
     from varlog.model.errors import StartError
 
@@ -253,6 +280,10 @@ def run_vmc() -> None:
     vmc(prog_name="vmc")
 
 
+def run_vseq() -> None:
+    vseq(prog_name="vseq")
+
+
 def run_etcd() -> None:
     """A member of the etcd below a replicated cluster on this machine: it must not outlive its starter either."""
     from varlog.cli.etcd import become_etcd
@@ -268,7 +299,7 @@ def run_etcd() -> None:
 
 @runtime_checkable
 class MayFail(Protocol):
-    """A service that ends by itself when its state is no longer known: the metadata repository."""
+    """A service that ends by itself when its state is no longer known: the metadata repository, a sequencer."""
 
     async def wait_failed(self) -> BaseException: ...
 
@@ -388,4 +419,4 @@ def _refuse(name: str, why: str, *, code: int = 1) -> NoReturn:
 
 
 if __name__ == "__main__":
-    {"vsn": run_vsn, "vmr": run_vmr, "vmc": run_vmc, "etcd": run_etcd}[sys.argv.pop(1)]()
+    {"vsn": run_vsn, "vmr": run_vmr, "vmc": run_vmc, "vseq": run_vseq, "etcd": run_etcd}[sys.argv.pop(1)]()

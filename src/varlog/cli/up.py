@@ -13,6 +13,7 @@ import typer
 
 from varlog.cli.output import WRONG_USAGE, fail, run
 from varlog.cli.target import DEFAULT_CLUSTER
+from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
     from varlog.cli.cluster_plan import ClusterPlan
@@ -35,10 +36,15 @@ def up(
     port: Annotated[
         int,
         typer.Option(
-            min=1, max=65_000, help="Of the metadata repository; the manager has the next, nodes PORT+10 …"
+            min=1,
+            max=65_000,
+            help="Of the metadata repository; the manager has the next, nodes PORT+10 …, then the sequencer",
         ),
     ] = 7100,
     topic: Annotated[str, typer.Option(help="A topic that is made if it is not there.")] = "default",
+    ordering: Annotated[
+        Ordering, typer.Option(help="Of that topic; see docs/orderings.md.")
+    ] = Ordering.COMMITTED,
     replicated: Annotated[
         bool,
         typer.Option(
@@ -48,7 +54,7 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C; the data is kept, and the next `varlog up` goes on with
     it."""
-    from varlog.cli.cluster_plan import ClusterPlan, ports_from, replicated_ports_from
+    from varlog.cli.cluster_plan import ClusterPlan, ports_from, replicated_ports_from, sequencer_port_from
 
     copies = min(3, nodes) if replicas is None else replicas
     if copies > nodes:
@@ -61,11 +67,12 @@ def up(
         replicas=copies,
         streams=streams,
         replicated_ports=replicated_ports_from(port) if replicated else (),
+        sequencer_port=sequencer_port_from(port, nodes),
     )
-    run(_up(plan, topic))
+    run(_up(plan, topic, ordering))
 
 
-async def _up(plan: ClusterPlan, topic: str) -> None:
+async def _up(plan: ClusterPlan, topic: str, ordering: Ordering) -> None:
     from varlog.cli.etcd import find_etcd
     from varlog.cli.supervisor import Supervisor
 
@@ -77,7 +84,7 @@ async def _up(plan: ClusterPlan, topic: str) -> None:
         find_etcd()  # before anything is made
     supervisor = Supervisor(plan, say=_say)
     _say(f"starting a cluster of {plan.nodes} storage nodes in {plan.data}")
-    starting = loop.create_task(_start(supervisor, topic), name="start")
+    starting = loop.create_task(_start(supervisor, topic, ordering), name="start")
     stopping = loop.create_task(told_to_stop.wait(), name="wait for a signal")
     try:
         await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -94,12 +101,19 @@ async def _up(plan: ClusterPlan, topic: str) -> None:
     _say("stopped; the data is kept")
 
 
-async def _start(supervisor: Supervisor, topic: str) -> None:
+async def _start(supervisor: Supervisor, topic: str, ordering: Ordering) -> None:
     await supervisor.start()
-    await make_topic(supervisor.plan, topic, say=_say)
+    await make_topic(supervisor.plan, topic, ordering=ordering, say=_say)
 
 
-async def make_topic(plan: ClusterPlan, topic: str, *, say: Callable[[str], None] = print) -> None:
+async def make_topic(
+    plan: ClusterPlan,
+    topic: str,
+    *,
+    ordering: Ordering = Ordering.COMMITTED,
+    unit: int = 0,
+    say: Callable[[str], None] = print,
+) -> None:
     """Wait until every node is registered and alive, make the topic, and wait until all streams run.
 
     One stream that does not come back, with a damaged replica perhaps, is told of, and keeps nobody from the
@@ -118,7 +132,9 @@ async def make_topic(plan: ClusterPlan, topic: str, *, say: Callable[[str], None
                 if sum(health.alive for health in seen.nodes) < plan.nodes:
                     pass
                 elif seen.view.topic_named(topic) is None:
-                    await admin.create_topic(topic, streams=plan.streams, replicas=plan.replicas)
+                    await admin.create_topic(
+                        topic, streams=plan.streams, replicas=plan.replicas, ordering=ordering, unit=unit
+                    )
                 elif not silent or loop.time() > patience:
                     break
                 await asyncio.sleep(0.05)
@@ -153,6 +169,7 @@ The cluster is ready.
   metadata repository  {", ".join(plan.repositories)}{_etcd_line(plan)}
   manager              {plan.manager}
   storage nodes        {", ".join(plan.node_addresses)}
+  sequencer            {plan.sequencer}
   data and logs        {plan.data}
 
 From a shell:

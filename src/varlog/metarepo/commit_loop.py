@@ -21,7 +21,7 @@ from varlog.metarepo.store.base import Change, MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, TopicID
-from varlog.model.lsn import GLSN, LLSN, NO_GLSN
+from varlog.model.lsn import GLSN, LLSN, LSN_MAX, NO_GLSN
 from varlog.rpc.messages import Message
 
 # After so many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
@@ -182,8 +182,11 @@ class CommitLoop:
 
 
 def newest_position(members: Members, facts: Facts, topic: TopicID) -> GLSN:
-    """Of a topic that was made in this very commit no order is known yet: it begins above what counts as trimmed."""
+    """Of a topic that was made in this very commit no order is known yet: it begins above what counts as trimmed. How far a
+    sequenced one is only its sequencer knows: whoever asks has asked there."""
     found = members.view.topic(topic)
+    if found is not None and found.sequenced:
+        return GLSN(LSN_MAX)
     return max(facts.high_watermark(topic), found.trimmed if found is not None else NO_GLSN)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from varlog.metarepo.named import Named
 from varlog.model.cluster import (
     ClusterView,
+    Grouping,
     LogStream,
     NamedReader,
     NamedWriter,
@@ -21,7 +22,7 @@ from varlog.model.cluster import (
     Topic,
     changed,
 )
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
     InvalidRequest,
     Refused,
@@ -31,13 +32,15 @@ from varlog.model.errors import (
     UnknownTopic,
 )
 from varlog.model.ids import LogStreamID, NodeID, TopicID, check_id, check_topic_name
-from varlog.model.limits import REPLICAS_MAX
+from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX
 from varlog.model.lsn import FIRST_GLSN, FIRST_LLSN, GLSN, LLSN, LSN_MAX
+from varlog.model.projection import STRIPE_UNIT
 
 # Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
 FIRST_TOPIC = TopicID(1)
 FIRST_LOG_STREAM = LogStreamID(1)
+FIRST_EPOCH = Epoch(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def register_node(
         )
     others = [other for other in view.nodes if other.node != node]
     nodes = tuple(sorted([*others, fresh], key=lambda found: found.node))
-    return _with_view(members, nodes=nodes)
+    return with_view(members, nodes=nodes)
 
 
 def unregister_node(members: Members, node: NodeID) -> Members:
@@ -96,17 +99,22 @@ def unregister_node(members: Members, node: NodeID) -> Members:
             f"storage node {node} holds replicas of log streams {named}{more}: move them away with "
             "`varlog stream replace`, or delete their topics"
         )
-    return _with_view(members, nodes=tuple(found for found in view.nodes if found.node != node))
+    return with_view(members, nodes=tuple(found for found in view.nodes if found.node != node))
 
 
 # --- Topics -----------------------------------------------------------------------------------------------------------
 
 
 def register_topic(
-    members: Members, name: str, ordering: Ordering, first: GLSN = FIRST_GLSN
+    members: Members,
+    name: str,
+    ordering: Ordering,
+    first: GLSN = FIRST_GLSN,
+    unit: int = 0,
+    grouping: Grouping = Grouping.STREAM,
 ) -> tuple[Members, Topic]:
     """A new topic, or the one that is there already with the same ordering and first position. What is before that counts as
-    trimmed."""
+    trimmed. `unit` (0: the default) and `grouping` are for a sequenced one that is new."""
     try:
         check_topic_name(name)
     except ValueError as error:
@@ -120,19 +128,23 @@ def register_topic(
             raise Refused(
                 f"topic {name!r} is there already and its first position is {known.first}, not {first}"
             )
+        if known.sequenced and unit not in (0, known.unit):
+            raise Refused(f"topic {name!r} is there already in stripes of {known.unit} positions, not {unit}")
         return members, known
-    if ordering is not Ordering.COMMITTED:
-        raise InvalidRequest(f"ordering {str(ordering)!r} is not available in this version: use 'committed'")
+    if not 0 <= unit <= BATCH_ENTRIES_MAX:
+        raise InvalidRequest(
+            f"a stripe takes 1 to {BATCH_ENTRIES_MAX} consecutive positions, not {unit}: choose another unit"
+        )
     if not FIRST_GLSN <= first <= LSN_MAX // 2:
         raise InvalidRequest(f"the first position of a topic is between 1 and {LSN_MAX // 2}, not {first}")
-    topic = Topic(members.next_topic, name, ordering, GLSN(first - 1), first)
-    grown = _with_view(members, topics=(*members.view.topics, topic))
+    topic = Topic(members.next_topic, name, ordering, GLSN(first - 1), first, unit or STRIPE_UNIT, grouping)
+    grown = with_view(members, topics=(*members.view.topics, topic))
     return replace(grown, next_topic=TopicID(topic.topic + 1)), topic
 
 
 def unregister_topic(members: Members, topic: TopicID) -> Members:
-    """The topic and its streams leave the view, its readers and writers are forgotten; the replicas' data stays until it is removed
-    (R-REG-5)."""
+    """The topic, its streams and its projection leave the view, its readers and writers are forgotten; the replicas' data
+    stays until it is removed (R-REG-5)."""
     view = members.view
     if view.topic(topic) is None:
         return members
@@ -141,10 +153,11 @@ def unregister_topic(members: Members, topic: TopicID) -> Members:
         readers=members.readers.without_topic(topic),
         writers=members.writers.without_topic(topic),
     )
-    return _with_view(
+    return with_view(
         left,
         topics=tuple(found for found in view.topics if found.topic != topic),
         streams=tuple(found for found in view.streams if found.topic != topic),
+        projections=tuple(found for found in view.projections if found.topic != topic),
     )
 
 
@@ -158,7 +171,7 @@ def trim_topic(members: Members, topic: TopicID, glsn: GLSN, high_watermark: GLS
     if glsn <= known.trimmed:
         return members
     trimmed = changed(known, trimmed=glsn)
-    return _with_view(
+    return with_view(
         members,
         topics=tuple(trimmed if found.topic == topic else found for found in members.view.topics),
     )
@@ -191,23 +204,23 @@ def register_log_stream(
                 "ask for a new id"
             )
         return members, known
-    if view.topic(topic) is None:
-        raise UnknownTopic(str(topic))
-    _check_replicas(view, log_stream, replicas)
+    found = topic_of(members, topic)
+    check_replicas(view, log_stream, replicas)
     if streams_max and len(view.streams_of(topic)) >= streams_max:
         raise Refused(f"topic {topic} has its {streams_max} log streams already")
     if log_stream not in members.unused:
         # An id that was registered once belongs to data that may still lie on disks; another stream there would meet it.
         raise Refused(f"log stream id {log_stream} was not given out, or is used up: ask for a new one")
-    stream = LogStream(log_stream, topic, replicas)
+    # One of a sequenced topic has no epoch before a projection has it.
+    stream = LogStream(log_stream, topic, replicas, epoch=NO_EPOCH if found.sequenced else FIRST_EPOCH)
     streams = tuple(sorted([*view.streams, stream], key=lambda found: found.log_stream))
     unused = tuple(found for found in members.unused if found != log_stream)
-    return replace(_with_view(members, streams=streams), unused=unused), stream
+    return replace(with_view(members, streams=streams), unused=unused), stream
 
 
 def seal_stream(members: Members, log_stream: LogStreamID, committed_end: LLSN) -> tuple[Members, LogStream]:
     """R-SEAL-3: the order of this stream ends at `committed_end`, and a new epoch begins (laws 6, 7)."""
-    stream = _stream(members, log_stream)
+    stream = _committed_stream(members, log_stream)
     if stream.state is StreamState.SEALED:
         return members, stream
     epoch = Epoch(stream.epoch + 1)
@@ -217,7 +230,7 @@ def seal_stream(members: Members, log_stream: LogStreamID, committed_end: LLSN) 
 
 def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tuple[Members, LogStream]:
     """R-UNSEAL-1: the replicas run again in `epoch`, so their reports of that epoch count again."""
-    stream = _stream(members, log_stream)
+    stream = _committed_stream(members, log_stream)
     if epoch < stream.epoch:
         raise StaleEpoch(log_stream, epoch, stream.epoch)
     if epoch > stream.epoch:
@@ -230,7 +243,7 @@ def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tu
 
 def hold_stream(members: Members, log_stream: LogStreamID, held: bool) -> tuple[Members, LogStream]:
     """An operator wants the stream sealed until he says otherwise. Kept here, so that no manager forgets it."""
-    stream = _stream(members, log_stream)
+    stream = _committed_stream(members, log_stream)
     if stream.held == held:
         return members, stream
     told = changed(stream, held=held)
@@ -242,7 +255,7 @@ def set_replicas(
 ) -> tuple[Members, LogStream]:
     """R-REG-6: a sealed stream gets other replicas, and with them a new epoch: nobody who knows only the old ones can open or
     seal anything any more (law 7). What was ordered stays where it ended."""
-    stream = _stream(members, log_stream)
+    stream = _committed_stream(members, log_stream)
     if stream.replicas == replicas and epoch <= stream.epoch:
         return members, stream
     if epoch < stream.epoch:
@@ -251,7 +264,7 @@ def set_replicas(
         raise Refused(
             f"log stream {log_stream} is {stream.state} in epoch {stream.epoch}: replicas change only while it is sealed"
         )
-    _check_replicas(members.view, log_stream, replicas)
+    check_replicas(members.view, log_stream, replicas)
     if stream.sealed_end > FIRST_LLSN and not any(node in stream.replicas for node in replicas):
         raise Refused(
             f"log stream {log_stream} has entries, and none of {list(replicas)} holds them: one of its replicas "
@@ -269,14 +282,14 @@ def set_manager(members: Members, address: str, auto_create_topics: bool) -> Mem
     view = members.view
     if (view.manager_address, view.auto_create_topics) == (address, auto_create_topics):
         return members
-    return _with_view(members, manager_address=address, auto_create_topics=auto_create_topics)
+    return with_view(members, manager_address=address, auto_create_topics=auto_create_topics)
 
 
 def set_repositories(members: Members, addresses: tuple[str, ...]) -> Members:
     """Where the metadata repositories listen, the one that leads and those that wait."""
     if members.view.repositories == addresses:
         return members
-    return _with_view(members, repositories=addresses)
+    return with_view(members, repositories=addresses)
 
 
 def topic_of(members: Members, topic: TopicID) -> Topic:
@@ -286,14 +299,20 @@ def topic_of(members: Members, topic: TopicID) -> Topic:
     return known
 
 
-def _stream(members: Members, log_stream: LogStreamID) -> LogStream:
+def _committed_stream(members: Members, log_stream: LogStreamID) -> LogStream:
     stream = members.view.stream(log_stream)
     if stream is None:
         raise UnknownLogStream(log_stream)
+    topic = topic_of(members, stream.topic)
+    if topic.sequenced:
+        raise Refused(
+            f"log stream {log_stream} is of the sequenced topic {topic.name!r}: who serves it is said by its projection, "
+            "which the manager changes when need be"
+        )
     return stream
 
 
-def _check_replicas(view: ClusterView, log_stream: LogStreamID, replicas: tuple[NodeID, ...]) -> None:
+def check_replicas(view: ClusterView, log_stream: LogStreamID, replicas: tuple[NodeID, ...]) -> None:
     if not 1 <= len(replicas) <= REPLICAS_MAX:
         raise InvalidRequest(f"a log stream has 1 to {REPLICAS_MAX} replicas, not {len(replicas)}")
     if len(dict.fromkeys(replicas)) != len(replicas):
@@ -307,13 +326,13 @@ def _check_replicas(view: ClusterView, log_stream: LogStreamID, replicas: tuple[
 
 def _with_stream(members: Members, stream: LogStream) -> Members:
     streams = members.view.streams
-    return _with_view(
+    return with_view(
         members,
         streams=tuple(stream if found.log_stream == stream.log_stream else found for found in streams),
     )
 
 
-def _with_view(members: Members, **changes: object) -> Members:
+def with_view(members: Members, **changes: object) -> Members:
     """The members with parts of their view replaced, one revision on."""
     view = members.view
     return replace(members, view=changed(view, revision=view.revision + 1, **changes))

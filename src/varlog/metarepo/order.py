@@ -23,7 +23,9 @@ class Order:
         """`topics`: those of the view. One that came after the base is nowhere else said to begin where it does."""
         self.base_version = base.version
         self.version = base.version
-        self.high_watermarks: dict[TopicID, GLSN] = {found.topic: _before_first(found) for found in topics}
+        self.high_watermarks: dict[TopicID, GLSN] = {
+            found.topic: _before_first(found) for found in topics if not found.sequenced
+        }
         self.high_watermarks.update(base.high_watermarks)
         self.committed_ends: dict[LogStreamID, LLSN] = {}
         self._rows: dict[LogStreamID, list[CommitRow]] = {}
@@ -72,11 +74,17 @@ class Order:
             self.high_watermarks.setdefault(part.topic, part.rows[0][1].previous_high_watermark)
 
     def keep_only(self, view: ClusterView) -> None:
-        """Forget what left the view, and know what came."""
+        """Forget what left the view, and know what came. Sequenced topics are not ordered here."""
         topics = {
-            found.topic: self.high_watermarks.get(found.topic, _before_first(found)) for found in view.topics
+            found.topic: self.high_watermarks.get(found.topic, _before_first(found))
+            for found in view.topics
+            if not found.sequenced
         }
-        ends = {found.log_stream: self.committed_end(found.log_stream) for found in view.streams}
+        ends = {
+            found.log_stream: self.committed_end(found.log_stream)
+            for found in view.streams
+            if found.topic in topics
+        }
         self._rows = {log_stream: rows for log_stream, rows in self._rows.items() if log_stream in ends}
         self.high_watermarks, self.committed_ends = topics, ends
 

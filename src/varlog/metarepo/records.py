@@ -1,9 +1,10 @@
 """What the metadata store holds, key by key, and its bytes. Versioned: `cluster` says the format of everything beside it.
 
-    cluster               format version, cluster id, revision, ids given out, the manager's address
+    cluster               format version, cluster id, revision, ids given out, where manager and sequencers are
     node/<id>             a storage node            \\
     topic/<id>            a topic                    >  the view
     stream/<id>           a log stream              /
+    projection/<topic>    of a sequenced topic
     reader/<topic>/<name> a named reader of a topic
     writer/<topic>/<name> a named writer of a topic
     base                  the order up to one cut: ends, high watermarks, and the rows that some replica may still lack
@@ -25,6 +26,7 @@ from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWrite
 from varlog.model.commit import CommitRow
 from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Projection, SequencerID
 
 FORMAT_VERSION: Final = 1
 
@@ -32,6 +34,7 @@ CLUSTER: Final = "cluster"
 BASE: Final = "base"
 NODE, TOPIC, STREAM, CUT = "node/", "topic/", "stream/", "cut/"
 READER, WRITER = "reader/", "writer/"
+PROJECTION: Final = "projection/"
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
@@ -46,6 +49,7 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     manager_address: str = ""
     auto_create_topics: bool = False
     repositories: tuple[str, ...] = ()
+    sequencers: tuple[SequencerID, ...] = ()
 
 
 class StreamBase(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +80,7 @@ _cluster = msgspec.msgpack.Decoder(ClusterRecord)
 _node = msgspec.msgpack.Decoder(StorageNode)
 _topic = msgspec.msgpack.Decoder(Topic)
 _stream = msgspec.msgpack.Decoder(LogStream)
+_projection = msgspec.msgpack.Decoder(Projection)
 _reader = msgspec.msgpack.Decoder(NamedReader)
 _writer = msgspec.msgpack.Decoder(NamedWriter)
 _base = msgspec.msgpack.Decoder(BaseRecord)
@@ -119,6 +124,8 @@ def members_of(items: dict[str, bytes]) -> Members:
         record.manager_address,
         record.auto_create_topics,
         record.repositories,
+        tuple(map(_projection.decode, _values(items, PROJECTION))),
+        record.sequencers,
     )
     return Members(
         view,
@@ -152,6 +159,7 @@ def _cluster_of(members: Members) -> ClusterRecord:
         view.manager_address,
         view.auto_create_topics,
         view.repositories,
+        view.sequencers,
     )
 
 
@@ -182,6 +190,11 @@ def _view_changes(old: ClusterView, new: ClusterView) -> Iterator[Change]:
         STREAM,
         [(found.log_stream, found) for found in old.streams],
         [(found.log_stream, found) for found in new.streams],
+    )
+    yield from _differing(
+        PROJECTION,
+        [(found.topic, found) for found in old.projections],
+        [(found.topic, found) for found in new.projections],
     )
 
 

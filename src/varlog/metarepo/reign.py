@@ -9,6 +9,7 @@ from varlog.metarepo import membership_rules as rules
 from varlog.metarepo import state as states
 from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
 from varlog.metarepo.commit_rules import Cut
+from varlog.metarepo.leases import Leases
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.service import RepositoryService
@@ -37,6 +38,7 @@ class ReignParts:
     doors: Doors
     transport: Transport
     node_retry_s: float
+    leases_outlive_reigns: bool = True
 
 
 class Reign:
@@ -51,6 +53,13 @@ class Reign:
         self._dispatcher = Dispatcher("the metadata repository")
         reports = ReportTable()
         self._commits = CommitLoop(state, reports, parts.store, self._applied)
+        self._leases = Leases(
+            state,
+            parts.doors.clock,
+            leads=lambda: parts.store.leads,
+            tell=lambda node, lease: self.sessions.tell(node, lease),
+            outlive_reigns=parts.leases_outlive_reigns,
+        )
         self.sessions = Sessions(
             SessionParts(
                 state,
@@ -60,10 +69,11 @@ class Reign:
                 term,
                 parts.node_retry_s,
                 self._commits.wake,
+                self._leases,
             ),
             self._tasks,
         )
-        self._service = RepositoryService(state, self._commits, self.sessions)
+        self._service = RepositoryService(state, self._commits, self.sessions, self._leases)
         self._service.register(self._dispatcher)
 
     @classmethod
@@ -93,6 +103,7 @@ class Reign:
     def silence(self, error: Unavailable) -> None:
         """From now on everyone who asks is told `error`."""
         self._service.stop(error)
+        self._leases.end()
         self.sessions.end()
 
     async def end(self, error: Unavailable) -> None:
@@ -120,6 +131,7 @@ class Reign:
     def _applied(self, cut: Cut | None, before: ClusterView) -> None:
         self.sessions.applied(cut, before)
         if self.state.view is not before:
+            self._leases.view_changed()
             self._service.view_changed()
 
     def _task_failed(self, name: str, error: BaseException) -> None:

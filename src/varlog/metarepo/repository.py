@@ -26,12 +26,17 @@ _log = get_logger("metarepo")
 
 @dataclass(frozen=True, slots=True)
 class MetadataRepositoryConfig:
-    """`advertise` "": others reach it where it listens. A node that cannot be reached is dialled every `node_retry_s`."""
+    """`advertise` "": others reach it where it listens. A node that cannot be reached is dialled every `node_retry_s`.
+
+    `leases_outlive_reigns`: whoever got a lease before this start may still believe in it. False only where all of them live and
+    die with this very process.
+    """
 
     cluster: ClusterID
     listen: str
     advertise: str = ""
     node_retry_s: float = 0.2
+    leases_outlive_reigns: bool = True
 
 
 class MetadataRepository:
@@ -44,7 +49,9 @@ class MetadataRepository:
         self._store = store
         self._doors = doors
         self._transport = transport
-        self._parts = ReignParts(config.cluster, store, doors, transport, config.node_retry_s)
+        self._parts = ReignParts(
+            config.cluster, store, doors, transport, config.node_retry_s, config.leases_outlive_reigns
+        )
         self._tasks = Tasks("metarepo", self._task_failed)
         self._server: Server | None = None
         self._reign: Reign | None = None

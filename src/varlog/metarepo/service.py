@@ -9,8 +9,10 @@ from typing import Final
 from varlog.metarepo import membership_rules as rules
 from varlog.metarepo import reader_rules
 from varlog.metarepo.commit_loop import CommitLoop, Decide, Done, Facts, Operation, newest_position
+from varlog.metarepo.leases import Leases
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.named_service import NamedService
+from varlog.metarepo.projection_service import ProjectionService
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.suspicions import Suspicions
@@ -30,13 +32,17 @@ TRIM_CONFIRM_S: Final = 10.0
 class RepositoryService:
     """Answers requests. Reads come from what is durable; changes go through the commit loop."""
 
-    def __init__(self, state: RepositoryState, commits: CommitLoop, sessions: Sessions) -> None:
+    def __init__(
+        self, state: RepositoryState, commits: CommitLoop, sessions: Sessions, leases: Leases
+    ) -> None:
         self._state = state
         self._commits = commits
         self._sessions = sessions
+        self._leases = leases
         self._view_waiters: dict[Call, tuple[int, asyncio.TimerHandle]] = {}
         self._suspicions = Suspicions(self._answer_view_waiters)
         self._named = NamedService(state, self._submit, self._expected)
+        self._projections = ProjectionService(state, commits, leases, self._expected)
         self._stopped: str | None = None
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -57,11 +63,13 @@ class RepositoryService:
         dispatcher.on(m.Suspect, self._suspect)
         dispatcher.on(m.SetManager, self._set_manager)
         self._named.register(dispatcher)
+        self._projections.register(dispatcher)
 
     def stop(self, error: Unavailable) -> None:
         """From now on nothing is answered: what is known here may be out of date."""
         self._stopped = str(error)
         self._suspicions.clear()
+        self._projections.stop(error)
         waiters, self._view_waiters = self._view_waiters, {}
         for call, (_, timer) in waiters.items():
             timer.cancel()
@@ -105,12 +113,14 @@ class RepositoryService:
             call.reply(self._view_is())
 
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
-        """Linearizable: an append is acknowledged only after its cut is durable and known here."""
+        """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic only the trim
+        is known here; its tail is the sequencer's."""
         call = self._expected(call)
         topic = self._state.topics.get(request.topic)
         if topic is None:
             raise UnknownTopic(str(request.topic))
-        call.reply(m.TailIs(self._state.order.high_watermark(topic.topic), topic.trimmed))
+        newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)
+        call.reply(m.TailIs(newest, topic.trimmed))
 
     # --- trims ---------------------------------------------------------------------------------------------------------
 
@@ -152,7 +162,9 @@ class RepositoryService:
             )
 
         timer = asyncio.get_running_loop().call_later(TRIM_CONFIRM_S, late)
-        self._sessions.await_trim(request.topic, request.glsn, applied)
+        topic = self._state.topics.get(request.topic)
+        waits = self._leases if topic is not None and topic.sequenced else self._sessions
+        waits.await_trim(request.topic, request.glsn, applied)
 
     # --- membership ------------------------------------------------------------------------------------------------------
 
@@ -168,7 +180,9 @@ class RepositoryService:
 
     def _register_topic(self, call: Call | None, request: m.RegisterTopic, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
-            members, topic = rules.register_topic(members, request.name, request.ordering, request.first)
+            members, topic = rules.register_topic(
+                members, request.name, request.ordering, request.first, request.unit, request.grouping
+            )
             return members, m.TopicIs(topic)
 
         self._submit(call, decide)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from varlog.metarepo.commit_rules import Cut
+from varlog.metarepo.leases import Leases
 from varlog.metarepo.outbox import Outbox
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.state import RepositoryState
@@ -15,7 +17,7 @@ from varlog.model.cluster import ClusterView, StorageNode
 from varlog.model.errors import InvalidRequest, Refused, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.messages import Message, OpenSession, Reports, SessionOpened
+from varlog.rpc.messages import AskLease, LeaseIs, Message, OpenSession, Reports, SessionOpened
 from varlog.rpc.transport import Call, Connection, ConnectionLost, Transport
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
@@ -33,10 +35,10 @@ _log = get_logger("metarepo")
 
 @dataclass(slots=True)
 class _Link:
-    """One connection's session. Reports that arrive before the session is begun wait in `early`."""
+    """One connection's session. What arrives before the session is begun waits in `early`."""
 
     outbox: Outbox
-    early: list[Reports]
+    early: list[Reports | AskLease]
     connection: Connection | None = None
     begun: bool = False
     paused: bool = False
@@ -137,8 +139,9 @@ class NodeSession:
         for stream in registered.values():
             link.outbox.add_topic(stream.topic)
         link.begun = True
+        self._parts.leases.session_began(self.node.node)
         for message in link.early:
-            self._take(link, message)
+            self._take_in(link, message)
         link.early.clear()
         self._told_trouble = ""
         _log.info(told("session opened", node=self.node.node, address=self.node.address))
@@ -171,17 +174,30 @@ class NodeSession:
     # --- reports in ----------------------------------------------------------------------------------------------------
 
     def _receive(self, link: _Link, call: Call | None, message: Message) -> None:
-        if call is not None or not isinstance(message, Reports):
+        if call is not None or not isinstance(message, Reports | AskLease):
             raise InvalidRequest(f"{type(message).__name__} is not for a session of the metadata repository")
         if link.begun:
             if link is self._link:
-                self._take(link, message)
+                self._take_in(link, message)
                 if self._parts.state.may_order(self._parts.reports):
                     self._parts.wake()
         elif len(link.early) < EARLY_REPORTS_MAX:
             link.early.append(message)
         else:
             raise InvalidRequest("reports come before the session is opened")
+
+    def _take_in(self, link: _Link, message: Reports | AskLease) -> None:
+        if isinstance(message, Reports):
+            self._take(link, message)
+        else:
+            self.tell(self._parts.leases.asked(self.node.node, message))
+
+    def tell(self, lease: LeaseIs) -> None:
+        """R-SEQ-13: few and small, so they do not wait for what else is under way."""
+        link = self._link
+        if link is not None and link.begun and link.connection is not None:
+            with suppress(ConnectionLost):  # the session's task sees it as well
+                link.connection.send(lease)
 
     def _take(self, link: _Link, message: Reports) -> None:
         """[A7] Into the table. A stream that is not registered on this node is not for it to report (law 2)."""
@@ -273,6 +289,7 @@ class SessionParts:
     term: int
     retry_s: float
     wake: Callable[[], None]
+    leases: Leases
 
 
 class Sessions:
@@ -323,6 +340,11 @@ class Sessions:
             else:
                 self._sessions[node] = session = NodeSession(found, self._parts)
                 self._running[node] = self._tasks.spawn(f"session/{node}", session.run())
+
+    def tell(self, node: NodeID, lease: LeaseIs) -> None:
+        """To a node in session; one that is not will ask."""
+        if (session := self._sessions.get(node)) is not None:
+            session.tell(lease)
 
     def end(self) -> None:
         """No more talk with anyone."""

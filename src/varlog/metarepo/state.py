@@ -22,7 +22,8 @@ from varlog.model.lsn import LLSN, NO_GLSN
 
 
 class RepositoryState:
-    """Members and order, and who holds what (an index of the view)."""
+    """Members and order, and who holds what (an index of the view): `streams`, `streams_on` and `holders` are of the topics that
+    are ordered here, `units_on` of the sequenced ones."""
 
     def __init__(self, members: Members, order: Order) -> None:
         self.order = order
@@ -40,10 +41,16 @@ class RepositoryState:
     def _index(self, view: ClusterView) -> None:
         self.order.keep_only(view)
         self.topics: dict[TopicID, Topic] = {found.topic: found for found in view.topics}
-        self.streams: dict[LogStreamID, LogStream] = {found.log_stream: found for found in view.streams}
+        self.streams: dict[LogStreamID, LogStream] = {}
         self.streams_on: dict[NodeID, list[LogStream]] = {found.node: [] for found in view.nodes}
+        self.units_on: dict[NodeID, list[LogStream]] = {}
         holders: dict[TopicID, dict[NodeID, None]] = {}
         for stream in view.streams:
+            if (topic := self.topics.get(stream.topic)) is not None and topic.sequenced:
+                for node in stream.replicas:
+                    self.units_on.setdefault(node, []).append(stream)
+                continue
+            self.streams[stream.log_stream] = stream
             for node in stream.replicas:
                 self.streams_on.setdefault(node, []).append(stream)
                 holders.setdefault(stream.topic, {})[node] = None

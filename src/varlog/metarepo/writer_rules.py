@@ -39,6 +39,11 @@ def begin_write(
         check_name("a writer's name", name)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
+    if found.sequenced:
+        raise Refused(
+            f"topic {found.name!r} is sequenced: rows that many attempts write, each once, need a log stream with a primary. Write "
+            "them to a topic made with `--ordering committed`"
+        )
     if batch < 0:
         raise InvalidRequest(f"writer {name!r} cannot begin batch {batch}: batches are numbered from 0 on")
     known = members.writers.get(topic, name)

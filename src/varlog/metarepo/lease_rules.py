@@ -1,0 +1,129 @@
+"""PURE. Leases (R-SEQ-13): until when a node or sequencer may still answer, and what its units must have done first.
+
+A lease counts from when its holder asked, by the holder's own clock. The repository counts it from when it answered, by its own:
+later, and allowing for the drift of both. So when it is over here it is over there, and no clock needs to be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+from typing import Final, NamedTuple
+
+from varlog.metarepo.projection_rules import Handover
+from varlog.model.cluster import ClusterView
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import SequencerID
+
+# What a lease takes at most, from its grant on, by the clock of who granted it; generous.
+LEASE_US: Final = ceil(LEASE_S * 1_000_000 * (1 + CLOCK_DRIFT_MAX) / (1 - CLOCK_DRIFT_MAX))
+
+Holder = NodeID | SequencerID
+
+
+class Duty(NamedTuple):
+    """A unit is in no older epoch than `epoch`, and has nothing below `low`."""
+
+    epoch: Epoch
+    low: LLSN
+
+    def done(self, told: Duty) -> bool:
+        return told.epoch >= self.epoch and told.low >= self.low
+
+
+Told = Mapping[LogStreamID, Duty]
+
+
+class LeaseBook:
+    """Until when the lease of each holder may hold. `begun_us`: one that nothing is known of may have got one from the reign
+    before, just now; None: there was nobody before."""
+
+    def __init__(self, begun_us: int | None) -> None:
+        self._unknown_us = begun_us + LEASE_US if begun_us is not None else 0
+        self._ends_us: dict[Holder, int] = {}
+
+    def grant(self, holder: Holder, now_us: int) -> None:
+        self._ends_us[holder] = max(now_us + LEASE_US, self._end_us(holder))
+
+    def left_us(self, holder: Holder, now_us: int) -> int:
+        """0: it certainly answers nobody any more."""
+        return max(self._end_us(holder) - now_us, 0)
+
+    def _end_us(self, holder: Holder) -> int:
+        return self._ends_us.get(holder, self._unknown_us)
+
+    def forget_ended(self, now_us: int) -> None:
+        """Those that are over cost no memory; what counts for the unknown is over as well by then."""
+        if now_us >= self._unknown_us:
+            self._ends_us = {holder: end for holder, end in self._ends_us.items() if end > now_us}
+
+
+def duties(view: ClusterView) -> dict[LogStreamID, Duty]:
+    """What every unit of a log stream must be like, on whichever node, also where it is away or no member any more: clients that
+    missed a projection may believe in it."""
+    topics = {found.topic: found for found in view.topics}
+    found: dict[LogStreamID, Duty] = {}
+    for projection in view.projections:
+        topic = topics.get(projection.topic)
+        oldest = max(GLSN(topic.trimmed + 1), projection.first) if topic is not None else projection.first
+        for chain in projection.chains:
+            low = projection.llsn_from(chain.log_stream, oldest)
+            found[chain.log_stream] = Duty(projection.epoch, low)
+    return found
+
+
+def with_handovers(node: NodeID, log_stream: LogStreamID, duty: Duty, handovers: Iterable[Handover]) -> Duty:
+    """A unit that a proposal could not seal is sealed by us, if we still reach it: then nobody waits for its lease."""
+    for handover in handovers:
+        if (log_stream, node) in handover.units and handover.epoch > duty.epoch:
+            duty = Duty(handover.epoch, duty.low)
+    return duty
+
+
+def lacks(told: Told, demanded: Mapping[LogStreamID, Duty]) -> bool:
+    """Whether one of a node's units is behind. Until it is not, the node's lease grows no longer: in an older epoch, or with
+    entries that were trimmed, it would answer from a world that is over."""
+    return any(
+        log_stream in demanded and not demanded[log_stream].done(unit) for log_stream, unit in told.items()
+    )
+
+
+def waited_for(handover: Handover, told: Mapping[NodeID, Told]) -> tuple[Holder, ...]:
+    """Whose leases must be over first. A unit that has said to be in the new epoch was sealed."""
+    holders: dict[Holder, None] = {}
+    for log_stream, node in handover.units:
+        unit = told.get(node, {}).get(log_stream)
+        if unit is None or unit.epoch < handover.epoch:
+            holders[node] = None
+    if handover.sequencer is not None:
+        holders[handover.sequencer] = None
+    return tuple(holders)
+
+
+def trim_waits_for(
+    view: ClusterView, topic: TopicID, glsn: GLSN, told: Mapping[NodeID, Told]
+) -> tuple[Holder, ...]:
+    """Who may still serve what was trimmed up to `glsn`. One of the chain that has told nothing of its unit yet may: it was made
+    a moment ago, or came into its first epoch since. One that is away and has none holds nobody up."""
+    projection = view.projection(topic)
+    if projection is None:
+        return ()
+    holders: dict[Holder, None] = {}
+    for chain in projection.chains:
+        low = projection.llsn_from(chain.log_stream, max(GLSN(glsn + 1), projection.first))
+        for node in chain.members:
+            units = told.get(node)
+            unit = units.get(chain.log_stream) if units is not None else None
+            unheard = units is None or (unit is None and node in chain.nodes)
+            if unheard or (unit is not None and unit.low < low):
+                holders[node] = None
+    return tuple(holders)
+
+
+def epochs(view: ClusterView) -> tuple[tuple[TopicID, Epoch], ...]:
+    """The present epoch of every sequenced topic: a sequencer that is in an older one must not answer in it any more."""
+    begun = {found.topic: found.epoch for found in view.projections}
+    return tuple((found.topic, begun.get(found.topic, NO_EPOCH)) for found in view.topics if found.sequenced)

@@ -1,0 +1,105 @@
+"""ProjectionService: RPC of the metadata repository for sequenced topics: next projections, and sequencers' leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from varlog.metarepo import projection_rules as rules
+from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.leases import Leases
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.state import RepositoryState
+from varlog.model.errors import Unavailable, VarlogError
+from varlog.rpc import messages as m
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.messages import Message
+from varlog.rpc.transport import Call
+from varlog.runtime.logs import get_logger, told
+
+# Proposals that may wait for leases at once.
+PROPOSALS_WAITING_MAX: Final = 1_000
+
+_log = get_logger("metarepo")
+
+
+class ProjectionService:
+    """A part of RepositoryService: `expected` says whether anything is answered."""
+
+    def __init__(
+        self,
+        state: RepositoryState,
+        commits: CommitLoop,
+        leases: Leases,
+        expected: Callable[[Call | None], Call],
+    ) -> None:
+        self._state = state
+        self._commits = commits
+        self._leases = leases
+        self._expected = expected
+        self._waiting: dict[Call, None] = {}
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on(m.ProposeProjection, self._propose)
+        dispatcher.on(m.RenewSequencer, self._renew)
+
+    def stop(self, error: Unavailable) -> None:
+        """Proposals that wait for a lease come to nothing."""
+        waiting, self._waiting = self._waiting, {}
+        for call in waiting:
+            call.fail(error)
+
+    def _propose(self, call: Call | None, request: m.ProposeProjection, payload: bytearray) -> None:
+        """R-SEQ-10. What must be refused is refused before anybody's lease is touched, and looked at again when all are over."""
+        call = self._expected(call)
+        proposed, sealed = request.projection, dict(request.sealed)
+        before = self._state.members
+        if rules.accept(before, proposed, sealed) is before:
+            call.reply(m.ProjectionIs(proposed))
+            return
+        if len(self._waiting) >= PROPOSALS_WAITING_MAX:
+            raise Unavailable("too many projections are proposed at once: try again later")
+        handover = rules.handover(before.view.projection(proposed.topic), proposed, sealed)
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.accept(members, proposed, sealed), m.ProjectionIs(proposed)
+
+        def decided(answer: Message | BaseException) -> None:
+            self._leases.handed_over(handover)
+            if isinstance(answer, BaseException):
+                call.fail(answer)
+            else:
+                _log.info(
+                    told("projection", topic=proposed.topic, epoch=proposed.epoch, begin=proposed.begin)
+                )
+                call.reply(answer)
+
+        def over() -> None:
+            del self._waiting[call]
+            try:
+                self._commits.submit(Operation(decide, decided))
+            except VarlogError as error:
+                decided(error)
+
+        self._waiting[call] = None
+        self._leases.hand_over(handover, over)
+
+    def _renew(self, call: Call | None, request: m.RenewSequencer, payload: bytearray) -> None:
+        """R-SEQ-13. One that is known changes nothing, and needs no commit."""
+        call = self._expected(call)
+        sequencer, stamp = request.sequencer, request.stamp
+        if sequencer in self._state.view.sequencers:
+            call.reply(self._leases.renewed(sequencer, stamp))
+            return
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.register_sequencer(members, sequencer), m.Done()
+
+        def registered(answer: Message | BaseException) -> None:
+            if isinstance(answer, BaseException):
+                call.fail(answer)
+            else:
+                _log.info(told("sequencer registered", address=sequencer.address))
+                call.reply(self._leases.renewed(sequencer, stamp))
+
+        self._commits.submit(Operation(decide, registered))

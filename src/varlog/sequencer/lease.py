@@ -1,0 +1,93 @@
+"""Lease: a sequencer answers only while it has one from the metadata repository (R-SEQ-13), and asks for it again in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from varlog.model.epoch import Epoch
+from varlog.model.errors import NotInCluster, Refused, VarlogError
+from varlog.model.ids import TopicID
+from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.model.projection import SequencerID
+from varlog.rpc.leader import Leader
+from varlog.rpc.messages import LeaseIs, RenewSequencer
+from varlog.runtime.clock import Clock
+from varlog.runtime.logs import get_logger, told
+
+RENEW_S: Final = LEASE_S / 4
+# A repository that answers later than this has let the lease run out: it is asked anew, where it is dialled anew.
+ANSWER_S: Final = LEASE_S / 2
+
+_log = get_logger("sequencer")
+
+
+class Lease:
+    """`hear` is told the epochs that come with a lease, before the lease counts."""
+
+    def __init__(
+        self,
+        me: SequencerID,
+        leader: Leader,
+        clock: Clock,
+        *,
+        hear: Callable[[Iterable[tuple[TopicID, Epoch]]], None],
+        drop: Callable[[str], None],
+    ) -> None:
+        self._me = me
+        self._leader = leader
+        self._clock = clock
+        self._hear = hear
+        self._drop = drop
+        self._until_us = 0
+        self._granted = asyncio.Event()
+        self._trouble = ""
+
+    @property
+    def holds(self) -> bool:
+        """By our own clock, looked at for every request: who stood still must not answer from an old world when it wakes up."""
+        return self._clock.steady_us() < self._until_us
+
+    async def wait_granted(self) -> None:
+        """Until it was granted once: then the repository knows this sequencer."""
+        await self._granted.wait()
+
+    async def keep(self) -> None:
+        """Ask again and again, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            begun = loop.time()
+            await self._renew()
+            await asyncio.sleep(max(begun + RENEW_S - loop.time(), RENEW_S / 4))
+
+    async def _renew(self) -> None:
+        asked, address = self._clock.steady_us(), self._leader.address
+        try:
+            answer = await self._leader.call(RenewSequencer(self._me, asked), timeout_s=ANSWER_S)
+            if not isinstance(answer, LeaseIs):
+                raise Refused(f"{address} does not answer like a metadata repository")
+        except NotInCluster:
+            raise  # it will never be: whoever started this one must know
+        except VarlogError as error:
+            self._tell_trouble(str(error))
+            if self._clock.steady_us() - asked >= ANSWER_S * 1e6 / 2:
+                self._drop(address)  # it hangs, or the way there does
+            return
+        self._hear(answer.topics)
+        self._until_us = self._end_us(answer)
+        self._tell_trouble("" if answer.lease_s else "another sequencer takes over")
+        if answer.lease_s:
+            self._granted.set()
+
+    def _end_us(self, answer: LeaseIs) -> int:
+        """Counted from when we asked: the repository granted it later, and so believes in it for longer than we do."""
+        if not answer.lease_s:
+            return 0
+        return answer.stamp + int(answer.lease_s * (1 - CLOCK_DRIFT_MAX) * 1e6)
+
+    def _tell_trouble(self, trouble: str) -> None:
+        """Once, not at every try."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            _log.warning(told("no lease", why=trouble)) if trouble else _log.info("the lease holds again")

@@ -1,0 +1,173 @@
+"""[Q3] Sequencer: the process that tells which position is next (R-SEQ-1): listens, keeps its lease, and looks at the view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from varlog.model.epoch import Epoch
+from varlog.model.errors import InvalidRequest, NoLease, NotSequencing, StartError, Unavailable, VarlogError
+from varlog.model.ids import TopicID
+from varlog.model.projection import SequencerID
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.leader import Leader
+from varlog.rpc.messages import (
+    GetSequencer,
+    GetView,
+    NextTokens,
+    SequencerIs,
+    TokensAre,
+    ViewIs,
+)
+from varlog.rpc.pool import ConnectionPool
+from varlog.rpc.transport import Call, Server, Transport
+from varlog.runtime.doors import Doors
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+from varlog.sequencer.config import SequencerConfig
+from varlog.sequencer.lease import Lease
+from varlog.sequencer.token_machine import TokenMachine, Unheard
+
+VIEW_TIMEOUT_S: Final = 1.0
+WAITING_MAX: Final = 10_000
+
+_log = get_logger("sequencer")
+
+
+class Sequencer:
+    """One start of a sequencer: nothing of it is durable, and the next start is another one (R-SEQ-2)."""
+
+    def __init__(self, config: SequencerConfig, doors: Doors, transport: Transport) -> None:
+        self._config = config
+        self._doors = doors
+        self._transport = transport
+        self._pool = ConnectionPool(transport, owner="sequencer")
+        self._leader = Leader(self._pool, config.repository)
+        self._dispatcher = Dispatcher("the sequencer")
+        self._tasks = Tasks("sequencer", self._task_failed)
+        self._server: Server | None = None
+        self._waiting: list[tuple[Call, NextTokens]] = []
+        self._waiting_soon = asyncio.Event()
+        self._machine: TokenMachine
+        self._lease: Lease
+        self._failure: asyncio.Future[BaseException] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where others reach it; known after the start."""
+        if self._config.advertise:
+            return self._config.advertise
+        return self._server.address if self._server is not None else self._config.listen
+
+    @property
+    def me(self) -> SequencerID:
+        return self._machine.me
+
+    @property
+    def leased(self) -> bool:
+        return self._lease.holds
+
+    async def start(self) -> None:
+        """Listen, and ask for a lease in the background. StartError says why not, and leaves nothing behind."""
+        self._failure = asyncio.get_running_loop().create_future()
+        try:
+            self._server = await self._transport.serve(self._config.listen, lambda _: self._dispatcher.handle)
+            me = SequencerID(self.address, self._incarnation())
+            self._machine = TokenMachine(me)
+            self._lease = Lease(me, self._leader, self._doors.clock, hear=self._hear, drop=self._pool.drop)
+            self._dispatcher.on(GetSequencer, self._get_sequencer)
+            self._dispatcher.on(NextTokens, self._next_tokens)
+            _ = self._tasks.spawn("lease", self._lease.keep())
+            _ = self._tasks.spawn("view", self._look_for_ever())
+        except BaseException:
+            await self.stop()
+            raise
+        _log.info(told("sequencer started", address=self.address, incarnation=me.incarnation))
+
+    async def stop(self) -> None:
+        """What it counted is forgotten: the next start is another sequencer."""
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+        await self._tasks.close()
+        await self._dispatcher.close()
+        await self._pool.close()
+
+    async def wait_leased(self) -> None:
+        """Until the repository knows this sequencer."""
+        await self._lease.wait_granted()
+
+    async def wait_failed(self) -> BaseException:
+        """Wait until it cannot go on; its process must end then."""
+        if self._failure is None:
+            raise StartError("the sequencer was not started")
+        return await asyncio.shield(self._failure)
+
+    def _incarnation(self) -> int:
+        """Another one at every start: the time of day, and chance where that stands still or goes back."""
+        return self._doors.clock.wall_us() * 1024 + self._doors.entropy.randrange(1024)
+
+    # --- requests ----------------------------------------------------------------------------------------------------------
+
+    def _get_sequencer(self, call: Call | None, request: GetSequencer, payload: bytearray) -> None:
+        _expected(call).reply(SequencerIs(self.me, self.leased))
+
+    def _next_tokens(self, call: Call | None, request: NextTokens, payload: bytearray) -> None:
+        call = _expected(call)
+        try:
+            self._give(call, request)
+        except Unheard:
+            if len(self._waiting) >= WAITING_MAX:
+                raise Unavailable("too many wait for this sequencer to hear of an epoch: try again") from None
+            self._waiting.append((call, request))
+            self._waiting_soon.set()
+
+    def _give(self, call: Call, request: NextTokens) -> None:
+        if not self._lease.holds:
+            raise NoLease(f"the sequencer at {self.address}")
+        first, skipped = self._machine.give(request.topic, request.epoch, request.count)
+        call.reply(TokensAre(first, skipped))
+
+    def _hear(self, epochs: Iterable[tuple[TopicID, Epoch]]) -> None:
+        if not self._machine.hear(epochs):
+            self._waiting_soon.set()
+
+    # --- the view ----------------------------------------------------------------------------------------------------------
+
+    async def _look_for_ever(self) -> None:
+        """One look for all who wait, or for none; who comes meanwhile may know more, and waits for the next one."""
+        while True:
+            await self._waiting_soon.wait()
+            self._waiting_soon.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                answer = await self._leader.call(GetView(), timeout_s=VIEW_TIMEOUT_S)
+                if isinstance(answer, ViewIs):
+                    self._leader.learn(answer.view.repositories)
+                    self._machine.look(answer.view)
+            except VarlogError as error:
+                for call, _ in waiting:
+                    call.fail(Unavailable(f"the sequencer cannot ask the metadata repository: {error}"))
+                continue
+            for call, request in waiting:
+                self._answer_late(call, request)
+
+    def _answer_late(self, call: Call, request: NextTokens) -> None:
+        try:
+            self._give(call, request)
+        except Unheard as error:
+            call.fail(NotSequencing(error.topic, error.asked, error.here))
+        except VarlogError as error:
+            call.fail(error)
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        _log.critical(told("the sequencer has stopped", task=name, error=error), exc_info=error)
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_result(error)
+
+
+def _expected(call: Call | None) -> Call:
+    if call is None:
+        raise InvalidRequest("the sequencer takes requests, and no one-way messages")
+    return call

@@ -1,0 +1,104 @@
+"""[Q3] PURE. TokenMachine: which positions of each topic one start of a sequencer has given (R-SEQ-1): requests in, positions out.
+
+It remembers nothing beyond its process. That is safe because a projection names this very start: whoever is started again is
+another one, and begins, in a later epoch, above everything that was ever written (R-SEQ-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from varlog.model.cluster import ClusterView
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.errors import BatchTooLarge, InvalidRequest, NotSequencing
+from varlog.model.ids import TopicID
+from varlog.model.limits import BATCH_ENTRIES_MAX
+from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.model.projection import Projection, SequencerID
+
+
+class Tokens(NamedTuple):
+    """Positions from `first` on, and `skipped` ones just before it."""
+
+    first: GLSN
+    skipped: int = 0
+
+
+class Unheard(NotSequencing):
+    """The request is of an epoch that was not seen here: the view must be looked at first."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    """`heard` is the newest epoch that was heard of, `looked` that of the newest projection that was seen; `projection` is it, if
+    it names this sequencer. `next` never falls."""
+
+    next: GLSN = NO_GLSN
+    heard: Epoch = NO_EPOCH
+    looked: Epoch = NO_EPOCH
+    projection: Projection | None = None
+
+
+class TokenMachine:
+    """The counters of one start of a sequencer, which is `me`."""
+
+    def __init__(self, me: SequencerID) -> None:
+        self.me = me
+        self._topics: dict[TopicID, _Topic] = {}
+        self._revision = 0
+
+    def give(self, topic: TopicID, epoch: Epoch, count: int) -> Tokens:
+        """`count` consecutive positions of one log stream, never given before; 0: where the next ones would be."""
+        known = self._topics.get(topic)
+        if known is None or epoch > known.looked:
+            raise Unheard(topic, epoch, self.epoch(topic))
+        projection = known.projection
+        if projection is None or epoch < known.heard or epoch != projection.epoch:
+            raise NotSequencing(topic, epoch, known.heard)
+        if count <= 0:
+            if count < 0:
+                raise InvalidRequest(f"{count} positions cannot be given: ask for 1 or more, or 0 to look")
+            return Tokens(known.next)
+        most = min(projection.run_max, BATCH_ENTRIES_MAX)
+        if count > most:
+            raise BatchTooLarge("entries", count, most)
+        begin = known.next
+        first = projection.run_from(begin, count)
+        known.next = GLSN(first + count)
+        return Tokens(first, first - begin)
+
+    def epoch(self, topic: TopicID) -> Epoch:
+        """The newest one that was heard of."""
+        known = self._topics.get(topic)
+        return known.heard if known is not None else NO_EPOCH
+
+    def look(self, view: ClusterView) -> None:
+        """What the repository says. In a projection that names this sequencer it counts on: above what it gave itself, and above
+        whatever was written or trimmed before that epoch. Topics that are gone are forgotten: their ids never come back."""
+        if view.revision < self._revision:
+            return
+        self._revision = view.revision
+        present = {found.topic: found for found in view.topics}
+        self._topics = {topic: known for topic, known in self._topics.items() if topic in present}
+        for projection in view.projections:
+            known = self._topics.setdefault(projection.topic, _Topic())
+            if projection.epoch <= known.looked:
+                continue
+            known.looked = projection.epoch
+            known.heard = max(known.heard, projection.epoch)
+            known.projection = None
+            if projection.sequencer == self.me:
+                trimmed = present[projection.topic].trimmed
+                known.next = max(known.next, projection.begin, GLSN(trimmed + 1))
+                known.projection = projection
+
+    def hear(self, epochs: Iterable[tuple[TopicID, Epoch]]) -> bool:
+        """In which epochs all topics are now: comes with every lease. In an older one nothing is told any more, not even the next
+        position: in the newer one another sequencer may give them. False if a topic may be gone: only a look says so, because this
+        word may be older than the last one."""
+        present = dict(epochs)
+        for topic, known in self._topics.items():
+            known.heard = max(known.heard, present.get(topic, NO_EPOCH))
+        return self._topics.keys() <= present.keys()

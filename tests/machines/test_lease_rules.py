@@ -1,0 +1,96 @@
+"""Leases: over at the repository only when they are over at their holder, whatever the clocks do within their bounds (R-SEQ-13)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.machines.sequenced import LS, ONE, OTHER, SEQUENCER, THREE, TOPIC, TWO, begun, reconfigured
+from varlog.metarepo import lease_rules as rules
+from varlog.metarepo.lease_rules import LEASE_US, Duty, LeaseBook
+from varlog.metarepo.membership_rules import trim_topic
+from varlog.metarepo.projection_rules import Handover
+from varlog.model.epoch import Epoch
+from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.model.lsn import GLSN, LLSN, LSN_MAX
+
+_rates = st.floats(1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX)
+_moments = st.integers(0, 10**12)
+
+
+@given(_rates, _rates, _moments, _moments, st.integers(0, 10**7))
+def test_a_lease_is_over_at_its_holder_first(
+    node_rate: float, repository_rate: float, node_zero: int, repository_zero: int, way_us: int
+) -> None:
+    """Both clocks drift, begin anywhere, and the request may take any time: nobody's clock needs to be right."""
+    asked, granted = 0, way_us  # in true time
+    stamp = node_zero + int(asked * node_rate)
+    book = LeaseBook(None)
+    book.grant(ONE, repository_zero + int(granted * repository_rate))
+    node_ends = (stamp + LEASE_S * 1e6 * (1 - CLOCK_DRIFT_MAX) - node_zero) / node_rate
+    just_before = repository_zero + int((node_ends - 1) * repository_rate)
+    assert book.left_us(ONE, just_before) > 0
+
+
+def test_who_is_not_known_may_have_a_lease_from_the_reign_before() -> None:
+    book = LeaseBook(1_000)
+    assert book.left_us(ONE, 1_000) == book.left_us(SEQUENCER, 1_000) == LEASE_US
+    book.grant(ONE, 1_000)
+    book.grant(TWO, 2_000)
+    assert (book.left_us(ONE, 2_000), book.left_us(TWO, 2_000)) == (LEASE_US - 1_000, LEASE_US)
+    book.forget_ended(1_500 + LEASE_US)
+    assert (book.left_us(ONE, 1_500 + LEASE_US), book.left_us(TWO, 1_500 + LEASE_US)) == (0, 500)
+
+
+def test_where_nobody_was_before_there_is_nobody_to_wait_for() -> None:
+    assert LeaseBook(None).left_us(ONE, 0) == 0
+
+
+def test_a_lease_never_becomes_shorter() -> None:
+    """A clock that is read twice may say the same; a lease that was given stays given."""
+    book = LeaseBook(5_000)
+    book.grant(ONE, 0)
+    assert book.left_us(ONE, 5_000) == LEASE_US
+
+
+def test_units_have_the_epoch_of_the_projection_and_nothing_that_was_trimmed() -> None:
+    members = reconfigured(begun(), {LS: (TWO, THREE)})
+    assert rules.duties(members.view) == {LS: Duty(Epoch(2), LLSN(1))}
+    trimmed = trim_topic(members, TOPIC, GLSN(7), GLSN(LSN_MAX))
+    assert rules.duties(trimmed.view) == {LS: Duty(Epoch(2), LLSN(8))}
+
+
+def test_a_node_that_is_behind_gets_no_longer_lease() -> None:
+    demanded = {LS: Duty(Epoch(3), LLSN(8))}
+    assert not rules.lacks({LS: Duty(Epoch(4), LLSN(9))}, demanded)
+    assert not rules.lacks({}, demanded), "a unit that is not there answers nobody"
+    assert rules.lacks({LS: Duty(Epoch(2), LLSN(9))}, demanded)
+    assert rules.lacks({LS: Duty(Epoch(3), LLSN(7))}, demanded)
+
+
+def test_a_unit_that_could_not_be_sealed_is_sealed_on_the_way() -> None:
+    """One client does not reach it, the repository does: nobody has to wait for a lease."""
+    handover = Handover(Epoch(3), ((LS, ONE),), OTHER)
+    before = Duty(Epoch(2), LLSN(4))
+    assert rules.with_handovers(ONE, LS, before, [handover]) == Duty(Epoch(3), LLSN(4))
+    assert rules.with_handovers(TWO, LS, before, [handover]) == before
+    assert rules.waited_for(handover, {}) == (ONE, OTHER)
+    assert rules.waited_for(handover, {ONE: {LS: before}}) == (ONE, OTHER)
+    assert rules.waited_for(handover, {ONE: {LS: Duty(Epoch(3), LLSN(4))}}) == (OTHER,)
+
+
+def test_a_trim_waits_for_every_member_that_may_still_serve_it() -> None:
+    """R-TRIM-1: also for those that are away, and for who has not been heard of in this reign."""
+    view = trim_topic(reconfigured(begun(), {LS: (TWO, THREE)}), TOPIC, GLSN(7), GLSN(LSN_MAX)).view
+    done, late = Duty(Epoch(2), LLSN(8)), Duty(Epoch(2), LLSN(7))
+    assert rules.trim_waits_for(view, TOPIC, GLSN(7), {}) == (TWO, THREE, ONE)
+    told = {ONE: {LS: done}, TWO: {LS: late}, THREE: {LS: done}}
+    assert rules.trim_waits_for(view, TOPIC, GLSN(7), told) == (TWO,)
+    # A unit of the chain that was not told of yet may serve; one that is away and was not is not there.
+    assert rules.trim_waits_for(view, TOPIC, GLSN(7), told | {THREE: {}}) == (TWO, THREE)
+    assert rules.trim_waits_for(view, TOPIC, GLSN(7), told | {ONE: {}}) == (TWO,)
+
+
+def test_a_sequencer_is_told_every_epoch() -> None:
+    assert rules.epochs(begun().view) == ((TOPIC, Epoch(1)),)
+    assert rules.epochs(reconfigured(begun(), {LS: (ONE,)}).view) == ((TOPIC, Epoch(2)),)

@@ -1,0 +1,320 @@
+"""A sequencer and a real repository, in virtual time: it answers while it has a lease, where it is named (R-SEQ-1, R-SEQ-13)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
+from varlog.model.cluster import ClusterView, Ordering
+from varlog.model.epoch import Epoch
+from varlog.model.errors import InvalidRequest, NoLease, NotInCluster, NotSequencing, StartError, Unavailable
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.limits import LEASE_S
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Projection
+from varlog.reconfiguration.rules import Answer, Wish, first_projection, next_projection
+from varlog.rpc import messages as m
+from varlog.rpc.memory import MemoryTransport
+from varlog.rpc.pool import ConnectionPool
+from varlog.rpc.transport import Call
+from varlog.runtime.disk import OsDisk
+from varlog.runtime.doors import Doors
+from varlog.runtime.worker import ThreadWorker
+from varlog.sequencer.config import SequencerConfig
+from varlog.sequencer.sequencer import Sequencer
+from varlog.testing.sim.loop import run as run_virtual
+
+M = TypeVar("M", bound=m.Message)
+
+CLUSTER = ClusterID(1)
+REPOSITORY = "repository"
+NODE, LS, TOPIC = NodeID(1), LogStreamID(1), TopicID(1)
+
+
+class LoopClock:
+    """The loop's own time, and `ahead_us` more: so long the process stood still."""
+
+    ahead_us = 0
+
+    def wall_us(self) -> int:
+        return self.steady_us()
+
+    def steady_us(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1e6) + self.ahead_us
+
+
+def run(body: Coroutine[Any, Any, None]) -> None:
+    async def within_time() -> None:
+        async with asyncio.timeout(600):
+            await body
+
+    run_virtual(within_time())
+
+
+class World:
+    """A repository with one sequenced topic on one node, and sequencers."""
+
+    def __init__(self) -> None:
+        self.transport = MemoryTransport()
+        self.clock = LoopClock()
+        self.metadata = MemoryMetadata()
+        self._chance = random.Random(1)
+        self.repository = self._repository()
+        self.sequencers: list[Sequencer] = []
+        self._pool = ConnectionPool(self.transport)
+
+    def _doors(self, clock: LoopClock | None = None) -> Doors:
+        return Doors(clock or LoopClock(), self._chance, OsDisk(), ThreadWorker)
+
+    def _repository(self) -> MetadataRepository:
+        config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)
+        return MetadataRepository(config, MemoryStore(self.metadata), self._doors(), self.transport)
+
+    async def restart_repository(self) -> None:
+        await self.repository.stop()
+        self.repository = self._repository()
+        await self.repository.start()
+
+    async def start_sequencer(self, address: str = "sequencer") -> Sequencer:
+        config = SequencerConfig(CLUSTER, REPOSITORY, address)
+        made = Sequencer(config, self._doors(self.clock), self.transport)
+        await made.start()
+        self.sequencers.append(made)
+        return made
+
+    async def ask(self, address: str, request: m.Message, expected: type[M]) -> M:
+        answer, _ = await self._pool.call(address, request, timeout_s=20)
+        assert isinstance(answer, expected), answer
+        return answer
+
+    async def view(self) -> ClusterView:
+        return (await self.ask(REPOSITORY, m.GetView(), m.ViewIs)).view
+
+    async def tokens(self, sequencer: Sequencer, epoch: int, count: int) -> int:
+        request = m.NextTokens(TOPIC, Epoch(epoch), count)
+        return (await self.ask(sequencer.address, request, m.TokensAre)).first
+
+    async def name(self, sequencer: Sequencer, newest: int = 0) -> Projection:
+        """The next projection, which names this sequencer."""
+        now = (await self.view()).projection(TOPIC)
+        sealed = {LS: {NODE: Answer(LLSN(newest))}}
+        if now is None:
+            proposed = first_projection(TOPIC, GLSN(1), 16, {LS: (NODE,)}, sealed, sequencer.me)
+        else:
+            proposed = next_projection(now, sealed, Wish(), sequencer.me)
+        request = m.ProposeProjection(proposed, ((LS, (NODE,)),))
+        return (await self.ask(REPOSITORY, request, m.ProjectionIs)).projection
+
+    async def close(self) -> None:
+        await self._pool.close()
+        for sequencer in self.sequencers:
+            await sequencer.stop()
+        await self.repository.stop()
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[tuple[World, Sequencer]]:
+    made = World()
+    try:
+        await made.repository.start()
+        await made.ask(REPOSITORY, m.RegisterNode(NODE, "node", ()), m.Done)
+        await made.ask(REPOSITORY, m.RegisterTopic("log", Ordering.SEQUENCED), m.TopicIs)
+        await made.ask(REPOSITORY, m.NewLogStreamID(), m.LogStreamIDIs)
+        await made.ask(REPOSITORY, m.RegisterLogStream(TOPIC, LS, (NODE,)), m.StreamIs)
+        sequencer = await made.start_sequencer()
+        await sequencer.wait_leased()
+        yield made, sequencer
+    finally:
+        await made.close()
+
+
+def test_it_registers_itself_and_says_who_it_is() -> None:
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            assert (await made.view()).sequencers == (sequencer.me,)
+            answer = await made.ask(sequencer.address, m.GetSequencer(), m.SequencerIs)
+            assert answer == m.SequencerIs(sequencer.me, True)
+            revision = (await made.view()).revision
+            await asyncio.sleep(10 * LEASE_S)
+            assert sequencer.leased
+            assert (await made.view()).revision == revision, "renewing a lease is nobody's news"
+
+    run(body())
+
+
+def test_it_gives_positions_of_the_epoch_it_is_named_in() -> None:
+    """R-SEQ-1. It learns of the epoch from the first who asks in it."""
+
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            with pytest.raises(NotSequencing):
+                await made.tokens(sequencer, 1, 1)
+            await made.name(sequencer)
+            assert [await made.tokens(sequencer, 1, count) for count in (1, 10, 0, 3)] == [1, 2, 12, 12]
+            with pytest.raises(NotSequencing) as refused:
+                await made.tokens(sequencer, 2, 1)
+            assert (refused.value.asked, refused.value.here) == (2, 1)
+            await made.name(sequencer)
+            assert await made.tokens(sequencer, 2, 0) == 15
+
+    run(body())
+
+
+def test_many_who_ask_in_a_new_epoch_share_one_look_at_the_view() -> None:
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.name(sequencer)
+            firsts = await asyncio.gather(*(made.tokens(sequencer, 1, 2) for _ in range(50)))
+            assert sorted(firsts) == list(range(1, 101, 2))
+
+    run(body())
+
+
+def test_without_the_repository_it_falls_silent_in_time() -> None:
+    """R-SEQ-13: and speaks again when the repository is back."""
+
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.name(sequencer)
+            await made.tokens(sequencer, 1, 4)
+            await made.repository.stop()
+            await asyncio.sleep(LEASE_S / 2)
+            assert await made.tokens(sequencer, 1, 1) == 5, "half a lease is left"
+            await asyncio.sleep(LEASE_S / 2)
+            for count in (0, 1):
+                with pytest.raises(NoLease):
+                    await made.tokens(sequencer, 1, count)
+            assert not (await made.ask(sequencer.address, m.GetSequencer(), m.SequencerIs)).leased
+            await made.restart_repository()
+            await asyncio.sleep(LEASE_S)
+            assert await made.tokens(sequencer, 1, 0) == 6, "it is the same start: it counts on"
+
+    run(body())
+
+
+def test_who_stood_still_does_not_answer_from_an_old_world() -> None:
+    """Its clock went on meanwhile, and is looked at for every request."""
+
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.name(sequencer)
+            assert await made.tokens(sequencer, 1, 1) == 1
+            made.clock.ahead_us += int(LEASE_S * 1e6)
+            with pytest.raises(NoLease):
+                await made.tokens(sequencer, 1, 0)
+
+    run(body())
+
+
+def test_who_was_replaced_is_silent_for_good_and_its_heir_begins_above_what_was_written() -> None:
+    """R-SEQ-2: with its next lease it hears that the epoch is over."""
+
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.name(sequencer)
+            await made.tokens(sequencer, 1, 9)
+            heir = await made.start_sequencer("heir")
+            await heir.wait_leased()
+            await made.name(heir, newest=6)
+            for _ in range(8):
+                with pytest.raises((NoLease, NotSequencing)):
+                    await made.tokens(sequencer, 1, 0)
+                await asyncio.sleep(LEASE_S / 4)
+            assert sequencer.leased
+            with pytest.raises(NotSequencing) as refused:
+                await made.tokens(sequencer, 1, 0)
+            assert refused.value.here == 2
+            assert await made.tokens(heir, 2, 1) == 7
+
+    run(body())
+
+
+def test_another_start_at_the_same_address_is_another_sequencer() -> None:
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.name(sequencer)
+            await made.tokens(sequencer, 1, 9)
+            await sequencer.stop()
+            again = await made.start_sequencer(sequencer.address)
+            assert again.me != sequencer.me
+            await again.wait_leased()
+            assert (await made.view()).sequencers == (again.me,)
+            with pytest.raises(NotSequencing):
+                await made.tokens(again, 1, 0)
+
+    run(body())
+
+
+def test_positions_of_a_topic_that_is_gone_are_given_no_more() -> None:
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.name(sequencer)
+            await made.tokens(sequencer, 1, 9)
+            await made.ask(REPOSITORY, m.UnregisterTopic(TOPIC), m.Done)
+            await asyncio.sleep(LEASE_S)
+            with pytest.raises(NotSequencing):
+                await made.tokens(sequencer, 1, 1)
+
+    run(body())
+
+
+def test_one_of_another_cluster_ends() -> None:
+    """It could never serve: whoever started it hears why."""
+
+    async def body() -> None:
+        made = World()
+
+        def refuse(call: Call | None, message: m.Message, payload: bytearray) -> None:
+            raise NotInCluster(CLUSTER, ClusterID(2))
+
+        server = await made.transport.serve(REPOSITORY, lambda _: refuse)
+        sequencer = await made.start_sequencer()
+        assert isinstance(await sequencer.wait_failed(), NotInCluster)
+        await made.close()
+        await server.close()
+
+    run(body())
+
+
+def test_who_asks_in_a_new_epoch_while_the_repository_is_away_is_told_so() -> None:
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.repository.stop()
+            with pytest.raises(Unavailable, match="cannot ask the metadata repository"):
+                await made.tokens(sequencer, 1, 1)
+
+    run(body())
+
+
+def test_what_is_no_request_is_refused_and_what_is_not_for_it_is_named() -> None:
+    async def body() -> None:
+        async with world() as (made, sequencer):
+            await made.name(sequencer)
+            with pytest.raises(InvalidRequest):
+                await made.tokens(sequencer, 1, -1)
+            with pytest.raises(Unavailable, match="is not served by the sequencer"):
+                await made.ask(sequencer.address, m.GetView(), m.ViewIs)
+
+    run(body())
+
+
+def test_one_that_was_never_started_cannot_fail() -> None:
+    async def body() -> None:
+        made = World()
+        config = SequencerConfig(CLUSTER, REPOSITORY, "sequencer", advertise="elsewhere:1")
+        sequencer = Sequencer(config, made._doors(), made.transport)
+        assert sequencer.address == "elsewhere:1"
+        with pytest.raises(StartError):
+            await sequencer.wait_failed()
+        await sequencer.start()
+        assert sequencer.me.address == "elsewhere:1"
+        await sequencer.stop()
+
+    run(body())
