@@ -1,73 +1,105 @@
-"""The sentence that matters, out of what Spark says when something failed."""
+"""What a sequenced topic's client decides: whose a token's positions are after any number of projections, and when to accuse."""
 
 from __future__ import annotations
 
-import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from varlog.spark.failure_rules import Failure, failure_in
+from varlog.client.sequenced.failure_rules import Remedy, Symptom, Token, place_of, remedy, still_ours
+from varlog.model.cluster import changed
+from varlog.model.epoch import Epoch
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 
-IN_A_WORKER = """An error occurred while calling o83.save.
-: org.apache.spark.SparkException: Writing job failed.
-\tat org.apache.spark.sql.errors.QueryExecutionErrors$.writingJobFailedError(QueryExecutionErrors.scala:943)
-Caused by: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] It was thrown: Traceback (most recent call last):
-  File "/lib/varlog/spark/payload.py", line 34, in entries_of
-    raise InputError(
-    ^^^^^^^^^^^^^^^^^
-varlog.spark.write.write_rules.InputError: 1 of 2 rows have no value:
-leave them out
- SQLSTATE: 38000
-\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
-\t... 19 more
-"""
-ABORTED = """\tSuppressed: org.apache.spark.X: [PYTHON_DATA_SOURCE_ERROR] Failed to abort: Traceback (most recent call last):
-  File "/lib/varlog/spark/writer.py", line 79, in abort
-    raise WriteFailed(why)
-varlog.spark.write.writer.WriteFailed: run it again
- SQLSTATE: 38000
-\tat org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource.commit(X.scala:1)
-"""
-IN_JAVA = """An error occurred while calling o83.save.
-: org.apache.spark.SparkException: Writing job failed.
-\tat org.apache.spark.sql.errors.X(Y.scala:1)
-Caused by: org.apache.spark.SparkException: Task failed.
-\tat org.apache.spark.sql.errors.X(Y.scala:1)
-Caused by: org.apache.spark.SparkRuntimeException: [USER_RAISED_EXCEPTION] the disk is gone SQLSTATE: P0001
-\t... 19 more
-"""
-OURS_BELOW_ANOTHERS = """Traceback (most recent call last):
-  File "a.py", line 1, in f
-    raise Trimmed(4, 9)
-varlog.model.errors.Trimmed: position 4 is trimmed
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "b.py", line 1, in g
-    raise ValueError("x")
-ValueError: x
-"""
+SEQUENCERS = tuple(SequencerID(f"seq-{n}", 1) for n in range(3))
+UNIT = 4
 
 
-@pytest.mark.parametrize(
-    ("text", "failure"),
-    [
-        (IN_A_WORKER, Failure("InputError", "1 of 2 rows have no value: leave them out")),
-        (
-            IN_A_WORKER + ABORTED,
-            Failure("InputError", "1 of 2 rows have no value: leave them out; run it again"),
-        ),
-        (IN_JAVA, Failure("", "the disk is gone")),
-        (IN_JAVA + ABORTED, Failure("WriteFailed", "the disk is gone; run it again")),
-        (OURS_BELOW_ANOTHERS, Failure("Trimmed", "position 4 is trimmed")),
-        (
-            "[PATH_NOT_FOUND] Path does not exist: file:/no. SQLSTATE: 42K03\n\nJVM stacktrace:\norg.apache.X",
-            Failure("", "Path does not exist: file:/no."),
-        ),
-        ("org.apache.spark.SparkException: java.io.IOException: no room", Failure("", "no room")),
-        ("Traceback (most recent call last):\n  File\nKeyError", Failure("KeyError", "KeyError")),
-        ("Traceback (most recent call last):\n  File", Failure("", "Traceback (most recent call last):")),
-        ("", Failure("", "")),
-    ],
-)
-def test_the_cause_is_found(text: str, failure: Failure) -> None:
-    assert failure_in(text) == failure
+class TokenHistory(RuleBasedStateMachine):
+    """Sequencers count, batches get written or not, and projections follow each other, with other sequencers and more streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        one = LogStreamID(1)
+        self.now = Projection(
+            TopicID(1),
+            Epoch(1),
+            GLSN(1),
+            (Range(GLSN(1), (Stripe(one),), UNIT),),
+            (Chain(one, (NodeID(1),)),),
+            SEQUENCERS[0],
+        )
+        self.next = {SEQUENCERS[0]: GLSN(1)}
+        self.tokens: list[Token] = []
+        self.written: dict[GLSN, tuple[Token, LogStreamID, LLSN]] = {}
+
+    @rule(count=st.integers(1, UNIT))
+    def give(self, count: int) -> None:
+        sequencer = self.now.sequencer
+        assert sequencer is not None
+        first = self.now.run_from(self.next[sequencer], count)
+        self.next[sequencer] = GLSN(first + count)
+        self.tokens.append(Token(first, count, self.now.epoch, sequencer))
+
+    @rule(number=st.integers(0, 1000))
+    def write(self, number: int) -> None:
+        """Whoever holds a token writes by it, if it is still his and nobody was faster."""
+        if not self.tokens:
+            return
+        token = self.tokens[number % len(self.tokens)]
+        place = place_of(token, token.length, self.now)
+        free = all(GLSN(token.first + n) not in self.written for n in range(token.length))
+        if place is not None and free:
+            for n in range(token.length):
+                self.written[GLSN(token.first + n)] = (token, place.log_stream, LLSN(place.llsn + n))
+
+    @rule(sequencer=st.sampled_from(SEQUENCERS), wider=st.booleans())
+    def reconfigure(self, sequencer: SequencerID, wider: bool) -> None:
+        begin = max(self.now.begin, GLSN(max(self.written, default=0) + 1))
+        self.now = changed(self.now, epoch=Epoch(self.now.epoch + 1), begin=begin, sequencer=sequencer)
+        if wider and len(self.now.chains) < 3:
+            self._widen(begin)
+        self.next[sequencer] = max(self.next.get(sequencer, GLSN(1)), begin)
+
+    def _widen(self, begin: GLSN) -> None:
+        new, newest = LogStreamID(len(self.now.chains) + 1), self.now.newest_range
+        going_on = tuple(
+            Stripe(s.log_stream, self.now.llsn_from(s.log_stream, begin)) for s in newest.stripes
+        )
+        fresh = Range(begin, (*going_on, Stripe(new, FIRST_LLSN)), UNIT)
+        kept = self.now.ranges if newest.begin < begin else self.now.ranges[:-1]
+        self.now = changed(
+            self.now, ranges=(*kept, fresh), chains=(*self.now.chains, Chain(new, (NodeID(1),)))
+        )
+
+    @invariant()
+    def nobody_writes_ahead_of_the_count(self) -> None:
+        """R-SEQ-2: whoever begins after an append was acknowledged gets a larger position, so no token that may still be used is
+        above what the present sequencer gives next."""
+        assert self.now.sequencer is not None
+        for token in self.tokens:
+            if still_ours(token, self.now):
+                assert token.end <= self.next[self.now.sequencer]
+
+    @invariant()
+    def what_is_written_stays_where_it_is(self) -> None:
+        """R-SEQ-3: so a batch whose place is another one now was written nowhere."""
+        for glsn, (token, log_stream, llsn) in self.written.items():
+            assert self.now.locate(glsn)[:2] == (log_stream, llsn)
+            assert place_of(token, token.length, self.now) is not None
+
+
+TestTokenHistory = TokenHistory.TestCase
+
+
+def test_a_stale_epoch_asks_for_a_newer_projection_and_accuses_nobody() -> None:
+    """R-SEQ-11."""
+    assert remedy(Symptom.STALE, 1000, 1000.0) is Remedy.NEWER
+
+
+def test_one_failure_alone_accuses_nobody_and_a_long_row_of_them_does() -> None:
+    """R-SEQ-10."""
+    for symptom in set(Symptom) - {Symptom.STALE}:
+        assert remedy(symptom, 1, 0.01) is Remedy.AGAIN
+        assert remedy(symptom, 50, 60.0) is Remedy.WITHOUT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from varlog.metarepo import membership_rules as rules
 from varlog.metarepo.membership_rules import UNUSED_IDS_MAX, Members
-from varlog.model.cluster import ClusterView, Ordering, StorageNode, StreamState
+from varlog.model.cluster import ClusterView, Grouping, Ordering, StorageNode, StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
     InvalidRequest,
@@ -22,7 +23,9 @@ from varlog.model.errors import (
     VarlogError,
 )
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.limits import BATCH_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import STRIPE_UNIT
 
 ONE, TWO, THREE = NodeID(1), NodeID(2), NodeID(3)
 TOPIC, LS = TopicID(1), LogStreamID(1)
@@ -111,9 +114,35 @@ def test_a_topic_name_that_would_need_quoting_is_refused(name: str) -> None:
         rules.register_topic(empty(), name, Ordering.COMMITTED)
 
 
-def test_an_ordering_that_nobody_keeps_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="'sequenced' is not available"):
-        rules.register_topic(empty(), "orders", Ordering.SEQUENCED)
+def test_a_sequenced_topic_remembers_its_stripes() -> None:
+    members, topic = rules.register_topic(
+        empty(), "orders", Ordering.SEQUENCED, unit=16, grouping=Grouping.NODE
+    )
+    assert (topic.sequenced, topic.unit, topic.grouping) == (True, 16, Grouping.NODE)
+    assert rules.register_topic(members, "orders", Ordering.SEQUENCED) == (members, topic)
+    with pytest.raises(Refused, match="in stripes of 16 positions, not 17"):
+        rules.register_topic(members, "orders", Ordering.SEQUENCED, unit=17)
+    assert rules.register_topic(empty(), "orders", Ordering.SEQUENCED)[1].unit == STRIPE_UNIT
+    for unit in (-1, BATCH_ENTRIES_MAX + 1):
+        with pytest.raises(InvalidRequest, match="consecutive positions"):
+            rules.register_topic(empty(), "orders", Ordering.SEQUENCED, unit=unit)
+
+
+def test_a_stream_of_a_sequenced_topic_is_not_sealed_or_moved_here() -> None:
+    """Its projection says who serves it (R-SEQ-3)."""
+    members, topic = rules.register_topic(with_nodes(ONE, TWO), "orders", Ordering.SEQUENCED)
+    members, log_stream = rules.new_log_stream_id(members)
+    members, stream = rules.register_log_stream(members, topic.topic, log_stream, (ONE, TWO))
+    assert (stream.state, stream.epoch) == (StreamState.SEALED, Epoch(0))
+    refused: list[Callable[[], object]] = [
+        lambda: rules.seal_stream(members, LS, LLSN(1)),
+        lambda: rules.unseal_stream(members, LS, Epoch(0)),
+        lambda: rules.hold_stream(members, LS, True),
+        lambda: rules.set_replicas(members, LS, Epoch(0), (TWO,)),
+    ]
+    for ask in refused:
+        with pytest.raises(Refused, match="of the sequenced topic 'orders'"):
+            ask()
 
 
 def test_a_topic_leaves_with_its_streams_and_its_id_is_not_used_again() -> None:

@@ -30,7 +30,7 @@ CLUSTER = ClusterID(7)
 TOPIC = "orders"
 REPOSITORY = "mr:7100"
 # Questions change nothing: only what the manager does is counted.
-QUESTIONS = (m.GetView, m.GetNodeStatus, m.GetTail)
+QUESTIONS = (m.GetView, m.GetNodeStatus, m.GetTail, m.GetSequencer)
 
 
 class When(StrEnum):

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.manager.placement_rules import NodeLoad, loads, place, spares
+from varlog.manager.placement_rules import NodeLoad, loads, place, place_chain, spares
 from varlog.model.cluster import (
     ClusterView,
+    Grouping,
     LogStream,
     NodeStatus,
     ReplicaState,
     ReplicaStatus,
     StorageNode,
+    UnitStatus,
+    changed,
 )
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Refused
@@ -108,3 +111,43 @@ def test_the_least_loaded_node_is_the_first_spare() -> None:
 def test_an_impossible_number_of_replicas_is_refused(replicas: int) -> None:
     with pytest.raises(Refused, match="1 to 16 replicas"):
         place([NodeLoad(NodeID(1), 0, 0)], replicas)
+
+
+def _free(*numbers: int) -> list[NodeLoad]:
+    return [NodeLoad(NodeID(number), 0, 0) for number in numbers]
+
+
+def test_chains_of_streams_go_round_so_that_not_one_node_is_everybodys_tail() -> None:
+    alive = {node: _status(node) for node in map(NodeID, (1, 2, 3))}
+    view = ClusterView(ClusterID(1), 1, tuple(StorageNode(node, f"sn:{node}") for node in alive))
+    for number in (1, 2, 3):
+        chain = place_chain(loads(view, alive), 3, Grouping.STREAM, ())
+        made = LogStream(LogStreamID(number), TopicID(1), chain)
+        view = ClusterView(view.cluster, view.revision + 1, view.nodes, (), (*view.streams, made))
+    assert {stream.replicas[0] for stream in view.streams} == {1, 2, 3}
+    assert {stream.replicas[-1] for stream in view.streams} == {1, 2, 3}
+
+
+def test_a_storage_node_is_in_one_replica_group_of_a_topic() -> None:
+    """R-SEQ-3, figure a: groups are disjoint, and all chains of one have the same nodes, in turned order."""
+    chains: list[tuple[NodeID, ...]] = []
+    for _ in range(6):
+        chains.append(place_chain(_free(1, 2, 3, 4, 5, 6, 7), 3, Grouping.NODE, chains))
+    groups = Counter(frozenset(chain) for chain in chains)
+    assert groups == {frozenset({1, 2, 3}): 3, frozenset({4, 5, 6}): 3}
+    assert {chain[0] for chain in chains} == {chain[-1] for chain in chains} == {1, 2, 3, 4, 5, 6}
+
+
+def test_a_group_without_room_and_too_few_other_nodes_refuse_the_next_stream() -> None:
+    full = [*_free(1, 2, 4), NodeLoad(NodeID(3), 9, 0, streams_max=9)]
+    with pytest.raises(Refused, match="replica group"):
+        place_chain(full, 3, Grouping.NODE, [(NodeID(1), NodeID(2), NodeID(3))])
+    with pytest.raises(Refused, match="replica group"):
+        place_chain(_free(1, 2, 3, 4), 2, Grouping.NODE, [(NodeID(1), NodeID(2), NodeID(3))])
+
+
+def test_log_units_count_as_what_a_node_carries() -> None:
+    unit = UnitStatus(LogStreamID(1), TopicID(1), Epoch(1), LLSN(0), LLSN(1), LLSN(1), "/v", full=True)
+    status = changed(_status(NodeID(1)), units=(unit,))
+    (load,) = loads(ClusterView(ClusterID(1), 1), {NodeID(1): status})
+    assert (load.replicas, load.full) == (1, True)

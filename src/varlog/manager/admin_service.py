@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from varlog.manager.config import ManagerConfig
-from varlog.manager.outlook import LOOK_S, Outlook
+from varlog.manager.outlook import Outlook
 from varlog.manager.peers import Peers
-from varlog.manager.placement_rules import place
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.repair_steps import MendReplica, Nothing
 from varlog.manager.snapshot import Snapshot
+from varlog.manager.stream_maker import StreamMaker
 from varlog.model.cluster import LogStream, Ordering, StreamState, Topic
-from varlog.model.epoch import NO_EPOCH
-from varlog.model.errors import (
-    InvalidRequest,
-    Refused,
-    Rejected,
-    UnknownTopic,
-    VarlogError,
-)
-from varlog.model.ids import LogStreamID, NodeID, TopicID, check_topic_name
+from varlog.model.errors import InvalidRequest, Refused, UnknownTopic
+from varlog.model.ids import LogStreamID, check_topic_name
+from varlog.model.projection import STRIPE_UNIT
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
@@ -30,7 +23,6 @@ from varlog.runtime.logs import get_logger, told
 
 log = get_logger("manager")
 
-NODES_TIMEOUT_S = 5.0
 STREAMS_PER_CALL_MAX = 1_000
 
 
@@ -44,6 +36,7 @@ class AdminService:
         self._registrar = registrar
         self._repair = repair
         self._outlook = Outlook(peers, repair)
+        self._maker = StreamMaker(config, peers, registrar, repair, self._outlook)
         # Two callers that make the same topic, or place streams by the same view, take turns.
         self._making = asyncio.Lock()
 
@@ -61,10 +54,6 @@ class AdminService:
     async def _create_topic(self, request: messages.CreateTopic, payload: bytearray) -> Message:
         """Again is harmless: it finishes what an earlier call left half made."""
         _check_name(request.name)
-        if request.ordering is not Ordering.COMMITTED:
-            raise Refused(
-                f"topics with {request.ordering} ordering are not served yet: make it with committed ordering"
-            )
         wanted = request.streams or self._config.streams
         if not 1 <= wanted <= STREAMS_PER_CALL_MAX:
             raise InvalidRequest(
@@ -76,13 +65,20 @@ class AdminService:
             present = snapshot.view.streams_of(topic.topic) if topic else ()
             if request.streams and len(present) > request.streams:
                 raise Refused(f"topic {request.name!r} is there already, with {len(present)} log streams")
-            if not present:
-                await self._place(request.replicas)  # refuse before a topic is made that can have no stream
-            if topic is None or topic.first != request.first:  # the repository refuses another first position
-                ask = messages.RegisterTopic(request.name, request.ordering, request.first)
+            if not present:  # refuse before a topic is made that can have no stream
+                await self._maker.place(
+                    request.replicas,
+                    sequenced=request.ordering is Ordering.SEQUENCED,
+                    grouping=request.grouping,
+                )
+            if topic is None or not _same_shape(topic, request):  # the repository refuses another shape
+                ask = messages.RegisterTopic(
+                    request.name, request.ordering, request.first, request.unit, request.grouping
+                )
                 topic = (await self._peers.ask_repository(ask, messages.TopicIs)).topic
             if request.streams or not present:
-                present = await self._make_streams(topic, wanted, request.replicas)
+                with self._repair.making(topic.topic):
+                    present = await self._make_streams(topic, wanted, request.replicas)
         await self._outlook.wait_running(
             f"topic {request.name!r} is made", [stream.log_stream for stream in present]
         )
@@ -96,7 +92,7 @@ class AdminService:
             if len(present) >= wanted:
                 return present
             try:
-                await self._make_stream(topic.topic, replicas, streams_max=wanted)
+                await self._maker.make(topic, replicas, streams_max=wanted)
             except Refused:
                 if len((await self._outlook.look()).view.streams_of(topic.topic)) < wanted:
                     raise
@@ -104,48 +100,9 @@ class AdminService:
     async def _add_stream(self, request: messages.AddStream, payload: bytearray) -> Message:
         async with self._making:
             topic = await self._topic(request.topic)
-            made = await self._make_stream(topic.topic, request.replicas)
+            made = await self._maker.make(topic, request.replicas)
         snapshot = await self._outlook.wait_running(f"log stream {made} is made", [made])
         return messages.StreamIs(snapshot.stream(made))
-
-    async def _make_stream(self, topic: TopicID, replicas: int, *, streams_max: int = 0) -> LogStreamID:
-        """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
-        exists for others."""
-        snapshot, nodes = await self._place(replicas)
-        new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.LogStreamIDIs)
-        log_stream = new_id.log_stream
-        addresses = [found.address for node in nodes if (found := snapshot.view.node(node)) is not None]
-        add = messages.AddLogStream(topic, log_stream)
-        answers = await self._ask_all(addresses, add)
-        failures = [answer for answer in answers if answer is not None]
-        # If nothing names this stream and nothing will, what was made of it may go: while it is in no epoch, so that a word that
-        # comes late cannot meet what became of it.
-        remove = messages.RemoveLogStream(log_stream, NO_EPOCH)
-        if failures:
-            await self._ask_all(addresses, remove)
-            raise failures[0]
-        try:
-            register = messages.RegisterLogStream(topic, log_stream, nodes, streams_max)
-            await self._peers.ask_repository(register, Message)
-        except (Rejected, Refused):
-            await self._ask_all(addresses, remove)
-            raise
-        self._repair.wake()
-        log.info(told("made a log stream", log_stream=log_stream, topic=topic, nodes=nodes))
-        return log_stream
-
-    async def _place(self, replicas: int) -> tuple[Snapshot, tuple[NodeID, ...]]:
-        """Where a new stream goes. Too few nodes: those that were named at the start may still be coming up."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + NODES_TIMEOUT_S
-        while True:
-            snapshot = await self._outlook.look()
-            try:
-                return snapshot, place(snapshot.load(), replicas or self._config.replicas)
-            except Refused:
-                if not self._registrar.pending or loop.time() > deadline:
-                    raise
-            await asyncio.sleep(LOOK_S)
 
     async def _delete_topic(self, request: messages.DeleteTopic, payload: bytearray) -> Message:
         """Out of the view first (R-REG-5), then the data of the nodes that answer; the rest stays there,
@@ -158,7 +115,7 @@ class AdminService:
         for stream in streams:
             living = [node for node in stream.replicas if node in snapshot.nodes]
             addresses = [found.address for node in living if (found := snapshot.view.node(node)) is not None]
-            failures = await self._ask_all(addresses, messages.RemoveLogStream(stream.log_stream))
+            failures = await self._peers.ask_all(addresses, messages.RemoveLogStream(stream.log_stream))
             if any(failures) or len(living) < len(stream.replicas):
                 log.warning(
                     told("data of a deleted log stream is left on a node", log_stream=stream.log_stream)
@@ -189,6 +146,7 @@ class AdminService:
 
     async def _seal(self, request: messages.OperateSeal, payload: bytearray) -> Message:
         """Kept at the repository: no manager unseals it before an operator does."""
+        self._refuse_sequenced(request.log_stream)
         await self._peers.ask_repository(messages.HoldStream(request.log_stream, True), messages.StreamIs)
 
         def sealed(snapshot: Snapshot) -> bool:
@@ -208,6 +166,15 @@ class AdminService:
         )
         return messages.StreamIs(snapshot.stream(request.log_stream))
 
+    def _refuse_sequenced(self, log_stream: LogStreamID) -> None:
+        view = self._repair.view
+        stream = view.stream(log_stream) if view is not None else None
+        topic = view.topic(stream.topic) if view is not None and stream is not None else None
+        if topic is not None and topic.sequenced:
+            raise Refused(
+                f"log stream {log_stream} is of a sequenced topic, whose streams take turns: one alone cannot be sealed by hand"
+            )
+
     # --- helpers ----------------------------------------------------------------------------------------------
 
     async def _topic(self, name: str) -> Topic:
@@ -216,17 +183,11 @@ class AdminService:
             raise UnknownTopic(name)
         return found
 
-    async def _ask_all(self, addresses: Sequence[str], request: Message) -> list[VarlogError | None]:
-        """Ask all at the same time; the error of each, or None."""
 
-        async def ask(address: str) -> VarlogError | None:
-            try:
-                await self._peers.ask(address, request, Message)
-            except VarlogError as error:
-                return error
-            return None
-
-        return list(await asyncio.gather(*(ask(address) for address in addresses)))
+def _same_shape(topic: Topic, request: messages.CreateTopic) -> bool:
+    return (topic.ordering, topic.first) == (request.ordering, request.first) and (
+        not topic.sequenced or (topic.unit, topic.grouping) == (request.unit or STRIPE_UNIT, request.grouping)
+    )
 
 
 def _check_name(name: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from varlog.model.errors import Unavailable
+from varlog.model.errors import Unavailable, VarlogError
 from varlog.rpc.leader import Leader
 from varlog.rpc.messages import Message, ViewIs
 from varlog.rpc.pool import ConnectionPool
@@ -32,6 +33,18 @@ class Peers:
         """The answer of whoever listens at `address`; raises an error of the tree."""
         reply, _ = await self._pool.call(address, request, timeout_s=timeout_s)
         return _expected(address, request, reply, answer)
+
+    async def ask_all(self, addresses: Sequence[str], request: Message) -> list[VarlogError | None]:
+        """Ask all at the same time; the error of each, or None."""
+
+        async def ask(address: str) -> VarlogError | None:
+            try:
+                await self.ask(address, request, Message)
+            except VarlogError as error:
+                return error
+            return None
+
+        return list(await asyncio.gather(*(ask(address) for address in addresses)))
 
     async def ask_repository(
         self, request: Message, answer: type[M], *, timeout_s: float = CALL_TIMEOUT_S

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from varlog.model.cluster import ClusterView, NodeStatus
+from varlog.model.cluster import ClusterView, Grouping, NodeStatus
 from varlog.model.errors import Refused
 from varlog.model.ids import NodeID
 from varlog.model.limits import REPLICAS_MAX, STREAMS_PER_NODE_MAX
@@ -38,10 +39,10 @@ def loads(view: ClusterView, alive: Mapping[NodeID, NodeStatus]) -> tuple[NodeLo
         found.append(
             NodeLoad(
                 node,
-                replicas=max(registered, len(status.replicas)),
+                replicas=max(registered, len(status.replicas) + len(status.units)),
                 primaries=sum(node == stream.primary for stream in view.streams),
                 streams_max=status.streams_max,
-                full=any(replica.full for replica in status.replicas),
+                full=any(held.full for held in status.replicas) or any(held.full for held in status.units),
             )
         )
     return tuple(found)
@@ -60,6 +61,37 @@ def place(nodes: Sequence[NodeLoad], replicas: int) -> tuple[NodeID, ...]:
     chosen = sorted(fit, key=lambda load: (load.replicas, load.primaries, load.node))[:replicas]
     primary = min(chosen, key=lambda load: (load.primaries, load.replicas, load.node))
     return primary.node, *(load.node for load in chosen if load is not primary)
+
+
+def place_chain(
+    nodes: Sequence[NodeLoad], replicas: int, grouping: Grouping, chains: Sequence[tuple[NodeID, ...]]
+) -> tuple[NodeID, ...]:
+    """The chain of a new stream of a sequenced topic that has these already, head first (R-SEQ-3). By storage nodes: each node is
+    in one group, whose chains all have the same nodes, in turned order, so that each is head and tail of some (figure a)."""
+    if grouping is Grouping.STREAM:
+        return _turned(place(nodes, replicas))
+    grouped = {node for chain in chains for node in chain}
+    free = [load for load in nodes if load.node not in grouped]
+    if not chains or sum(load.has_room for load in free) >= replicas:
+        return _turned(place(free, replicas))
+    room = {load.node for load in nodes if load.has_room}
+    groups = Counter(tuple(sorted(chain)) for chain in chains)
+    fit = [group for group in groups if len(group) == replicas and room.issuperset(group)]
+    if not fit:
+        raise Refused(
+            f"no replica group of {replicas} living storage nodes with room, and too few nodes for another one: add nodes with "
+            "`varlog node add`, or ask for as many replicas as the topic's other log streams have"
+        )
+    group = min(fit, key=lambda group: (groups[group], group))
+    turn = groups[group] % replicas
+    return (*group[turn:], *group[:turn])
+
+
+def _turned(nodes: tuple[NodeID, ...]) -> tuple[NodeID, ...]:
+    """The same nodes and head; who follows goes round with the head, so that not one node is everybody's tail."""
+    ring = sorted(nodes)
+    at = ring.index(nodes[0])
+    return (*ring[at:], *ring[:at])
 
 
 def spares(nodes: Sequence[NodeLoad]) -> tuple[NodeID, ...]:

@@ -8,20 +8,22 @@ before the step.
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 
 from varlog.manager.config import ManagerConfig
 from varlog.manager.deeds import Deeds
 from varlog.manager.heartbeat import Heartbeat
 from varlog.manager.peers import Peers
+from varlog.manager.projector import Projector
 from varlog.manager.repair_case import Around, Move
 from varlog.manager.repair_rules import next_step
 from varlog.manager.repair_steps import RUNS, MendReplica, Nothing, Step, SyncReplica
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.step_runner import StepRunner
 from varlog.manager.sweeper import Sweeper
-from varlog.model.cluster import LogStream
+from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.errors import VarlogError
-from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc import messages
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -42,6 +44,8 @@ class RepairLoop:
 
     def __init__(self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks) -> None:
         self.deeds = deeds
+        # As of the last round.
+        self.view: ClusterView | None = None
         # Replicas that operators move now. In memory: with the manager goes the call that waits for it.
         self.moves: dict[LogStreamID, Move] = {}
         self._config = config
@@ -50,6 +54,7 @@ class RepairLoop:
         self._heartbeat = Heartbeat(config, peers, deeds, tasks, self.wake)
         self._runner = StepRunner(peers)
         self._sweeper = Sweeper(config, peers, deeds, tasks)
+        self._projector = Projector(config, peers, deeds, tasks, self.wake, self.moves)
         self._busy: dict[LogStreamID, None] = {}
         self._touched: dict[LogStreamID, None] = {}
         self._said: dict[LogStreamID, str] = {}
@@ -71,7 +76,11 @@ class RepairLoop:
 
     def told_of(self, log_stream: LogStreamID) -> str:
         """What is done for a stream, or waited for, in words."""
-        return self._said.get(log_stream, "")
+        return self._said.get(log_stream, "") or self._projector.told_of(log_stream)
+
+    def making(self, topic: TopicID) -> AbstractContextManager[None]:
+        """While streams of a topic are made: a sequenced one begins when they are all there."""
+        return self._projector.making(topic)
 
     async def run(self) -> None:
         """Rounds, for ever: at once while something changes, else every heartbeat."""
@@ -113,11 +122,15 @@ class RepairLoop:
         waiting, self._rounds = self._rounds, []
         try:
             self._touched = dict(self._busy)
+            self._projector.begin_round()
             seen = await self._peers.ask_repository(messages.GetView(), messages.ViewIs)
             self._tell_repository("")
             nodes = await self._heartbeat.poll(seen.view.nodes)
+            await self._projector.look(seen.view)
             snapshot = Snapshot(seen, nodes, self._heartbeat.away_s())
-            unsettled = self._decide(snapshot)
+            self._end_moves(snapshot)
+            unsettled = self._decide(snapshot) | self._projector.decide(snapshot)
+            self.view = seen.view
             self._sweeper.look(snapshot)
         except BaseException:
             self._rounds = waiting + self._rounds  # they wait for a round that saw something
@@ -127,10 +140,24 @@ class RepairLoop:
                 found.set_result(snapshot)
         return unsettled
 
+    def _end_moves(self, snapshot: Snapshot) -> None:
+        """Those of sequenced streams that are done, or whose new node is lost. Who waits for the others ends them himself."""
+        for log_stream, move in list(self.moves.items()):
+            stream = snapshot.view.stream(log_stream)
+            if stream is not None and not snapshot.is_sequenced(stream):
+                continue
+            lost = snapshot.away_s.get(move.new, 0.0) >= self._config.replace_after_s
+            if stream is None or move.old not in stream.replicas or move.new in stream.replicas or lost:
+                del self.moves[log_stream]
+
     def _decide(self, snapshot: Snapshot) -> bool:
         """Start the steps of this round; true if some stream is about to change by itself."""
         unsettled = False
-        streams = {stream.log_stream: stream for stream in snapshot.view.streams}
+        streams = {
+            stream.log_stream: stream
+            for stream in snapshot.view.streams
+            if not snapshot.is_sequenced(stream)  # these are the projector's
+        }
         for gone in [log_stream for log_stream in self._said if log_stream not in streams]:
             del self._said[gone]
             self._runner.forget(gone)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NodeID
 from varlog.model.lsn import LLSN
+from varlog.reconfiguration.rules import Members, Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,27 @@ class ReplaceReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginTopic:
+    """Seal the units of a new sequenced topic with epoch 1, and propose its first projection (R-SEQ-12)."""
+
+    streams: Members
+
+    def __str__(self) -> str:
+        return "begins the topic: seals its units, and proposes the first projection"
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """Seal a sequenced topic, and propose its next projection (R-SEQ-10)."""
+
+    wish: Wish
+    why: str
+
+    def __str__(self) -> str:
+        return f"proposes the next projection: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Nothing:
     """No step is possible or needed. `settled`: only an event from outside changes that; else look again soon."""
 
@@ -137,6 +159,8 @@ Step = (
     | SyncReplica
     | MendReplica
     | ReplaceReplica
+    | BeginTopic
+    | Reconfigure
     | Nothing
 )
 

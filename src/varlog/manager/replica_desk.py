@@ -10,6 +10,7 @@ from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import LogStream, StreamState, SyncState, SyncStatus
 from varlog.model.errors import InvalidRequest, Refused
 from varlog.model.ids import NodeID
+from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message, ReplicaAddress
@@ -38,6 +39,8 @@ class ReplicaDesk:
         # One that is a replica already has joined the only one, to take over from it.
         move = Move(request.old, new, len(stream.replicas) - (new in stream.replicas))
         _check(snapshot, stream, move)
+        if snapshot.is_sequenced(stream) and new in stream.replicas:
+            raise InvalidRequest(f"log stream {log_stream} has a replica on node {new} already")
         if self._repair.moves.setdefault(log_stream, move) != move:
             raise Refused(f"another replica of log stream {log_stream} is being moved: wait for that to end")
         try:
@@ -47,7 +50,9 @@ class ReplicaDesk:
                 lambda snapshot: move.old not in snapshot.stream(log_stream).replicas,
             )
         finally:
-            self._repair.moves.pop(log_stream, None)
+            # A sequenced stream fills the new one before the old one leaves: that goes on, however long it takes.
+            if not snapshot.is_sequenced(stream):
+                self._repair.moves.pop(log_stream, None)
             self._repair.wake()
         return messages.StreamIs(snapshot.stream(log_stream))
 
@@ -59,6 +64,8 @@ class ReplicaDesk:
             raise InvalidRequest(
                 f"log stream {stream.log_stream} has no replica on node {node}: see `varlog status`"
             )
+        if snapshot.is_sequenced(stream):
+            return await self._sync_unit(snapshot, stream, node)
         case = Case.of(stream, snapshot.statuses_of(stream), ALONE)
         if case.is_whole(node):
             end = case.known[node].committed_end
@@ -73,6 +80,24 @@ class ReplicaDesk:
             )
         source, address = sources[0], _address(snapshot, sources[0])
         ask = messages.SyncReplica(stream.log_stream, stream.epoch, ReplicaAddress(source, address))
+        return await self._peers.ask(_address(snapshot, node), ask, messages.SyncIs)
+
+    async def _sync_unit(self, snapshot: Snapshot, stream: LogStream, node: NodeID) -> Message:
+        """Only who is away can be behind its chain; the repair loop has it filled, and joined, by itself."""
+        projection = snapshot.view.projection(stream.topic)
+        if projection is None or node not in snapshot.nodes:
+            raise Refused(
+                f"the unit on node {node} cannot be filled now: {self._repair.told_of(stream.log_stream)}"
+            )
+        chain = projection.chain(stream.log_stream)
+        if node in chain.nodes:
+            newest = snapshot.unit(stream.log_stream, node)
+            end = LLSN(newest.newest + 1) if newest is not None else FIRST_LLSN
+            return messages.SyncIs(SyncStatus(SyncState.COMPLETE, node, end, end))
+        if chain.tail not in snapshot.nodes:
+            raise Refused(f"node {chain.tail}, which has everything, does not answer: nothing to sync from")
+        source = ReplicaAddress(chain.tail, _address(snapshot, chain.tail))
+        ask = messages.SyncUnit(stream.log_stream, source)
         return await self._peers.ask(_address(snapshot, node), ask, messages.SyncIs)
 
 

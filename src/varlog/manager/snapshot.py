@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from varlog.manager.placement_rules import NodeLoad, loads, spares
 from varlog.manager.repair_case import Statuses
 from varlog.manager.repair_steps import RUNS, MendReplica, ReplaceReplica, Step
-from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, StreamState
+from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, StreamState, UnitStatus
 from varlog.model.errors import UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc.messages import ViewIs
 
 
 class Snapshot:
-    """`nodes`: those that answered. `steps`: what was decided for each stream."""
+    """`nodes`: those that answered. `steps`: what was decided for each stream. `wanted`: log units on nodes that are to become
+    members of their streams."""
 
     def __init__(
         self, seen: ViewIs, nodes: Mapping[NodeID, NodeStatus], away_s: Mapping[NodeID, float]
@@ -26,9 +27,14 @@ class Snapshot:
         self._next_log_stream = seen.next_log_stream
         self._unused = dict.fromkeys(seen.unused)
         self.steps: dict[LogStreamID, Step] = {}
+        self.wanted: set[tuple[LogStreamID, NodeID]] = set()
+        self._sequenced = {topic.topic for topic in seen.view.topics if topic.sequenced}
         self._loads: dict[NodeID, NodeLoad] | None = None
         self._replicas: dict[LogStreamID, dict[NodeID, ReplicaStatus]] = {}
+        self._units: dict[LogStreamID, dict[NodeID, UnitStatus]] = {}
         for node, status in nodes.items():
+            for unit in status.units:
+                self._units.setdefault(unit.log_stream, {})[node] = unit
             for replica in status.replicas:
                 self._replicas.setdefault(replica.log_stream, {})[node] = replica
 
@@ -39,6 +45,9 @@ class Snapshot:
             raise UnknownLogStream(log_stream)
         return known
 
+    def is_sequenced(self, stream: LogStream) -> bool:
+        return stream.topic in self._sequenced
+
     def was_registered(self, log_stream: LogStreamID) -> bool:
         """The repository had it in its view once, or has it."""
         return log_stream < self._next_log_stream and log_stream not in self._unused
@@ -47,16 +56,27 @@ class Snapshot:
         """Every replica of the stream that some node has, registered or not."""
         return self._replicas.get(log_stream, {})
 
+    def units(self, log_stream: LogStreamID) -> Mapping[NodeID, UnitStatus]:
+        """Every log unit of the stream that some node has, member or not."""
+        return self._units.get(log_stream, {})
+
+    def unit(self, log_stream: LogStreamID, node: NodeID) -> UnitStatus | None:
+        """What a node says of its log unit of a stream."""
+        return self.units(log_stream).get(node)
+
     def statuses_of(self, stream: LogStream) -> Statuses:
         """What each replica's node says of it, for the nodes that answered."""
         found = self.found(stream.log_stream)
         return {node: found.get(node) for node in stream.replicas if node in self.nodes}
 
     def runs(self, log_stream: LogStreamID) -> bool:
-        """It runs with all its replicas, though some entries of one may be being mended."""
+        """It runs with all its replicas, though some entries of one may be being mended. A sequenced one runs with what is left of
+        its chain."""
         stream, step = self.view.stream(log_stream), self.steps.get(log_stream)
         if stream is None or step is None or stream.state is not StreamState.RUNNING:
             return False
+        if self.is_sequenced(stream):
+            return True
         return step == RUNS or isinstance(step, MendReplica)
 
     def load(self) -> tuple[NodeLoad, ...]:

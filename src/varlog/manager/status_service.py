@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from varlog.manager.outlook import Outlook
 from varlog.manager.peers import Peers
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.repair_steps import RUNS
 from varlog.manager.snapshot import Snapshot
+from varlog.model.cluster import Topic
 from varlog.model.commit import TopicMark
+from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN
+from varlog.reconfiguration.rules import Answer, slow_tail
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
+
+# A sequencer answers from memory.
+SEQUENCER_S: Final = 0.5
 
 
 class StatusService:
@@ -31,6 +40,9 @@ class StatusService:
         readers = (await self._peers.ask_repository(messages.GetReaders(), messages.ReadersAre)).readers
         tails = []
         for topic in snapshot.view.topics:
+            if topic.sequenced:
+                tails.append(TopicMark(topic.topic, await self._tail(snapshot, topic), topic.trimmed))
+                continue
             tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.TailIs)
             tails.append(TopicMark(topic.topic, tail.high_watermark, tail.trimmed))
         health = tuple(
@@ -51,6 +63,29 @@ class StatusService:
             snapshot.suspects,
             readers,
         )
+
+    async def _tail(self, snapshot: Snapshot, topic: Topic) -> GLSN:
+        """What its sequencer has given last; without one, the newest position that a unit holds."""
+        projection = snapshot.view.projection(topic.topic)
+        if projection is None:
+            return GLSN(topic.first - 1)
+        if projection.sequencer is not None:
+            ask = messages.NextTokens(topic.topic, projection.epoch, 0)
+            address = projection.sequencer.address
+            try:
+                told = await self._peers.ask(address, ask, messages.TokensAre, timeout_s=SEQUENCER_S)
+                return GLSN(told.first - 1)
+            except VarlogError:
+                pass  # `waits` says what is done about it
+        newest = {
+            chain.log_stream: {
+                node: Answer(unit.newest)
+                for node in chain.nodes
+                if (unit := snapshot.unit(chain.log_stream, node)) is not None
+            }
+            for chain in projection.chains
+        }
+        return slow_tail(projection, newest)
 
     def _waits(self, snapshot: Snapshot) -> tuple[tuple[LogStreamID, str], ...]:
         """For each stream that does not simply run: what is done for it, or waited for."""

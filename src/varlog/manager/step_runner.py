@@ -7,10 +7,12 @@ from collections.abc import Mapping
 
 from varlog.manager.peers import Peers
 from varlog.manager.repair_steps import (
+    BeginTopic,
     MakeReplica,
     MendReplica,
     Nothing,
     RebuildReplica,
+    Reconfigure,
     ReplaceReplica,
     SealReplicas,
     SealStream,
@@ -75,8 +77,8 @@ class StepRunner:
                 await self._ask(node, view, mend)
             case ReplaceReplica():
                 await self._replace(stream, step, view, found)
-            case Nothing():
-                pass
+            case BeginTopic() | Reconfigure() | Nothing():
+                pass  # of sequenced topics: the projector's
 
     async def _ask_repository(self, stream: LogStream, step: SealStream | UnsealStream) -> None:
         if isinstance(step, SealStream):

@@ -28,7 +28,7 @@ class Sweeper:
     def look(self, snapshot: Snapshot) -> None:
         """Begin to remove those that have been seen for the whole grace time."""
         now, nodes = asyncio.get_running_loop().time(), snapshot.nodes
-        seen = unregistered(snapshot.view, nodes, snapshot.was_registered)
+        seen = unregistered(snapshot.view, nodes, snapshot.was_registered, snapshot.wanted)
         self._tell_foreign(seen.foreign)
         self._seen_since = {found: self._seen_since.get(found, now) for found in seen.zombies}
         for found, since in self._seen_since.items():

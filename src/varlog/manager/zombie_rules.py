@@ -1,17 +1,27 @@
-"""PURE. Zombies: replicas on nodes where nothing is registered: left by a manager that died half-way, by a stream that moved on,
-or by a topic that was deleted (R-REG-4). Nothing registered is ever among them.
+"""PURE. Zombies: replicas and log units on nodes where nothing is registered: left by a manager that died half-way, by a stream
+that moved on, or by a topic that was deleted (R-REG-4). Nothing registered is ever among them.
 
 What a repository cannot have registered is not its to remove: one that lost its metadata would else have all data deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from varlog.model.cluster import ClusterView, LogStream, NodeStatus, ReplicaState, ReplicaStatus, StreamState
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    NodeStatus,
+    ReplicaState,
+    ReplicaStatus,
+    StreamState,
+    SyncState,
+    UnitStatus,
+)
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import FIRST_LLSN
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +45,10 @@ def unregistered(
     view: ClusterView,
     nodes: Mapping[NodeID, NodeStatus],
     was_registered: Callable[[LogStreamID], bool],
+    wanted: Collection[tuple[LogStreamID, NodeID]] = (),
 ) -> Unregistered:
-    """All that are seen now, in the order of the nodes. `was_registered`: a stream of that id was in the view once."""
+    """All that are seen now, in the order of the nodes. `was_registered`: a stream of that id was in the view once. `wanted`: log
+    units that are being filled, to become members."""
     streams = {stream.log_stream: stream for stream in view.streams}
     zombies, foreign = [], []
     for node, status in nodes.items():
@@ -50,12 +62,49 @@ def unregistered(
                 zombies.append(found)
             else:
                 foreign.append(found)
+        for unit in status.units:
+            stream = streams.get(unit.log_stream)
+            found = Zombie(node, unit.log_stream, unit.epoch)
+            if stream is not None:
+                if (unit.log_stream, node) not in wanted and _is_left_unit(view, stream, nodes, node, unit):
+                    zombies.append(found)
+            elif _is_blank_unit(unit) or was_registered(unit.log_stream):
+                zombies.append(found)
+            else:
+                foreign.append(found)
     return Unregistered(tuple(zombies), tuple(foreign))
 
 
 def _is_blank(replica: ReplicaStatus) -> bool:
     """In no epoch: it never held an entry. One that cannot be opened cannot say so, and may hold everything."""
     return replica.epoch == NO_EPOCH and replica.state is not ReplicaState.FROZEN
+
+
+def _is_blank_unit(unit: UnitStatus) -> bool:
+    return unit.epoch == NO_EPOCH and unit.newest < FIRST_LLSN and not unit.trouble
+
+
+def _is_left_unit(
+    view: ClusterView, stream: LogStream, nodes: Mapping[NodeID, NodeStatus], node: NodeID, unit: UnitStatus
+) -> bool:
+    """A log unit of a stream that has moved on. Kept while not the whole chain is there and well: what it holds may be of use. In a
+    newer epoch than this view it is joining; if it is sealed for that after this look, it refuses to be removed (law 7)."""
+    projection = view.projection(stream.topic)
+    if node in stream.replicas or projection is None or unit.epoch > projection.epoch:
+        return False
+    if unit.sync is not None and unit.sync.state is SyncState.IN_PROGRESS:
+        return False  # another manager wants it
+    chain = next((found for found in projection.chains if found.log_stream == stream.log_stream), None)
+    if chain is None:
+        return False
+    serving = [
+        held
+        for member in chain.nodes
+        if member in nodes
+        for held in nodes[member].units
+        if held.log_stream == stream.log_stream and not held.trouble and not held.damage
+    ]
+    return len(serving) == len(chain.nodes)
 
 
 def _is_left(stream: LogStream, node: NodeID, replica: ReplicaStatus) -> bool:

@@ -7,15 +7,25 @@ that refuse the old epoch: whoever meets them goes through it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 
-from varlog.model.cluster import ClusterView, SyncState
+from varlog.model.cluster import ClusterView, SyncState, Topic
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, StaleEpoch, VarlogError
+from varlog.model.errors import Refused, StaleEpoch, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
-from varlog.model.projection import Projection, SequencerID
-from varlog.reconfiguration.rules import Answer, Sealed, Wish, next_projection, thin
+from varlog.model.lsn import NO_GLSN
+from varlog.model.projection import Chain, Projection, SequencerID
+from varlog.reconfiguration.rules import (
+    Answer,
+    Members,
+    Sealed,
+    Wish,
+    first_projection,
+    next_projection,
+    thin,
+)
 from varlog.rpc.messages import (
     GetSequencer,
     Message,
@@ -40,6 +50,10 @@ COPY_LOOK_S: Final = 0.005
 # Longer than any lease that the repository may have to wait for.
 PROPOSE_S: Final = 10.0
 
+NO_SEQUENCER: Final = (
+    "no sequencer answers that the repository has heard of lately: start one with `vseq start`"
+)
+
 _log = get_logger("reconfiguration")
 
 
@@ -60,6 +74,19 @@ class Reconfigurer:
         self._ask = ask
         self._ask_repository = ask_repository
 
+    async def begin(
+        self, view: ClusterView, topic: Topic, streams: Members, *, seal_s: float = SEAL_S
+    ) -> Projection:
+        """The topic's first projection, once it holds (R-SEQ-12)."""
+        epoch = Epoch(1)
+        sealed, sequencer = await asyncio.gather(
+            self.seal(view, streams, epoch, seal_s), self.choose_sequencer(view, None, seal_s)
+        )
+        if sequencer is None:
+            raise Unavailable(NO_SEQUENCER)
+        first = first_projection(topic.topic, topic.first, topic.unit, streams, sealed, sequencer)
+        return await self.propose(first, sealed)
+
     async def run(
         self, view: ClusterView, topic: TopicID, wish: Wish, *, seal_s: float = SEAL_S
     ) -> Projection:
@@ -73,6 +100,10 @@ class Reconfigurer:
             chain.log_stream: (*chain.nodes, *wish.join.get(chain.log_stream, ())) for chain in now.chains
         }
         members.update(wish.streams)
+        if wish.streams:
+            # A unit that was just made takes this seal first: it could not be told from one made in place of a lost one.
+            with contextlib.suppress(StaleEpoch):
+                await self.seal(view, wish.streams, Epoch(1), seal_s)
         choosing = asyncio.ensure_future(self.choose_sequencer(view, now.sequencer, seal_s))
         try:
             answered = await self.seal(view, members, epoch, seal_s)
@@ -80,7 +111,9 @@ class Reconfigurer:
             sequencer = await choosing
         finally:
             choosing.cancel()
-        return await self.propose(next_projection(now, sealed, wish, sequencer), sealed)
+        known = view.topic(topic)
+        trimmed = known.trimmed if known is not None else NO_GLSN
+        return await self.propose(next_projection(now, sealed, wish, sequencer, trimmed), sealed)
 
     async def seal(
         self, view: ClusterView, members: Mapping[LogStreamID, Iterable[NodeID]], epoch: Epoch, seal_s: float
@@ -161,23 +194,29 @@ class Reconfigurer:
     ) -> Sealed:
         """Those who join get what was written since they were filled. One that fails does not join."""
         complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
-        for log_stream, nodes in wish.join.items():
-            chain = now.chain(log_stream)
-            sources = [node for node in reversed(chain.nodes) if node in complete[log_stream]]
-            for node in nodes:
-                if node in complete[log_stream] and not (
-                    sources and await self._last_copy(view, log_stream, node, sources[0], epoch)
-                ):
-                    del complete[log_stream][node]
+        joining = [
+            (log_stream, node)
+            for log_stream, nodes in wish.join.items()
+            for node in nodes
+            if node in complete[log_stream] and node not in now.chain(log_stream).nodes
+        ]
+        copied = await asyncio.gather(
+            *(self._last_copy(view, now.chain(at), node, complete[at], epoch) for at, node in joining)
+        )
+        for (log_stream, node), whole in zip(joining, copied, strict=True):
+            if not whole:
+                del complete[log_stream][node]
         return complete
 
     async def _last_copy(
-        self, view: ClusterView, log_stream: LogStreamID, node: NodeID, source: NodeID, epoch: Epoch
+        self, view: ClusterView, chain: Chain, node: NodeID, answers: Mapping[NodeID, Answer], epoch: Epoch
     ) -> bool:
-        to, found = view.node(node), view.node(source)
-        if to is None or found is None:
+        """From the last one of the chain that has answered: what it has, all before it have as well (law 8)."""
+        source = next((found for found in reversed(chain.nodes) if found in answers), None)
+        to, found = view.node(node), None if source is None else view.node(source)
+        if source is None or to is None or found is None:
             return False
-        request = SyncUnit(log_stream, ReplicaAddress(source, found.address), epoch)
+        request = SyncUnit(chain.log_stream, ReplicaAddress(source, found.address), epoch)
         try:
             async with asyncio.timeout(LAST_COPY_S):
                 while True:

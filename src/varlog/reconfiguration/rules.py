@@ -6,7 +6,7 @@ positions stay where they are. The slow tail is the largest position that anybod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from varlog.model.cluster import changed
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID, TopicID
-from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 
 Members = Mapping[LogStreamID, tuple[NodeID, ...]]
@@ -34,37 +34,49 @@ Sealed = Mapping[LogStreamID, Mapping[NodeID, Answer]]
 class Wish:
     """What the next projection is to be like, besides doing without those who do not answer.
 
-    `accused`: nodes that failed somebody; they serve only where there is no other. `join`: nodes that have been filled, behind the
-    tail of their chain. `leave`: nodes that are no members any more. `streams`: new log streams, whose stripes begin now.
+    `accused`: nodes that failed somebody; they serve only where there is no other. `without`: the same, of single log streams.
+    `join`: nodes that have been filled, behind the tail of their chain. `leave`: nodes that are no members any more, once all who
+    join that chain have come. `streams`: new log streams, whose stripes begin now.
     """
 
     accused: frozenset[NodeID] = frozenset()
+    without: Members = field(default_factory=dict)
     join: Members = field(default_factory=dict)
     leave: Members = field(default_factory=dict)
     streams: Members = field(default_factory=dict)
 
 
 def first_projection(
-    topic: TopicID, first: GLSN, unit: int, streams: Members, sequencer: SequencerID | None
+    topic: TopicID, first: GLSN, unit: int, streams: Members, sealed: Sealed, sequencer: SequencerID | None
 ) -> Projection:
-    """R-SEQ-12: a new topic's, all of whose units are empty, and were sealed with epoch 1."""
+    """R-SEQ-12: a new topic's, all of whose units are empty; those that have answered were sealed with epoch 1."""
     stripes = tuple(Stripe(log_stream) for log_stream in streams)
-    chains = tuple(Chain(log_stream, nodes) for log_stream, nodes in streams.items())
+    chains = _new_chains(streams, sealed)
     return Projection(topic, Epoch(1), first, (Range(first, stripes, unit),), chains, sequencer)
 
 
-def next_projection(now: Projection, sealed: Sealed, wish: Wish, sequencer: SequencerID | None) -> Projection:
-    """Unavailable: of some log stream nobody has answered, so nobody knows what it holds."""
+def next_projection(
+    now: Projection,
+    sealed: Sealed,
+    wish: Wish,
+    sequencer: SequencerID | None,
+    trimmed: GLSN = NO_GLSN,
+) -> Projection:
+    """Unavailable: of some log stream nobody has answered, so nobody knows what it holds.
+
+    `trimmed` counts as written: units were told to be rid of it, by where this projection has it, also if nobody wrote it."""
     chains = tuple(_next_chain(chain, sealed.get(chain.log_stream, {}), wish) for chain in now.chains)
-    begin = max(now.begin, GLSN(slow_tail(now, sealed) + 1))
-    new = tuple(Chain(log_stream, nodes) for log_stream, nodes in wish.streams.items())
-    ranges = _with_streams(now, begin, tuple(wish.streams)) if new else now.ranges
+    begin = max(now.begin, GLSN(slow_tail(now, sealed) + 1), GLSN(trimmed + 1))
+    known = {chain.log_stream for chain in now.chains}
+    # A new one of which nobody answers waits for the next time; the others must not wait for it.
+    streams = {at: nodes for at, nodes in wish.streams.items() if at not in known and sealed.get(at)}
+    ranges = _with_streams(now, begin, tuple(streams)) if streams else now.ranges
     return changed(
         now,
         epoch=Epoch(now.epoch + 1),
         begin=begin,
         ranges=ranges,
-        chains=(*chains, *new),
+        chains=(*chains, *_new_chains(streams, sealed)),
         sequencer=sequencer,
     )
 
@@ -72,9 +84,9 @@ def next_projection(now: Projection, sealed: Sealed, wish: Wish, sequencer: Sequ
 def slow_tail(now: Projection, sealed: Sealed) -> GLSN:
     """The largest position that a unit has said to hold; the one before the topic's first if there is none (R-SEQ-2)."""
     newest = [
-        now.position(log_stream, answer.newest)[0]
-        for log_stream, answers in sealed.items()
-        for answer in answers.values()
+        now.position(chain.log_stream, answer.newest)[0]
+        for chain in now.chains
+        for answer in sealed.get(chain.log_stream, {}).values()
         if answer.newest >= FIRST_LLSN
     ]
     return GLSN(max(newest, default=now.first - 1))
@@ -86,20 +98,38 @@ def thin(projection: Projection) -> tuple[Chain, ...]:
 
 
 def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> Chain:
-    leave = wish.leave.get(chain.log_stream, ())
     answered = [node for node in chain.nodes if node in answers]
-    sound = [node for node in answered if not answers[node].trouble and node not in wish.accused]
-    staying = [node for node in sound or answered if node not in leave] or sound or answered
-    if not staying:
+    if not answered:
         raise Unavailable(
             f"log stream {chain.log_stream}: none of its nodes {list(chain.nodes)} answers, so nobody knows what it holds"
         )
+    avoided = wish.accused.union(wish.without.get(chain.log_stream, ()))
+    sound = [node for node in answered if not answers[node].trouble and node not in avoided]
+    asked = wish.join.get(chain.log_stream, ())
     joining = [
-        node for node in wish.join.get(chain.log_stream, ()) if node not in staying and node in answers
+        node for node in asked if node in answers and node not in chain.nodes and not answers[node].trouble
     ]
-    nodes: Sequence[NodeID] = [*staying, *joining]
+    serving = [*(sound or answered), *joining]
+    # Nobody leaves for one that could not come: the stream would have a copy too few, and nobody would know.
+    leave = wish.leave.get(chain.log_stream, ()) if all(node in serving for node in asked) else ()
+    nodes = [node for node in serving if node not in leave] or serving
     away = tuple(node for node in chain.members if node not in nodes and node not in leave)
     return Chain(chain.log_stream, tuple(nodes), away)
+
+
+def _new_chains(streams: Members, sealed: Sealed) -> tuple[Chain, ...]:
+    """Those who were sealed, and are empty, as new units are; the others are filled when they are there."""
+    chains = []
+    for log_stream, members in streams.items():
+        answers = sealed.get(log_stream, {})
+        empty = [node for node in members if node in answers and answers[node].newest < FIRST_LLSN]
+        nodes = [node for node in empty if not answers[node].trouble] or empty
+        if not nodes:
+            raise Unavailable(
+                f"log stream {log_stream} is new, and none of its nodes {list(members)} answers"
+            )
+        chains.append(Chain(log_stream, tuple(nodes), tuple(node for node in members if node not in nodes)))
+    return tuple(chains)
 
 
 def _with_streams(now: Projection, begin: GLSN, streams: tuple[LogStreamID, ...]) -> tuple[Range, ...]:

@@ -1,0 +1,66 @@
+"""ProjectionRunner: carries out one step for a sequenced topic or one of its streams: the calls to nodes and repository."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from varlog.manager.peers import Peers
+from varlog.manager.repair_steps import (
+    BeginTopic,
+    MakeReplica,
+    RebuildReplica,
+    Reconfigure,
+    Step,
+    SyncReplica,
+)
+from varlog.model.cluster import ClusterView, Ordering, Topic
+from varlog.model.errors import Unavailable
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.projection import Projection
+from varlog.reconfiguration.reconfigurer import Reconfigurer
+from varlog.rpc import messages
+from varlog.rpc.messages import Message, ReplicaAddress
+
+M = TypeVar("M", bound=Message)
+
+
+class ProjectionRunner:
+    """Does what was decided. Each step may be cut off anywhere, and done again by anyone."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._reconfigurer = Reconfigurer(self._ask, self._ask_repository)
+
+    async def change(self, view: ClusterView, topic: Topic, change: BeginTopic | Reconfigure) -> Projection:
+        """The projection that holds then. Raises an error of the tree."""
+        if isinstance(change, BeginTopic):
+            return await self._reconfigurer.begin(view, topic, change.streams)
+        return await self._reconfigurer.run(view, topic.topic, change.wish)
+
+    async def do(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+        """Raises an error of the tree if somebody refuses, or does not answer."""
+        match step:
+            case MakeReplica(node):
+                make = messages.AddLogStream(topic.topic, log_stream, ordering=Ordering.SEQUENCED)
+                await self._peers.ask(_address(view, node), make, Message)
+            case RebuildReplica(node, epoch):
+                rebuild = messages.RebuildReplica(topic.topic, log_stream, epoch)
+                await self._peers.ask(_address(view, node), rebuild, Message)
+            case SyncReplica(node, source):
+                sync = messages.SyncUnit(log_stream, ReplicaAddress(source, _address(view, source)))
+                await self._peers.ask(_address(view, node), sync, messages.SyncIs)
+            case _:
+                pass
+
+    async def _ask(self, address: str, request: Message, answer: type[M], timeout_s: float) -> M:
+        return await self._peers.ask(address, request, answer, timeout_s=timeout_s)
+
+    async def _ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
+        return await self._peers.ask_repository(request, answer, timeout_s=timeout_s)
+
+
+def _address(view: ClusterView, node: NodeID) -> str:
+    found = view.node(node)
+    if found is None:
+        raise Unavailable(f"storage node {node} is not registered")
+    return found.address

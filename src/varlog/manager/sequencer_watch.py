@@ -1,0 +1,81 @@
+"""SequencerWatch: which sequencers are there, and may give positions: a topic whose sequencer is lost gets another (R-SEQ-2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from varlog.manager.config import ManagerConfig
+from varlog.manager.deeds import Deeds
+from varlog.manager.peers import Peers
+from varlog.model.errors import VarlogError
+from varlog.model.projection import SequencerID
+from varlog.rpc.messages import GetSequencer, SequencerIs
+from varlog.rpc.transport import CallTimeout, ConnectionLost
+from varlog.runtime.tasks import Tasks
+
+# For so long one that answers may be without a lease: its repository may have just started.
+UNLEASED_S: Final = 2.0
+
+
+class SequencerWatch:
+    """Asked about once a round. A round waits only for those that answered the last time, as the heartbeat does."""
+
+    def __init__(self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks) -> None:
+        self._config = config
+        self._peers = peers
+        self._deeds = deeds
+        self._tasks = tasks
+        self._silent: dict[SequencerID, None] = {}
+        self._asked_apart: dict[SequencerID, None] = {}
+        self._unleased_since: dict[SequencerID, float] = {}
+
+    async def poll(self, known: Sequence[SequencerID]) -> frozenset[SequencerID]:
+        """Those that are there."""
+        for gone in [found for found in self._silent if found not in known]:
+            del self._silent[gone]
+        asked = [found for found in known if found not in self._silent]
+        for found in [found for found in self._silent if found not in self._asked_apart]:
+            self._asked_apart[found] = None
+            _ = self._tasks.spawn(f"sequencer/{found.address}", self._ask_apart(found))
+        answers = await asyncio.gather(*(self._is_there(found) for found in asked))
+        return frozenset(found for found, there in zip(asked, answers, strict=True) if there)
+
+    async def _ask_apart(self, sequencer: SequencerID) -> None:
+        try:
+            if await self._is_there(sequencer) and sequencer in self._silent:
+                del self._silent[sequencer]
+                self._deeds.note(f"the sequencer at {sequencer.address} answers again")
+        finally:
+            del self._asked_apart[sequencer]
+
+    async def _is_there(self, sequencer: SequencerID) -> bool:
+        try:
+            answer = await self._ask(sequencer)
+        except VarlogError as error:
+            self._note_silent(sequencer, str(error))
+            return False
+        if answer.sequencer != sequencer:
+            self._note_silent(sequencer, "it was started again, and counts anew")
+            return False
+        now = asyncio.get_running_loop().time()
+        if answer.leased:
+            self._unleased_since.pop(sequencer, None)
+            return True
+        return now - self._unleased_since.setdefault(sequencer, now) < UNLEASED_S
+
+    async def _ask(self, sequencer: SequencerID) -> SequencerIs:
+        timeout_s = self._config.node_timeout_s
+        try:
+            return await self._peers.ask(sequencer.address, GetSequencer(), SequencerIs, timeout_s=timeout_s)
+        except ConnectionLost as lost:
+            if not lost.sent or isinstance(lost, CallTimeout):
+                raise
+            # A connection that broke says nothing of the process.
+            return await self._peers.ask(sequencer.address, GetSequencer(), SequencerIs, timeout_s=timeout_s)
+
+    def _note_silent(self, sequencer: SequencerID, why: str) -> None:
+        if sequencer not in self._silent:
+            self._silent[sequencer] = None
+            self._deeds.warn(f"the sequencer at {sequencer.address} does not answer: {why}")

@@ -1,0 +1,85 @@
+"""StreamMaker: where a new log stream goes, and how it comes to be: on its nodes first, then at the repository (R-REG-2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from varlog.manager.config import ManagerConfig
+from varlog.manager.outlook import LOOK_S, Outlook
+from varlog.manager.peers import Peers
+from varlog.manager.placement_rules import place, place_chain
+from varlog.manager.registrar import Registrar
+from varlog.manager.repair_loop import RepairLoop
+from varlog.manager.snapshot import Snapshot
+from varlog.model.cluster import Grouping, Topic
+from varlog.model.epoch import NO_EPOCH
+from varlog.model.errors import Refused, Rejected
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.rpc import messages
+from varlog.rpc.messages import Message
+from varlog.runtime.logs import get_logger, told
+
+NODES_TIMEOUT_S = 5.0
+
+log = get_logger("manager")
+
+
+class StreamMaker:
+    """Makes streams of either ordering. What was begun and came to nothing is removed at once, or is a zombie."""
+
+    def __init__(
+        self, config: ManagerConfig, peers: Peers, registrar: Registrar, repair: RepairLoop, outlook: Outlook
+    ) -> None:
+        self._config = config
+        self._peers = peers
+        self._registrar = registrar
+        self._repair = repair
+        self._outlook = outlook
+
+    async def make(self, topic: Topic, replicas: int, *, streams_max: int = 0) -> LogStreamID:
+        """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
+        exists for others."""
+        snapshot, nodes = await self.place(
+            replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping
+        )
+        new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.LogStreamIDIs)
+        log_stream = new_id.log_stream
+        addresses = [found.address for node in nodes if (found := snapshot.view.node(node)) is not None]
+        add = messages.AddLogStream(topic.topic, log_stream, ordering=topic.ordering)
+        answers = await self._peers.ask_all(addresses, add)
+        failures = [answer for answer in answers if answer is not None]
+        # If nothing names this stream and nothing will, what was made of it may go: while it is in no epoch, so that a word that
+        # comes late cannot meet what became of it.
+        remove = messages.RemoveLogStream(log_stream, NO_EPOCH)
+        if failures:
+            await self._peers.ask_all(addresses, remove)
+            raise failures[0]
+        try:
+            register = messages.RegisterLogStream(topic.topic, log_stream, nodes, streams_max)
+            await self._peers.ask_repository(register, Message)
+        except (Rejected, Refused):
+            await self._peers.ask_all(addresses, remove)
+            raise
+        self._repair.wake()
+        log.info(told("made a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
+        return log_stream
+
+    async def place(
+        self, replicas: int, topic: Topic | None = None, *, sequenced: bool, grouping: Grouping
+    ) -> tuple[Snapshot, tuple[NodeID, ...]]:
+        """Where a new stream goes. Too few nodes: those that were named at the start may still be coming up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + NODES_TIMEOUT_S
+        wanted = replicas or self._config.replicas
+        while True:
+            snapshot = await self._outlook.look()
+            present = snapshot.view.streams_of(topic.topic) if topic is not None else ()
+            try:
+                if not sequenced:
+                    return snapshot, place(snapshot.load(), wanted)
+                chains = [stream.replicas for stream in present]
+                return snapshot, place_chain(snapshot.load(), wanted, grouping, chains)
+            except Refused:
+                if not self._registrar.pending or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,342 @@
+"""The manager's rules for sequenced topics (manager/projection_rules.py): what is served from is never made or emptied, and every
+chain that can be full becomes full (R-SEQ-10, R-SEQ-14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from dataclasses import replace as but
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from varlog.manager.projection_case import AHEAD_S, UNLEASED_S, Surroundings, TopicCase
+from varlog.manager.projection_rules import Plan, plan
+from varlog.manager.repair_case import Move
+from varlog.manager.repair_steps import (
+    RUNS,
+    BeginTopic,
+    MakeReplica,
+    Nothing,
+    RebuildReplica,
+    Reconfigure,
+    SyncReplica,
+)
+from varlog.model.cluster import (
+    Grouping,
+    LogStream,
+    Ordering,
+    SyncState,
+    SyncStatus,
+    Topic,
+    UnitStatus,
+    changed,
+)
+from varlog.model.epoch import Epoch
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+from varlog.reconfiguration.rules import Answer, first_projection, next_projection
+
+TOPIC = Topic(TopicID(1), "t", Ordering.SEQUENCED)
+NODES = tuple(NodeID(number) for number in range(1, 6))
+A, B, C, D, E = NODES
+LS = LogStreamID(1)
+SEQUENCER, OTHER = SequencerID("sq:1", 1), SequencerID("sq:2", 1)
+ALONE = Surroundings(sequencers=(SEQUENCER,))
+
+
+def _unit(node: NodeID, epoch: int = 3, newest: int = 9, log_stream: LogStreamID = LS) -> UnitStatus:
+    end = LLSN(newest + 1)
+    return UnitStatus(log_stream, TOPIC.topic, Epoch(epoch), LLSN(newest), end, LLSN(1), f"/{node}")
+
+
+def _sync(state: SyncState, source: NodeID, rebuild: bool = False) -> SyncStatus:
+    return SyncStatus(state, source, LLSN(5), LLSN(10), why="why" if rebuild else "", rebuild=rebuild)
+
+
+def _case(
+    nodes: tuple[NodeID, ...],
+    away: tuple[NodeID, ...] = (),
+    *,
+    units: dict[NodeID, UnitStatus] | None = None,
+    alive: tuple[NodeID, ...] = NODES,
+    around: Surroundings = ALONE,
+) -> TopicCase:
+    """A topic with one stream, in epoch 3; every member has a unit unless `units` says otherwise."""
+    chain = Chain(LS, nodes, away)
+    projection = Projection(
+        TOPIC.topic, Epoch(3), GLSN(10), (Range(GLSN(1), (Stripe(LS),)),), (chain,), SEQUENCER
+    )
+    found = {node: _unit(node) for node in chain.members if node in alive} if units is None else units
+    stream = LogStream(LS, TOPIC.topic, chain.members, epoch=Epoch(3))
+    return TopicCase(TOPIC, projection, (stream,), alive, {LS: found}, around)
+
+
+def _wish(decided: Plan) -> tuple[object, object, object]:
+    assert isinstance(decided.change, Reconfigure), decided
+    wish = decided.change.wish
+    return dict(wish.without), dict(wish.join), dict(wish.leave)
+
+
+# --- Case by case -----------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_chain_needs_nothing() -> None:
+    decided = plan(_case((A, B, C)))
+    assert decided.change is None and decided.steps[LS] == RUNS
+
+
+def test_a_topic_begins_when_its_streams_and_a_sequencer_are_there() -> None:
+    """R-SEQ-12."""
+    case = but(_case((A, B)), projection=None)
+    assert plan(case).change == BeginTopic({LS: (A, B)})
+    assert plan(but(case, around=but(ALONE, making=True))).change is None
+    waiting = plan(but(case, around=but(ALONE, sequencers=())))
+    assert waiting.change is None and "vseq start" in str(waiting.steps[LS])
+
+
+def test_whoever_is_dead_or_of_no_use_is_left_out_while_another_can_serve() -> None:
+    assert _wish(plan(_case((A, B, C), alive=(A, C)))) == ({LS: (B,)}, {}, {})
+    damaged = changed(_unit(A), damage=((LLSN(1), LLSN(2)),))
+    assert _wish(plan(_case((A, B), units={A: damaged, B: _unit(B)}))) == ({LS: (A,)}, {}, {})
+    assert plan(_case((A,), units={A: damaged})).change is None
+    full = changed(_unit(B), full=True, trouble="no room")
+    assert _wish(plan(_case((A, B), units={A: _unit(A), B: full}))) == ({LS: (B,)}, {}, {})
+    unleased = but(ALONE, unleased_s={A: UNLEASED_S})
+    assert _wish(plan(_case((A, B), around=unleased))) == ({LS: (A,)}, {}, {})
+    assert plan(_case((A, B), around=but(ALONE, unleased_s={A: UNLEASED_S / 2}))).change is None
+
+
+def test_a_dead_node_is_left_out_even_for_a_poor_one() -> None:
+    poor = changed(_unit(A), trouble="its disk failed")
+    assert _wish(plan(_case((A, B), units={A: poor}, alive=(A,)))) == ({LS: (B,)}, {}, {})
+
+
+def test_nothing_is_sealed_while_nobody_could_answer_for_a_stream() -> None:
+    decided = plan(_case((A, B), (C,), alive=(C, D)))
+    assert decided.change is None and "none of its nodes" in str(decided.steps[LS])
+
+
+def test_another_sequencer_is_taken_only_if_there_is_one() -> None:
+    assert _wish(plan(_case((A,), around=but(ALONE, sequencers=(OTHER,))))) == ({}, {}, {})
+    assert plan(_case((A,), around=but(ALONE, sequencers=()))).change is None
+
+
+def test_an_epoch_that_somebody_began_is_ended_after_a_while() -> None:
+    ahead = {A: _unit(A, epoch=4), B: _unit(B)}
+    assert plan(_case((A, B), units=ahead)).change is None
+    assert _wish(plan(_case((A, B), units=ahead, around=but(ALONE, ahead_s=AHEAD_S)))) == ({}, {}, {})
+
+
+def test_who_is_away_is_made_rebuilt_filled_and_joined_in_turn() -> None:
+    """R-SEQ-14."""
+
+    def step(unit: UnitStatus | None, around: Surroundings = ALONE) -> Plan:
+        units = {B: _unit(B), C: _unit(C)} | ({A: unit} if unit is not None else {})
+        return plan(_case((B, C), (A,), units=units, around=around))
+
+    assert step(None).steps[LS] == MakeReplica(A)
+    assert step(_unit(A)).steps[LS] == SyncReplica(A, C, Epoch(3))
+    filling = step(changed(_unit(A), sync=_sync(SyncState.IN_PROGRESS, C)))
+    assert isinstance(filling.steps[LS], Nothing) and filling.change is None
+    other = step(changed(_unit(A), sync=_sync(SyncState.ERROR, C, rebuild=True)))
+    assert other.steps[LS] == RebuildReplica(A, Epoch(3), "why")
+    assert step(changed(_unit(A), sync=_sync(SyncState.COMPLETE, B))).steps[LS] == SyncReplica(A, C, Epoch(3))
+    filled = changed(_unit(A), sync=_sync(SyncState.COMPLETE, C))
+    assert _wish(step(filled)) == ({}, {LS: (A,)}, {})
+    assert step(filled, but(ALONE, resting=((LS, A),))).change is None
+    far = changed(_unit(A, newest=0), sync=_sync(SyncState.COMPLETE, C))
+    behind = plan(_case((B,), (A,), units={A: far, B: _unit(B, newest=1_000_000)}))
+    assert behind.steps[LS] == SyncReplica(A, B, Epoch(3))
+
+
+def test_a_disk_that_failed_for_a_moment_is_tried_before_the_unit_is_emptied() -> None:
+    poor = changed(_unit(A), trouble="it cannot be opened")
+    units = {A: poor, B: _unit(B)}
+    assert plan(_case((B,), (A,), units=units)).steps[LS] == SyncReplica(A, B, Epoch(3))
+    stuck = but(ALONE, stuck=((LS, A),))
+    assert isinstance(plan(_case((B,), (A,), units=units, around=stuck)).steps[LS], RebuildReplica)
+
+
+def test_a_unit_is_not_emptied_while_no_node_of_the_chain_is_sound() -> None:
+    damaged = changed(_unit(B), damage=((LLSN(1), LLSN(2)),))
+    other = changed(_unit(A), sync=_sync(SyncState.ERROR, B, rebuild=True))
+    decided = plan(_case((B,), (A,), units={A: other, B: damaged}))
+    assert isinstance(decided.steps[LS], Nothing) and decided.change is None
+
+
+def test_one_that_stays_away_is_replaced_by_one_that_is_filled_first() -> None:
+    """R-REG-6."""
+    around = but(ALONE, away_s={A: 31.0}, spares=(D, E))
+    members = {B: _unit(B), C: _unit(C)}
+    alive = (B, C, D, E)
+    early = plan(_case((B, C), (A,), units=members, alive=alive, around=but(around, away_s={A: 29.0})))
+    assert isinstance(early.steps[LS], Nothing) and not early.wanted
+    made = plan(_case((B, C), (A,), units=members, alive=alive, around=around))
+    assert made.steps[LS] == MakeReplica(D) and made.wanted == {(LS, D)}
+    begun = plan(_case((B, C), (A,), units=members | {E: _unit(E, 0, 0)}, alive=alive, around=around))
+    assert begun.steps[LS] == SyncReplica(E, C, Epoch(3)) and begun.wanted == {(LS, E)}
+    filled = changed(_unit(D, 0), sync=_sync(SyncState.COMPLETE, C))
+    done = plan(_case((B, C), (A,), units=members | {D: filled}, alive=alive, around=around))
+    assert _wish(done) == ({}, {LS: (D,)}, {LS: (A,)})
+
+
+def test_an_operators_move_is_carried_out_and_ends_when_the_new_one_is_a_member() -> None:
+    around = but(ALONE, moves={LS: Move(A, D)})
+    members = {A: _unit(A), B: _unit(B)}
+    assert plan(_case((A, B), units=members, around=around)).steps[LS] == MakeReplica(D)
+    filled = members | {D: changed(_unit(D), sync=_sync(SyncState.COMPLETE, B))}
+    assert _wish(plan(_case((A, B), units=filled, around=around))) == ({}, {LS: (D,)}, {LS: (A,)})
+    assert plan(_case((A, B, D), around=around)).change is None
+
+
+def test_whoever_takes_the_place_of_a_storage_node_does_so_in_all_streams_of_its_group() -> None:
+    """R-SEQ-3, figure a."""
+    second = LogStreamID(2)
+    one = _case((B, C), (A,), units={B: _unit(B), C: _unit(C)}, alive=(B, C, D, E))
+    assert one.projection is not None
+    projection = changed(
+        one.projection,
+        ranges=(Range(GLSN(1), (Stripe(LS), Stripe(second))),),
+        chains=(Chain(LS, (B, C), (A,)), Chain(second, (C, B), (A,))),
+    )
+    begun = {node: _unit(node, log_stream=second) for node in (B, C)} | {E: _unit(E, 0, 0, second)}
+    case = but(
+        one,
+        projection=projection,
+        streams=(*one.streams, LogStream(second, TOPIC.topic, (C, B, A))),
+        units={**one.units, second: begun},
+        around=but(ALONE, away_s={A: 31.0}, spares=(D, E)),
+    )
+    assert plan(case).wanted == {(LS, D), (second, E)}
+    grouped = but(case, topic=changed(TOPIC, grouping=Grouping.NODE))
+    assert plan(grouped).wanted == {(LS, E), (second, E)}
+
+
+# --- Any state, and the way back --------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """A sequenced topic in which every step is carried out as decided. `data`: what each unit holds, by name."""
+
+    projection: Projection
+    units: dict[tuple[LogStreamID, NodeID], UnitStatus]
+    alive: set[NodeID]
+    lost: set[NodeID] = field(default_factory=set)
+    spares: tuple[NodeID, ...] = ()
+
+    def case(self) -> TopicCase:
+        streams = tuple(
+            LogStream(chain.log_stream, TOPIC.topic, chain.members) for chain in self.projection.chains
+        )
+        units = {
+            stream.log_stream: {
+                node: unit
+                for (at, node), unit in self.units.items()
+                if at == stream.log_stream and node in self.alive
+            }
+            for stream in streams
+        }
+        spares = tuple(node for node in self.spares if node in self.alive)
+        around = Surroundings(
+            sequencers=(SEQUENCER,), spares=spares, away_s=dict.fromkeys(self.lost, 99.0), ahead_s=AHEAD_S
+        )
+        return TopicCase(TOPIC, self.projection, streams, frozenset(self.alive), units, around)
+
+    def take(self, decided: Plan) -> None:
+        for log_stream, step in decided.steps.items():
+            chain = self.projection.chain(log_stream)
+            if isinstance(step, MakeReplica | RebuildReplica | SyncReplica):
+                assert step.node not in chain.nodes, "what is served from is left alone"
+                assert step.node in self.alive
+            match step:
+                case MakeReplica(node):
+                    assert (log_stream, node) not in self.units
+                    self.units[log_stream, node] = _unit(node, 0, 0, log_stream)
+                case RebuildReplica(node):
+                    assert any(self._sound(log_stream, other) for other in chain.nodes)
+                    self.units[log_stream, node] = _unit(node, 0, 0, log_stream)
+                case SyncReplica(node, source):
+                    assert source == chain.tail
+                    self._fill(log_stream, node, source)
+                case _:
+                    pass
+        if isinstance(decided.change, Reconfigure):
+            self._reconfigure(decided.change)
+
+    def _sound(self, log_stream: LogStreamID, node: NodeID) -> bool:
+        unit = self.units.get((log_stream, node))
+        return node in self.alive and unit is not None and not unit.damage and not unit.trouble
+
+    def _fill(self, log_stream: LogStreamID, node: NodeID, source: NodeID) -> None:
+        unit, other = self.units[log_stream, node], self.units[log_stream, source]
+        if unit.newest > other.newest:
+            sync = _sync(SyncState.ERROR, source, rebuild=True)
+            self.units[log_stream, node] = changed(unit, sync=sync, trouble="")
+        else:
+            sync = _sync(SyncState.COMPLETE, source)
+            self.units[log_stream, node] = changed(unit, newest=other.newest, sync=sync, trouble="")
+
+    def _reconfigure(self, change: Reconfigure) -> None:
+        now, epoch = self.projection, Epoch(self.projection.epoch + 1)
+        sealed: dict[LogStreamID, dict[NodeID, Answer]] = {}
+        for chain in now.chains:
+            answers = sealed[chain.log_stream] = {}
+            for node in (*chain.nodes, *change.wish.join.get(chain.log_stream, ())):
+                unit = self.units.get((chain.log_stream, node))
+                if unit is not None and node in self.alive:
+                    self.units[chain.log_stream, node] = changed(unit, epoch=max(epoch, unit.epoch))
+                    answers[node] = Answer(unit.newest, unit.trouble)
+        self.projection = next_projection(now, sealed, change.wish, SEQUENCER)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    replicas = draw(st.integers(1, 3))
+    chains = {LogStreamID(number): NODES[:replicas] for number in range(1, draw(st.integers(1, 2)) + 1)}
+    sealed = {at: dict.fromkeys(nodes, Answer(LLSN(0))) for at, nodes in chains.items()}
+    projection = first_projection(TOPIC.topic, GLSN(1), 4, chains, sealed, SEQUENCER)
+    serving, away = {}, {}
+    units = {}
+    for log_stream, nodes in chains.items():
+        serving[log_stream] = nodes[: draw(st.integers(1, replicas))]
+        away[log_stream] = nodes[len(serving[log_stream]) :]
+        for node in nodes:
+            unit = _unit(node, draw(st.integers(1, 3)), draw(st.integers(0, 12)), log_stream)
+            if node in serving[log_stream]:
+                unit = changed(unit, newest=LLSN(9), epoch=Epoch(draw(st.integers(2, 3))))
+            if draw(st.booleans()):
+                unit = changed(unit, damage=((LLSN(1), LLSN(2)),), trouble="damaged")
+            if node in serving[log_stream] or draw(st.booleans()):
+                units[log_stream, node] = unit
+    built = tuple(Chain(at, serving[at], away[at]) for at in chains)
+    projection = changed(projection, epoch=Epoch(2), begin=GLSN(40), chains=built)
+    dead = draw(st.frozensets(st.sampled_from(NODES), max_size=2))
+    lost = {node for node in dead if draw(st.booleans())}
+    return World(projection, units, set(NODES) - dead, lost, NODES)
+
+
+@given(worlds())
+def test_from_anywhere_every_chain_becomes_as_full_as_it_can(world: World) -> None:
+    members = {chain.log_stream: len(chain.members) for chain in world.projection.chains}
+    sound = {
+        chain.log_stream: any(world._sound(chain.log_stream, node) for node in chain.nodes)
+        for chain in world.projection.chains
+    }
+    for _ in range(40):
+        world.take(plan(world.case()))
+    decided = plan(world.case())
+    settled = world.projection.epoch
+    if not all(sound.values()):
+        return  # somebody's only copy is damaged, or away: that needs somebody to come back
+    for chain in world.projection.chains:
+        assert len(chain.members) == members[chain.log_stream]
+        waits = [node for node in chain.away if node in world.alive]
+        assert not waits, (chain, decided.steps)
+        assert all(world._sound(chain.log_stream, node) for node in chain.nodes), chain
+        assert not any(node in world.lost for node in chain.members), "who stays away is replaced"
+        newest = {world.units[chain.log_stream, node].newest for node in chain.nodes}
+        assert newest == {9}, (chain, newest)
+    world.take(decided)
+    assert world.projection.epoch == settled, "a cluster that is at rest is left alone"

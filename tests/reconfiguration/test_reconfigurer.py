@@ -1,0 +1,198 @@
+"""Reconfigurer: seals all, takes those who answer, copies the last entries to who joins, proposes (R-SEQ-10, -12, -14)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from varlog.model.cluster import ClusterView, Ordering, StorageNode, SyncState, SyncStatus, Topic
+from varlog.model.epoch import Epoch
+from varlog.model.errors import Refused, StaleEpoch, Unavailable
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Projection, SequencerID
+from varlog.reconfiguration.reconfigurer import Reconfigurer
+from varlog.reconfiguration.rules import Answer, Wish, first_projection
+from varlog.rpc import messages as m
+from varlog.rpc.messages import Message
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+LS = LogStreamID(1)
+A, B, C, D = (NodeID(number) for number in (1, 2, 3, 4))
+ONE, TWO = SequencerID("sq:1", 1), SequencerID("sq:2", 1)
+TOPIC = Topic(TopicID(1), "t", Ordering.SEQUENCED)
+SEAL_S = 0.05
+
+
+class Fakes:
+    """Units that have so many entries; `deaf` never answer, `dead` refuse the connection. Remembers what it was asked."""
+
+    def __init__(self, newest: dict[NodeID, int], *, there: tuple[SequencerID, ...] = (ONE,)) -> None:
+        self.newest = newest
+        self.epochs = dict.fromkeys(newest, 0)
+        self.deaf: set[NodeID] = set()
+        self.dead: set[NodeID] = set()
+        self.there = there
+        self.syncs: dict[NodeID, list[SyncState]] = {}
+        self.asked: list[tuple[str, Message]] = []
+        self.proposed: list[m.ProposeProjection] = []
+        self.taken = False
+
+    async def ask(self, address: str, request: Message, answer: type[M], timeout_s: float) -> M:
+        self.asked.append((address, request))
+        if isinstance(request, m.GetSequencer):
+            found = next((known for known in self.there if known.address == address), None)
+            if found is None:
+                raise Unavailable("nobody listens there")
+            return cast(M, m.SequencerIs(found, True))
+        node = NodeID(int(address.removeprefix("sn:")))
+        if node in self.dead:
+            raise Unavailable("nobody listens there")
+        if node in self.deaf:
+            await asyncio.sleep(3600)
+        if isinstance(request, m.SyncUnit):
+            state = self.syncs[node].pop(0)
+            if state is SyncState.COMPLETE:
+                self.newest[node] = self.newest[request.source.node]
+            return cast(M, m.SyncIs(SyncStatus(state, request.source.node, LLSN(1), LLSN(1))))
+        assert isinstance(request, m.SealUnit)
+        if request.epoch < self.epochs[node]:
+            raise StaleEpoch(LS, request.epoch, Epoch(self.epochs[node]))
+        self.epochs[node] = request.epoch
+        newest = LLSN(self.newest[node])
+        return cast(M, m.UnitSealed(LS, request.epoch, newest, LLSN(newest + 1)))
+
+    async def ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
+        assert isinstance(request, m.ProposeProjection)
+        self.proposed.append(request)
+        return cast(M, m.ProjectionIs(request.projection))
+
+    def synced_from(self, node: NodeID) -> list[NodeID]:
+        return [
+            request.source.node
+            for address, request in self.asked
+            if isinstance(request, m.SyncUnit) and address == f"sn:{node}"
+        ]
+
+
+def _view(projection: Projection | None, sequencers: tuple[SequencerID, ...] = (ONE,)) -> ClusterView:
+    nodes = tuple(StorageNode(node, f"sn:{node}") for node in (A, B, C, D))
+    projections = (projection,) if projection is not None else ()
+    return ClusterView(ClusterID(1), 1, nodes, (TOPIC,), projections=projections, sequencers=sequencers)
+
+
+def _chain(*nodes: NodeID) -> Projection:
+    sealed = {LS: dict.fromkeys(nodes, Answer(LLSN(0)))}
+    return first_projection(TOPIC.topic, GLSN(1), 4, {LS: nodes}, sealed, ONE)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    async def within() -> T:
+        async with asyncio.timeout(20):
+            return await work
+
+    return asyncio.run(within())
+
+
+def _reconfigure(fakes: Fakes, now: Projection, wish: Wish | None = None) -> Projection:
+    run = Reconfigurer(fakes.ask, fakes.ask_repository).run
+    return _run(run(_view(now), TOPIC.topic, wish or Wish(), seal_s=SEAL_S))
+
+
+def test_a_topic_begins_sealed_with_epoch_1() -> None:
+    """R-SEQ-12."""
+    fakes = Fakes({A: 0, B: 0})
+    reconfigurer = Reconfigurer(fakes.ask, fakes.ask_repository)
+    begun = _run(reconfigurer.begin(_view(None), TOPIC, {LS: (A, B)}, seal_s=SEAL_S))
+    assert (begun.epoch, begun.sequencer, begun.chains[0].nodes) == (1, ONE, (A, B))
+    assert fakes.epochs == {A: 1, B: 1}
+    assert fakes.proposed[0].sealed == ((LS, (A, B)),)
+
+
+def test_no_topic_begins_without_a_sequencer() -> None:
+    fakes = Fakes({A: 0}, there=())
+    reconfigurer = Reconfigurer(fakes.ask, fakes.ask_repository)
+    with pytest.raises(Unavailable, match="vseq start"):
+        _run(reconfigurer.begin(_view(None), TOPIC, {LS: (A,)}, seal_s=SEAL_S))
+    assert not fakes.proposed
+
+
+def test_one_that_hangs_is_waited_for_only_so_long_and_is_not_called_sealed() -> None:
+    """R-SEQ-13: whoever may not know must not be named as sealed: the repository waits for its lease."""
+    fakes = Fakes({A: 5, B: 5, C: 5})
+    fakes.deaf, fakes.dead = {A}, {C}
+    projection = _reconfigure(fakes, _chain(A, B, C))
+    assert (projection.chains[0].nodes, projection.chains[0].away) == ((B,), (A, C))
+    assert fakes.proposed[0].sealed == ((LS, (B,)),)
+
+
+def test_an_accused_node_that_was_sealed_is_named_as_sealed() -> None:
+    fakes = Fakes({A: 5, B: 5})
+    projection = _reconfigure(fakes, _chain(A, B), Wish(accused=frozenset({A})))
+    assert projection.chains[0].nodes == (B,)
+    assert fakes.proposed[0].sealed == ((LS, (A, B)),)
+
+
+def test_a_unit_in_a_newer_epoch_ends_it() -> None:
+    fakes = Fakes({A: 5, B: 5})
+    fakes.epochs[B] = 7
+    with pytest.raises(StaleEpoch):
+        _reconfigure(fakes, _chain(A, B))
+    assert not fakes.proposed
+
+
+def test_a_topic_without_a_projection_cannot_get_its_next_one() -> None:
+    fakes = Fakes({A: 0})
+    with pytest.raises(Refused, match="still being made"):
+        _run(Reconfigurer(fakes.ask, fakes.ask_repository).run(_view(None), TOPIC.topic, Wish()))
+
+
+def test_who_joins_is_filled_from_the_last_of_the_chain_that_was_sealed() -> None:
+    """Law 8: from an earlier one it could have what the tail has not."""
+    fakes = Fakes({A: 9, B: 7, C: 7, D: 3})
+    fakes.dead = {C}
+    fakes.syncs[D] = [SyncState.IN_PROGRESS, SyncState.COMPLETE]
+    projection = _reconfigure(fakes, _chain(A, B, C), Wish(join={LS: (D,)}))
+    assert projection.chains[0].nodes == (A, B, D)
+    assert fakes.synced_from(D) == [B, B]
+    asked = [request for _, request in fakes.asked if isinstance(request, m.SyncUnit)]
+    assert {request.epoch for request in asked} == {2}
+    assert fakes.newest[D] == 7
+
+
+def test_one_that_cannot_be_filled_does_not_join_and_is_not_called_sealed() -> None:
+    fakes = Fakes({A: 5, B: 5, D: 50})
+    fakes.syncs[D] = [SyncState.ERROR]
+    wish = Wish(join={LS: (D,)}, leave={LS: (A,)})
+    projection = _reconfigure(fakes, _chain(A, B), wish)
+    assert projection.chains[0].nodes == (A, B)
+    assert projection.begin == 6  # what it holds and the chain does not counts for nothing
+    assert fakes.proposed[0].sealed == ((LS, (A, B)),)
+
+
+def test_one_that_joined_meanwhile_is_not_copied_to_while_it_serves() -> None:
+    fakes = Fakes({A: 5, B: 5})
+    projection = _reconfigure(fakes, _chain(A, B), Wish(join={LS: (B,)}))
+    assert projection.chains[0].nodes == (A, B)
+    assert not fakes.synced_from(B)
+
+
+def test_the_present_sequencer_stays_if_it_is_there_and_nobody_is_taken_who_is_not() -> None:
+    view = _view(_chain(A), (TWO, ONE))
+
+    def chosen(*there: SequencerID) -> SequencerID | None:
+        fakes = Fakes({A: 0}, there=there)
+        choose = Reconfigurer(fakes.ask, fakes.ask_repository).choose_sequencer
+        return _run(choose(view, ONE, SEAL_S))
+
+    assert chosen(ONE, TWO) == ONE
+    assert chosen(TWO) == TWO
+    assert chosen() == ONE
+    assert (
+        chosen(SequencerID("sq:1", 2)) == ONE
+    )  # started again: it is another one, which the view does not know yet

@@ -1,0 +1,162 @@
+"""The next projection, case by case (R-SEQ-2, R-SEQ-10, R-SEQ-12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from varlog.model.errors import Unavailable
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Projection, SequencerID
+from varlog.reconfiguration.rules import (
+    Answer,
+    Sealed,
+    Wish,
+    first_projection,
+    next_projection,
+    slow_tail,
+    thin,
+)
+
+LS, OTHER = LogStreamID(1), LogStreamID(2)
+A, B, C, D = (NodeID(number) for number in (1, 2, 3, 4))
+ONE, TWO = SequencerID("sq:1", 1), SequencerID("sq:2", 1)
+
+
+def _answers(newest: int, *nodes: NodeID, trouble: str = "") -> dict[NodeID, Answer]:
+    return dict.fromkeys(nodes, Answer(LLSN(newest), trouble))
+
+
+def _first(*nodes: NodeID, unit: int = 4) -> Projection:
+    return first_projection(TopicID(1), GLSN(1), unit, {LS: nodes}, {LS: _answers(0, *nodes)}, ONE)
+
+
+def _next(now: Projection, sealed: Sealed, wish: Wish | None = None) -> Projection:
+    return next_projection(now, sealed, wish or Wish(), now.sequencer)
+
+
+def test_a_topic_begins_with_those_who_were_sealed_and_the_others_are_away() -> None:
+    """R-SEQ-12."""
+    begun = first_projection(TopicID(1), GLSN(7), 4, {LS: (A, B, C)}, {LS: _answers(0, A, C)}, ONE)
+    assert (begun.epoch, begun.begin, begun.first) == (1, 7, 7)
+    assert (begun.chains[0].nodes, begun.chains[0].away) == ((A, C), (B,))
+    with pytest.raises(Unavailable):
+        first_projection(TopicID(1), GLSN(1), 4, {LS: (A, B)}, {LS: {}}, ONE)
+
+
+@pytest.mark.parametrize("gone", [A, B, C])
+def test_head_middle_or_tail_is_left_out_and_the_others_keep_their_order(gone: NodeID) -> None:
+    """R-SEQ-10."""
+    left = [node for node in (A, B, C) if node != gone]
+    projection = _next(_first(A, B, C), {LS: _answers(5, *left)})
+    assert (projection.epoch, projection.begin) == (2, 6)
+    assert (projection.chains[0].nodes, projection.chains[0].away) == (tuple(left), (gone,))
+    assert thin(projection) == ()
+
+
+def test_two_of_three_gone_leaves_one_without_redundancy() -> None:
+    projection = _next(_first(A, B, C), {LS: _answers(5, B)})
+    assert thin(projection) == projection.chains
+    assert thin(_first(A)) == ()  # a topic that was made with one copy has what was asked for
+
+
+def test_nobody_answers_for_a_stream_so_there_is_no_next_projection() -> None:
+    with pytest.raises(Unavailable, match="none of its nodes"):
+        _next(_first(A, B), {LS: {}})
+    with pytest.raises(Unavailable):  # one that would join knows nothing of it
+        _next(_first(A, B), {LS: _answers(0, C)}, Wish(join={LS: (C,)}))
+
+
+def test_the_slow_tail_is_the_largest_position_that_anybody_has() -> None:
+    """R-SEQ-2: also of one who is accused."""
+    now = _first(A, B)
+    sealed = {LS: {A: Answer(LLSN(9)), B: Answer(LLSN(3))}}
+    assert slow_tail(now, sealed) == 9
+    assert _next(now, sealed, Wish(accused=frozenset({A}))).begin == 10
+    assert slow_tail(now, {LS: _answers(0, A)}) == 0
+
+
+def test_where_nothing_was_written_since_it_begins_where_it_began() -> None:
+    now = _next(_first(A, B), {LS: _answers(9, A, B)})
+    assert _next(now, {LS: _answers(4, A, B)}).begin == 10
+
+
+def test_accused_and_troubled_ones_serve_only_where_there_is_no_other() -> None:
+    now = _first(A, B, C)
+    sealed = {LS: {A: Answer(LLSN(1)), B: Answer(LLSN(1), "its disk is full"), C: Answer(LLSN(1))}}
+    assert _next(now, sealed, Wish(accused=frozenset({A}))).chains[0].nodes == (C,)
+    assert _next(now, sealed, Wish(without={LS: (C,)})).chains[0].nodes == (A,)
+    assert _next(now, sealed, Wish(accused=frozenset({A, C}))).chains[0].nodes == (A, B, C)
+    assert _next(now, sealed, Wish(without={OTHER: (A,)})).chains[0].nodes == (A, C)
+
+
+def test_who_joins_comes_behind_the_tail() -> None:
+    """R-SEQ-14."""
+    now = _next(_first(A, B, C), {LS: _answers(5, B, C)})
+    joined = _next(now, {LS: _answers(5, A, B, C)}, Wish(join={LS: (A,)}))
+    assert (joined.chains[0].nodes, joined.chains[0].away) == ((B, C, A), ())
+
+
+def test_one_replaces_another_in_one_step_also_the_only_one() -> None:
+    now = _first(A, B)
+    wish = Wish(join={LS: (D,)}, leave={LS: (A,)})
+    chain = _next(now, {LS: _answers(5, A, B, D)}, wish).chains[0]
+    assert (chain.nodes, chain.away) == ((B, D), ())
+    alone = _next(_first(A), {LS: _answers(5, A, D)}, wish).chains[0]
+    assert (alone.nodes, alone.away) == ((D,), ())
+
+
+@pytest.mark.parametrize(
+    "answers", [_answers(5, A, B), {**_answers(5, A, B), **_answers(5, D, trouble="no")}]
+)
+def test_nobody_leaves_for_one_who_could_not_come(answers: dict[NodeID, Answer]) -> None:
+    chain = _next(_first(A, B), {LS: answers}, Wish(join={LS: (D,)}, leave={LS: (A,)})).chains[0]
+    assert (chain.nodes, chain.away) == ((A, B), ())
+
+
+def test_one_who_is_away_and_replaced_is_no_member_any_more() -> None:
+    now = _next(_first(A, B, C), {LS: _answers(5, B, C)})
+    chain = _next(now, {LS: _answers(5, B, C, D)}, Wish(join={LS: (D,)}, leave={LS: (A,)})).chains[0]
+    assert (chain.nodes, chain.away) == ((B, C, D), ())
+
+
+def test_a_new_stream_takes_turns_from_the_next_position_on() -> None:
+    """R-SEQ-3: what is written stays where it is."""
+    now = _first(A, B, unit=2)
+    sealed = {LS: _answers(5, A, B), OTHER: _answers(0, B, C)}
+    grown = _next(now, sealed, Wish(streams={OTHER: (C, B, D)}))
+    assert (grown.chain(OTHER).nodes, grown.chain(OTHER).away) == ((C, B), (D,))
+    assert [grown.locate(GLSN(glsn))[:2] for glsn in range(5, 11)] == [
+        (LS, 5),
+        (LS, 6),
+        (LS, 7),
+        (OTHER, 1),
+        (OTHER, 2),
+        (LS, 8),
+    ]
+
+
+def test_a_stream_that_came_in_meanwhile_is_not_taken_in_twice() -> None:
+    now = _first(A, B)
+    assert _next(now, {LS: _answers(5, A, B)}, Wish(streams={LS: (A, B)})).ranges == now.ranges
+
+
+def test_a_new_stream_whose_unit_holds_something_is_not_served_from_it() -> None:
+    sealed = {LS: _answers(5, A), OTHER: {B: Answer(LLSN(3)), C: Answer(LLSN(0))}}
+    chain = _next(_first(A), sealed, Wish(streams={OTHER: (B, C)})).chain(OTHER)
+    assert (chain.nodes, chain.away) == ((C,), (B,))
+
+
+def test_a_new_stream_of_which_nobody_answers_waits_and_keeps_nobody_waiting() -> None:
+    projection = _next(_first(A, B), {LS: _answers(5, B), OTHER: {}}, Wish(streams={OTHER: (C,)}))
+    assert [chain.log_stream for chain in projection.chains] == [LS]
+    assert projection.chains[0].nodes == (B,)
+
+
+def test_what_was_trimmed_counts_as_written_even_if_nobody_wrote_it() -> None:
+    """Law 9: units have been told by their LLSNs what is gone. A new range must not put other positions there."""
+    sealed = {LS: _answers(2, A), OTHER: _answers(0, B)}
+    wish = Wish(streams={OTHER: (B,)})
+    grown = next_projection(_first(A), sealed, wish, ONE, trimmed=GLSN(10))
+    assert (grown.begin, grown.newest_range.begin) == (11, 11)
+    assert grown.llsn_from(LS, GLSN(11)) == 11
