@@ -16,22 +16,36 @@ if TYPE_CHECKING:
     from varlog.client.blocking import Admin, Log
     from varlog.client.chain_rules import IndeterminateInput, TrimmedWrite
     from varlog.client.placed import OtherEntry
-    from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
+    from varlog.model.cluster import (
+        ClusterView,
+        Grouping,
+        LogStream,
+        NamedReader,
+        NamedWriter,
+        Ordering,
+        StorageNode,
+        Topic,
+    )
     from varlog.model.entry import Entry, Position, Run
     from varlog.model.errors import (
+        AlreadyWritten,
         BatchTooLarge,
         ChainBroken,
         CorruptBatch,
         Damaged,
         EmptyBatch,
         EntryTooLarge,
+        Filled,
         InvalidRequest,
+        NoLease,
         NotAccepted,
         NotInCluster,
         NotPrimary,
+        NotSequencing,
         NotWritten,
         OutcomeUnknown,
         PositionTaken,
+        ProjectionTaken,
         ReaderBehind,
         Refused,
         Rejected,
@@ -47,6 +61,7 @@ if TYPE_CHECKING:
     )
     from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
     from varlog.model.lsn import GLSN, LLSN
+    from varlog.model.projection import Projection
 
     __version__: str
 
@@ -54,6 +69,7 @@ __all__ = [
     "GLSN",
     "LLSN",
     "Admin",
+    "AlreadyWritten",
     "BatchTooLarge",
     "ChainBroken",
     "ClusterID",
@@ -63,6 +79,8 @@ __all__ = [
     "EmptyBatch",
     "Entry",
     "EntryTooLarge",
+    "Filled",
+    "Grouping",
     "IndeterminateInput",
     "InvalidRequest",
     "Log",
@@ -70,15 +88,20 @@ __all__ = [
     "LogStreamID",
     "NamedReader",
     "NamedWriter",
+    "NoLease",
     "NodeID",
     "NotAccepted",
     "NotInCluster",
     "NotPrimary",
+    "NotSequencing",
     "NotWritten",
+    "Ordering",
     "OtherEntry",
     "OutcomeUnknown",
     "Position",
     "PositionTaken",
+    "Projection",
+    "ProjectionTaken",
     "ReaderBehind",
     "Refused",
     "Rejected",
@@ -108,15 +131,18 @@ _HOMES = {
     "varlog.client.placed": ("OtherEntry",),
     "varlog.model.cluster": (
         "ClusterView",
+        "Grouping",
         "LogStream",
         "NamedReader",
         "NamedWriter",
+        "Ordering",
         "StorageNode",
         "Topic",
     ),
     "varlog.model.entry": ("Entry", "Position", "Run"),
     "varlog.model.ids": ("ClusterID", "LogStreamID", "NodeID", "TopicID"),
     "varlog.model.lsn": ("GLSN", "LLSN"),
+    "varlog.model.projection": ("Projection",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -127,18 +153,20 @@ def open(
     *,
     sync: bool = True,
     streams: int = 1,
+    ordering: str = "committed",
     timeout_s: float = 10.0,
 ) -> Log:
     """A log in this process, on a directory, which is made if there is none. Only one process can have it open.
 
     `sync=False` does not wait for the disk: fast, and a power loss (not a crash of the process) may lose the newest entries.
-    `streams` is for a topic that is made now. `timeout_s` is the deadline of every call that names no other.
+    `streams` and `ordering` ("committed" or "sequenced") are for a topic that is made now. `timeout_s` is the deadline of every
+    call that names no other.
     """
     from varlog import aio
     from varlog.client.blocking import Log, start
 
     async def make() -> aio.Log:
-        return await aio.open(path, topic, sync=sync, streams=streams, timeout_s=timeout_s)
+        return await aio.open(path, topic, sync=sync, streams=streams, ordering=ordering, timeout_s=timeout_s)
 
     return Log(*start(make()))
 
@@ -149,12 +177,14 @@ def connect(
     *,
     create: bool | None = None,
     streams: int = 0,
+    ordering: str = "committed",
     cluster: int = 0,
     timeout_s: float = 10.0,
 ) -> Log:
     """A log of the cluster whose metadata repository listens at `address` (host:port, or several with commas).
 
     A missing topic is made with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
+    `streams` and `ordering` ("committed" or "sequenced") are for a topic that is made now.
     `cluster` is the id that the cluster must have (0: any). `timeout_s` is the deadline of every call that names no other.
     """
     from varlog import aio
@@ -162,7 +192,13 @@ def connect(
 
     async def make() -> aio.Log:
         return await aio.connect(
-            address, topic, create=create, streams=streams, cluster=cluster, timeout_s=timeout_s
+            address,
+            topic,
+            create=create,
+            streams=streams,
+            ordering=ordering,
+            cluster=cluster,
+            timeout_s=timeout_s,
         )
 
     return Log(*start(make()))

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import TIMEOUT_S, Log
+from varlog.model.cluster import Ordering
 from varlog.model.ids import ANY_CLUSTER, ClusterID
 
 __all__ = ["Admin", "Log", "Opening", "admin", "connect", "open"]
@@ -51,18 +52,19 @@ def open(
     *,
     sync: bool = True,
     streams: int = 1,
+    ordering: Ordering | str = Ordering.COMMITTED,
     timeout_s: float = TIMEOUT_S,
 ) -> Opening[Log]:
     """A log in this process, on a directory, which is made if there is none. Only one process can have it open.
 
     `sync=False` does not wait for the disk: fast, and a power loss (not a crash of the process) may lose the newest entries.
-    `streams` is for a topic that is made now.
+    `streams` and `ordering` are for a topic that is made now.
     """
 
     async def make() -> Log:
         from varlog.embedded import open_log  # here: who only connects needs no storage
 
-        return await open_log(path, topic, sync=sync, streams=streams, timeout_s=timeout_s)
+        return await open_log(path, topic, sync=sync, streams=streams, ordering=ordering, timeout_s=timeout_s)
 
     return Opening(make)
 
@@ -73,12 +75,14 @@ def connect(
     *,
     create: bool | None = None,
     streams: int = 0,
+    ordering: Ordering | str = Ordering.COMMITTED,
     cluster: int = ANY_CLUSTER,
     timeout_s: float = TIMEOUT_S,
 ) -> Opening[Log]:
     """A log of the cluster whose metadata repository listens at `address` (host:port, or several with commas).
 
     A missing topic is made with `create=True`, or if the cluster allows it and `create` is None; otherwise UnknownTopic.
+    `streams` and `ordering` are for a topic that is made now.
     """
 
     async def make() -> Log:
@@ -94,6 +98,7 @@ def connect(
             cluster=cid,
             create=create,
             streams=streams,
+            ordering=ordering,
             timeout_s=timeout_s,
         )
 

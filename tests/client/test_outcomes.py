@@ -8,6 +8,7 @@ import pytest
 
 from tests.client.fakes import FakeCluster, run, until
 from varlog.client import courier as courier_module
+from varlog.client.courier import Courier
 from varlog.client.log import Log
 from varlog.model.batch import parse_header
 from varlog.model.entry import Position
@@ -115,8 +116,10 @@ def test_who_has_appended_nothing_yet_is_looked_for_behind_the_tail_that_he_lear
             await other.append_batch([b"before"] * 9)
         cluster.hold_appends = True
         async with await cluster.connect(seed=2) as log:
+            courier = log._appender.courier
+            assert isinstance(courier, Courier)
             first = asyncio.create_task(log.append_batch([b"first"]))
-            await until(lambda: cluster.held and log._appender.courier._tail)
+            await until(lambda: cluster.held and courier._tail)
             second = asyncio.create_task(log.append_batch([b"second"]))
             await until(lambda: len(cluster.held) == 2)
             await sent_and_lost(cluster, kept=False)

@@ -10,9 +10,11 @@ from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
 from varlog.model.cluster import (
     ClusterView,
+    Grouping,
     LogStream,
     NamedReader,
     NamedWriter,
+    Ordering,
     StorageNode,
     SyncStatus,
     Topic,
@@ -31,6 +33,7 @@ from varlog.rpc.messages import (
     GetClusterStatus,
     GetTail,
     Message,
+    NextTokens,
     OperateReplace,
     OperateSeal,
     OperateSync,
@@ -39,6 +42,7 @@ from varlog.rpc.messages import (
     StreamIs,
     SyncIs,
     TailIs,
+    TokensAre,
     TopicIs,
 )
 from varlog.rpc.transport import CallTimeout, ConnectionLost
@@ -47,6 +51,8 @@ M = TypeVar("M", bound=Message)
 
 # Making and sealing streams takes several steps on several nodes.
 TIMEOUT_S = 15.0
+# One question to a sequencer, which answers from memory.
+SEQUENCER_S = 1.0
 
 
 class Admin:
@@ -60,16 +66,27 @@ class Admin:
     # --- Topics ---------------------------------------------------------------------------------------------------------
 
     async def create_topic(
-        self, name: str, *, streams: int = 0, replicas: int = 0, first: GLSN | int = FIRST_GLSN
+        self,
+        name: str,
+        *,
+        streams: int = 0,
+        replicas: int = 0,
+        first: GLSN | int = FIRST_GLSN,
+        ordering: Ordering | str = Ordering.COMMITTED,
+        unit: int = 0,
+        grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
         """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
 
-        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone."""
+        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. `unit` and `grouping` are
+        for a sequenced topic: how many positions one log stream takes in a row (0: the default), and what a replica group is."""
         try:
             check_topic_name(name)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
-        request = CreateTopic(name, streams, replicas, first=GLSN(first))
+        request = CreateTopic(
+            name, streams, replicas, Ordering(ordering), GLSN(first), unit, Grouping(grouping)
+        )
         return (await self._manager(request, TopicIs)).topic
 
     async def delete_topic(self, name: str) -> None:
@@ -81,8 +98,30 @@ class Admin:
     async def topic_mark(self, name: str) -> TopicMark:
         """Newest and newest trimmed position of a topic."""
         topic = await self._topic(name)
+        if topic.sequenced:
+            return TopicMark(topic.topic, await self._sequenced_tail(topic), topic.trimmed)
         tail = await self._routing.ask_repository(GetTail(topic.topic), TailIs, self._timeout_s)
         return TopicMark(topic.topic, tail.high_watermark, tail.trimmed)
+
+    async def _sequenced_tail(self, topic: Topic) -> GLSN:
+        """What the sequencer has given last. One that was replaced meanwhile refuses, and the newest view names the other."""
+        backoff = Backoff(self._routing.doors, self._timeout_s)
+        while True:
+            projection = self._routing.view.projection(topic.topic)
+            try:
+                if projection is None or projection.sequencer is None:
+                    raise Unavailable(f"topic {topic.name!r} has no sequencer yet: see `varlog status`")
+                ask = NextTokens(topic.topic, projection.epoch, 0)
+                address = projection.sequencer.address
+                told = await self._routing.ask_once(
+                    address, ask, TokensAre, min(SEQUENCER_S, max(backoff.remaining_s, 0.1))
+                )
+                return GLSN(told.first - 1)
+            except Unavailable:
+                if backoff.spent:
+                    raise
+            await backoff.wait()
+            await self._routing.refresh(max(backoff.remaining_s, 0.1))
 
     # --- Log streams ----------------------------------------------------------------------------------------------------
 

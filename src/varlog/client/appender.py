@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from varlog.client.courier import Courier
 from varlog.client.gatherer import Gatherer
+from varlog.client.ordering import Carrier
 from varlog.client.parcel import Parcel
 from varlog.client.routing import Routing
 from varlog.model.batch import Buffer, pack
@@ -20,10 +20,10 @@ from varlog.model.limits import ENTRY_BYTES_MAX, SENT_BYTES_MAX
 class Appender:
     """The appends of one client to one topic."""
 
-    def __init__(self, routing: Routing) -> None:
+    def __init__(self, routing: Routing, courier: Carrier) -> None:
         self._routing = routing
         self._clock = routing.doors.clock
-        self._courier = Courier(routing)
+        self._courier = courier
         self._courier.on_slow = self._dispatch_all
         self._producer = ProducerID(routing.doors.entropy.getrandbits(63) | 1)
         self._sequence = 0
@@ -83,7 +83,7 @@ class Appender:
             gatherer.dispatch_soon()
 
     @property
-    def courier(self) -> Courier:
+    def courier(self) -> Carrier:
         return self._courier
 
     def close(self) -> None:

@@ -16,7 +16,16 @@ from varlog.client import admin as asynchronous_admin
 from varlog.client import log as asynchronous_log
 from varlog.client.range_reader import Cut, Part
 from varlog.model.batch import Buffer
-from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
+from varlog.model.cluster import (
+    ClusterView,
+    Grouping,
+    LogStream,
+    NamedReader,
+    NamedWriter,
+    Ordering,
+    StorageNode,
+    Topic,
+)
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, Run
 from varlog.model.errors import Unavailable
@@ -269,12 +278,31 @@ class Admin(_Blocking):
         self._admin = admin
 
     def create_topic(
-        self, name: str, *, streams: int = 0, replicas: int = 0, first: GLSN | int = FIRST_GLSN
+        self,
+        name: str,
+        *,
+        streams: int = 0,
+        replicas: int = 0,
+        first: GLSN | int = FIRST_GLSN,
+        ordering: Ordering | str = Ordering.COMMITTED,
+        unit: int = 0,
+        grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
         """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
 
-        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone."""
-        return self._run(self._admin.create_topic(name, streams=streams, replicas=replicas, first=first))
+        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. Of a sequenced topic the
+        log streams take turns, `unit` positions each (0: the default), and form replica groups by `grouping` (R-SEQ-3)."""
+        return self._run(
+            self._admin.create_topic(
+                name,
+                streams=streams,
+                replicas=replicas,
+                first=first,
+                ordering=ordering,
+                unit=unit,
+                grouping=grouping,
+            )
+        )
 
     def delete_topic(self, name: str) -> None:
         self._run(self._admin.delete_topic(name))

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import repeat
 
-from varlog.model.batch import BatchHeader, Buffer, check_body, check_offsets, entries_of, walk
+from varlog.model.batch import JUNK, BatchHeader, Buffer, check_body, check_offsets, entries_of, walk
 from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch
 from varlog.model.ids import LogStreamID
@@ -16,7 +16,7 @@ from varlog.model.lsn import GLSN, LLSN
 class Chunk:
     """Placed batches back to back, without a gap in LLSN. CorruptBatch: a byte of it is not what its writer sent."""
 
-    __slots__ = ("_data", "_times", "batches", "end_llsn", "first_llsn", "payload")
+    __slots__ = ("_data", "_times", "batches", "end_llsn", "first_llsn", "has_junk", "payload")
 
     def __init__(self, payload: Buffer) -> None:
         self.payload = payload
@@ -24,17 +24,20 @@ class Chunk:
         self._data: list[bytes] | None = None
         self._times: list[int] = []
         next_llsn: LLSN | None = None
+        flags = 0
         for at, header in walk(payload):
             check_body(payload, header, at)
             check_offsets(payload, header, at)
             if next_llsn is not None and header.first_llsn != next_llsn:
                 raise CorruptBatch(f"LLSN {header.first_llsn} came where {next_llsn} was next", at)
             next_llsn = header.end_llsn
+            flags |= header.flags
             self.batches.append((at, header))
         if next_llsn is None:
             raise CorruptBatch("there is no batch in it")
         self.first_llsn = self.batches[0][1].first_llsn
         self.end_llsn = next_llsn
+        self.has_junk = bool(flags & JUNK)
 
     def entries(self, log_stream: LogStreamID, glsn: GLSN, llsn: LLSN, count: int) -> list[Entry]:
         """Entries [llsn, llsn + count), the first of them at `glsn`. Built without a loop in Python."""
@@ -59,6 +62,19 @@ class Chunk:
             yield at, header, llsn - header.first_llsn, stop - header.first_llsn
             llsn = LLSN(stop)
             index += 1
+
+    def without_junk(self, llsn: LLSN, count: int) -> Iterator[tuple[LLSN, int]]:
+        """(LLSN, count) of those of [llsn, llsn + count) that are entries, as long as nothing is between them. What fills a hole is
+        none (R-SEQ-7)."""
+        begin = end = llsn
+        for _, header, _, stop in self.pieces(llsn, count):
+            if header.is_junk:
+                if end > begin:
+                    yield begin, end - begin
+                begin = LLSN(header.first_llsn + stop)
+            end = LLSN(header.first_llsn + stop)
+        if end > begin:
+            yield begin, end - begin
 
     def _take_apart(self) -> None:
         data: list[bytes] = []

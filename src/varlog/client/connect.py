@@ -5,6 +5,7 @@ from __future__ import annotations
 from varlog.client.admin import Admin
 from varlog.client.log import TIMEOUT_S, Log
 from varlog.client.routing import Routing
+from varlog.model.cluster import Grouping, Ordering
 from varlog.model.errors import InvalidRequest, UnknownTopic
 from varlog.model.ids import ANY_CLUSTER, ClusterID, check_topic_name
 from varlog.rpc.pool import ConnectionPool
@@ -21,12 +22,16 @@ async def connect_log(
     cluster: ClusterID = ANY_CLUSTER,
     create: bool | None = None,
     streams: int = 0,
+    replicas: int = 0,
+    ordering: Ordering | str = Ordering.COMMITTED,
+    unit: int = 0,
+    grouping: Grouping | str = Grouping.STREAM,
     timeout_s: float = TIMEOUT_S,
 ) -> Log:
     """The log of one topic. `create` makes a missing topic (None: if the cluster allows it); else UnknownTopic.
 
-    `streams` is for a topic that is made now (0: the cluster's default). `timeout_s` is for this and for every later call
-    that names no other.
+    `streams`, `replicas`, `ordering`, `unit` and `grouping` are for a topic that is made now (see Admin.create_topic). `timeout_s`
+    is for this and for every later call that names no other.
     """
     try:
         check_topic_name(topic)
@@ -38,7 +43,9 @@ async def connect_log(
         if view.topic_named(topic) is None:
             if not (view.auto_create_topics if create is None else create):
                 raise UnknownTopic(topic)
-            await Admin(routing, timeout_s).create_topic(topic, streams=streams)
+            await Admin(routing, timeout_s).create_topic(
+                topic, streams=streams, replicas=replicas, ordering=ordering, unit=unit, grouping=grouping
+            )
             await routing.refresh(timeout_s)
         return Log(routing, timeout_s)
     except BaseException:

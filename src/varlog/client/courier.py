@@ -30,6 +30,7 @@ from varlog.model.errors import (
     VarlogError,
 )
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import GATHER_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
 from varlog.rpc.messages import Append, Appended, AppendOutcome, FindAppend
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
@@ -60,6 +61,7 @@ class Courier:
         self._loop = asyncio.get_running_loop()
         self.closed = False
         self.on_slow: Callable[[], None] = lambda: None
+        self.gather_entries_max = GATHER_ENTRIES_MAX
 
     @property
     def stuck(self) -> int:

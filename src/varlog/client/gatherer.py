@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from varlog.client.append_rules import spent, unknown
-from varlog.client.courier import Courier
+from varlog.client.ordering import Carrier
 from varlog.client.parcel import Parcel
 from varlog.model.entry import Position
 from varlog.model.errors import NotAccepted, OutcomeUnknown, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import (
     GATHER_BYTES_MAX,
-    GATHER_ENTRIES_MAX,
     GATHER_REQUESTS_MAX,
     GATHER_WAITING_BYTES_MAX,
     GATHER_WAITING_ENTRIES_MAX,
@@ -46,7 +45,7 @@ class Gatherer:
 
     def __init__(
         self,
-        courier: Courier,
+        courier: Carrier,
         tasks: Tasks,
         pack: Callable[[Sequence[bytes]], bytearray],
         log_stream: LogStreamID | None,
@@ -107,13 +106,15 @@ class Gatherer:
             prompt -= self._courier.stuck
         if prompt < GATHER_REQUESTS_MAX:
             return True
-        full = self._waiting_bytes >= GATHER_BYTES_MAX or len(self._waiting) >= GATHER_ENTRIES_MAX
+        full = (
+            self._waiting_bytes >= GATHER_BYTES_MAX or len(self._waiting) >= self._courier.gather_entries_max
+        )
         return full and prompt < GATHER_REQUESTS_MAX * streams
 
     def _gather(self) -> list[_Waiting]:
         members: list[_Waiting] = []
-        size = 0
-        while self._waiting and len(members) < GATHER_ENTRIES_MAX:
+        size, most = 0, self._courier.gather_entries_max
+        while self._waiting and len(members) < most:
             length = len(self._waiting[0].data)
             if members and size + length > GATHER_BYTES_MAX:
                 break

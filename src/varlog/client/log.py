@@ -1,4 +1,4 @@
-"""[A1 R1] Log: append, read, subscribe, tail and trim of one topic."""
+"""[A1 R1 Q1] Log: append, read, subscribe, tail and trim of one topic."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Self
 from varlog.client.appender import Appender
 from varlog.client.chain import Chain
 from varlog.client.chunk import Chunk
+from varlog.client.committed_topic import CommittedTopic
 from varlog.client.merge_rules import Stretch
 from varlog.client.names import Names
 from varlog.client.one_node import OneNode
+from varlog.client.ordering import OrderedTopic
 from varlog.client.placed import Placed
-from varlog.client.range_reader import Cut, Part, RangeReader
-from varlog.client.reader import Reader, check_position
+from varlog.client.range_reader import Cut, Part
+from varlog.client.reader import check_position
 from varlog.client.routing import Routing
-from varlog.client.subscriber import Subscription
-from varlog.client.surveyor import Surveyor
+from varlog.client.sequenced.topic import SequencedTopic
 from varlog.model.batch import Buffer
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, Run
 from varlog.model.ids import LogStreamID, NodeID, ProducerID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import Done, PlaceIs, RangeIs, TrimTopic
+from varlog.rpc.messages import PlaceIs, RangeIs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,10 +45,11 @@ class Log:
 
     def __init__(self, routing: Routing, timeout_s: float = TIMEOUT_S) -> None:
         self._routing = routing
-        self._appender = Appender(routing)
-        self._reader = Reader(routing)
+        self._ordered: OrderedTopic = (
+            SequencedTopic(routing) if routing.topic.sequenced else CommittedTopic(routing)
+        )
+        self._appender = Appender(routing, self._ordered.carrier)
         self._names = Names(routing)
-        self._surveyor = Surveyor(routing)
         self._timeout_s = timeout_s
         self._closed = False
         self._owned: list[Callable[[], Awaitable[None]]] = []
@@ -81,9 +83,7 @@ class Log:
         """Delete every entry at or below `glsn`, on every replica, for ever (R-TRIM-1). With `respect_readers`: ReaderBehind, and
         nothing deleted, if a named reader has not read so far."""
         check_position("GLSN", glsn)
-        limit_s = self._limit(timeout_s)
-        request = TrimTopic(self._routing.topic.topic, GLSN(glsn), respect_readers)
-        await self._routing.ask_repository(request, Done, limit_s, attempt_s=limit_s)
+        await self._ordered.trim(GLSN(glsn), respect_readers, self._limit(timeout_s))
 
     def chain(
         self,
@@ -96,6 +96,7 @@ class Log:
         """One attempt at a chain of batches in a log stream, in which each row is once however many attempts there are, in turn or
         at once (R-USE-4). `producer` (below 2^63) names the chain, and all of it is above position `after`: the same for every
         attempt. `timeout_s`: it fails when nothing gets on for so long."""
+        self._ordered.check_primary("a chain of batches")
         return Chain(
             self._routing, LogStreamID(log_stream), ProducerID(producer), GLSN(after), self._limit(timeout_s)
         )
@@ -103,32 +104,33 @@ class Log:
     def placed(self, log_stream: LogStreamID | int, *, timeout_s: float | None = None) -> Placed:
         """One attempt at a copy into a log stream, each entry at a given LLSN: for a topic with one log stream, to which nobody
         else appends. Its positions are then those of the source, from the topic's first position on."""
+        self._ordered.check_primary("a copy at given places")
         return Placed(self._routing, LogStreamID(log_stream), self._limit(timeout_s))
 
     # --- Reading --------------------------------------------------------------------------------------------------------
 
     async def read(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> Entry:
         """The entry at a position. NotWritten if nothing has it yet, Trimmed if it was trimmed (R-READ-1)."""
-        return await self._reader.read(GLSN(glsn), self._limit(timeout_s))
+        return await self._ordered.read(GLSN(glsn), self._limit(timeout_s))
 
     async def read_stream(
         self, log_stream: LogStreamID | int, llsn: LLSN | int, *, timeout_s: float | None = None
     ) -> Entry:
         """The entry at a position of one log stream."""
-        return await self._reader.read_stream(LogStreamID(log_stream), LLSN(llsn), self._limit(timeout_s))
+        return await self._ordered.read_stream(LogStreamID(log_stream), LLSN(llsn), self._limit(timeout_s))
 
     async def tail(self, *, timeout_s: float | None = None) -> GLSN:
         """The newest position; while the log is empty the one before its first, mostly 0. No acknowledged append is above it."""
-        return (await self._routing.tail(self._limit(timeout_s))).high_watermark
+        return await self._ordered.newest(self._limit(timeout_s))
 
     async def trimmed(self, *, timeout_s: float | None = None) -> GLSN:
         """The newest trimmed position; 0 if nothing was. The oldest entry that can be read is the next one."""
-        return (await self._routing.tail(self._limit(timeout_s))).trimmed
+        return await self._ordered.trimmed(self._limit(timeout_s))
 
     async def mark(self, *, timeout_s: float | None = None) -> TopicMark:
         """Newest and newest trimmed position, by one question."""
         topic = self._routing.topic.topic
-        tail = await self._routing.tail(self._limit(timeout_s))
+        tail = await self._ordered.tail(self._limit(timeout_s))
         return TopicMark(topic, tail.high_watermark, tail.trimmed)
 
     def subscribe(
@@ -166,7 +168,7 @@ class Log:
     ) -> RangeIs:
         """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and places that cut these bytes
         into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
-        return await self._surveyor.measure(
+        return await self._ordered.measure(
             LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max, self._limit(timeout_s)
         )
 
@@ -175,7 +177,7 @@ class Log:
     ) -> PlaceIs:
         """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as good as the clocks
         of those who append agree. Where there is none: one past the newest."""
-        return await self._surveyor.find_time(LogStreamID(log_stream), time_us, self._limit(timeout_s))
+        return await self._ordered.find_time(LogStreamID(log_stream), time_us, self._limit(timeout_s))
 
     def chunks(
         self,
@@ -194,15 +196,9 @@ class Log:
         fetches can be under way at once.
         """
         check_position("LLSN", llsn_begin)
-        reader = RangeReader(
-            self._routing,
-            LogStreamID(log_stream),
-            LLSN(llsn_begin),
-            LLSN(llsn_end),
-            timeout_s=self._limit(timeout_s),
-            cuts=cuts,
+        return self._ordered.parts(
+            LogStreamID(log_stream), LLSN(llsn_begin), LLSN(llsn_end), cuts, self._limit(timeout_s)
         )
-        return reader.parts()
 
     def range(
         self,
@@ -221,9 +217,7 @@ class Log:
 
     def _stretches(self, begin: int | None, end: int | None) -> AsyncGenerator[list[Stretch], None]:
         first = None if begin is None else GLSN(begin)
-        return Subscription(
-            self._routing, first, None if end is None else GLSN(end), self._timeout_s
-        ).stretches()
+        return self._ordered.stretches(first, None if end is None else GLSN(end), self._timeout_s)
 
     async def _lists(
         self, stretches: AsyncGenerator[list[Stretch], None]
@@ -268,6 +262,7 @@ class Log:
         """Begin batch number `batch` of a writer that is made of many tasks, or learn how it was begun: the first to ask fixes the
         streams (None: those that run now) and where in the log it begins, and everybody after gets the same. Refused if the
         writer is at a later batch. `kept`: remembered when it is finished, until it is forgotten; else among the newest only."""
+        self._ordered.check_primary("a write that is made once")
         return await self._names.begin_write(name, batch, streams, kept, self._limit(timeout_s))
 
     async def end_write(self, name: str, batch: int, *, timeout_s: float | None = None) -> NamedWriter:

@@ -9,18 +9,22 @@ from typing import TypeVar
 
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.model.cluster import NodeStatus
+from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import GLSN, LLSN, LSN_MAX
 from varlog.rpc.messages import (
     CheckEntries,
+    CopyUnit,
     Done,
     Fetch,
     Fetched,
     GetNodeStatus,
     MeasureRange,
+    MeasureUnit,
     Message,
     NodeStatusIs,
     RangeIs,
+    UnitCopied,
 )
 
 M = TypeVar("M", bound=Message)
@@ -52,6 +56,22 @@ class OneNode:
         request = Fetch(LogStreamID(log_stream), LLSN(llsn), bytes_max=bytes_max, wait_s=wait_s)
         got, payload = await connection.call(request, timeout_s=wait_s + ATTEMPT_S)
         return expect(got, Fetched), payload
+
+    async def measure_unit(
+        self, log_stream: LogStreamID | int, epoch: Epoch, begin: LLSN, end: LLSN, points_max: int = 256
+    ) -> RangeIs:
+        """How the node's own log unit has LLSNs [begin, end) (sequenced ordering)."""
+        request = MeasureUnit(LogStreamID(log_stream), epoch, begin, end, points_max)
+        return await self._ask(request, RangeIs)
+
+    async def copy_unit(
+        self, log_stream: LogStreamID | int, llsn: LLSN | int, bytes_max: int
+    ) -> tuple[UnitCopied, bytearray]:
+        """Batches from `llsn` on as the node's own log unit has them, holes passed over; in any epoch (sequenced ordering)."""
+        connection = await self._routing.connection_to(self.node, ATTEMPT_S)
+        request = CopyUnit(LogStreamID(log_stream), LLSN(llsn), LLSN(LSN_MAX), bytes_max)
+        got, payload = await connection.call(request, timeout_s=ATTEMPT_S)
+        return expect(got, UnitCopied), payload
 
     async def tell_damage(self, log_stream: LogStreamID | int, begin: LLSN | int, end: LLSN | int) -> None:
         """Have the node look at the entries [begin, end); what it finds damaged is mended."""

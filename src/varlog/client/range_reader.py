@@ -65,8 +65,7 @@ class RangeReader:
 
     async def parts(self) -> AsyncGenerator[Part, None]:
         """What the range holds, in order. Trimmed: it was trimmed meanwhile; NotWritten: nothing is there yet."""
-        await Surveyor(self._routing).stream(self._log_stream, self._timeout_s)
-        self._fetcher = Fetcher(self._routing, self._log_stream, DamageReports(self._routing))
+        await self._open()
         lanes: deque[asyncio.Queue[Part | Exception | None]] = deque()
         try:
             while lanes or self._pieces:
@@ -83,6 +82,11 @@ class RangeReader:
         finally:
             await self._tasks.close()
 
+    async def _open(self) -> None:
+        """UnknownLogStream: the topic has none of this id."""
+        await Surveyor(self._routing).stream(self._log_stream, self._timeout_s)
+        self._fetcher = Fetcher(self._routing, self._log_stream, DamageReports(self._routing))
+
     def _start(self, begin: LLSN, end: LLSN, size: int) -> asyncio.Queue[Part | Exception | None]:
         lane: asyncio.Queue[Part | Exception | None] = asyncio.Queue(CHUNKS_AHEAD)
         _ = self._tasks.spawn(f"fetch/ls={self._log_stream}", self._fill(lane, begin, end, size))
@@ -95,17 +99,18 @@ class RangeReader:
         left = size
         try:
             while begin < end:
-                rows, chunk = await self._ask(begin, end, min(left, FETCH_BYTES_MAX))
+                pieces, chunk = await self._ask(begin, end, min(left, FETCH_BYTES_MAX))
                 begin, left = chunk.end_llsn, left - len(chunk.payload)
                 if left <= 0:
                     left = size
-                await lane.put((rows, chunk))
+                for rows in pieces:
+                    await lane.put((rows, chunk))
             await lane.put(None)
         except Exception as error:  # noqa: BLE001 - whoever reads is owed it
             await lane.put(error)
 
-    async def _ask(self, begin: LLSN, end: LLSN, size: int) -> Part:
-        """From whichever replica has it, until the deadline."""
+    async def _ask(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
+        """Rows from `begin` on, in pieces without a gap, and what they are in: from any replica, until the deadline."""
         backoff = Backoff(self._routing.doors, self._timeout_s)
         request = Fetch(self._log_stream, begin, bytes_max=size, wait_s=WAIT_S)
         while True:
@@ -114,7 +119,7 @@ class RangeReader:
                 request, lambda fetched, chunk: self._part(fetched, chunk, begin, end)
             )
             if part is not None:
-                return part
+                return [part[0]], part[1]
             await self._check_written(begin, backoff.remaining_s)
             if backoff.spent:
                 raise Unavailable(

@@ -219,7 +219,10 @@ class Routing:
         """Nothing comes over the connection to this node any more: the next caller dials anew."""
         found = self.view.node(node)
         if found is not None:
-            self._pool.drop(found.address)
+            self.drop(found.address)
+
+    def drop(self, address: str) -> None:
+        self._pool.drop(address)
 
     def _suspect(self, node: NodeID, why: str) -> None:
         if not self.closed:

@@ -1,1 +1,1 @@
-"""Appends, reads and subscriptions of a sequenced topic: tokens, chains, projections."""
+"""The client of sequenced topics: it takes positions from the sequencer and writes along the chains itself (R-SEQ-4)."""

@@ -1,0 +1,67 @@
+"""CommittedTopic: a topic whose storage nodes write, and whose metadata repository orders, behind the contract of any ordering."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from varlog.client.courier import Courier
+from varlog.client.merge_rules import Stretch
+from varlog.client.range_reader import Cut, Part, RangeReader
+from varlog.client.reader import Reader
+from varlog.client.routing import Routing
+from varlog.client.subscriber import Subscription
+from varlog.client.surveyor import Surveyor
+from varlog.model.entry import Entry
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import Done, PlaceIs, RangeIs, TailIs, TrimTopic
+
+
+class CommittedTopic:
+    """For one client."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._reader = Reader(routing)
+        self._surveyor = Surveyor(routing)
+        self.carrier = Courier(routing)
+
+    async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
+        return await self._reader.read(glsn, timeout_s)
+
+    async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
+        return await self._reader.read_stream(log_stream, llsn, timeout_s)
+
+    async def tail(self, timeout_s: float) -> TailIs:
+        return await self._routing.tail(timeout_s)
+
+    async def newest(self, timeout_s: float) -> GLSN:
+        return (await self._routing.tail(timeout_s)).high_watermark
+
+    async def trimmed(self, timeout_s: float) -> GLSN:
+        return (await self._routing.tail(timeout_s)).trimmed
+
+    async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None:
+        request = TrimTopic(self._routing.topic.topic, glsn, respect_readers)
+        await self._routing.ask_repository(request, Done, timeout_s, attempt_s=timeout_s)
+
+    def stretches(
+        self, begin: GLSN | None, end: GLSN | None, timeout_s: float
+    ) -> AsyncGenerator[list[Stretch], None]:
+        return Subscription(self._routing, begin, end, timeout_s).stretches()
+
+    def parts(
+        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
+    ) -> AsyncGenerator[Part, None]:
+        return RangeReader(self._routing, log_stream, begin, end, timeout_s=timeout_s, cuts=cuts).parts()
+
+    async def measure(
+        self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
+    ) -> RangeIs:
+        return await self._surveyor.measure(log_stream, begin, end, points_max, timeout_s)
+
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs:
+        return await self._surveyor.find_time(log_stream, time_us, timeout_s)
+
+    def check_primary(self, deed: str) -> None:
+        """Every stream has one."""

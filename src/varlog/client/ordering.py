@@ -1,0 +1,85 @@
+"""OrderedTopic: what a Log needs of its topic, whichever way it is ordered; Carrier: what takes its batches there.
+
+Both orderings keep this contract, and one suite runs on both (tests/conformance/test_log_contract.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Protocol
+
+from varlog.client.merge_rules import Stretch
+from varlog.client.parcel import Parcel
+from varlog.client.range_reader import Cut, Part
+from varlog.model.entry import Entry, Position
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import PlaceIs, RangeIs, TailIs
+
+
+class Carrier(Protocol):
+    """Carries packed batches into the log."""
+
+    closed: bool
+    on_slow: Callable[[], None]  # called when something gets stuck that others could go around
+
+    @property
+    def stuck(self) -> int:
+        """Parcels that are out for so long that nobody should wait behind them."""
+        ...
+
+    @property
+    def gather_entries_max(self) -> int:
+        """So many single appends may share a batch."""
+        ...
+
+    def streams_free(self) -> int:
+        """How many streams full batches can go to at once."""
+        ...
+
+    async def deliver(self, parcel: Parcel) -> Position:
+        """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
+        ...
+
+
+class OrderedTopic(Protocol):
+    """One topic, for one client. Every call ends by its deadline."""
+
+    @property
+    def carrier(self) -> Carrier: ...
+
+    async def read(self, glsn: GLSN, timeout_s: float) -> Entry: ...
+
+    async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry: ...
+
+    async def tail(self, timeout_s: float) -> TailIs:
+        """Newest and newest trimmed position; no acknowledged append is above the first."""
+        ...
+
+    async def newest(self, timeout_s: float) -> GLSN:
+        """The first of these two alone."""
+        ...
+
+    async def trimmed(self, timeout_s: float) -> GLSN: ...
+
+    async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None: ...
+
+    def stretches(
+        self, begin: GLSN | None, end: GLSN | None, timeout_s: float
+    ) -> AsyncGenerator[list[Stretch], None]:
+        """Everything from `begin` up to `end`, in order, then what comes; each stretch's source is a Chunk."""
+        ...
+
+    def parts(
+        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
+    ) -> AsyncGenerator[Part, None]: ...
+
+    async def measure(
+        self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
+    ) -> RangeIs: ...
+
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs: ...
+
+    def check_primary(self, deed: str) -> None:
+        """Refused where the topic's streams have no primary, which `deed` needs."""
+        ...

@@ -1,0 +1,305 @@
+"""[Q2 Q4] Courier: carries one packed batch to a sequenced topic: a token, then the chain, head to tail (R-SEQ-4), in one task.
+
+While its positions are its own a batch goes on to the same ones, whatever happens, and every unit takes it once: so trying again
+never doubles it (R-ORD-7). Where another value was faster it is certainly nowhere, and gets new positions (law 8, law 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from varlog.client.append_rules import Attempt, spent, unknown
+from varlog.client.parcel import Parcel
+from varlog.client.retry import Backoff
+from varlog.client.routing import expect
+from varlog.client.sequenced.failure_rules import Token, place_of
+from varlog.client.sequenced.projections import WRITE, Who
+from varlog.client.sequenced.repair import Repair
+from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.units import DIAL_S, TRY_S, Units
+from varlog.model.batch import parse_header, place
+from varlog.model.entry import Position
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.errors import (
+    AlreadyWritten,
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRequest,
+    NotAccepted,
+    NotInCluster,
+    OutcomeUnknown,
+    Rejected,
+    StaleEpoch,
+    Trimmed,
+    Unavailable,
+    UnknownLogStream,
+    UnknownTopic,
+    VarlogError,
+)
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import GATHER_ENTRIES_MAX
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Chain, Place, Projection
+from varlog.rpc.messages import Done, WriteUnit
+from varlog.rpc.transport import CallTimeout, ConnectionLost
+from varlog.runtime.logs import get_logger, told
+
+# Less than this is not enough for an answer.
+TRY_S_MIN: Final = 0.005
+
+_log = get_logger("client")
+
+
+class _Errand:
+    """One batch by one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may have it."""
+
+    __slots__ = ("epoch", "next", "open", "place", "token")
+
+    def __init__(self, token: Token, found: Place) -> None:
+        self.token = token
+        self.place = found
+        self.epoch: Epoch = NO_EPOCH
+        self.next = 0
+        self.open = False
+
+    @property
+    def first(self) -> Position:
+        return Position(self.token.first, self.place.llsn, self.place.log_stream)
+
+
+class Courier:
+    """Delivers the parcels of one client. Nothing is chosen here: the sequencer says where a batch goes."""
+
+    def __init__(self, units: Units, tokens: Tokens, repair: Repair) -> None:
+        self._units = units
+        self._routing = units.routing
+        self._projections = units.projections
+        self._tokens = tokens
+        self._repair = repair
+        self._loop = asyncio.get_running_loop()
+        self.closed = False
+        self.on_slow: Callable[[], None] = lambda: None
+
+    @property
+    def gather_entries_max(self) -> int:
+        """A batch must fit in one stripe's turn, also in a projection that comes while it is packed."""
+        try:
+            return min(GATHER_ENTRIES_MAX, self._routing.topic.unit)
+        except UnknownTopic:
+            return GATHER_ENTRIES_MAX
+
+    @property
+    def _ended(self) -> bool:
+        return self.closed or self._routing.closed
+
+    @property
+    def stuck(self) -> int:
+        """None that others could go around: all of them are in one order."""
+        return 0
+
+    def streams_free(self) -> int:
+        """How many full batches may be under way, in pairs: one for each node that can be writing."""
+        try:
+            return max(1, sum(len(chain.nodes) for chain in self._projections.now.chains))
+        except VarlogError:
+            return 1
+
+    async def deliver(self, parcel: Parcel) -> Position:
+        """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
+        self._routing.use()
+        if parcel.chosen is not None:
+            self._check_chosen(parcel.chosen)
+        backoff = Backoff(self._routing.doors, parcel.timeout_s)
+        errand: _Errand | None = None
+        try:
+            # A try with no time left for its answer would turn a certain no into an unknown.
+            while not (self._ended or parcel.dropped or backoff.remaining_s < TRY_S_MIN):
+                try:
+                    projection = await self._projections.get(backoff)
+                    if errand is not None:
+                        errand = self._go_on(parcel, errand, projection)
+                    if errand is None:
+                        errand = await self._begin(parcel, projection, backoff)
+                    await self._write(parcel, errand, projection, backoff)
+                    done, errand = errand, None
+                    return done.first
+                except (AlreadyWritten, Trimmed) as taken:
+                    parcel.last_error = taken
+                    self._leave(parcel, errand)
+                    errand = None
+                except UnknownTopic as gone:
+                    if parcel.sent:
+                        raise OutcomeUnknown(
+                            "sent, and its topic was deleted before the answer came"
+                        ) from gone
+                    raise
+                except InvalidRequest as refused:
+                    # What one node took another cannot refuse for itself: it was damaged on the way.
+                    if not (parcel.sent or isinstance(refused, UnknownLogStream | NotInCluster)):
+                        raise
+                    parcel.last_error = refused
+                except OutcomeUnknown:
+                    raise
+                except VarlogError as error:
+                    parcel.last_error = error  # seen to where it was raised
+            raise self._over(parcel)
+        finally:
+            if errand is not None and not errand.open:
+                self._repair.give_up(errand.token)
+
+    def _check_chosen(self, log_stream: LogStreamID) -> None:
+        streams = [stream.log_stream for stream in self._routing.streams]
+        if log_stream not in streams:
+            raise UnknownLogStream(log_stream)
+        if len(streams) > 1:
+            raise InvalidRequest(
+                f"log stream {log_stream} cannot be chosen: a sequenced topic's positions say which one it is; append without it"
+            )
+
+    # --- A place for it ---------------------------------------------------------------------------------------------------
+
+    async def _begin(self, parcel: Parcel, projection: Projection, backoff: Backoff) -> _Errand:
+        count = parse_header(parcel.batch, signed=False).count
+        if count > projection.run_max:
+            raise BatchTooLarge("entries", count, projection.run_max)
+        token, skipped = await self._tokens.take(projection, count, backoff)
+        if skipped:
+            # They end the turn of the stripe before: nobody else was given them.
+            self._repair.give_up(token._replace(first=GLSN(token.first - skipped), length=skipped))
+        found = place_of(token, count, projection)
+        if found is None:
+            self._repair.give_up(token)
+            await self._projections.pause(projection.epoch, backoff)
+            raise Unavailable(
+                f"positions {token.first} and on are not of one turn: the sequencer has another projection"
+            )
+        return _Errand(token, found)
+
+    def _go_on(self, parcel: Parcel, errand: _Errand, projection: Projection) -> _Errand | None:
+        """The same positions under the projection that holds now; None: they are ours no more, so the batch is nowhere."""
+        if errand.epoch in (NO_EPOCH, projection.epoch):
+            return errand
+        count = parse_header(parcel.batch, signed=False).count
+        found = place_of(errand.token, count, projection)
+        if found is not None and found[:2] == errand.place[:2]:
+            return errand
+        # Nobody who answered the seal has it there, and nobody else serves any more: it is certainly nowhere.
+        self._leave(parcel, errand)
+        return None
+
+    def _leave(self, parcel: Parcel, errand: _Errand | None) -> None:
+        """It is certainly nowhere, and takes new positions."""
+        if errand is not None:
+            self._nowhere(parcel, errand)
+            self._repair.give_up(errand.token)
+
+    def _nowhere(self, parcel: Parcel, errand: _Errand) -> None:
+        was_open, errand.open = errand.open, False
+        if parcel.attempt is None:
+            return
+        parcel.attempt = None
+        before = parcel.batch
+        if parcel.on_nowhere is not None:
+            parcel.on_nowhere(parcel)
+        if was_open and parcel.batch is before:
+            # It may still be being sent from where it is, and gets another header now.
+            parcel.batch = bytearray(before)
+
+    # --- Along the chain --------------------------------------------------------------------------------------------------
+
+    async def _write(self, parcel: Parcel, errand: _Errand, projection: Projection, backoff: Backoff) -> None:
+        """Head to tail, from where it stands in this epoch. What is raised was seen to, unless the head has something else."""
+        if errand.epoch != projection.epoch:
+            errand.epoch, errand.next = projection.epoch, 0
+        chain = projection.chain(errand.place.log_stream)
+        while errand.next < len(chain.nodes):
+            node, began, was_open = chain.nodes[errand.next], self._loop.time(), errand.open
+            try:
+                await self._write_one(parcel, errand, node, backoff)
+                self._projections.answered(node, WRITE)
+            except Trimmed:
+                # What the head took was in the log, whoever trimmed it then.
+                if not errand.next:
+                    if was_open:
+                        raise OutcomeUnknown(
+                            "sent, and its position was trimmed before the answer came"
+                        ) from None
+                    raise
+            except AlreadyWritten as other:
+                if errand.next:
+                    self._tell_broken(chain, node, errand, other)
+                    raise OutcomeUnknown(f"the nodes of a chain contradict each other: {other}") from other
+                raise
+            except VarlogError as error:
+                if parcel.dropped and not errand.open:
+                    raise
+                self._judge(parcel, errand, error, was_open)
+                who = Who(node, WRITE)
+                await self._projections.node_failed(projection, chain.log_stream, who, error, began, backoff)
+                raise
+            errand.next += 1
+
+    async def _write_one(self, parcel: Parcel, errand: _Errand, node: NodeID, backoff: Backoff) -> None:
+        connection = await self._routing.connection_to(node, min(DIAL_S, backoff.remaining_s))
+        try:
+            async with asyncio.timeout(min(TRY_S, backoff.remaining_s)):
+                await connection.wait_writable()
+        except TimeoutError:
+            raise CallTimeout(f"node {node} takes nothing more", sent=True) from None
+        batch = self._placed(parcel, errand)
+        request = WriteUnit(errand.place.log_stream, errand.epoch)
+        answer, _ = await connection.call(request, batch, timeout_s=min(TRY_S, backoff.remaining_s))
+        expect(answer, Done)
+
+    def _placed(self, parcel: Parcel, errand: _Errand) -> bytearray:
+        """The batch at its place. Up to here entries could be left out of it; from here on it never changes."""
+        if not errand.open:
+            if parcel.dropped:
+                raise NotAccepted("nobody waits for it any more")
+            token = errand.token
+            place(parcel.batch, token.epoch, errand.place.llsn)
+            parcel.attempt = Attempt(errand.place.log_stream, token.epoch, LLSN(errand.place.llsn - 1))
+            errand.open = True
+            count = parse_header(parcel.batch, signed=False).count
+            if count < token.length:
+                errand.token = token._replace(length=count)
+                self._repair.give_up(
+                    token._replace(first=GLSN(token.first + count), length=token.length - count)
+                )
+        return parcel.batch
+
+    def _judge(self, parcel: Parcel, errand: _Errand, error: VarlogError, was_open: bool) -> None:
+        """A first try that certainly did nothing leaves the batch nowhere. A seal may find it written: that is no such answer."""
+        if was_open or not errand.open:
+            return
+        if isinstance(error, ConnectionLost | CallTimeout):
+            certain = not error.sent
+        else:
+            certain = isinstance(error, Rejected | CorruptBatch) and not isinstance(error, StaleEpoch)
+        if certain:
+            self._nowhere(parcel, errand)
+
+    def _tell_broken(self, chain: Chain, node: NodeID, errand: _Errand, error: VarlogError) -> None:
+        _log.critical(
+            told(
+                "law 8 broke: a node has something else than the head of its chain",
+                log_stream=chain.log_stream,
+                llsn=errand.place.llsn,
+                head=chain.head,
+                node=node,
+                error=error,
+            )
+        )
+
+    # --- The end ----------------------------------------------------------------------------------------------------------
+
+    def _over(self, parcel: Parcel) -> VarlogError:
+        if parcel.sent and self._ended:
+            return OutcomeUnknown("the log was closed before the answer came")
+        if parcel.sent:
+            return unknown(parcel.last_error, parcel.timeout_s)
+        if self._ended:
+            return NotAccepted("the log was closed")
+        return spent(None, parcel.last_error, parcel.timeout_s)

@@ -1,0 +1,83 @@
+"""[Q4] PURE. What follows when a node or the sequencer fails somebody: ask again, find a newer projection or go without (R-SEQ-10).
+And what became of a token when the projection changed (R-SEQ-2)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from varlog.model.epoch import Epoch
+from varlog.model.limits import LEASE_S
+from varlog.model.lsn import GLSN
+from varlog.model.projection import Place, Projection, SequencerID
+
+# Two refusals this far apart: nobody listens there. Whoever has just been started again is not taken for dead.
+REFUSED_S: Final = 0.05
+# Nothing was heard of it for so long.
+SILENT_S: Final = 2.0
+# It had the time of a lease and a half to hear from the repository.
+LEASELESS_S: Final = 1.5 * LEASE_S
+# It answers, and cannot do its part: a unit whose disk is slow to take a new epoch is given this long.
+FAILING_S: Final = 1.0
+# It has too much to do already. A chain with a node less would have no less to do.
+BUSY_S: Final = 5.0
+
+
+class Symptom(Enum):
+    """How a call ended."""
+
+    STALE = "its epoch is over"
+    REFUSED = "nobody listens there"
+    SILENT = "no answer"
+    LEASELESS = "it is cut off from the repository"
+    FAILING = "it cannot do its part"
+    BUSY = "it takes nothing more just now"
+
+
+class Remedy(Enum):
+    """What follows."""
+
+    AGAIN = "ask again in a moment"
+    NEWER = "there is a newer projection, or there must be one"
+    WITHOUT = "the next projection does without it"
+
+
+def remedy(symptom: Symptom, times: int, failing_s: float) -> Remedy:
+    """After `times` failures in a row, the first of which began `failing_s` ago."""
+    if symptom is Symptom.STALE:
+        return Remedy.NEWER
+    enough = {
+        Symptom.REFUSED: times > 1 and failing_s >= REFUSED_S,
+        Symptom.SILENT: failing_s >= SILENT_S,
+        Symptom.LEASELESS: failing_s >= LEASELESS_S,
+        Symptom.FAILING: times > 1 and failing_s >= FAILING_S,
+        Symptom.BUSY: failing_s >= BUSY_S,
+    }
+    return Remedy.WITHOUT if enough[symptom] else Remedy.AGAIN
+
+
+class Token(NamedTuple):
+    """`length` positions from `first` on, given by `sequencer` in `epoch`."""
+
+    first: GLSN
+    length: int
+    epoch: Epoch
+    sequencer: SequencerID
+
+    @property
+    def end(self) -> GLSN:
+        return GLSN(self.first + self.length)
+
+
+def still_ours(token: Token, projection: Projection) -> bool:
+    """Whether nobody else is given these positions. A sequencer that stayed counts on; a new one begins at `begin`, and gives what
+    is above it anew: to write there would put us ahead of its count."""
+    return token.sequencer == projection.sequencer or token.end <= projection.begin
+
+
+def place_of(token: Token, count: int, projection: Projection) -> Place | None:
+    """Where a batch of `count` entries goes by this token; None: nowhere any more, so a new token is needed."""
+    if count > token.length or not still_ours(token, projection):
+        return None
+    place = projection.locate(token.first)
+    return place if place.run >= count else None

@@ -1,0 +1,310 @@
+"""[Q2] Projections: the projection that a client goes by, and how it gets the next one: by the view, or by making it (R-SEQ-10).
+
+Whoever was failed comes here and tells it. Several who are failed at once share one reconfiguration, and whoever finds that
+somebody else was faster takes what that one made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing
+from varlog.client.sequenced.failure_rules import Remedy, Symptom, remedy
+from varlog.model.cluster import ClusterView
+from varlog.model.epoch import Epoch
+from varlog.model.errors import (
+    NoLease,
+    NotAccepted,
+    NotSequencing,
+    ProjectionTaken,
+    Refused,
+    StaleEpoch,
+    Unavailable,
+    VarlogError,
+)
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.projection import Projection
+from varlog.reconfiguration.reconfigurer import PROPOSE_S, SEAL_S, Reconfigurer
+from varlog.reconfiguration.rules import Wish
+from varlog.rpc.messages import Message
+from varlog.rpc.transport import CallTimeout, ConnectionLost
+from varlog.runtime.logs import get_logger, told
+
+M = TypeVar("M", bound=Message)
+
+# Who finds an epoch over gives the one who ended it so long to make the next projection: he may be copying what a node that joins
+# still lacks, and that would be in vain.
+NEWER_S: Final = 0.6
+# The view is watched so long beyond the last trouble: it seldom comes alone.
+LINGER_S: Final = 2.0
+# A reconfiguration that failed is not tried again at once.
+AGAIN_S: Final = 0.1
+# Failures that are further apart are not in a row.
+FORGET_S: Final = 1.0
+# A shorter wait for an answer than this says nothing of who gave none: the caller was in a hurry.
+PATIENT_S: Final = 0.25
+# A node that the next projection could not do without is not accused again before this.
+IN_VAIN_S: Final = 10.0
+
+WRITE, READ, SEQUENCE = "write", "read", "sequence"
+
+_log = get_logger("client")
+
+
+class Who(NamedTuple):
+    """Whom a call went to, and for what: a node whose disk hangs may answer reads for ever."""
+
+    address: NodeID | str
+    deed: str
+
+
+class _Doubt(NamedTuple):
+    """Failures in a row: when the first of these calls began, and when the last one ended."""
+
+    since: float
+    last: float
+    times: int
+
+
+class Projections:
+    """Of one client's topic."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._loop = asyncio.get_running_loop()
+        self._reconfigurer = Reconfigurer(routing.ask_once, self._ask_repository)
+        self._view: ClusterView | None = None
+        self._now: Projection | None = None
+        self._doubts: dict[Who, _Doubt] = {}
+        self._heard: dict[NodeID | str, float] = {}
+        self._accused: dict[tuple[LogStreamID, NodeID], Symptom] = {}
+        self._in_vain: dict[tuple[LogStreamID, NodeID], float] = {}
+        self._making: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._stop_watching: Callable[[], None] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    # --- The one that holds -----------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> Projection:
+        """The newest one known. UnknownTopic; Unavailable: the topic has none yet."""
+        if self._view is not self._routing.view:
+            self._take(self._routing.view)
+        if self._now is None:
+            raise Unavailable(
+                f"topic {self._routing.topic_name!r} has no projection yet: it is still being made"
+            )
+        return self._now
+
+    def _take(self, view: ClusterView) -> None:
+        topic = self._routing.topic
+        found, known = view.projection(topic.topic), self._now
+        if known is None or known.topic != topic.topic or (found is not None and found.epoch > known.epoch):
+            self._learn(found)
+        self._view = view
+
+    def _learn(self, projection: Projection | None) -> None:
+        self._now = projection
+        # What was held against somebody was so in another world.
+        self._doubts.clear()
+        self._accused.clear()
+
+    async def get(self, backoff: Backoff) -> Projection:
+        """The newest one known, waited for while the topic is still being made."""
+        while True:
+            self._routing.check_open()
+            try:
+                return self.now
+            except Unavailable:
+                if backoff.spent:
+                    raise
+            self._routing.refresh_soon()
+            await self._wait_news(min(backoff.pause_s(), backoff.remaining_s))
+
+    # --- Who is failed tells it here --------------------------------------------------------------------------------------
+
+    def answered(self, node: NodeID, deed: str) -> None:
+        self._heard[node] = self._loop.time()
+        if self._doubts:
+            self._doubts.pop(Who(node, deed), None)
+        self._routing.trust.node_answered(node)
+
+    def sequencer_answered(self, address: str) -> None:
+        self._heard[address] = self._loop.time()
+        if self._doubts:
+            self._doubts = {who: doubt for who, doubt in self._doubts.items() if who.deed != SEQUENCE}
+
+    async def node_failed(
+        self,
+        projection: Projection,
+        log_stream: LogStreamID,
+        who: Who,
+        error: VarlogError,
+        began: float,
+        backoff: Backoff,
+    ) -> None:
+        """A call to a unit, begun at `began` under `projection`, ended so. Returns when it can be tried again, perhaps under a
+        newer projection, or when the time is over."""
+        if self._in_a_hurry(began, backoff):
+            return
+        node, symptom = NodeID(int(who.address)), symptom_of(error)
+        step = self._count(who, symptom, began)
+        if isinstance(error, ConnectionLost | CallTimeout):
+            self._routing.trust.node_failed(node, error.what, refused=not error.sent)
+        if isinstance(error, CallTimeout) and self._heard.get(node, 0.0) < began:
+            self._routing.hang_up(node)
+        if step is Remedy.WITHOUT and self._can_do_without(projection, log_stream, node):
+            self._accused[log_stream, node] = symptom
+            await self._make_next(projection.epoch, backoff, f"node {node} failed: {error}")
+        elif step is Remedy.NEWER:
+            await self._find_newer(projection.epoch, backoff, str(error))
+        else:
+            await self.pause(projection.epoch, backoff)
+
+    async def sequencer_failed(
+        self, projection: Projection, error: VarlogError, began: float, backoff: Backoff
+    ) -> None:
+        """The same for the sequencer. It is replaced only where there is another one."""
+        if isinstance(error, NotSequencing) and error.here > projection.epoch:
+            await self._find_newer(projection.epoch, backoff, str(error))
+            return
+        if self._in_a_hurry(began, backoff):
+            return
+        present = projection.sequencer
+        if isinstance(error, CallTimeout) and present and self._heard.get(present.address, 0.0) < began:
+            self._routing.drop(present.address)
+        symptom = Symptom.FAILING if isinstance(error, NotSequencing) else symptom_of(error)
+        step = self._count(Who(present.address if present else "", SEQUENCE), symptom, began)
+        if step is Remedy.WITHOUT or present is None:
+            self._routing.refresh_soon()
+            await self._wait_news(AGAIN_S)
+            view, limit_s = self._routing.view, min(SEAL_S, backoff.remaining_s)
+            if self._is_newest(projection.epoch):
+                chosen = await self._reconfigurer.choose_sequencer(view, present, limit_s)
+                if chosen != present:
+                    await self._make_next(projection.epoch, backoff, f"the sequencer failed: {error}")
+                    return
+        await self.pause(projection.epoch, backoff)
+
+    def _in_a_hurry(self, began: float, backoff: Backoff) -> bool:
+        return backoff.spent and self._loop.time() - began < PATIENT_S
+
+    def _can_do_without(self, projection: Projection, log_stream: LogStreamID, node: NodeID) -> bool:
+        """There are others, and it was not tried in vain lately: the others may be worse."""
+        others = len(projection.chain(log_stream).nodes) > 1
+        return others and self._in_vain.get((log_stream, node), 0.0) < self._loop.time()
+
+    def _count(self, who: Who, symptom: Symptom, began: float) -> Remedy:
+        now, doubt = self._loop.time(), self._doubts.get(who)
+        if doubt is None or began - doubt.last > FORGET_S:
+            doubt = _Doubt(began, now, 0)
+        self._doubts[who] = doubt = _Doubt(min(doubt.since, began), now, doubt.times + 1)
+        return remedy(symptom, doubt.times, now - doubt.since)
+
+    async def _find_newer(self, epoch: Epoch, backoff: Backoff, why: str) -> None:
+        """Somebody makes the next projection; if it does not come soon, he may have died over it."""
+        deadline = self._loop.time() + min(NEWER_S, backoff.remaining_s)
+        self._routing.refresh_soon()
+        while self._is_newest(epoch) and (left_s := deadline - self._loop.time()) > 0:
+            await self._wait_news(left_s)
+        if self._is_newest(epoch) and not backoff.spent:
+            await self._make_next(epoch, backoff, why)
+
+    async def pause(self, epoch: Epoch, backoff: Backoff) -> None:
+        """Before the same is tried again, unless there is a newer projection."""
+        if self._is_newest(epoch):
+            self._routing.refresh_soon()
+            await self._wait_news(min(backoff.pause_s(), backoff.remaining_s))
+        if not self._is_newest(epoch):
+            backoff.restart()
+
+    def _is_newest(self, epoch: Epoch) -> bool:
+        self._routing.check_open()
+        return self.now.epoch <= epoch
+
+    # --- The next one -----------------------------------------------------------------------------------------------------
+
+    async def _make_next(self, epoch: Epoch, backoff: Backoff, why: str) -> None:
+        """A newer projection than `epoch`'s, made by whoever is first; or the time is over, or it cannot be made now."""
+        if not self._is_newest(epoch):
+            return
+        if self._making is None or self._making.done():
+            _log.warning(told("reconfiguring", topic=self._routing.topic_name, epoch=epoch, why=why))
+            self._making = self._routing.tasks.spawn("reconfigure", self._reconfigure(epoch))
+        # Waited for without being owned: one who gives up must not take it from the others.
+        await asyncio.wait([self._making], timeout=backoff.remaining_s)
+
+    async def _reconfigure(self, epoch: Epoch) -> None:
+        try:
+            view = await self._routing.refresh(PROPOSE_S)
+            if not self._is_newest(epoch):
+                return
+            accused = dict(self._accused)
+            made = await self._reconfigurer.run(view, self.now.topic, _wish(accused))
+            for log_stream, node in accused:
+                if node in made.chain(log_stream).nodes:
+                    self._in_vain[log_stream, node] = self._loop.time() + IN_VAIN_S
+            if made.epoch > self.now.epoch:
+                self._learn(made)
+            self._on_news()
+            self._routing.refresh_soon()
+        except (ProjectionTaken, StaleEpoch):
+            await self._routing.refresh(PROPOSE_S)  # somebody else was faster
+        except (Unavailable, Refused) as error:
+            _log.warning(told("not reconfigured", topic=self._routing.topic_name, epoch=epoch, why=error))
+            await asyncio.sleep(AGAIN_S * (0.5 + self._routing.doors.entropy.random()))
+
+    async def _ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
+        # One try is as long as the whole: leases are waited for before it is answered.
+        return await self._routing.ask_repository(request, answer, timeout_s, attempt_s=timeout_s)
+
+    # --- News of the view -------------------------------------------------------------------------------------------------
+
+    async def _wait_news(self, wait_s: float) -> None:
+        """Until the view or the projection changes, or `wait_s` is over."""
+        self._watch()
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _watch(self) -> None:
+        if self._linger is not None:
+            self._linger.cancel()
+        self._linger = self._loop.call_later(LINGER_S, self._stop)
+        if self._stop_watching is None and not self._routing.closed:
+            self._stop_watching = self._routing.watch(self._on_news)
+
+    def _on_news(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _stop(self) -> None:
+        self._linger = None
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+
+
+def _wish(accused: Mapping[tuple[LogStreamID, NodeID], Symptom]) -> Wish:
+    """One that answers, and fails at its part of a stream, may well do its part of others."""
+    gone = frozenset(node for (_, node), symptom in accused.items() if symptom is not Symptom.FAILING)
+    without: dict[LogStreamID, tuple[NodeID, ...]] = {}
+    for log_stream, node in accused:
+        without[log_stream] = (*without.get(log_stream, ()), node)
+    return Wish(accused=gone, without=without)
+
+
+def symptom_of(error: VarlogError) -> Symptom:
+    if isinstance(error, StaleEpoch) and error.here > error.asked:
+        return Symptom.STALE
+    if isinstance(error, ConnectionLost | CallTimeout):
+        return Symptom.SILENT if error.sent else Symptom.REFUSED
+    if isinstance(error, NoLease):
+        return Symptom.LEASELESS
+    return Symptom.BUSY if isinstance(error, NotAccepted) else Symptom.FAILING

@@ -1,0 +1,177 @@
+"""[Q4] Repair: what a position lacks is put right by whoever needs it: copied down its chain, or filled (R-SEQ-7, R-SEQ-8).
+
+Head to tail, always: what the head has, others may have seen or may still write, so it goes down the chain; where the head has
+nothing it gets junk, and whoever comes later with a value for it is refused there (law 8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, TypeVar
+
+from varlog.client.chunk import Chunk
+from varlog.client.damage_reports import DamageReports
+from varlog.client.retry import Backoff
+from varlog.client.sequenced.failure_rules import Token, still_ours
+from varlog.client.sequenced.projections import WRITE, Who
+from varlog.client.sequenced.units import TRY_S, Units
+from varlog.model.errors import AlreadyWritten, CorruptBatch, NotWritten, Trimmed, Unavailable, VarlogError
+from varlog.model.ids import NodeID
+from varlog.model.limits import BATCH_ENTRIES_MAX
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Place, Projection
+from varlog.rpc.messages import Done, FillUnit, ListUnit, Message, ReadUnit, UnitList, UnitRead, WriteUnit
+from varlog.runtime.logs import get_logger, told
+
+M = TypeVar("M", bound=Message)
+
+# A position that somebody was given and did not write is left to him so long.
+HOLE_WAIT_S: Final = 0.25
+# Positions that their owner gives up are filled while nobody waits: so many runs at a time, each for so long.
+GIVEN_UP_MAX: Final = 16
+GIVE_UP_S: Final = 5.0
+
+_log = get_logger("client")
+
+
+class Repair:
+    """Of one client's topic."""
+
+    def __init__(self, units: Units, reports: DamageReports) -> None:
+        self._units = units
+        self._projections = units.projections
+        self._reports = reports
+        self._loop = asyncio.get_running_loop()
+        self._giving_up = 0
+
+    async def mend(self, glsn: GLSN, end: GLSN, backoff: Backoff) -> None:
+        """See to it that the tail has something at `glsn`. Positions from there up to `end` were all given to somebody
+        HOLE_WAIT_S ago: where the head has none of them they are filled at once. One try: what fails was seen to, and whoever
+        reads it finds out. Trimmed: it is not needed any more."""
+        projection = await self._projections.get(backoff)
+        place = projection.locate(glsn)
+        found = await self._find(projection, place, backoff)
+        if found is None:
+            await self._fill_hole(projection, place, min(place.run, end - glsn), backoff)
+        else:
+            holder, batch = found
+            request = WriteUnit(place.log_stream, projection.epoch)
+            await self._write(projection, place, request, holder + 1, backoff, batch)
+
+    # --- Nobody waits for these -------------------------------------------------------------------------------------------
+
+    def give_up(self, token: Token) -> None:
+        """Fill what this client was given and has no use for, so that nobody has to wait for it. Best effort."""
+        if token.length > 0 and self._giving_up < GIVEN_UP_MAX:
+            self._giving_up += 1
+            self._units.spawn("give up", self._give_up(token))
+
+    async def _give_up(self, token: Token) -> None:
+        try:
+            backoff = Backoff(self._units.routing.doors, GIVE_UP_S)
+            glsn = token.first
+            while glsn < token.end and not backoff.spent:
+                projection = await self._projections.get(backoff)
+                if not still_ours(token, projection):
+                    return
+                place = projection.locate(glsn)
+                count = await self._fill_hole(projection, place, min(place.run, token.end - glsn), backoff)
+                glsn = GLSN(glsn + count)
+        except VarlogError as error:
+            _log.debug(told("positions given up are not filled", first=token.first, why=error))
+        finally:
+            self._giving_up -= 1
+
+    # --- One place --------------------------------------------------------------------------------------------------------
+
+    async def _find(
+        self, projection: Projection, place: Place, backoff: Backoff
+    ) -> tuple[int, bytearray] | None:
+        """The first node, head first, whose batch at this place is sound, and the batch. None: the head has none."""
+        nodes = projection.chain(place.log_stream).nodes
+        request = ReadUnit(place.log_stream, projection.epoch, place.llsn, whole=True)
+        damage: CorruptBatch | None = None
+        for index, node in enumerate(nodes):
+            try:
+                _, batch = await self._ask(projection, place, node, request, UnitRead, backoff)
+                Chunk(batch)
+                return index, batch
+            except CorruptBatch as error:
+                damage = error
+                self._reports.tell(node, place.log_stream, place.llsn, LLSN(place.llsn + 1), error)
+            except NotWritten:
+                if damage is None:
+                    return None
+        await self._projections.pause(projection.epoch, backoff)
+        raise Unavailable(f"LLSN {place.llsn} of log stream {place.log_stream} is damaged: {damage}")
+
+    async def _fill_hole(self, projection: Projection, place: Place, most: int, backoff: Backoff) -> int:
+        """Fill what the head has nothing at, from this place on, `most` positions at most. Returns how many are looked after."""
+        log_stream, llsn = place.log_stream, place.llsn
+        head = projection.chain(log_stream).head
+        most = min(most, BATCH_ENTRIES_MAX)
+        listed, _ = await self._ask(projection, place, head, ListUnit(log_stream, llsn), UnitList, backoff)
+        first, count = next(((page[0], page[1]) for page in listed.pages), (LLSN(llsn + most), 0))
+        if first <= llsn:
+            return first + count - llsn  # somebody was faster
+        count = min(most, first - llsn)
+        try:
+            await self._write(
+                projection, place, FillUnit(log_stream, projection.epoch, llsn, count), 0, backoff
+            )
+            _log.info(told("filled a hole", log_stream=log_stream, llsn=llsn, count=count))
+        except AlreadyWritten:
+            # Somebody writes there just now; it is not on the disk yet, or was listed before.
+            await self._projections.pause(projection.epoch, backoff)
+        return count
+
+    async def _write(
+        self,
+        projection: Projection,
+        place: Place,
+        request: Message,
+        first: int,
+        backoff: Backoff,
+        batch: bytearray | bytes = b"",
+    ) -> None:
+        """To the nodes of the chain from number `first` on, in turn. AlreadyWritten: by the head."""
+        for index, node in enumerate(projection.chain(place.log_stream).nodes):
+            if index < first:
+                continue
+            try:
+                await self._ask(projection, place, node, request, Done, backoff, batch)
+            except AlreadyWritten as other:
+                if index == 0:
+                    raise
+                _log.critical(
+                    told(
+                        "law 8 broke: a node has something else than the head of its chain",
+                        log_stream=place.log_stream,
+                        llsn=place.llsn,
+                        node=node,
+                    )
+                )
+                raise Unavailable(f"the nodes of a chain contradict each other: {other}") from other
+
+    async def _ask(
+        self,
+        projection: Projection,
+        place: Place,
+        node: NodeID,
+        request: Message,
+        answer: type[M],
+        backoff: Backoff,
+        batch: bytearray | bytes = b"",
+    ) -> tuple[M, bytearray]:
+        """One try. A failure that is no answer was seen to when it is raised."""
+        began = self._loop.time()
+        try:
+            limit_s = min(TRY_S, backoff.remaining_s)
+            got = await self._units.call(node, request, answer, batch, timeout_s=limit_s, backoff=backoff)
+        except (NotWritten, Trimmed, AlreadyWritten, CorruptBatch):
+            raise
+        except VarlogError as error:
+            who = Who(node, WRITE)
+            await self._projections.node_failed(projection, place.log_stream, who, error, began, backoff)
+            raise
+        return got

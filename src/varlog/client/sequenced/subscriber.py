@@ -1,0 +1,269 @@
+"""[R1 Q4] Subscription: fetches all stripes of a sequenced topic ahead and merges them into one order, for ever (R-READ-3).
+
+One pump a stripe asks for the next chunk while the last one is consumed. Where an entry is follows from the projection. A
+position that does not come although later ones were given is a hole: it is waited for, then mended, and junk is passed over
+(R-SEQ-7, R-SEQ-8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Final
+
+from varlog.client.chunk import Chunk
+from varlog.client.damage_reports import DamageReports
+from varlog.client.merge_rules import Merge, Stretch
+from varlog.client.reader import check_position
+from varlog.client.retry import Backoff
+from varlog.client.sequenced.fetcher import Caught, Fetcher
+from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
+from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.units import TRY_S, Units
+from varlog.model.errors import Trimmed, Unavailable, UnknownTopic, VarlogError
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
+from varlog.model.lsn import GLSN, LLSN, NO_GLSN
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+
+# One fetch waits so long for something new.
+WAIT_S: Final = 5.0
+# The chunk that is consumed, and the one that is fetched meanwhile.
+CHUNKS_A_STREAM: Final = 2
+# One that has an end asks the sequencer so often whether what it waits for was given to somebody.
+LOOK_S: Final = 1.0
+# One try to mend a hole, with a reconfiguration if need be.
+MEND_S: Final = 3.0
+# A node that has no room for those who wait answers at once: then so long is between two questions.
+EMPTY_S: Final = 0.01
+
+_log = get_logger("client")
+
+
+class Subscription:
+    """One reading of a topic from `begin` (None: the oldest there is) up to but without `end` (None: for ever)."""
+
+    def __init__(
+        self,
+        units: Units,
+        tokens: Tokens,
+        repair: Repair,
+        begin: GLSN | None,
+        end: GLSN | None,
+        timeout_s: float,
+    ) -> None:
+        if begin is not None:
+            check_position("GLSN", begin)
+        if end is not None:
+            check_position("GLSN", end)
+        self._units = units
+        self._routing = units.routing
+        self._projections = units.projections
+        self._tokens = tokens
+        self._repair = repair
+        self._begin = begin
+        self._end = end
+        self._timeout_s = timeout_s
+        self._loop: asyncio.AbstractEventLoop  # that in which it is read: it may be made elsewhere
+        self._tasks = Tasks("subscription", self._pump_failed)
+        self._news = asyncio.Event()
+        self._room: dict[LogStreamID, asyncio.Event] = {}
+        self._fetchers: list[Fetcher] = []
+        self._failure: BaseException | None = None
+        self._reports = DamageReports(units.routing)
+        self._given: GLSN = NO_GLSN  # all positions below it were given to somebody
+        self._hole: tuple[GLSN, GLSN, float] = (NO_GLSN, NO_GLSN, 0.0)  # where, what was given then, and when
+
+    async def stretches(self) -> AsyncGenerator[list[Stretch], None]:
+        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk."""
+        self._loop = asyncio.get_running_loop()
+        merge = await self._start()
+        stop_watching = self._routing.watch(lambda: self._follow_view(merge))
+        try:
+            self._follow_view(merge)
+            while not merge.done:
+                self._news.clear()
+                if taken := merge.take():
+                    for log_stream in {stretch.log_stream: None for stretch in taken}:
+                        self._room[log_stream].set()
+                    if entries := without_junk(taken):
+                        yield entries
+                    # Let the next chunks in: a consumer that never waits would starve the loop that feeds it.
+                    await asyncio.sleep(0)
+                    continue
+                self._raise_if_over(merge)
+                await self._wait_next(merge)
+        finally:
+            stop_watching()
+            await self._tasks.close()
+
+    async def _start(self) -> Merge:
+        tail = await self._routing.tail(self._timeout_s)
+        projection = await self._projections.get(Backoff(self._routing.doors, self._timeout_s))
+        oldest = GLSN(max(tail.trimmed + 1, projection.first))
+        begin = oldest if self._begin is None else self._begin
+        if begin < oldest and (self._end is None or begin < self._end):
+            raise Trimmed(begin, oldest)
+        return Merge(begin, self._end)
+
+    def _raise_if_over(self, merge: Merge) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if merge.trimmed_under:
+            raise Trimmed(merge.next, merge.trimmed + 1)
+
+    def _follow_view(self, merge: Merge) -> None:
+        """Pump every stripe that the projection names; one made later is found here."""
+        if self._routing.closed:
+            self._fail(Unavailable("the log was closed"))
+            return
+        try:
+            chains = self._projections.now.chains
+        except UnknownTopic as gone:
+            self._fail(gone)
+            return
+        except Unavailable:
+            return
+        for fetcher in self._fetchers:
+            fetcher.leave_old()
+        for chain in chains:
+            if chain.log_stream not in self._room:
+                merge.add(chain.log_stream)
+                self._room[chain.log_stream] = asyncio.Event()
+                self._fetchers.append(fetcher := Fetcher(self._units, chain.log_stream, self._reports))
+                _ = self._tasks.spawn(f"pump/ls={chain.log_stream}", self._pump(merge, fetcher))
+
+    # --- What does not come -----------------------------------------------------------------------------------------------
+
+    async def _wait_next(self, merge: Merge) -> None:
+        """Until something new is there. A position that was given to somebody HOLE_WAIT_S ago, and is not there, is mended."""
+        where, given, since = self._hole
+        if where != merge.next:
+            where, given, since = self._hole = (merge.next, NO_GLSN, self._loop.time())
+        if given <= where < self._given:
+            given, since = self._given, self._loop.time()
+            self._hole = (where, given, since)
+        if where < given:
+            left_s: float | None = HOLE_WAIT_S - (self._loop.time() - since)
+        else:
+            left_s = None if self._end is None else LOOK_S - (self._loop.time() - since)
+        try:
+            async with asyncio.timeout(left_s if left_s is None else max(left_s, 0.0)):
+                await self._news.wait()
+            return
+        except TimeoutError:
+            pass
+        if where < given:
+            self._hole = (where, NO_GLSN, self._loop.time())
+            await self._mend(where, given)
+        else:
+            self._hole = (where, NO_GLSN, self._loop.time())
+            await self._ask_given()
+
+    async def _mend(self, where: GLSN, given: GLSN) -> None:
+        try:
+            await self._repair.mend(where, given, Backoff(self._routing.doors, MEND_S))
+        except Trimmed:
+            pass  # its pump hears of it, too
+        except VarlogError as error:
+            self._routing.check_open()
+            _log.debug(told("a hole is not mended yet", position=where, why=error))
+
+    async def _ask_given(self) -> None:
+        try:
+            given = await self._tokens.next(Backoff(self._routing.doors, TRY_S))
+        except Unavailable:
+            self._routing.check_open()
+            return
+        self._given = max(self._given, given)
+
+    # --- One stripe -------------------------------------------------------------------------------------------------------
+
+    async def _pump(self, merge: Merge, fetcher: Fetcher) -> None:
+        log_stream = fetcher.log_stream
+        room = self._room[log_stream]
+        while not merge.done:
+            while merge.sources(log_stream) >= CHUNKS_A_STREAM:
+                room.clear()
+                await room.wait()
+            backoff = Backoff(self._routing.doors, 2 * WAIT_S)
+            try:
+                llsn, glsn = await self._cursor(merge, log_stream, backoff)
+                caught = await fetcher.fetch(llsn, self._fetch_bytes(), WAIT_S, backoff)
+                if caught is not None and glsn and caught.projection.llsn_from(log_stream, glsn) != llsn:
+                    continue  # in the newer projection the first entry that is wanted is another one
+                if caught is not None:
+                    self._take(merge, log_stream, llsn, caught)
+            except Trimmed:
+                await self._learn_trim(merge)
+                await asyncio.sleep(backoff.pause_s())
+                continue
+            except Unavailable:
+                self._routing.check_open()
+                await asyncio.sleep(backoff.pause_s())
+                continue
+            if caught is not None and caught.chunk is None:
+                await asyncio.sleep(EMPTY_S)
+
+    async def _cursor(self, merge: Merge, log_stream: LogStreamID, backoff: Backoff) -> tuple[LLSN, GLSN]:
+        """Where to fetch from: behind what came last, or, as long as nothing came, where the stripe's first entry at or behind a
+        position is."""
+        llsn, glsn = merge.cursor(log_stream)
+        if llsn:
+            return llsn, NO_GLSN
+        projection = await self._projections.get(backoff)
+        return projection.llsn_from(log_stream, glsn), glsn
+
+    def _take(self, merge: Merge, log_stream: LogStreamID, llsn: LLSN, caught: Caught) -> None:
+        """Give the merge what came, and remember what must have been given to somebody."""
+        projection, fetched, chunk = caught
+        if chunk is not None:
+            rows = list(projection.rows(log_stream, llsn, chunk.end_llsn))
+            try:
+                merge.offer(log_stream, rows, chunk)
+            except ValueError as contradiction:
+                _log.error(
+                    told("a log unit contradicts the order", log_stream=log_stream, error=contradiction)
+                )
+                raise Unavailable(str(contradiction)) from contradiction
+            _, glsn, count = rows[-1]
+            self._given = max(self._given, GLSN(glsn + count))
+        if fetched.newest >= fetched.next_llsn:
+            glsn, _ = projection.position(log_stream, fetched.newest)
+            self._given = max(self._given, GLSN(glsn + 1))
+        self._news.set()
+
+    def _fetch_bytes(self) -> int:
+        share = SUBSCRIPTION_BYTES_MAX // (CHUNKS_A_STREAM * max(1, len(self._room)))
+        return max(FETCH_BYTES_MIN, min(FETCH_BYTES_DEFAULT, share))
+
+    async def _learn_trim(self, merge: Merge) -> None:
+        """A stripe's next entry is trimmed, so the topic's next position is too: the repository says up to where."""
+        try:
+            tail = await self._routing.tail(TRY_S)
+        except Unavailable:
+            return  # the pump asks again, and comes here again
+        merge.trimmed_up_to(tail.trimmed)
+        self._news.set()
+
+    def _pump_failed(self, name: str, error: BaseException) -> None:
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._news.set()
+
+
+def without_junk(taken: list[Stretch]) -> list[Stretch]:
+    """The same without the positions that hold nothing."""
+    kept: list[Stretch] = []
+    for stretch in taken:
+        chunk = stretch.source
+        if not isinstance(chunk, Chunk) or not chunk.has_junk:
+            kept.append(stretch)
+            continue
+        for llsn, count in chunk.without_junk(stretch.llsn, stretch.length):
+            glsn = GLSN(stretch.glsn + llsn - stretch.llsn)
+            kept.append(stretch._replace(glsn=glsn, llsn=llsn, length=count))
+    return kept

@@ -1,0 +1,95 @@
+"""[Q1] SequencedTopic: a topic whose clients write along chains at positions that a sequencer gives, behind the contract of every
+ordering."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from varlog.client.damage_reports import DamageReports
+from varlog.client.merge_rules import Stretch
+from varlog.client.range_reader import Cut, Part
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing
+from varlog.client.sequenced.courier import Courier
+from varlog.client.sequenced.projections import Projections
+from varlog.client.sequenced.range_reader import SequencedRangeReader
+from varlog.client.sequenced.reader import Reader
+from varlog.client.sequenced.repair import Repair
+from varlog.client.sequenced.subscriber import Subscription
+from varlog.client.sequenced.surveyor import Surveyor
+from varlog.client.sequenced.tokens import Tokens
+from varlog.client.sequenced.units import Units
+from varlog.model.entry import Entry
+from varlog.model.errors import Refused, TrimBeyondTail
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import Done, PlaceIs, RangeIs, TailIs, TrimTopic
+
+
+class SequencedTopic:
+    """For one client."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._projections = Projections(routing)
+        self._units = Units(routing, self._projections)
+        self._tokens = Tokens(routing, self._projections)
+        reports = DamageReports(routing)
+        self._repair = Repair(self._units, reports)
+        self._reader = Reader(self._units, self._tokens, self._repair, reports)
+        self._surveyor = Surveyor(self._units, self._tokens)
+        self.carrier = Courier(self._units, self._tokens, self._repair)
+
+    async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
+        return await self._reader.read(glsn, timeout_s)
+
+    async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
+        return await self._reader.read_stream(log_stream, llsn, timeout_s)
+
+    async def tail(self, timeout_s: float) -> TailIs:
+        """By the sequencer's count (R-SEQ-1)."""
+        backoff = Backoff(self._routing.doors, timeout_s)
+        trimmed = await self.trimmed(timeout_s)
+        return TailIs(GLSN(await self._tokens.next(backoff) - 1), trimmed)
+
+    async def newest(self, timeout_s: float) -> GLSN:
+        """The newest position alone, by one question."""
+        return GLSN(await self._tokens.next(Backoff(self._routing.doors, timeout_s)) - 1)
+
+    async def trimmed(self, timeout_s: float) -> GLSN:
+        return (await self._routing.tail(timeout_s)).trimmed
+
+    async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None:
+        backoff = Backoff(self._routing.doors, timeout_s)
+        given = await self._tokens.next(backoff)
+        if glsn >= given:
+            raise TrimBeyondTail(glsn, GLSN(given - 1))
+        request, limit_s = TrimTopic(self._routing.topic.topic, glsn, respect_readers), backoff.remaining_s
+        await self._routing.ask_repository(request, Done, limit_s, attempt_s=limit_s)
+
+    def stretches(
+        self, begin: GLSN | None, end: GLSN | None, timeout_s: float
+    ) -> AsyncGenerator[list[Stretch], None]:
+        return Subscription(self._units, self._tokens, self._repair, begin, end, timeout_s).stretches()
+
+    def parts(
+        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
+    ) -> AsyncGenerator[Part, None]:
+        reader = SequencedRangeReader(
+            self._units, self._tokens, self._reader, log_stream, begin, end, timeout_s=timeout_s, cuts=cuts
+        )
+        return reader.parts()
+
+    async def measure(
+        self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
+    ) -> RangeIs:
+        return await self._surveyor.measure(log_stream, begin, end, points_max, timeout_s)
+
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs:
+        return await self._surveyor.find_time(log_stream, time_us, timeout_s)
+
+    def check_primary(self, deed: str) -> None:
+        raise Refused(
+            f"{deed} needs a primary, and topic {self._routing.topic_name!r} is sequenced: write to a topic that is made with "
+            f"`varlog topic create --ordering committed`"
+        )
