@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from varlog.model.cluster import LogStream
+from varlog.model.cluster import LogStream, Ordering
 from varlog.testing.cluster_under_load import (
     AFTER,
     BEFORE,
@@ -30,6 +30,7 @@ def check_story(
     *,
     nodes: int = 3,
     replicas: int = 2,
+    ordering: Ordering = Ordering.COMMITTED,
     trims: bool = False,
     replicated: bool = False,
     replace_after_s: float = 30.0,
@@ -39,7 +40,9 @@ def check_story(
     plan = plan_for(
         directory, nodes=nodes, replicas=replicas, replicated=replicated, replace_after_s=replace_after_s
     )
-    violations = asyncio.run(run_story(plan, story, trims=trims, entry_bytes_max=entry_bytes_max))
+    violations = asyncio.run(
+        run_story(plan, story, ordering=ordering, trims=trims, entry_bytes_max=entry_bytes_max)
+    )
     assert not violations, "\n".join(violations)
 
 

@@ -27,6 +27,18 @@ def test_it_tells_what_happens_and_accounts_for_every_entry(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_sequenced_topic_loses_a_head_a_tail_its_sequencer_and_the_repository(tmp_path: Path) -> None:
+    """R-SEQ-2, R-SEQ-10, R-SEQ-14."""
+    options = ["demo", "--faults", "--ordering", "sequenced", "--json"]
+    done = command("varlog.cli", options, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["holds"] and told["acknowledged"] == told["present"] > 0
+    killed = [fault["killed"].split(" of ")[0] for fault in told["faults"]]
+    assert killed[:3] == ["the head", "the tail", "the sequencer"] and len(killed) == 4
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_it_tells_programs_in_json(tmp_path: Path) -> None:
     done = command("varlog.cli", ["demo", "--faults", "--json"], timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -17,25 +17,33 @@ from varlog.cli.demo import all_run
 from varlog.cli.output import wait_until
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
-from varlog.model.cluster import ClusterView, LogStream, StreamState
+from varlog.model.cluster import ClusterView, LogStream, Ordering, StreamState
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
+from varlog.model.limits import SEGMENT_BYTES
+from varlog.model.projection import Chain
 from varlog.rpc.messages import ClusterStatusIs
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.doors import system_doors
 from varlog.storage.log_store import LogStore
+from varlog.storage.page_store import PageStore
+from varlog.storage.room import Room
 from varlog.testing.checkers import check
 from varlog.testing.history_file import RealHistory, merged
 from varlog.testing.load_client import STOP_TIMEOUT_S, Load, LoadClient
 from varlog.testing.sim.ending import Judge
+from varlog.testing.sim.sequenced_ending import write_down
 from varlog.testing.stored import stored_entries
+from varlog.testing.workload import Mix
 
 TOPIC = "orders"
 CLIENTS = 3
 ENTRY_BYTES_MAX = 300
 BEFORE, AFTER = 200, 200
 WAIT_TIMEOUT_S = 90.0
+# Of a sequenced topic: small, so that a short story is about all of its log streams; as large as the largest batch.
+STRIPE_UNIT = Mix().batch_max
 # Lines of a server's log that no fault explains: our own bug.
 _BUG = re.compile(r"Traceback|InvariantBroken|never retrieved|was never awaited")
 
@@ -43,8 +51,15 @@ _BUG = re.compile(r"Traceback|InvariantBroken|never retrieved|was never awaited"
 class ClusterUnderLoad:
     """A cluster and its clients. A story hurts it; `judged` says what came of it."""
 
-    def __init__(self, plan: ClusterPlan, *, client_prefix: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        *,
+        ordering: Ordering = Ordering.COMMITTED,
+        client_prefix: tuple[str, ...] = (),
+    ) -> None:
         self.plan = plan
+        self.ordering = ordering
         self.supervisor = Supervisor(plan, say=print)
         self.clients: list[LoadClient] = []
         self._client_prefix = client_prefix
@@ -57,7 +72,7 @@ class ClusterUnderLoad:
 
     async def start(self) -> None:
         await self.supervisor.start()
-        await make_topic(self.plan, TOPIC)
+        await make_topic(self.plan, TOPIC, ordering=self.ordering, unit=STRIPE_UNIT)
 
     async def stop(self) -> None:
         """Whatever happened: no process is left."""
@@ -97,6 +112,19 @@ class ClusterUnderLoad:
             return all(one.state is StreamState.SEALED for one in found)
 
         await self.wait_status(sealed)
+
+    async def chain(self) -> Chain:
+        """Of the first log stream of a sequenced topic, as it is now."""
+        return (await self.view()).projections[0].chains[0]
+
+    async def wait_without(self, *nodes: NodeID) -> None:
+        """Until no chain of a sequenced topic needs any of these nodes: from then on appends go on without them."""
+
+        def without(seen: ClusterStatusIs) -> bool:
+            chains = [chain for projection in seen.view.projections for chain in projection.chains]
+            return bool(chains) and not any(node in chain.nodes for chain in chains for node in nodes)
+
+        await self.wait_status(without)
 
     async def wait_healed(self) -> None:
         """Until every replica of every stream runs."""
@@ -151,10 +179,13 @@ class ClusterUnderLoad:
         """What was broken, in words; nothing if every law held. Stops clients and cluster."""
         await self.stop_clients()
         history = merged(client.written for client in self.clients)
+        if self.ordering is Ordering.SEQUENCED:
+            history.sequenced.add(TOPIC)
         await self._read_back(history)
-        replicas = _registered(await self.status())
+        seen = await self.status()
         await self.supervisor.stop()
-        _examine(replicas, history)
+        _examine(_registered(seen), history)
+        _examine_units(seen, history)
         history.complaints += self._bugs()
         print(
             f"{len(history.operations)} operations, {sum(len(one.entries) for one in history.endings)} entries"
@@ -192,10 +223,15 @@ async def running(cluster: ClusterUnderLoad) -> AsyncIterator[ClusterUnderLoad]:
 
 
 async def run_story(
-    plan: ClusterPlan, story: Story, *, trims: bool = False, entry_bytes_max: int = ENTRY_BYTES_MAX
+    plan: ClusterPlan,
+    story: Story,
+    *,
+    ordering: Ordering = Ordering.COMMITTED,
+    trims: bool = False,
+    entry_bytes_max: int = ENTRY_BYTES_MAX,
 ) -> list[str]:
     """The whole: start, load, the story's faults, heal, more load, and the verdict."""
-    async with running(ClusterUnderLoad(plan)) as cluster:
+    async with running(ClusterUnderLoad(plan, ordering=ordering)) as cluster:
         cluster.start_clients(trims=trims, entry_bytes_max=entry_bytes_max)
         await cluster.wait_acknowledged(BEFORE)
         await story(cluster)
@@ -241,6 +277,24 @@ def _registered(seen: ClusterStatusIs) -> list[tuple[int, NodeID, Path]]:
         for replica in statuses[node].replicas
         if replica.log_stream == stream.log_stream
     ]
+
+
+def _examine_units(seen: ClusterStatusIs, history: RealHistory) -> None:
+    """What each log unit holds on disk."""
+    endings = {ending.topic: ending for ending in history.endings}
+    for health in seen.nodes:
+        for unit in health.status.units if health.status is not None else ():
+            topic, projection = seen.view.topic(unit.topic), seen.view.projection(unit.topic)
+            path = Path(unit.path)
+            if topic is None or projection is None or topic.name not in endings:
+                continue
+            disk = OsDisk()
+            try:
+                store = PageStore.open(disk, path, segment_bytes=SEGMENT_BYTES, room=Room(disk, path))
+                write_down(store, projection, endings[topic.name], process_of(health.node))
+                store.close()
+            except VarlogError as error:
+                history.complaints.append(f"{path} is not whole: {error}")
 
 
 def _examine(replicas: Sequence[tuple[int, NodeID, Path]], history: RealHistory) -> None:

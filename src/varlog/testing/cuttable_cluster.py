@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass
 from pathlib import Path
 
+from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import ClusterUnderLoad, running
 from varlog.testing.cut_ways import Loss
 from varlog.testing.cuttable_network import CLIENTS, CuttableNetwork, places
@@ -39,9 +40,11 @@ async def on_namespaces(directory: Path, spaces: Namespaces) -> AsyncIterator[Cu
 
 
 @asynccontextmanager
-async def on_proxies(directory: Path, loss: Loss = Loss.HELD) -> AsyncIterator[CuttableCluster]:
+async def on_proxies(
+    directory: Path, loss: Loss = Loss.HELD, ordering: Ordering = Ordering.COMMITTED
+) -> AsyncIterator[CuttableCluster]:
     plan = proxied_plan(directory, nodes=NODES, replicas=REPLICAS)
-    cluster = ClusterUnderLoad(plan)
+    cluster = ClusterUnderLoad(plan, ordering=ordering)
     async with ProxiedNetwork(plan, cluster.supervisor.pids, loss=loss) as network, running(cluster):
         yield CuttableCluster(network, cluster)
 

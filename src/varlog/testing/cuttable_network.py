@@ -23,8 +23,8 @@ class CuttableNetwork(Protocol):
 
 
 def server_places(nodes: int) -> list[str]:
-    """Where the servers of a cluster of so many storage nodes are, in the order of its ports."""
-    return ["vmr", "vmc", *(f"vsn-{number}" for number in range(1, nodes + 1))]
+    """Where the servers of a cluster of so many storage nodes are, in the order of its ports; the sequencer comes last."""
+    return ["vmr", "vmc", *(f"vsn-{number}" for number in range(1, nodes + 1)), "vseq"]
 
 
 def places(nodes: int) -> list[str]:

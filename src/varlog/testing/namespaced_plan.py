@@ -28,6 +28,10 @@ class NamespacedPlan(ClusterPlan):
         return self._address("vmc")
 
     @property
+    def sequencer(self) -> str:
+        return self._address("vseq")
+
+    @property
     def node_addresses(self) -> tuple[str, ...]:
         return tuple(self._address(f"vsn-{number}") for number in range(1, self.nodes + 1))
 

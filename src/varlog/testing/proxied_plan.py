@@ -12,7 +12,8 @@ from varlog.testing.cuttable_network import server_places
 
 @dataclass(frozen=True)
 class ProxiedPlan(ClusterPlan):
-    """`ports`, where the processes listen, are known to the proxies alone; `fronts`, in the same order, are advertised."""
+    """`ports`, where the processes listen, are known to the proxies alone; `fronts`, in the same order, are advertised. The
+    sequencer's come last."""
 
     fronts: tuple[int, ...] = ()
 
@@ -26,7 +27,11 @@ class ProxiedPlan(ClusterPlan):
 
     @property
     def node_addresses(self) -> tuple[str, ...]:
-        return tuple(map(self.front, self.places[2:]))
+        return tuple(map(self.front, self.places[2:-1]))
+
+    @property
+    def sequencer(self) -> str:
+        return self.front("vseq")
 
     @property
     def places(self) -> list[str]:
@@ -36,7 +41,7 @@ class ProxiedPlan(ClusterPlan):
         return f"{HOST}:{self.fronts[self.places.index(place)]}"
 
     def behind(self, place: str) -> str:
-        return f"{HOST}:{self.ports[self.places.index(place)]}"
+        return f"{HOST}:{(*self.ports, self.sequencer_port)[self.places.index(place)]}"
 
     def _process(self, name: str, *arguments: str) -> ServerProcess:
         front = self.front(name)
@@ -46,12 +51,13 @@ class ProxiedPlan(ClusterPlan):
 
 
 def proxied_plan(directory: Path, *, nodes: int, replicas: int, streams: int = 2) -> ProxiedPlan:
-    ports = free_ports(2 * (nodes + 2))
+    ports = free_ports(2 * (nodes + 3))
     return ProxiedPlan(
         directory,
         ports[: nodes + 2],
         replicas=replicas,
         streams=streams,
         heartbeat_s=0.1,
-        fronts=ports[nodes + 2 :],
+        fronts=ports[nodes + 3 :],
+        sequencer_port=ports[nodes + 2],
     )

@@ -1,4 +1,4 @@
-"""TcpCluster: three storage nodes, a repository and a manager over TCP, in one loop thread of this process."""
+"""TcpCluster: three storage nodes, a repository, a sequencer and a manager over TCP, in one loop thread of this process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.doors import system_doors
 from varlog.runtime.loop_thread import LoopThread
+from varlog.sequencer.config import SequencerConfig
+from varlog.sequencer.sequencer import Sequencer
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 
@@ -32,6 +34,7 @@ class TcpCluster:
         self._metadata = MemoryMetadata()
         self.nodes: list[StorageNode] = []
         self.repository: MetadataRepository
+        self.sequencer: Sequencer
         self.manager: Manager
 
     async def start(self, *, auto_create_topics: bool) -> None:
@@ -39,6 +42,7 @@ class TcpCluster:
             volume.mkdir()
             self.nodes.append(await self._start_node(len(self.nodes), "127.0.0.1:0"))
         await self.start_repository("127.0.0.1:0")
+        await self.start_sequencer("127.0.0.1:0")
         self.manager = Manager(
             ManagerConfig(
                 CLUSTER,
@@ -58,6 +62,16 @@ class TcpCluster:
         await self.stop_node(index)
         await self.start_node(index)
 
+    async def restart(self) -> None:
+        """Every node, the repository and the sequencer at once: what is left is what they keep."""
+        repository, sequencer = self.repository.address, self.sequencer.address
+        await self.sequencer.stop()
+        await self.repository.stop()
+        for index in range(len(self.nodes)):
+            await self.restart_node(index)
+        await self.start_repository(repository)
+        await self.start_sequencer(sequencer)
+
     async def stop_node(self, index: int) -> None:
         await self.nodes[index].stop()
 
@@ -72,13 +86,23 @@ class TcpCluster:
         self.repository = MetadataRepository(config, store, self._doors, self._transport)
         await self.repository.start()
 
+    async def start_sequencer(self, listen: str) -> None:
+        """The first time, or again after it was stopped: it has counted nothing then."""
+        config = SequencerConfig(CLUSTER, self.repository.address, listen)
+        self.sequencer = Sequencer(config, self._doors, self._transport)
+        await self.sequencer.start()
+
     async def wait_nodes(self) -> None:
+        """Until the manager knows all nodes, and the repository the sequencer."""
+        async with asyncio.timeout(30):
+            await self.sequencer.wait_leased()
         async with asyncio.timeout(30), varlog.aio.admin(self.repository.address) as admin:
             while len([node for node in (await admin.status()).nodes if node.alive]) < 3:  # noqa: ASYNC110 - they are asked, they do not tell
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         await self.manager.stop()
+        await self.sequencer.stop()
         await self.repository.stop()
         for node in self.nodes:
             await node.stop()
