@@ -3,9 +3,11 @@
     python benchmarks/render.py [--from FILE] [-- options of varlog bench]
     python benchmarks/render.py --faults [--from FILE] [-- options of varlog bench]
     python benchmarks/render.py --spark [--from FILE] [-- options of varlog bench]
+    python benchmarks/render.py --orderings [--faults] [--from FILE] [-- options of varlog bench]
 
-FILE is the output of an earlier `varlog bench --markdown` (or with --spark, too), or of `varlog bench --faults --json`; without it
-everything is measured now. With --faults the plot docs/faults.svg is drawn, too (needs matplotlib: pip install 'varlog[plot]').
+FILE is the output of an earlier `varlog bench --markdown` (or with --spark or --ordering both, too), or of `varlog bench --faults
+--json`; without it everything is measured now. With --faults a plot is drawn, too (needs matplotlib: pip install 'varlog[plot]').
+What --orderings measures goes into docs/orderings.md as well.
 """
 
 from __future__ import annotations
@@ -24,8 +26,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from varlog.cli.bench.conditions import Conditions  # noqa: E402 - of this tree, wherever it was started
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-PLOT = ROOT / "docs" / "faults.svg"
+ORDERINGS_PAGE = ROOT / "docs" / "orderings.md"
 BENCH, FAULTS, SPARK = "bench", "faults", "spark"
+ORDERINGS, ORDERING_FAULTS = "orderings", "ordering-faults"
+PLOTS = {FAULTS: ROOT / "docs" / "faults.svg", ORDERING_FAULTS: ROOT / "docs" / "ordering-faults.svg"}
+HOW = {
+    BENCH: ["--markdown"],
+    FAULTS: ["--faults", "--json"],
+    SPARK: ["--spark", "--markdown"],
+    ORDERINGS: ["--ordering", "both", "--markdown"],
+    ORDERING_FAULTS: ["--ordering", "both", "--faults", "--json"],
+}
 MET = {True: "yes", False: "no", None: "–"}
 RUN_S_MAX = 1800
 
@@ -36,7 +47,7 @@ def rendered(page: str, table: str, section: str = BENCH) -> str:
     before, begin, rest = page.partition(first)
     _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"{PAGE} lacks the lines {first} and {last}: the table goes between them")
+        raise ValueError(f"the page lacks the lines {first} and {last}: the table goes between them")
     return f"{before}{first}\n\n{table.strip()}\n\n{last}{after}"
 
 
@@ -52,11 +63,11 @@ def measured(options: list[str]) -> str:
     return done.stdout.decode()
 
 
-def faults_told(report: dict[str, Any]) -> str:
+def faults_told(report: dict[str, Any], plot: Path) -> str:
     """The rows of a report about faults, their conditions above, the plot below; draws the plot."""
     from benchmarks.plot_faults import draw
 
-    draw(report, PLOT)
+    draw(report, plot)
     rows = [
         (result["title"], result["told"], result["target"], MET[result["met"]])
         for result in report["results"]
@@ -68,7 +79,7 @@ def faults_told(report: dict[str, Any]) -> str:
             "",
             *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells),
             "",
-            f"![Appends a second around each fault]({PLOT.name})",
+            f"![Appends a second around each fault]({plot.name})",
             "",
         ]
     )
@@ -80,16 +91,23 @@ def main() -> None:
     )
     parser.add_argument("--faults", action="store_true", help="the section about faults, and its plot")
     parser.add_argument("--spark", action="store_true", help="the section about Spark")
+    parser.add_argument("--orderings", action="store_true", help="one ordering against the other")
     parser.add_argument("--from", dest="source", type=Path, help="the output of an earlier run")
     # By hand: argparse gives up on `--` behind options of its own.
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
-    section = FAULTS if arguments.faults else SPARK if arguments.spark else BENCH
-    how = {BENCH: ["--markdown"], FAULTS: ["--faults", "--json"], SPARK: ["--spark", "--markdown"]}[section]
-    output = arguments.source.read_text("utf-8") if arguments.source else measured([*how, *options])
-    table = faults_told(json.loads(output)) if arguments.faults else output
-    PAGE.write_text(rendered(PAGE.read_text("utf-8"), table, section), "utf-8")
+    section = section_of(arguments)
+    output = arguments.source.read_text("utf-8") if arguments.source else measured([*HOW[section], *options])
+    table = faults_told(json.loads(output), PLOTS[section]) if section in PLOTS else output
+    for page in (PAGE, ORDERINGS_PAGE) if arguments.orderings else (PAGE,):
+        page.write_text(rendered(page.read_text("utf-8"), table, section), "utf-8")
     sys.stdout.write(table)
+
+
+def section_of(arguments: argparse.Namespace) -> str:
+    if arguments.orderings:
+        return ORDERING_FAULTS if arguments.faults else ORDERINGS
+    return FAULTS if arguments.faults else SPARK if arguments.spark else BENCH
 
 
 if __name__ == "__main__":

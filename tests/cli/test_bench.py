@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from benchmarks.compare import Comparison, compared, samples_of
 from benchmarks.plot_faults import draw
 from varlog.cli.bench import bench_command
-from varlog.cli.bench.catalogue import FAULTS, SPARK, WORKLOADS, chosen
+from varlog.cli.bench.catalogue import EVERYTHING, FAULTS, SPARK, WORKLOADS, chosen
 from varlog.cli.bench.conditions import Conditions, busy_s, conditions_of, file_system_of
 from varlog.cli.bench.faults import judge_node, judge_repository
 from varlog.cli.bench.figures import growth, median, percentile, told_count, told_mb_s, told_ms
@@ -342,7 +342,7 @@ def test_workloads_are_chosen_by_name_in_the_order_of_the_table() -> None:
 
 
 def test_workload_names_are_unique() -> None:
-    names = [workload.name for workload in (*WORKLOADS, *FAULTS, *SPARK)]
+    names = [workload.name for workload in EVERYTHING]
     assert sorted(set(names)) == sorted(names)
 
 
@@ -398,7 +398,7 @@ def _app() -> typer.Typer:
 def test_list_names_every_workload_with_its_target() -> None:
     done = CliRunner().invoke(_app(), ["--list"])
     assert done.exit_code == 0
-    everything = [workload.name for workload in (*WORKLOADS, *FAULTS, *SPARK)]
+    everything = [workload.name for workload in EVERYTHING]
     assert [line.split()[0] for line in done.stdout.splitlines()] == everything
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.cluster_plan import HOST, ClusterPlan, free_ports, ports_from, replicated_ports_from
+from varlog.cli.cluster_plan import (
+    HOST,
+    ClusterPlan,
+    free_ports,
+    ports_from,
+    replicated_ports_from,
+    sequencer_port_from,
+)
 from varlog.cli.etcd import find_etcd
 from varlog.model.errors import StartError
 
@@ -19,10 +26,17 @@ def plan(directory: Path, nodes: int = 3) -> ClusterPlan:
 
 def test_ports_are_those_that_the_documentation_names() -> None:
     assert ports_from(7100, 3) == (7100, 7101, 7110, 7111, 7112)
+    assert sequencer_port_from(7100, 3) == 7113
 
 
-def test_processes_are_the_repository_the_nodes_and_the_manager(tmp_path: Path) -> None:
-    assert [process.name for process in plan(tmp_path, 2).processes()] == ["vmr", "vsn-1", "vsn-2", "vmc"]
+def test_processes_are_the_repository_the_nodes_the_sequencer_and_the_manager(tmp_path: Path) -> None:
+    names = [process.name for process in plan(tmp_path, 2).processes()]
+    assert names == ["vmr", "vsn-1", "vsn-2", "vseq", "vmc"]
+
+
+def test_a_sequencer_that_is_started_again_listens_where_it_did(tmp_path: Path) -> None:
+    made = plan(tmp_path)
+    assert replace(made, replicas=2).sequencer == made.sequencer == f"{HOST}:{made.sequencer_port}"
 
 
 def replicated(directory: Path) -> ClusterPlan:
@@ -37,9 +51,10 @@ def test_a_replicated_cluster_has_three_repositories_over_three_etcd_members(tmp
         ["etcd-1", "etcd-2", "etcd-3"],
         ["vmr-1", "vmr-2", "vmr-3"],
         ["vsn-1", "vsn-2"],
+        ["vseq"],
         ["vmc"],
     ]
-    ports = (*made.ports, *made.replicated_ports)
+    ports = (*made.ports, *made.replicated_ports, sequencer_port_from(7100, 2))
     assert len(dict.fromkeys(ports)) == len(ports)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from varlog.cli.demo import History, judge
-from varlog.cli.spark_demo import INSTALL, ROWS, SparkFigures, run_spark
+from varlog.cli.spark_demo import INSTALL, ROWS, SparkFigures, SparkTask, run_spark
 from varlog.model.entry import Entry
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
@@ -31,6 +31,7 @@ class Story:
         self.newest = 4
         self.followed = list(self.data)
         self.positions = [1, 2, 3, 4]
+        self.filled = frozenset[int]()
 
     def broken(self) -> list[int]:
         """The claims that do not hold."""
@@ -38,7 +39,7 @@ class Story:
             Entry(GLSN(glsn), LLSN(glsn), LogStreamID(1), 0, data)
             for glsn, data in zip(self.positions, self.data, strict=True)
         ]
-        verdicts = judge(self.history, entries, self.newest, self.followed)
+        verdicts = judge(self.history, entries, self.newest, self.followed, self.filled)
         return [number for number, verdict in enumerate(verdicts) if verdict.violations]
 
 
@@ -110,12 +111,22 @@ def test_an_append_without_an_answer_may_be_there_or_not() -> None:
     assert story.broken() == []
 
 
+def test_a_position_that_was_given_up_for_good_is_no_gap() -> None:
+    """R-SEQ-7: junk counts as a position; one that says nothing of itself is a gap."""
+    story = Story()
+    leave_a_gap(story)
+    story.filled = frozenset({4})
+    assert story.broken() == []
+    story.filled = frozenset({3, 4})
+    assert story.broken() == [GAP]
+
+
 # --- the step on Spark ---------------------------------------------------------------------------------------------------
 
 
 def test_what_spark_saw_is_judged_by_what_was_there() -> None:
     right = SparkFigures(read=40, positions=40, written=ROWS, distinct=ROWS, newest=40 + ROWS)
-    assert right.violations(40) == ([], [])
+    assert right.violations(40, 40) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -132,14 +143,14 @@ def test_what_spark_saw_is_judged_by_what_was_there() -> None:
 def test_each_violation_that_spark_sees_is_found(changed: dict[str, int | str], claims: list[bool]) -> None:
     right = SparkFigures(read=40, positions=40, written=ROWS, distinct=ROWS, newest=40 + ROWS)
     wrong = replace(right, **changed)  # type: ignore[arg-type]
-    assert [bool(violations) for violations in wrong.violations(40)] == claims
+    assert [bool(violations) for violations in wrong.violations(40, 40)] == claims
 
 
 def test_without_spark_the_demo_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert asyncio.run(run_spark("127.0.0.1:1", "demo", 1, tmp_path)).skipped == INSTALL
+    assert asyncio.run(run_spark(SparkTask("127.0.0.1:1", "demo", 1, "demo", 1), tmp_path)).skipped == INSTALL
 
 
 @pytest.mark.process
@@ -150,4 +161,6 @@ def test_a_spark_that_ends_badly_is_told_by_its_last_words(
     script.write_text("#!/bin/sh\necho first >&2\necho 'it broke' >&2\nexit 3\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    assert asyncio.run(run_spark("127.0.0.1:1", "demo", 1, tmp_path)).failed == "it broke"
+    assert (
+        asyncio.run(run_spark(SparkTask("127.0.0.1:1", "demo", 1, "demo", 1), tmp_path)).failed == "it broke"
+    )

@@ -48,7 +48,7 @@ def _seen() -> ClusterStatusIs:
     return ClusterStatusIs(
         view,
         (
-            NodeHealth(NodeID(1), True, msgspec.structs.replace(STATUS, replicas=(replica,))),
+            NodeHealth(NodeID(1), True, msgspec.structs.replace(STATUS, replicas=(replica,), units=())),
             NodeHealth(NodeID(2), False, None, 130.0),
         ),
         (TopicMark(TOPIC, GLSN(100), GLSN(0)),),

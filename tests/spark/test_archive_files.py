@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -61,6 +62,11 @@ def test_both_ways_to_the_files_see_the_same(spark: SparkSession, tmp_path: Path
     assert ArrowFiles(f"file://{tmp_path}").path == str(tmp_path)
 
 
+def refuse(gaps: Sequence[tuple[int, int]]) -> None:
+    """Every position has an entry."""
+    raise Refused(f"{gaps} have no row")
+
+
 def test_a_place_that_pyarrow_cannot_open_is_named() -> None:
     with pytest.raises(Refused, match="archive gopher://old/times cannot be opened"):
         ArrowFiles("gopher://old/times")
@@ -69,7 +75,7 @@ def test_a_place_that_pyarrow_cannot_open_is_named() -> None:
 def test_what_is_written_is_read_back_in_order_and_in_part(spark: SparkSession, tmp_path: Path) -> None:
     session, files = archive_session(spark), HadoopFiles(spark, str(tmp_path))
     write_range(log_rows(session, 101, 1101), files, "topic=t/r", 101, 1101, 3)
-    made = check_range(session, files, "topic=t/r", 101, 1101)
+    made = check_range(session, files, "topic=t/r", 101, 1101, refuse)
     assert [(file.begin, file.end) for file in made] == [(101, 435), (435, 768), (768, 1101)]
     assert (made[0].first_us, made[-1].last_us) == (101_000_007, 1_100_000_007)
     batches = [
@@ -96,7 +102,7 @@ def test_a_range_that_is_not_whole_is_not_taken(spark: SparkSession, tmp_path: P
     session, files = archive_session(spark), HadoopFiles(spark, str(tmp_path))
     write_range(log_rows(session, 101, 201).where(fault), files, "topic=t/r", 101, 201, 2)
     with pytest.raises(Refused, match="does not hold positions 101 to 200, each once"):
-        check_range(session, files, "topic=t/r", 101, 201)
+        check_range(session, files, "topic=t/r", 101, 201, refuse)
 
 
 def test_a_doubled_position_that_hides_a_hole_is_found(spark: SparkSession, tmp_path: Path) -> None:
@@ -105,13 +111,28 @@ def test_a_doubled_position_that_hides_a_hole_is_found(spark: SparkSession, tmp_
     moved = F.when(F.col("glsn") == 150, 151).otherwise(F.col("glsn")).cast("bigint")
     write_range(log_rows(session, 101, 201).withColumn("glsn", moved), files, "topic=t/r", 101, 201, 2)
     with pytest.raises(Refused, match="each once"):
-        check_range(session, files, "topic=t/r", 101, 201)
+        check_range(session, files, "topic=t/r", 101, 201, refuse)
+
+
+def test_positions_that_were_given_up_have_no_row_and_are_explained(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """R-SEQ-7: junk of a sequenced topic counts as a position, and nobody is shown it."""
+    session, files = archive_session(spark), HadoopFiles(spark, str(tmp_path))
+    given_up = "glsn NOT BETWEEN 120 AND 129 AND glsn NOT IN (101, 160)"
+    write_range(log_rows(session, 101, 201).where(given_up), files, "topic=t/r", 101, 201, 2)
+    asked: list[tuple[int, int]] = []
+    made = check_range(session, files, "topic=t/r", 101, 201, asked.extend)
+    assert asked == [(101, 102), (120, 130), (160, 161)]
+    assert [(file.begin, file.end, file.missing) for file in made] == [(101, 151, 11), (151, 201, 1)]
+    (row,) = [batch.to_pylist() for batch in rows_of(ArrowFiles(str(tmp_path)), made[0], 118, 132)]
+    assert [found["glsn"] for found in row] == [118, 119, 130, 131]
 
 
 def test_a_file_that_is_gone_is_named_with_its_positions(spark: SparkSession, tmp_path: Path) -> None:
     session, files = archive_session(spark), HadoopFiles(spark, str(tmp_path))
     write_range(log_rows(session, 1, 11), files, "topic=t/r", 1, 11, 1)
-    (made,) = check_range(session, files, "topic=t/r", 1, 11)
+    (made,) = check_range(session, files, "topic=t/r", 1, 11, refuse)
     (tmp_path / made.path).unlink()
     with pytest.raises(Refused, match="which holds positions 1 to 10, is missing"):
         list(rows_of(ArrowFiles(str(tmp_path)), made, 1, 11))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 import varlog
-from varlog.cli.spark_demo import ROWS, read_and_write
+from varlog.cli.spark_demo import ROWS, SparkTask, read_and_write
 from varlog.testing.tcp_cluster import TcpCluster
 
 
@@ -17,6 +17,6 @@ def test_spark_reads_every_position_and_writes_its_rows_once(
         for number in range(50):
             log.append(b"client 1 entry %d" % number)
         newest = log.tail()
-        seen = read_and_write(spark, address, "demo", newest)
-        assert seen.violations(newest) == ([], [])
+        seen = read_and_write(spark, SparkTask(address, "demo", newest, "demo", newest))
+        assert seen.violations(newest, newest) == ([], [])
         assert log.tail() == newest + ROWS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import print_json, run, tell_progress
-from varlog.cli.status_tables import nodes_table, print_parts, stream_told, streams_named, streams_table
+from varlog.cli.status_tables import nodes_table, print_parts, stream_tables, stream_told, streams_named
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def list_streams(
     if json_:
         print_json([stream_told(seen, found) for found in streams])
     else:
-        print_parts([streams_table(seen, streams)])
+        print_parts(stream_tables(seen, streams))
 
 
 @stream.command("add")
@@ -156,7 +156,8 @@ def sync_stream(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Fill a replica of a sealed log stream from a complete one now, and wait until it is. The manager does so by itself."""
+    """Fill a replica of a sealed log stream, or a log unit that is away, from a complete one now, and wait until it is. The manager
+    does so by itself."""
     found = run(_sync_stream(target(cluster, data), log_stream, number))
     if json_:
         print_json(found)
@@ -190,7 +191,8 @@ def replace_replica(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Move a replica to another node. The log stream stands still while the new one is filled; see `varlog status --watch`."""
+    """Move a replica to another node. A committed log stream stands still while the new one is filled, a sequenced one goes on; see
+    `varlog status --watch`."""
     _tell_stream(run(_replace_replica(target(cluster, data), log_stream, old, new)), json_)
 
 

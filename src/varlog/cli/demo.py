@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from varlog.cli.output import FAILED, fail, print_json, run, wait_until
+from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
     from varlog.cli.supervisor import Supervisor
     from varlog.client.admin import Admin
     from varlog.client.log import Log
+    from varlog.model.cluster import LogStream
     from varlog.model.entry import Entry
     from varlog.rpc.messages import ClusterStatusIs
 
 TOPIC = "demo"
+# What Spark writes goes here if the demo's topic is sequenced: exactly-once writes need a primary.
+SPARK_TOPIC = "demo-spark"
 CLIENTS = 4
 NODES = 3
 STREAMS = 2
@@ -67,28 +71,34 @@ def demo(
         bool,
         typer.Option("--faults", help="Under load: kill a primary, a backup and the repository that leads."),
     ] = False,
+    ordering: Annotated[
+        Ordering, typer.Option(help="Of the demo's topic. With --faults the sequencer is killed, too.")
+    ] = Ordering.COMMITTED,
     spark: Annotated[
         bool, typer.Option(help="At the end, read and write the topic with Spark, if it is installed.")
     ] = True,
     json_: Annotated[bool, typer.Option("--json", help="Only the figures and verdicts, as JSON.")] = False,
 ) -> None:
     """Start a cluster, append, kill a storage node with -9, restart it, and check that nothing was lost."""
-    holds, figures = _with_faults(quiet=json_) if faults else _plain(spark=spark, quiet=json_)
+    if faults:
+        holds, figures = _with_faults(ordering, quiet=json_)
+    else:
+        holds, figures = _plain(ordering, spark=spark, quiet=json_)
     if json_:
         print_json(figures)
     if not holds:
         fail("the demo found a violation, see above: this is a bug of varlog", FAILED)
 
 
-def _plain(*, spark: bool, quiet: bool) -> tuple[bool, dict[str, object]]:
+def _plain(ordering: Ordering, *, spark: bool, quiet: bool) -> tuple[bool, dict[str, object]]:
     account = Account(quiet=quiet)
-    return run(_until_told(_within_time(account, spark=spark))), account.figures
+    return run(_until_told(_within_time(account, ordering, spark=spark))), account.figures
 
 
-def _with_faults(*, quiet: bool) -> tuple[bool, dict[str, object]]:
+def _with_faults(ordering: Ordering, *, quiet: bool) -> tuple[bool, dict[str, object]]:
     from varlog.cli.fault_demo import FaultDemo
 
-    faulty = FaultDemo(quiet=quiet)
+    faulty = FaultDemo(ordering, quiet=quiet)
     return run(_until_told(faulty.run())), faulty.figures
 
 
@@ -100,6 +110,7 @@ class Account:
 
         self._console = Console(quiet=quiet, highlight=False)
         self._begun = monotonic()
+        self.entries = 0
         self.figures: dict[str, object] = {}
         self.verdicts: dict[str, list[str]] = {}
 
@@ -137,27 +148,28 @@ async def _until_told(demo: Coroutine[Any, Any, bool]) -> bool:
         fail("the demo was told to stop before it was over")
 
 
-async def _within_time(account: Account, *, spark: bool) -> bool:
+async def _within_time(account: Account, ordering: Ordering, *, spark: bool) -> bool:
     from varlog.model.errors import Unavailable
 
     limit_s = TIMEOUT_S + (SPARK_TIMEOUT_S if spark else 0)
     try:
         async with asyncio.timeout(limit_s):
             with tempfile.TemporaryDirectory(prefix="varlog-demo-") as directory:
-                return await _account(account, Path(directory), spark=spark)
+                return await _account(account, Path(directory), ordering, spark=spark)
     except TimeoutError:
         raise Unavailable(f"the demo did not end within {limit_s:g} s: is the machine very busy?") from None
 
 
-async def _account(account: Account, directory: Path, *, spark: bool) -> bool:
+async def _account(account: Account, directory: Path, ordering: Ordering, *, spark: bool) -> bool:
     account.headline(
         f"varlog demo: {NODES} storage nodes, {STREAMS} log streams, {COPIES} synced copies of each entry"
+        + (", sequenced" if ordering is Ordering.SEQUENCED else "")
     )
-    async with _cluster(directory) as supervisor:
+    async with _cluster(directory, ordering) as supervisor:
         from varlog import aio
 
         pids = supervisor.pids()
-        account.say(f"{len(pids)} processes run: repository, manager, {NODES} storage nodes")
+        account.say(f"{len(pids)} processes run: repository, sequencer, manager, {NODES} storage nodes")
         history, followed = History(), list[bytes]()
         async with aio.admin(supervisor.address) as admin, aio.connect(supervisor.address, TOPIC) as log:
             follower = asyncio.get_running_loop().create_task(_follow(log, followed), name="follow")
@@ -168,14 +180,14 @@ async def _account(account: Account, directory: Path, *, spark: bool) -> bool:
                 follower.cancel()
                 await asyncio.wait([follower])
             if spark:
-                holds = await _with_spark(account, supervisor.address, await log.tail(), directory) and holds
+                holds = await _with_spark(account, supervisor.address, log, admin, directory) and holds
             account.headline("Nothing was lost." if holds else "Something is wrong.")
             account.figures["holds"] = holds
             return holds
 
 
 @asynccontextmanager
-async def _cluster(directory: Path) -> AsyncIterator[Supervisor]:
+async def _cluster(directory: Path, ordering: Ordering) -> AsyncIterator[Supervisor]:
     from varlog.cli.cluster_plan import ClusterPlan, free_ports
     from varlog.cli.supervisor import Supervisor
     from varlog.cli.up import make_topic
@@ -184,7 +196,7 @@ async def _cluster(directory: Path) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(plan)
     await supervisor.start()
     try:
-        await make_topic(plan, TOPIC)
+        await make_topic(plan, TOPIC, ordering=ordering)
         yield supervisor
     finally:
         await supervisor.stop()
@@ -287,33 +299,62 @@ async def _check(
             await wait_until(lambda: len(followed) >= len(entries) or follower.done())
     except TimeoutError:
         pass  # the verdict below says what is missing
-    verdicts = judge(history, entries, newest, followed)
-    account.figures["read_back"] = len(entries)
+    filled = await given_up(log, entries, newest)
+    verdicts = judge(history, entries, newest, followed, filled)
+    account.entries = len(entries)
+    account.figures |= {"read_back": len(entries), "given_up": len(filled)}
     return account.judge_all(verdicts)
 
 
-async def _with_spark(account: Account, address: str, newest: int, directory: Path) -> bool:
-    """What Spark finds in the topic, and puts there; one line where it cannot be shown."""
-    from varlog.cli.spark_demo import ROWS, run_spark
+async def given_up(log: Log, entries: list[Entry], newest: int) -> frozenset[int]:
+    """The positions of a sequenced topic that hold nothing, for ever, and say so (R-SEQ-7). In a committed one there are none."""
+    from varlog.model.errors import Filled, VarlogError
 
+    found = set()
+    for glsn in sorted(set(range(1, newest + 1)).difference(entry.glsn for entry in entries)):
+        try:
+            await log.read(glsn)
+        except Filled:
+            found.add(glsn)
+        except VarlogError:
+            pass  # a gap: the verdict says so
+    return frozenset(found)
+
+
+async def _with_spark(account: Account, address: str, log: Log, admin: Admin, directory: Path) -> bool:
+    """What Spark finds in the topic, and puts there; one line where it cannot be shown. A sequenced topic is only read."""
+    from varlog.cli.spark_demo import ROWS, SparkTask, run_spark
+
+    newest, entries = await log.tail(), account.entries
+    task = SparkTask(address, TOPIC, newest, TOPIC, newest)
+    if log.topic.sequenced:
+        await admin.create_topic(SPARK_TOPIC)
+        task = SparkTask(address, TOPIC, newest, SPARK_TOPIC, 0)
     account.say("Spark starts, and reads the same topic")
-    seen = await run_spark(address, TOPIC, newest, directory)
+    seen = await run_spark(task, directory)
     if seen.skipped:
         account.say(seen.skipped)
         account.figures["spark"] = seen.skipped
         return True
-    reading, writing = seen.violations(newest)
+    reading, writing = seen.violations(entries, task.before)
     account.figures["spark"] = {"read": seen.read, "written": seen.written}
     return account.judge_all(
         [
-            Verdict(f"Spark reads each of the {newest:,} positions once", reading),
+            Verdict(f"Spark reads each of the {entries:,} positions once", reading),
             Verdict(f"{ROWS:,} rows that Spark wrote twice, under one name, are there once", writing),
         ]
     )
 
 
-def judge(history: History, entries: list[Entry], newest: int, followed: list[bytes]) -> list[Verdict]:
-    """The claims of the demo, each with what speaks against it (laws 3, 4, 10; R-ORD-4; R-READ-3)."""
+def judge(
+    history: History,
+    entries: list[Entry],
+    newest: int,
+    followed: list[bytes],
+    filled: frozenset[int] = frozenset(),
+) -> list[Verdict]:
+    """The claims of the demo, each with what speaks against it (laws 3, 4, 10; R-ORD-4; R-READ-3). `filled`: positions that say
+    that they hold nothing, for ever."""
     at: dict[int, bytes] = {entry.glsn: entry.data for entry in entries}
     positions = [entry.glsn for entry in entries]
     lost = [
@@ -322,7 +363,9 @@ def judge(history: History, entries: list[Entry], newest: int, followed: list[by
         if at.get(glsn) != data
     ]
     lost += [f"position {glsn} was given to two entries" for glsn in history.doubled_positions]
-    gaps = [] if positions == list(range(1, newest + 1)) else [f"{len(positions)} entries, newest {newest}"]
+    dense = sorted([*positions, *filled]) == list(range(1, newest + 1)) and positions == sorted(positions)
+    gaps = [] if dense else [f"{len(positions)} entries, {len(filled)} given up, newest {newest}"]
+    but = f" but {len(filled)} that were given up for good" if filled else ""
     doubled = [
         f"{data!r}: {n} times" for data, n in Counter(entry.data for entry in entries).items() if n > 1
     ]
@@ -330,7 +373,7 @@ def judge(history: History, entries: list[Entry], newest: int, followed: list[by
     same = [entry.data for entry in entries]
     return [
         Verdict(f"each of the {len(history.acknowledged):,} acknowledged entries is at its position", lost),
-        Verdict(f"positions 1 to {newest:,} have no gap", gaps),
+        Verdict(f"positions 1 to {newest:,} have no gap{but}", gaps),
         Verdict("no entry is there twice, none that was refused is there", doubled + refused),
         Verdict("each client's entries are in the order in which it appended them", _disorder(entries)),
         Verdict(
@@ -365,14 +408,14 @@ async def all_run(admin: Admin) -> None:
 
 
 def runs_whole(seen: ClusterStatusIs) -> bool:
+    from varlog.cli.chain_tables import chain_is_whole, is_sequenced
     from varlog.cli.status_tables import replica_statuses
     from varlog.model.cluster import ReplicaState, StreamState
 
-    return all(
-        found.state is StreamState.RUNNING
-        and all(
-            status is not None and status.state is ReplicaState.RUNNING
-            for status in replica_statuses(seen, found).values()
-        )
-        for found in seen.view.streams
-    )
+    def whole(found: LogStream) -> bool:
+        if is_sequenced(seen.view, found):
+            return chain_is_whole(seen, found)
+        statuses = replica_statuses(seen, found).values()
+        return all(status is not None and status.state is ReplicaState.RUNNING for status in statuses)
+
+    return all(found.state is StreamState.RUNNING and whole(found) for found in seen.view.streams)

@@ -11,17 +11,18 @@ from varlog.cli.output import FAILED, complain, fail, print_json, print_table, s
 
 if TYPE_CHECKING:
     from varlog.storage.dump import Dump, ReplicaDump
+    from varlog.storage.unit_dump import UnitDump
 
 
 def dump(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A data directory, a volume or one replica.")
+        Path, typer.Argument(metavar="DIR", help="A data directory, a volume, one replica or one log unit.")
     ],
     verify: Annotated[bool, typer.Option("--verify", help="Exit code 1 if anything is damaged.")] = False,
     segments: Annotated[bool, typer.Option("--segments", help="Show the segment files, too.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="For programs: JSON.")] = False,
 ) -> None:
-    """Show the replicas in a data directory and check every batch and commit row, without changing anything."""
+    """Show the replicas and log units in a data directory and check every batch and commit row, without changing anything."""
     from varlog.runtime.disk import OsDisk
     from varlog.storage.dump import dump as look
 
@@ -31,8 +32,10 @@ def dump(
         seen = look(OsDisk(), directory.absolute())
     except OSError as error:
         fail(f"{directory} cannot be read: {error}")
-    if not seen.replicas:
-        fail(f"{directory} holds no replica of a log stream: is it a data directory of varlog?")
+    if not seen.replicas and not seen.units:
+        fail(
+            f"{directory} holds no replica of a log stream and no log unit: is it a data directory of varlog?"
+        )
     if json_:
         print_json(_told(seen))
     else:
@@ -45,7 +48,11 @@ def dump(
 
 def _print(seen: Dump, segments: bool) -> None:
     columns = ("replica", "#topic", "#epoch", "#ordered", "#durable", "#trimmed", "#rows", "#bytes", "state")
-    print_table("", columns, [_row(seen, replica) for replica in seen.replicas])
+    if seen.replicas:
+        print_table("", columns, [_row(seen, replica) for replica in seen.replicas])
+    if seen.units:
+        columns = ("log unit", "#topic", "#epoch", "#low", "#newest", "#holes", "#junk", "#bytes", "state")
+        print_table("", columns, [_unit_row(seen, unit) for unit in seen.units])
     if segments:
         print()
         rows = [
@@ -59,9 +66,21 @@ def _print(seen: Dump, segments: bool) -> None:
             )
             for replica in seen.replicas
             for segment in replica.segments
+        ] + [
+            (
+                _below(seen, segment.path),
+                f"{segment.lowest_llsn} to {segment.highest_llsn}",
+                segment.batches,
+                short_bytes(segment.batch_bytes),
+                segment.index,
+                segment.problem or "good",
+            )
+            for unit in seen.units
+            for segment in unit.segments
         ]
         print_table("", ("segment", "LLSN", "#batches", "#bytes", "index", "state"), rows)
-    for note in [note for replica in seen.replicas for note in replica.notes]:
+    notes = [note for replica in seen.replicas for note in replica.notes]
+    for note in notes + [note for unit in seen.units for note in unit.notes]:
         print(f"note: {note}")
 
 
@@ -78,6 +97,22 @@ def _row(seen: Dump, replica: ReplicaDump) -> tuple[object, ...]:
         replica.rows,
         size,
         "damaged" if replica.problems else "good",
+    )
+
+
+def _unit_row(seen: Dump, unit: UnitDump) -> tuple[object, ...]:
+    state = unit.state
+    known = (state.topic, state.epoch, state.low) if state else ("?", "?", "?")
+    # Before the first run there is a hole, too, if it does not begin at the low LLSN.
+    starts_late = state is not None and unit.runs > 0 and unit.dense_end == state.low
+    return (
+        _below(seen, unit.path),
+        *known,
+        unit.newest,
+        max(0, unit.runs - 1) + starts_late,
+        sum(segment.junk_entries for segment in unit.segments),
+        short_bytes(sum(segment.batch_bytes for segment in unit.segments)),
+        "damaged" if unit.problems else "good",
     )
 
 

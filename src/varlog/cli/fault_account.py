@@ -27,7 +27,8 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class FaultAccount:
-    """`out_of_order`: against the order of an appender, with a gap, or not as the reader saw it that followed."""
+    """`out_of_order`: against the order of an appender, with a gap, or not as the reader saw it that followed. `given_up`:
+    positions of a sequenced topic that hold nothing, and say so."""
 
     acknowledged: int
     lost: int
@@ -35,6 +36,7 @@ class FaultAccount:
     out_of_order: int
     refused: int
     unknown: int
+    given_up: int
     violations: tuple[str, ...]
     killed: tuple[Killed, ...]
 
@@ -51,7 +53,7 @@ class FaultAccount:
             "out of order": self.out_of_order,
             "refused": self.refused,
             "outcome unknown": self.unknown,
-        }
+        } | ({"given up": self.given_up} if self.given_up else {})
 
     def figures(self) -> dict[str, object]:
         """For programs."""
@@ -94,9 +96,10 @@ def account_of(
     newest: int,
     followed: list[bytes],
     killed: Sequence[Killed],
+    filled: frozenset[int] = frozenset(),
 ) -> FaultAccount:
     """What the clients were told, against what is in the log."""
-    verdicts = judge(history, entries, newest, followed)
+    verdicts = judge(history, entries, newest, followed, filled)
     lost, gaps, doubled, disordered, unlike = [len(verdict.violations) for verdict in verdicts]
     return FaultAccount(
         acknowledged=len(history.acknowledged),
@@ -105,6 +108,7 @@ def account_of(
         out_of_order=gaps + disordered + unlike,
         refused=len(history.refused),
         unknown=len(history.unknown),
+        given_up=len(filled),
         violations=tuple(found for verdict in verdicts for found in verdict.violations[:_TOLD_MAX]),
         killed=tuple(killed),
     )

@@ -1,4 +1,7 @@
-"""`varlog demo --faults`: a cluster under load; a primary, a backup and the repository's leader are killed; the account."""
+"""`varlog demo --faults`: a cluster under load; a primary, a backup and the repository's leader are killed; the account.
+
+With `--ordering sequenced`: the head of a chain, the tail of another, the sequencer and the repository's leader.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from rich.console import Console
 
 from varlog import aio
 from varlog.cli.acknowledgements import Acknowledgements
+from varlog.cli.chain_tables import role
 from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
-from varlog.cli.demo import History, all_run
+from varlog.cli.demo import History, all_run, given_up
 from varlog.cli.etcd import etcd_is_here
 from varlog.cli.fault_account import Killed, account_of
 from varlog.cli.fault_display import FaultDisplay, ProcessLine, Scene, fault_display
@@ -25,6 +29,7 @@ from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
 from varlog.client.admin import Admin
 from varlog.client.log import Log
+from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.entry import Entry
 from varlog.model.errors import OutcomeUnknown, Rejected, Unavailable, VarlogError
 from varlog.rpc.messages import ClusterStatusIs, NodeHealth
@@ -32,10 +37,13 @@ from varlog.rpc.messages import ClusterStatusIs, NodeHealth
 TOPIC = "demo"
 # Two streams of two copies on four nodes: they share no node, so that one of them takes appends whatever is killed.
 NODES, STREAMS, COPIES = 4, 2, 2
+# The log streams of a sequenced topic take turns, so that all of them are needed: a third copy is there when one is lost.
+SEQUENCED_COPIES = 3
 CLIENTS, APPENDERS = 4, 8
 CALM_S = 5.0
 TIMEOUT_S = 180.0
 LEADER_TIMEOUT_S = 30.0
+SEQUENCER = "vseq"
 LOOK_S = 0.25
 BIN_S = 0.25
 WIDTH = 120
@@ -75,7 +83,8 @@ class Load:
 class FaultDemo:
     """One run. `figures` has everything for programs."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, ordering: Ordering = Ordering.COMMITTED, *, quiet: bool = False) -> None:
+        self._ordering = ordering
         console = Console(quiet=quiet, highlight=False)
         # Without a terminal nobody said how wide it is: the account must not be cut.
         self._console = console if console.is_terminal else Console(quiet=quiet, highlight=False, width=WIDTH)
@@ -98,25 +107,25 @@ class FaultDemo:
             ) from None
 
     async def _run(self, directory: Path) -> bool:
+        plan = _plan(directory, self._ordering)
         self._console.print(
-            f"\n[bold]varlog demo --faults: {NODES} storage nodes, {STREAMS} log streams, {COPIES} synced copies of each "
-            "entry[/bold]\n",
+            f"\n[bold]varlog demo --faults: {NODES} storage nodes, {STREAMS} log streams, {plan.replicas} synced copies of "
+            f"each entry, {self._ordering} ordering[/bold]\n",
             soft_wrap=True,
         )
-        plan = _plan(directory)
         if not plan.replicated:
             self._console.print(
                 "There is no etcd here: one metadata repository, restarted when it is killed."
             )
-        async with _cluster(plan) as supervisor:
+        async with _cluster(plan, self._ordering) as supervisor:
             address = supervisor.address
             async with aio.admin(address) as admin, aio.connect(address, TOPIC) as log:
                 with fault_display(self._console) as display:
                     async with self._watched(display, supervisor, admin):
-                        await self._under_load(display, supervisor, admin, log)
-                        entries, newest = await self._read_back(display, log)
+                        entries, newest = await self._under_load(display, supervisor, admin, log)
+                        filled = await given_up(log, entries, newest)
         load = self._load
-        account = account_of(load.history, entries, newest, load.followed, self._killed)
+        account = account_of(load.history, entries, newest, load.followed, self._killed, filled)
         account.show(self._console)
         self.figures = account.figures()
         return account.holds
@@ -125,7 +134,8 @@ class FaultDemo:
 
     async def _under_load(
         self, display: FaultDisplay, supervisor: Supervisor, admin: Admin, log: Log
-    ) -> None:
+    ) -> tuple[list[Entry], int]:
+        """What is there in the end, and the newest position."""
         display.say(f"{len(supervisor.pids())} processes run: {', '.join(supervisor.pids())}")
         display.say(f"{CLIENTS} clients append, {APPENDERS} appends under way at each; a reader follows")
         async with asyncio.TaskGroup() as tasks:
@@ -140,8 +150,10 @@ class FaultDemo:
             finally:
                 self._load.enough.set()
             await asyncio.wait(clients)
-            await self._wait_followed(log)
+            entries, newest = await self._read_back(display, log)
+            await self._wait_followed(len(entries))
             follower.cancel()
+        return entries, newest
 
     async def _client(self, address: str, number: int) -> None:
         async with aio.connect(address, TOPIC) as log, asyncio.TaskGroup() as tasks:
@@ -155,15 +167,11 @@ class FaultDemo:
         display.say(f"{self._load.times.rate(begun, monotonic()):,.0f} appends/s acknowledged")
 
     async def _kill_each(self, display: FaultDisplay, supervisor: Supervisor, admin: Admin) -> None:
-        streams = (await admin.view()).streams
-        primary, backup = streams[0].primary, streams[-1].replicas[-1]
+        view = await admin.view()
+        nodes = _sequenced_victims(view) if self._ordering is Ordering.SEQUENCED else _victims(view)
         leader = self._leader = await leading_repository(supervisor.plan, LEADER_TIMEOUT_S)
         leads = "the metadata repository" + (" that leads" if supervisor.plan.replicated else "")
-        for what, victim in (
-            (f"the primary of log stream {streams[0].log_stream}", f"vsn-{primary}"),
-            (f"a backup of log stream {streams[-1].log_stream}", f"vsn-{backup}"),
-            (leads, leader),
-        ):
+        for what, victim in (*nodes, (leads, leader)):
             await self._kill(display, supervisor, admin, what, victim)
             await self._calm(display)
 
@@ -230,11 +238,10 @@ class FaultDemo:
 
     # --- the account ------------------------------------------------------------------------------------------
 
-    async def _wait_followed(self, log: Log) -> None:
-        newest = await log.tail()
+    async def _wait_followed(self, entries: int) -> None:
         try:
             async with asyncio.timeout(10):
-                await wait_until(lambda: len(self._load.followed) >= newest)
+                await wait_until(lambda: len(self._load.followed) >= entries)
         except TimeoutError:
             pass  # the account says what is missing
 
@@ -251,37 +258,65 @@ class FaultDemo:
 def _processes(supervisor: Supervisor, seen: ClusterStatusIs, leader: str) -> list[ProcessLine]:
     """Each process, a storage node with the states of its replicas."""
     pids = supervisor.pids()
-    states = {leader: "leads"} | {f"vsn-{health.node}": _node_told(health) for health in seen.nodes}
+    states = {leader: "leads"} | {
+        f"vsn-{health.node}": _node_told(health, seen.view) for health in seen.nodes
+    }
+    if seen.view.projections:
+        states[SEQUENCER] = f"epoch {max(found.epoch for found in seen.view.projections)}"
     return [ProcessLine(name, pids.get(name), states.get(name, "")) for name in supervisor.restarts()]
 
 
-def _node_told(health: NodeHealth) -> str:
+def _node_told(health: NodeHealth, view: ClusterView) -> str:
     if not health.alive or health.status is None:
         return "does not answer yet"
-    return "  ".join(
+    replicas = [
         f"stream {one.log_stream} {one.state}{' (primary)' if one.primary else ''}"
         for one in health.status.replicas
-    )
+    ]
+    chains = {chain.log_stream: chain for projection in view.projections for chain in projection.chains}
+    units = [
+        f"stream {one.log_stream} {role(chains.get(one.log_stream), health.node)}"
+        for one in health.status.units
+    ]
+    return "  ".join(replicas + units)
 
 
-def _plan(directory: Path) -> ClusterPlan:
+def _victims(view: ClusterView) -> list[tuple[str, str]]:
+    """What is killed, in words and by the name of its process."""
+    first, last = view.streams[0], view.streams[-1]
+    return [
+        (f"the primary of log stream {first.log_stream}", f"vsn-{first.primary}"),
+        (f"a backup of log stream {last.log_stream}", f"vsn-{last.replicas[-1]}"),
+    ]
+
+
+def _sequenced_victims(view: ClusterView) -> list[tuple[str, str]]:
+    chains = view.projections[0].chains
+    return [
+        (f"the head of log stream {chains[0].log_stream}", f"vsn-{chains[0].head}"),
+        (f"the tail of log stream {chains[-1].log_stream}", f"vsn-{chains[-1].tail}"),
+        ("the sequencer", SEQUENCER),
+    ]
+
+
+def _plan(directory: Path, ordering: Ordering) -> ClusterPlan:
     """With the defaults of `varlog up`; replicated where there is an etcd for it."""
     ports = free_ports(NODES + 2 + REPLICATED_PORTS)
     return ClusterPlan(
         directory,
         ports[: NODES + 2],
-        replicas=COPIES,
+        replicas=SEQUENCED_COPIES if ordering is Ordering.SEQUENCED else COPIES,
         streams=STREAMS,
         replicated_ports=ports[NODES + 2 :] if etcd_is_here() else (),
     )
 
 
 @asynccontextmanager
-async def _cluster(plan: ClusterPlan) -> AsyncIterator[Supervisor]:
+async def _cluster(plan: ClusterPlan, ordering: Ordering) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(plan)
     await supervisor.start()
     try:
-        await make_topic(plan, TOPIC)
+        await make_topic(plan, TOPIC, ordering=ordering)
         yield supervisor
     finally:
         await supervisor.stop()

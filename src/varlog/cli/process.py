@@ -13,7 +13,7 @@ from varlog.cli.serve import PARENT_VARIABLE
 
 
 class ServerProcess:
-    """`vsn`, `vmr` or `vmc` with its arguments. Dies with this process, even if this one is killed."""
+    """`vsn`, `vmr`, `vmc` or `vseq` with its arguments. Dies with this process, even if this one is killed."""
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, *, prefix: Sequence[str] = ()) -> None:
         """`prefix` is put before the command: whatever moves it to another place and keeps its process id."""

@@ -1,7 +1,7 @@
 """The last step of `varlog demo`: Spark reads what the demo appended, and writes a DataFrame twice that is then there once.
 
-Spark runs in a process of its own, `python -m varlog.cli.spark_demo ADDRESS TOPIC NEWEST DIRECTORY`, which prints one line of JSON.
-So the demo can end it at any time, whatever Java is doing.
+Spark runs in a process of its own, `python -m varlog.cli.spark_demo ADDRESS TOPIC NEWEST INTO BEFORE DIRECTORY`, which prints one
+line of JSON. So the demo can end it at any time, whatever Java is doing.
 """
 
 from __future__ import annotations
@@ -35,26 +35,38 @@ class SparkFigures:
     skipped: str = ""  # what is not installed
     failed: str = ""  # what became of it
 
-    def violations(self, newest: int) -> tuple[list[str], list[str]]:
-        """What speaks against the reading, and against the writing, of a topic whose newest position was `newest`."""
+    def violations(self, entries: int, before: int) -> tuple[list[str], list[str]]:
+        """What speaks against the reading of a topic with so many entries, and against the writing to one whose newest position was
+        `before`."""
         if self.failed:
             return [self.failed], [self.failed]
         reading, writing = [], []
-        if (self.read, self.positions) != (newest, newest):
-            reading.append(f"{self.read} rows at {self.positions} positions, the newest is {newest}")
-        if (self.written, self.distinct) != (ROWS, ROWS) or self.newest != newest + ROWS:
+        if (self.read, self.positions) != (entries, entries):
+            reading.append(f"{self.read} rows at {self.positions} positions, there are {entries} entries")
+        if (self.written, self.distinct) != (ROWS, ROWS) or self.newest != before + ROWS:
             writing.append(
                 f"{self.written} rows, {self.distinct} different ones, the newest is {self.newest}"
             )
         return reading, writing
 
 
-async def run_spark(address: str, topic: str, newest: int, directory: Path) -> SparkFigures:
+@dataclass(frozen=True, slots=True)
+class SparkTask:
+    """Read `topic` up to `newest`; write to `into`, whose newest position is `before`: a sequenced topic is only read."""
+
+    address: str
+    topic: str
+    newest: int
+    into: str
+    before: int
+
+
+async def run_spark(task: SparkTask, directory: Path) -> SparkFigures:
     """Have it done in a process of its own, which ends with this call, however that ends."""
     if importlib.util.find_spec("pyspark") is None:
         return SparkFigures(skipped=INSTALL)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "varlog.cli.spark_demo", address, topic, str(newest), str(directory)),
+        *(sys.executable, "-m", "varlog.cli.spark_demo", *map(str, asdict(task).values()), str(directory)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -70,18 +82,18 @@ async def run_spark(address: str, topic: str, newest: int, directory: Path) -> S
     return SparkFigures(**json.loads(lines[-1]))
 
 
-def read_and_write(spark: SparkSession, address: str, topic: str, newest: int) -> SparkFigures:
+def read_and_write(spark: SparkSession, task: SparkTask) -> SparkFigures:
     """Read everything up to `newest`; write a DataFrame, twice under one name; read that back."""
-    seen = _entries(spark, address, topic, 1).where(f"glsn <= {newest}")
+    seen = _entries(spark, task.address, task.topic, 1).where(f"glsn <= {task.newest}")
     read, positions = seen.selectExpr("count(*)", "count(distinct glsn)").collect()[0]
     rows = spark.range(ROWS).selectExpr("concat('row ', id, ' of Spark') as data")
     for _ in range(2):  # as after a crash: the second time it finds that all is there
         rows.write.format("varlog").mode("append").options(
-            address=address, topic=topic, writer=WRITER, batch=0
+            address=task.address, topic=task.into, writer=WRITER, batch=0
         ).save()
-    own = _entries(spark, address, topic, newest + 1)
+    own = _entries(spark, task.address, task.into, task.before + 1)
     written, distinct, last = own.selectExpr("count(*)", "count(distinct data)", "max(glsn)").collect()[0]
-    return SparkFigures(read, positions, written, distinct, last or newest)
+    return SparkFigures(read, positions, written, distinct, last or task.before)
 
 
 def _entries(spark: SparkSession, address: str, topic: str, begin: int) -> DataFrame:
@@ -90,7 +102,7 @@ def _entries(spark: SparkSession, address: str, topic: str, begin: int) -> DataF
     )
 
 
-def main(address: str, topic: str, newest: str, directory: str) -> None:
+def main(address: str, topic: str, newest: str, into: str, before: str, directory: str) -> None:
     from varlog.model.errors import StartError
     from varlog.spark import session
 
@@ -107,7 +119,8 @@ def main(address: str, topic: str, newest: str, directory: str) -> None:
         print(json.dumps(asdict(SparkFigures(skipped=str(missing)))))
         return
     try:
-        print(json.dumps(asdict(read_and_write(spark, address, topic, int(newest)))), flush=True)
+        task = SparkTask(address, topic, int(newest), into, int(before))
+        print(json.dumps(asdict(read_and_write(spark, task))), flush=True)
     finally:
         spark.stop()
 

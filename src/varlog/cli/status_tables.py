@@ -1,4 +1,7 @@
-"""What `varlog status` shows: tables of nodes, topics, log streams and readers, what the manager does or waits for, its deeds."""
+"""What `varlog status` shows: tables of nodes, topics, log streams and readers, what the manager does or waits for, its deeds.
+
+Sequenced topics: see chain_tables.py.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict
 
+from varlog.cli.chain_tables import (
+    chains_table,
+    is_sequenced,
+    percent,
+    projections_table,
+    thin_lines,
+    unit_statuses,
+)
 from varlog.cli.output import fail, make_console, make_table, short_bytes
-from varlog.model.cluster import ClusterView, LogStream, NamedReader, ReplicaStatus, SyncState
+from varlog.model.cluster import ClusterView, LogStream, NamedReader, ReplicaStatus, SyncState, UnitStatus
 from varlog.model.commit import TopicMark
 from varlog.model.errors import UnknownTopic
 from varlog.model.lsn import FIRST_GLSN
@@ -28,7 +39,11 @@ def parts(seen: ClusterStatusIs) -> list[RenderableType]:
     found: list[RenderableType] = [f"cluster {view.cluster}, manager at {view.manager_address or '(none)'}"]
     if len(view.repositories) > 1:
         found.append(f"metadata repositories at {', '.join(view.repositories)}")
-    found += ["", nodes_table(seen), "", topics_table(seen), "", streams_table(seen, view.streams)]
+    found += thin_lines(seen)
+    found += ["", nodes_table(seen), "", topics_table(seen)]
+    if any(topic.sequenced for topic in view.topics):
+        found += ["", projections_table(seen)]
+    found += [part for table in stream_tables(seen, view.streams) for part in ("", table)]
     if seen.readers:
         found += ["", readers_table(readers_told(seen))]
     if seen.waits:
@@ -50,8 +65,9 @@ def nodes_table(seen: ClusterStatusIs) -> Table:
     for known in seen.view.nodes:
         found = health.get(known.node)
         said = found.status if found is not None else None
-        size = short_bytes(sum(replica.bytes for replica in said.replicas)) if said else "?"
-        count = f"{len(said.replicas)} of {said.streams_max}" if said else "?"
+        held: list[ReplicaStatus | UnitStatus] = [*said.replicas, *said.units] if said else []
+        size = short_bytes(sum(one.bytes for one in held)) if said else "?"
+        count = f"{len(held)} of {said.streams_max}" if said else "?"
         state = _node_told(found, suspected=known.node in seen.suspects)
         rows.append((known.node, state, known.address, count, size, ", ".join(known.volumes)))
     return make_table("", ("node", "state", "address", "#replicas", "#bytes", "volumes"), rows)
@@ -61,8 +77,12 @@ def _node_told(health: NodeHealth | None, *, suspected: bool) -> str:
     if health is None or not health.alive:
         return f"away {_span(health.away_s)}" if health is not None and health.away_s else "away"
     said = ["alive"]
-    if health.status is not None and any(replica.full for replica in health.status.replicas):
-        said.append("disk full")
+    status = health.status
+    if status is not None:
+        if any(one.full for one in status.replicas) or any(one.full for one in status.units):
+            said.append("disk full")
+        if status.units and not status.leased:
+            said.append("no lease")
     if suspected:
         said.append("suspected by a client")
     return ", ".join(said)
@@ -89,7 +109,16 @@ def topics_table(seen: ClusterStatusIs) -> Table:
     return make_table("", columns[:shown], [row[:shown] for row in rows])
 
 
+def stream_tables(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> list[Table]:
+    """Each ordering by itself: their streams have other parts. What there is none of is left out."""
+    sequenced = [found for found in streams if is_sequenced(seen.view, found)]
+    committed = [found for found in streams if not is_sequenced(seen.view, found)]
+    tables = [streams_table(seen, committed)] if committed or not sequenced else []
+    return [*tables, chains_table(seen, sequenced)] if sequenced else tables
+
+
 def streams_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+    """Of committed topics."""
     rows = []
     for found in streams:
         topic = seen.view.topic(found.topic)
@@ -208,19 +237,12 @@ def _replica_told(number: int, status: ReplicaStatus | None) -> str:
         return f"{number}:missing"
     said = [status.trouble] if status.trouble else []
     if status.sync is not None and status.sync.state is SyncState.IN_PROGRESS:
-        said.append(f"synced from {status.sync.source}, {_percent(status)}")
+        said.append(f"synced from {status.sync.source}, {percent(status.sync)}")
     if status.damage:
         said.append(f"{sum(end - begin for begin, end in status.damage)} entries damaged")
     if status.full:
         said.append("disk full")
     return f"{number}:{status.state}" + (f" ({'; '.join(said)})" if said else "")
-
-
-def _percent(status: ReplicaStatus) -> str:
-    sync = status.sync
-    if sync is None or sync.target_end <= 1:
-        return "100 %"
-    return f"{100 * (sync.copied_end - 1) // (sync.target_end - 1)} %"
 
 
 def status_told(seen: ClusterStatusIs) -> dict[str, object]:
@@ -231,4 +253,5 @@ def status_told(seen: ClusterStatusIs) -> dict[str, object]:
 def stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:
     """For programs."""
     told = {name: getattr(found, name) for name in found.__struct_fields__}
-    return told | {"statuses": replica_statuses(seen, found)}
+    sequenced = is_sequenced(seen.view, found)
+    return told | {"statuses": unit_statuses(seen, found) if sequenced else replica_statuses(seen, found)}

@@ -137,13 +137,16 @@ async def _wait_running(admin: Admin) -> None:
 
 
 def _all_run(seen: ClusterStatusIs) -> bool:
+    from varlog.cli.chain_tables import chain_is_whole, is_sequenced
     from varlog.model.cluster import ReplicaState, StreamState
 
     told = [health.status for health in seen.nodes]
     replicas = [replica for status in told if status is not None for replica in status.replicas]
+    sequenced = [found for found in seen.view.streams if is_sequenced(seen.view, found)]
     return (
         None not in told
-        and len(replicas) >= len(seen.view.streams)
+        and len(replicas) >= len(seen.view.streams) - len(sequenced)
+        and all(chain_is_whole(seen, found) for found in sequenced)
         and all(replica.state is ReplicaState.RUNNING for replica in replicas)
         and all(stream.state is StreamState.RUNNING for stream in seen.view.streams)
     )

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import FAILED, WRONG_USAGE, fail, print_json, print_table, run, short_bytes
+from varlog.cli.chain_tables import projection_lines, thin_lines, unit_statuses, units_table
+from varlog.cli.output import FAILED, WRONG_USAGE, fail, make_table, print_json, run, short_bytes
 from varlog.cli.status_tables import print_parts, replica_statuses, streams_named, topics_table
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
+from varlog.model.cluster import Grouping, Ordering
 from varlog.model.lsn import FIRST_GLSN
+from varlog.model.projection import STRIPE_UNIT
 
 if TYPE_CHECKING:
-    from varlog.model.cluster import Topic
+    from rich.table import Table
+
+    from varlog.model.cluster import LogStream, Topic
     from varlog.rpc.messages import ClusterStatusIs
 
 topic = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, delete.")
@@ -29,6 +36,27 @@ def create(
     first: Annotated[
         int, typer.Option(min=1, help="The position that its first entry gets: for a copy of another topic.")
     ] = FIRST_GLSN,
+    ordering: Annotated[
+        Ordering,
+        typer.Option(
+            help="Who gives positions: the repository (committed) or a sequencer; docs/orderings.md."
+        ),
+    ] = Ordering.COMMITTED,
+    stripe_unit: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Of a sequenced topic with several log streams: positions that one takes in a row, and so the "
+            f"most entries of a batch [{STRIPE_UNIT}].",
+        ),
+    ] = None,
+    grouping: Annotated[
+        Grouping | None,
+        typer.Option(
+            help="Of a sequenced topic: whether each log stream has nodes of its own choice, or all have the same "
+            "nodes, their chains in turned order [stream]."
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="A topic that is there already is fine.")
     ] = False,
@@ -37,20 +65,34 @@ def create(
     json_: JsonOption = False,
 ) -> None:
     """Make a topic, and wait until its log streams run."""
-    made = run(_create(target(cluster, data), name, streams, replicas, first, if_not_exists))
+    if ordering is not Ordering.SEQUENCED and (stripe_unit is not None or grouping is not None):
+        option = "--stripe-unit" if stripe_unit is not None else "--grouping"
+        fail(f"{option} is for sequenced topics: add --ordering sequenced, or leave it out", WRONG_USAGE)
+    shape = _Shape(streams, replicas, first, ordering, stripe_unit or 0, grouping or Grouping.STREAM)
+    made = run(_create(target(cluster, data), name, shape, if_not_exists))
     if json_:
         print_json(made)
     else:
         print(f"topic {made.name} is ready")
 
 
-async def _create(
-    where: Target, name: str, streams: int, replicas: int, first: int, if_not_exists: bool
-) -> Topic:
+@dataclass(frozen=True)
+class _Shape:
+    """What a topic is to be like; 0 is the default."""
+
+    streams: int
+    replicas: int
+    first: int
+    ordering: Ordering
+    unit: int
+    grouping: Grouping
+
+
+async def _create(where: Target, name: str, shape: _Shape, if_not_exists: bool) -> Topic:
     async with where.admin(make=True) as admin:
         if not if_not_exists and (await admin.view()).topic_named(name) is not None:
             fail(f"topic {name!r} is there already: use it, or pass --if-not-exists", FAILED)
-        return await admin.create_topic(name, streams=streams, replicas=replicas, first=first)
+        return await admin.create_topic(name, **asdict(shape))
 
 
 @topic.command("list")
@@ -69,24 +111,35 @@ def list_topics(
 def describe(
     name: _Name, cluster: ClusterOption = DEFAULT_CLUSTER, data: DataOption = None, json_: JsonOption = False
 ) -> None:
-    """Show a topic, its log streams and their replicas."""
+    """Show a topic, its log streams and their replicas; of a sequenced one its projection, chains and units."""
     seen = run(_status(target(cluster, data)))
     streams = streams_named(seen, name)
-    told = next(_told(seen, found) for found in seen.view.topics if found.name == name)
-    replicas = {found.log_stream: replica_statuses(seen, found) for found in streams}
+    topic = next(found for found in seen.view.topics if found.name == name)
+    told = _told(seen, topic)
     if json_:
-        print_json(told | {"log_streams": streams, "replicas": replicas})
+        statuses = unit_statuses if topic.sequenced else replica_statuses
+        kept = {found.log_stream: statuses(seen, found) for found in streams}
+        print_json(told | {"log_streams": streams, "units" if topic.sequenced else "replicas": kept})
         return
-    print(f"topic {name}: {told['ordering']} ordering, {_positions_told(seen, name)}\n")
+    print(f"topic {name}: {told['ordering']} ordering, {_positions_told(seen, name)}")
+    if topic.sequenced:
+        thin = thin_lines(seen, topic.topic)
+        print_parts([*projection_lines(seen, topic), *thin, "", units_table(seen, streams)])
+    else:
+        print_parts(["", _replicas_table(seen, streams)])
+
+
+def _replicas_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
     rows = []
     for found in streams:
-        for number, status in replicas[found.log_stream].items():
+        for number, status in replica_statuses(seen, found).items():
             role = "primary" if number == found.primary else "backup"
             state = status.state if status else "silent"
             ends = (status.committed_end - 1, status.durable_end - 1) if status else ("?", "?")
             size = short_bytes(status.bytes) if status else "?"
             rows.append((found.log_stream, found.state, number, role, state, *ends, size))
-    print_table("", ("stream", "state", "node", "role", "replica", "#ordered", "#durable", "#bytes"), rows)
+    columns = ("stream", "state", "node", "role", "replica", "#ordered", "#durable", "#bytes")
+    return make_table("", columns, rows)
 
 
 @topic.command("delete")
@@ -125,7 +178,12 @@ def _told(seen: ClusterStatusIs, found: Topic) -> dict[str, object]:
         "oldest": mark.trimmed + 1 if mark else None,
         "newest": mark.high_watermark if mark else None,
         "first": found.first,
-    }
+    } | (_projection_told(seen, found) if found.sequenced else {})
+
+
+def _projection_told(seen: ClusterStatusIs, found: Topic) -> dict[str, object]:
+    projection = seen.view.projection(found.topic)
+    return {"stripe_unit": found.unit, "grouping": str(found.grouping), "projection": projection}
 
 
 def _positions_told(seen: ClusterStatusIs, name: str) -> str:

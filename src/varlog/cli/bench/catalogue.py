@@ -8,7 +8,9 @@ from varlog.cli.bench.append import Appenders, append_batches, append_embedded
 from varlog.cli.bench.faults import Kill, backup, judge_node, judge_repository, leader, primary
 from varlog.cli.bench.idle import idle_cluster
 from varlog.cli.bench.memory import load_beside_stalled_subscriber
+from varlog.cli.bench.ordering_catalogue import ORDERING_FAULTS, ORDERINGS, SEQUENCED_FAULTS, UNITS
 from varlog.cli.bench.replica_open import open_replica
+from varlog.cli.bench.settings import Measure
 from varlog.cli.bench.spark_read import ReadAgainstParquet, audit_against_reading, memory_of_workers
 from varlog.cli.bench.spark_stream import streaming_latency
 from varlog.cli.bench.spark_verdicts import (
@@ -250,14 +252,41 @@ SPARK: tuple[Workload, ...] = (
 )
 
 
-def chosen(names: Sequence[str], *, faults: bool = False, spark: bool = False) -> list[Workload]:
-    """Those named, in the order of the tables; without a name all of the table, or all faults, or all of Spark's."""
-    everything = (*WORKLOADS, *FAULTS, *SPARK)
-    known = {workload.name for workload in everything}
+# All of them; the faults of the sequenced ordering are among those that are compared.
+EVERYTHING: tuple[Workload, ...] = (*WORKLOADS, *FAULTS, *ORDERINGS, *UNITS, *ORDERING_FAULTS, *SPARK)
+# Of a committed replica, by itself: there is no other kind of them to measure.
+_COMMITTED_ONLY = ("open", "sync")
+
+
+def chosen(
+    names: Sequence[str], *, faults: bool = False, spark: bool = False, measure: Measure = Measure.COMMITTED
+) -> list[Workload]:
+    """Those named, in the order of the tables; without a name all of the ordering's table, or all faults, or all of Spark's."""
+    known = {workload.name for workload in EVERYTHING}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no workload is called {unknown[0]}: there are {', '.join(sorted(known))}")
     if faults and spark:
         raise ValueError("--faults and --spark exclude each other: measure one of them")
+    if spark and measure is not Measure.COMMITTED:
+        raise ValueError(
+            "--spark measures committed topics, the only ones that Spark writes to: leave --ordering out"
+        )
     if not names:
-        return list(FAULTS if faults else SPARK if spark else WORKLOADS)
-    return [workload for workload in everything if workload.name in names]
+        return list(SPARK if spark else _faults(measure) if faults else _table(measure))
+    return [workload for workload in EVERYTHING if workload.name in names]
+
+
+def _faults(measure: Measure) -> Sequence[Workload]:
+    return {
+        Measure.COMMITTED: FAULTS,
+        Measure.SEQUENCED: SEQUENCED_FAULTS,
+        Measure.BOTH: ORDERING_FAULTS,
+    }[measure]
+
+
+def _table(measure: Measure) -> Sequence[Workload]:
+    if measure is Measure.BOTH:
+        return (*ORDERINGS, *UNITS)
+    if measure is Measure.COMMITTED:
+        return WORKLOADS
+    return [*(workload for workload in WORKLOADS if workload.name not in _COMMITTED_ONLY), *UNITS]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from varlog.cli.bench.settings import Measure
 from varlog.cli.output import FAILED, WRONG_USAGE, fail, run
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def bench_command(
             "--spark", help="Spark on a topic, against Spark on Parquet: read, write, stream, audit."
         ),
     ] = False,
+    ordering: Annotated[
+        Measure,
+        typer.Option(
+            help="Topics of which ordering; both: one against the other in one run, in turns (with --faults, too)."
+        ),
+    ] = Measure.COMMITTED,
     list_: Annotated[
         bool, typer.Option("--list", help="Name the workloads and their targets, and stop.")
     ] = False,
@@ -70,14 +77,14 @@ def bench_command(
     # Here and not above: `varlog --help` must not wait for them.
     from rich.console import Console
 
-    from varlog.cli.bench.catalogue import FAULTS, SPARK, WORKLOADS, chosen
+    from varlog.cli.bench.catalogue import EVERYTHING, chosen
     from varlog.cli.bench.progress import display_for
     from varlog.cli.bench.run import Run
     from varlog.cli.bench.settings import Settings
 
     if list_:
-        for one in (*WORKLOADS, *FAULTS, *SPARK):
-            print(f"{one.name:16} {one.title}: {one.target}")
+        for one in EVERYTHING:
+            print(f"{one.name:21} {one.title}: {one.target}")
         return
     directory = (data or DEFAULT_DATA) / f"bench-{os.getpid()}"
     try:
@@ -94,8 +101,9 @@ def bench_command(
             cluster=cluster,
             embedded=embedded,
             quick=quick,
+            measure=ordering,
         )
-        workloads = chosen(workload or [], faults=faults, spark=spark)
+        workloads = chosen(workload or [], faults=faults, spark=spark, measure=ordering)
         _check_spark(workloads)
         made = [parent for parent in (directory, *directory.parents) if not parent.exists()]
         directory.mkdir(parents=True)

@@ -21,6 +21,7 @@ from varlog.cli.repair_times import reopening_s, sealing_s
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
 from varlog.client.log import Log
+from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
 from varlog.model.limits import KIB
 from varlog.rpc.messages import Deed
@@ -49,8 +50,16 @@ class Kill:
     `apart`: one node more and two copies, so that each stream has nodes of its own, and one of them is not hurt.
     """
 
-    def __init__(self, victim: Victim, *, replicated: bool = False, apart: bool = False) -> None:
+    def __init__(
+        self,
+        victim: Victim,
+        *,
+        replicated: bool = False,
+        apart: bool = False,
+        ordering: Ordering = Ordering.COMMITTED,
+    ) -> None:
         self._victim = victim
+        self._ordering = ordering
         self._replicated = replicated
         self._apart = apart
 
@@ -80,7 +89,8 @@ class Kill:
             deeds = [deed for deed in (await admin.status()).deeds if deed.time_us >= killed_us]
         moments = (killed_at - before_s, killed_at, back_at, healed_at, end)
         _keep_series(stage, load.times, moments)
-        return _figures(load, moments) | _repair(deeds, back_us) | {"appenders": float(load.appenders)}
+        repair = _repair(deeds, back_us) if self._ordering is Ordering.COMMITTED else {}
+        return _figures(load, moments) | repair | {"appenders": float(load.appenders)}
 
     @asynccontextmanager
     async def _cluster(self, stage: Stage) -> AsyncIterator[Supervisor]:
@@ -97,7 +107,7 @@ class Kill:
         supervisor = Supervisor(plan)
         await supervisor.start()
         try:
-            await make_topic(plan, stage.topic)
+            await make_topic(plan, stage.topic, ordering=self._ordering)
             yield supervisor
         finally:
             await supervisor.stop()
@@ -165,6 +175,11 @@ def judge_node(measured: Measured, raw: RawLimits) -> Verdict:
     protocol_s = measured.get("sealing_s", 0.0) + measured.get("reopening_s", float("inf"))
     met = measured["pause_s"] < PAUSE_S_MAX and measured["failed"] == 0 and protocol_s < PROTOCOL_S_MAX
     return Verdict(_told(measured), met)
+
+
+def judge_pause(measured: Measured, raw: RawLimits) -> Verdict:
+    """Either ordering: a short pause, and no failed append."""
+    return Verdict(_told(measured), measured["pause_s"] < PAUSE_S_MAX and measured["failed"] == 0)
 
 
 def judge_repository(measured: Measured, raw: RawLimits) -> Verdict:

@@ -13,6 +13,7 @@ from varlog.cli.bench.settings import Settings
 from varlog.cli.cluster_plan import ClusterPlan, free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.client.log import Log
+from varlog.model.cluster import Ordering
 
 # A loaded cluster on a slow disk may take long for one batch; a benchmark measures that instead of failing.
 TIMEOUT_S = 60.0
@@ -24,7 +25,7 @@ class Ground(Protocol):
     @property
     def address(self) -> str: ...
 
-    def log(self, topic: str) -> AbstractAsyncContextManager[Log]: ...
+    def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]: ...
 
     def processes(self) -> dict[str, int]:
         """Process ids by name, of a cluster that this run has started; empty otherwise."""
@@ -39,8 +40,8 @@ class Cluster:
     streams: int
     supervisor: Supervisor | None = None
 
-    def log(self, topic: str) -> AbstractAsyncContextManager[Log]:
-        return connected(self.address, topic, streams=self.streams)
+    def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]:
+        return connected(self.address, topic, streams=self.streams, ordering=ordering, replicas=replicas)
 
     def processes(self) -> dict[str, int]:
         return self.supervisor.pids() if self.supervisor is not None else {}
@@ -56,8 +57,8 @@ class Embedded:
     def address(self) -> str:
         raise ValueError("an embedded log has no address")
 
-    def log(self, topic: str) -> AbstractAsyncContextManager[Log]:
-        return embedded(self.path, topic, synced=True)
+    def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]:
+        return embedded(self.path, topic, ordering, synced=True)
 
     def processes(self) -> dict[str, int]:
         return {}
@@ -86,14 +87,24 @@ async def ground_for(settings: Settings) -> AsyncIterator[Ground]:
 
 
 @asynccontextmanager
-async def connected(address: str, topic: str, *, streams: int = 0) -> AsyncIterator[Log]:
+async def connected(
+    address: str,
+    topic: str,
+    *,
+    streams: int = 0,
+    ordering: Ordering = Ordering.COMMITTED,
+    replicas: int = 0,
+) -> AsyncIterator[Log]:
     """A topic of a cluster; made if it is missing."""
-    async with varlog.aio.connect(address, topic, create=True, streams=streams, timeout_s=TIMEOUT_S) as log:
+    async with varlog.aio.admin(address) as admin:
+        if (await admin.view()).topic_named(topic) is None:
+            await admin.create_topic(topic, streams=streams, replicas=replicas, ordering=ordering)
+    async with varlog.aio.connect(address, topic, create=False, timeout_s=TIMEOUT_S) as log:
         yield log
 
 
 @asynccontextmanager
-async def embedded(path: Path, topic: str, *, synced: bool) -> AsyncIterator[Log]:
+async def embedded(path: Path, topic: str, ordering: Ordering, *, synced: bool) -> AsyncIterator[Log]:
     """A topic of a log in this process."""
-    async with varlog.aio.open(path, topic, sync=synced, timeout_s=TIMEOUT_S) as log:
+    async with varlog.aio.open(path, topic, sync=synced, ordering=ordering, timeout_s=TIMEOUT_S) as log:
         yield log

@@ -15,6 +15,7 @@ from varlog.cli.bench.settings import Settings
 from varlog.cli.bench.spark_side import DEFINITION as SPARK_DEFINITION
 from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Place, Result, Workload, failed, judged
+from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
 
 RAW_S = 3.0
@@ -70,6 +71,9 @@ class Run:
         if workload.place is Place.SPARK and self._settings.embedded:
             self._results.append(failed(workload, "needs a cluster: Spark's tasks are other processes"))
             return
+        if workload.place is Place.BOTH and self._settings.embedded:
+            self._results.append(failed(workload, "needs a cluster: it is about the ways between processes"))
+            return
         if workload.place is Place.CLUSTER and (ground is None or not ground.processes()):
             self._results.append(failed(workload, "needs a cluster that the bench has started itself"))
             return
@@ -110,7 +114,9 @@ class Run:
             return "another load than the target's"
         if settings.embedded and workload.place is Place.LOG:
             return "embedded: the target is a cluster's"
-        if (workload.beside_raw or workload.place is Place.SPARK) and not self._quiet:
+        if settings.ordering is Ordering.SEQUENCED and workload.place in (Place.LOG, Place.CLUSTER):
+            return "the target is the committed ordering's"
+        if (workload.beside_raw or workload.place in (Place.SPARK, Place.BOTH)) and not self._quiet:
             return "other work had the cores"
         if settings.quick and workload.name == "open":
             return "quick: a smaller replica than the target's"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from varlog.cli.bench.ground import Ground, embedded
 from varlog.cli.bench.progress import Display
 from varlog.cli.bench.settings import Settings
+from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
     from varlog.client.log import Log
@@ -29,11 +30,16 @@ class Stage:
 
     def log(self) -> AbstractAsyncContextManager[Log]:
         """The topic, on the cluster or embedded, as the settings say."""
-        return self._ground.log(self.topic)
+        return self._ground.log(self.topic, self.settings.ordering)
+
+    def ordered_log(self, ordering: Ordering, replicas: int) -> AbstractAsyncContextManager[Log]:
+        """One of several topics of a workload: of this ordering, with so many replicas."""
+        return self._ground.log(f"{self.topic}-{ordering}", ordering, replicas)
 
     def embedded_log(self, *, synced: bool) -> AbstractAsyncContextManager[Log]:
         """A log in this process, whatever the settings say."""
-        return embedded(self.directory / "embedded", self.topic, synced=synced)
+        ordering = self.settings.ordering
+        return embedded(self.directory / "embedded", self.topic, ordering, synced=synced)
 
     @property
     def address(self) -> str:

@@ -42,8 +42,8 @@ START_S = 30.0
 CALL_S = 60.0
 LOOK_S = 0.01
 
-_CLUSTER, _TOPIC, _STREAM = ClusterID(1), TopicID(1), LogStreamID(1)
-_SOURCE, _DESTINATION = NodeID(1), NodeID(2)
+CLUSTER, TOPIC, STREAM = ClusterID(1), TopicID(1), LogStreamID(1)
+SOURCE, DESTINATION = NodeID(1), NodeID(2)
 # The replica is built in epoch 1.
 _EPOCH = Epoch(2)
 
@@ -51,23 +51,26 @@ _EPOCH = Epoch(2)
 async def sync_replica(stage: Stage) -> Measured:
     """Build the source's replica, drop it from the page cache, start both nodes, and time the sync."""
     size = QUICK_REPLICA_BYTES if stage.settings.quick else REPLICA_BYTES
-    path = _placed(stage.directory)
+    path = placed(stage.directory)
     await asyncio.to_thread(build_replica, path, size, stage, batch_entries=BATCH_ENTRIES)
-    async with _node(stage.directory, _SOURCE) as source, _node(stage.directory, _DESTINATION) as destination:
+    async with (
+        started_node(stage.directory, SOURCE) as source,
+        started_node(stage.directory, DESTINATION) as destination,
+    ):
         end = (await _status(source)).committed_end
-        await destination.ask(AddLogStream(_TOPIC, _STREAM))
+        await destination.ask(AddLogStream(TOPIC, STREAM))
         for node in (source, destination):
-            await node.ask(SealReplica(_STREAM, _EPOCH, end))
+            await node.ask(SealReplica(STREAM, _EPOCH, end))
         drop_from_cache(path)
         measured = await _timed(source, destination, end, stage)
-    for node_directory in (_volume(stage.directory, _SOURCE), _volume(stage.directory, _DESTINATION)):
+    for node_directory in (volume_of(stage.directory, SOURCE), volume_of(stage.directory, DESTINATION)):
         OsDisk().remove_tree(node_directory)
     return measured
 
 
-async def _timed(source: _Node, destination: _Node, end: LLSN, stage: Stage) -> Measured:
+async def _timed(source: Node, destination: Node, end: LLSN, stage: Stage) -> Measured:
     begin = time.perf_counter()
-    await destination.ask(SyncReplica(_STREAM, _EPOCH, ReplicaAddress(_SOURCE, source.address)))
+    await destination.ask(SyncReplica(STREAM, _EPOCH, ReplicaAddress(SOURCE, source.address)))
     while True:
         sync = (await _status(destination)).sync
         if sync is None or sync.state is SyncState.ERROR:
@@ -85,7 +88,7 @@ async def _timed(source: _Node, destination: _Node, end: LLSN, stage: Stage) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class Node:
     """A running storage node."""
 
     address: str
@@ -96,34 +99,34 @@ class _Node:
         return answer
 
 
-async def _status(node: _Node) -> ReplicaStatus:
+async def _status(node: Node) -> ReplicaStatus:
     answer = await node.ask(GetNodeStatus())
     if not isinstance(answer, NodeStatusIs) or not answer.status.replicas:
         raise Refused(f"{node.address} does not answer like a storage node with a replica")
     return answer.status.replicas[0]
 
 
-def _volume(directory: Path, node: NodeID) -> Path:
+def volume_of(directory: Path, node: NodeID) -> Path:
     return directory / f"vsn-{node}"
 
 
-def _placed(directory: Path) -> Path:
+def placed(directory: Path) -> Path:
     """Where the source's replica belongs, on a volume that knows whose it is."""
-    volume = _volume(directory, _SOURCE)
+    volume = volume_of(directory, SOURCE)
     volume.mkdir()
-    volumes = NodeVolumes.open(OsDisk(), random.Random(1), cluster=_CLUSTER, node=_SOURCE, volumes=(volume,))
+    volumes = NodeVolumes.open(OsDisk(), random.Random(1), cluster=CLUSTER, node=SOURCE, volumes=(volume,))
     try:
-        return volumes.place(_STREAM)
+        return volumes.place(STREAM)
     finally:
         volumes.release()
 
 
 @asynccontextmanager
-async def _node(directory: Path, node: NodeID) -> AsyncIterator[_Node]:
+async def started_node(directory: Path, node: NodeID) -> AsyncIterator[Node]:
     """A storage node as a process, until the end of the block."""
-    volume = _volume(directory, node)
+    volume = volume_of(directory, node)
     volume.mkdir(exist_ok=True)
-    options = (f"--cluster-id={_CLUSTER}", f"--storage-node-id={node}", "--listen=127.0.0.1:0")
+    options = (f"--cluster-id={CLUSTER}", f"--storage-node-id={node}", "--listen=127.0.0.1:0")
     process = ServerProcess(
         f"vsn-{node}", ("vsn", "start", *options, f"--volumes={volume}"), directory / f"vsn-{node}.log"
     )
@@ -133,9 +136,9 @@ async def _node(directory: Path, node: NodeID) -> AsyncIterator[_Node]:
             await wait_until(lambda: bool(process.address()) or process.ended() is not None)
         if not process.address():
             raise Refused(f"storage node {node} did not start: {process.last_words()}")
-        connection = await TcpTransport(_CLUSTER).connect(process.address(), timeout_s=CALL_S)
+        connection = await TcpTransport(CLUSTER).connect(process.address(), timeout_s=CALL_S)
         try:
-            yield _Node(process.address(), connection)
+            yield Node(process.address(), connection)
         finally:
             connection.close()
     finally:

@@ -23,6 +23,7 @@ class Place(StrEnum):
     CLUSTER = "cluster"  # looks at the processes of a cluster that the bench has started itself
     DISK = "disk"  # needs a data directory only
     SPARK = "spark"  # on a cluster, read and written by Spark
+    BOTH = "both"  # on a cluster, with topics of both orderings
 
 
 @dataclass(frozen=True, slots=True)

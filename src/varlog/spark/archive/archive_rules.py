@@ -6,13 +6,15 @@ Positions are GLSNs, ranges half-open. An archive holds one range of a topic, wi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from varlog.model.errors import Refused
 
 FORMAT_VERSION = 1
+# As 1, and some positions have no row: a reader of 1 would take the rows behind them for others.
+HOLES_VERSION = 2
 
 # The entries of a range, at most; and about the bytes of each of its files, before they are compressed.
 RANGE_RECORDS = 1_000_000
@@ -23,7 +25,9 @@ _RANGE_NAME = re.compile(r"glsn_range=(\d{20})-(\d{20})-([0-9a-f]{16})")
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """One Parquet file, by its path below the archive's: row i is position `begin + i`. Times are those of its entries."""
+    """One Parquet file, by its path below the archive's: row i is position `begin + i`. Times are those of its entries.
+
+    `missing`: so many positions of a sequenced topic were given up, and have no row; then rows are found by their column."""
 
     path: str
     begin: int
@@ -31,11 +35,16 @@ class ArchivedFile:
     bytes: int
     first_us: int
     last_us: int
+    missing: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin - self.missing
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One file of the manifest: positions [begin, end) of a topic are in these files, all of them, once.
+    """One file of the manifest: positions [begin, end) of a topic are in these files, all of them that hold an entry, once.
 
     `last_checksum` is the CRC-32 of the entry at `end - 1`, as the log had it: it tells another cluster with the same numbers."""
 
@@ -53,7 +62,7 @@ class Commit:
 
     @property
     def rows(self) -> int:
-        return self.end - self.begin
+        return sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,11 @@ class Contents:
     @property
     def bytes(self) -> int:
         return sum(commit.bytes for commit in self.commits)
+
+    @property
+    def dense(self) -> bool:
+        """Every position has a row."""
+        return all(file.missing == 0 for file in self.files)
 
     @property
     def next_number(self) -> int:
@@ -129,6 +143,44 @@ def check_same_topic(contents: Contents, cluster: int, topic: int, name: str) ->
             f"this is an archive of topic {name!r} with the id {found.topic}, and the cluster's has the id {topic}: it was "
             "deleted and made anew; take another path for it"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows of one file at positions that follow each other, from `begin` on."""
+
+    name: str
+    begin: int
+    rows: int
+    first_us: int
+    last_us: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.rows
+
+
+def files_of_runs(
+    runs: Sequence[RowRun], directory: str, sizes: Mapping[str, int], begin: int, end: int
+) -> tuple[tuple[ArchivedFile, ...], list[tuple[int, int]]]:
+    """The files that were written for [begin, end), and the positions of it that have no row. Refused: a position is there twice,
+    files are interleaved, or the last position has no row."""
+    made: list[ArchivedFile] = []
+    gaps: list[tuple[int, int]] = []
+    at = begin
+    for name, own in groupby(sorted(runs, key=lambda run: run.begin), key=lambda run: run.name):
+        first, parts = at, list(own)
+        for run in parts:
+            if run.begin < at or any(file.path == f"{directory}/{name}" for file in made):
+                raise Refused(f"{told(run.begin, run.end)} are there twice, or in a file of others")
+            gaps += [(at, run.begin)] if run.begin > at else []
+            at = run.end
+        times = min(run.first_us for run in parts), max(run.last_us for run in parts)
+        missing = at - first - sum(run.rows for run in parts)
+        made.append(ArchivedFile(f"{directory}/{name}", first, at, sizes[name], *times, missing))
+    if at != end:
+        raise Refused(f"it ends before {told(at, end) if at < end else told(end, at)}")
+    return tuple(made), gaps
 
 
 def next_range(archived_end: int, newest: int, records_max: int, *, rest: bool) -> tuple[int, int] | None:

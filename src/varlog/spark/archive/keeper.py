@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 from varlog.model.cluster import Topic
 from varlog.spark.archive.archive_rules import (
+    FORMAT_VERSION,
+    HOLES_VERSION,
     ArchivedFile,
     Commit,
     Contents,
@@ -20,7 +22,7 @@ from varlog.spark.archive.archive_rules import (
 )
 from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.manifest import commit_name, data_of, encode_commit, more_contents
-from varlog.spark.archive.writer import check_range, write_range
+from varlog.spark.archive.writer import Explain, check_range, write_range
 
 
 class ArchiveKeeper:
@@ -40,12 +42,15 @@ class ArchiveKeeper:
         self.contents = more_contents(self.files, self._topic.name, self.contents)
         check_same_topic(self.contents, self._cluster, self._topic.topic, self._topic.name)
 
-    def add(self, rows: DataFrame, begin: int, end: int, parts: int, last_checksum: int) -> None:
-        """Positions [begin, end), which `rows` has, behind the archive's end; unless another keeper has added them meanwhile."""
+    def add(
+        self, rows: DataFrame, begin: int, end: int, parts: int, last_checksum: int, explain: Explain
+    ) -> None:
+        """Positions [begin, end), which `rows` has, behind the archive's end; unless another keeper has added them meanwhile.
+        `explain` is asked about those that have no row."""
         directory = f"{data_of(self._topic.name)}/{range_name(begin, end, uuid.uuid4().hex[:16])}"
         try:
             write_range(rows, self.files, directory, begin, end, parts)
-            files = check_range(self._spark, self.files, directory, begin, end)
+            files = check_range(self._spark, self.files, directory, begin, end, explain)
             self.files.sync(directory, [file.path.rpartition("/")[2] for file in files])
         except Exception:
             with suppress(Exception):  # the first error is the one to tell; a later run cleans up
@@ -67,6 +72,7 @@ class ArchiveKeeper:
             max(file.last_us for file in files),
             last_checksum,
             files,
+            version=FORMAT_VERSION if all(file.missing == 0 for file in files) else HOLES_VERSION,
         )
 
     def _commit(self, commit: Commit) -> bool:

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from varlog.model.errors import Refused
-from varlog.spark.archive.archive_rules import FORMAT_VERSION, Commit, Contents
+from varlog.spark.archive.archive_rules import FORMAT_VERSION, HOLES_VERSION, Commit, Contents
 
 _NUMBER = re.compile(r"(\d{20})\.json")
 
@@ -49,10 +49,10 @@ def encode_commit(commit: Commit) -> bytes:
 def decode_commit(content: bytes, place: str) -> Commit:
     try:
         version = msgspec.json.decode(content, type=dict[str, msgspec.Raw]).get("version")
-        if version is None or msgspec.json.decode(version, type=int) != FORMAT_VERSION:
+        if version is None or msgspec.json.decode(version, type=int) not in (FORMAT_VERSION, HOLES_VERSION):
             told = "no version" if version is None else f"version {bytes(version).decode()}"
             raise Refused(
-                f"{place} has {told}, and this varlog reads version {FORMAT_VERSION}: use a newer one"
+                f"{place} has {told}, and this varlog reads versions {FORMAT_VERSION} and {HOLES_VERSION}: use a newer one"
             )
         return msgspec.json.decode(content, type=Commit)
     except msgspec.MsgspecError as error:

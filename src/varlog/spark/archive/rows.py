@@ -24,17 +24,20 @@ BATCH_BYTES = 1 << 20
 def rows_of(files: ArrowFiles, file: ArchivedFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
     """Positions [begin, end) of a file, as `Log.range` would give them.
 
-    Row i is position `file.begin + i`, which was checked when it was written: nothing is searched."""
+    Row i is position `file.begin + i`, which was checked when it was written: nothing is searched, unless some have no row."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with files.open(file.path) as opened, pq.ParquetFile(opened) as parquet:
-            if parquet.metadata.num_rows != file.end - file.begin:
+            if parquet.metadata.num_rows != file.rows:
                 raise Refused(
                     f"archive {files.path}: {file.path} does not hold {told(file.begin, file.end)} any more"
                 )
-            yield from _rows_between(parquet, begin - file.begin, end - file.begin)
+            if file.missing:
+                yield from _rows_with(parquet, begin, end)
+            else:
+                yield from _rows_between(parquet, begin - file.begin, end - file.begin)
     except (OSError, pa.ArrowInvalid) as error:
         wrong = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
         raise Refused(
@@ -57,6 +60,21 @@ def _rows_between(parquet: pq.ParquetFile, first: int, last: int) -> Iterator[pa
                 if kept.num_rows:
                     yield _as_of_the_log(kept)
         before += group.num_rows
+
+
+def _rows_with(parquet: pq.ParquetFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    """The rows at positions [begin, end) of a file in which some positions have none."""
+    import pyarrow.compute as pc
+
+    for number in range(parquet.metadata.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        for batch in parquet.iter_batches(_batch_rows(group), [number], list(COLUMNS)):
+            glsn = batch.column("glsn")
+            if glsn[-1].as_py() < begin or glsn[0].as_py() >= end:
+                continue
+            kept = batch.filter(pc.and_(pc.greater_equal(glsn, begin), pc.less(glsn, end)))
+            if kept.num_rows:
+                yield _as_of_the_log(kept)
 
 
 def _batch_rows(group: pq.RowGroupMetaData) -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 from varlog.model.errors import Refused
-from varlog.spark.archive.archive_rules import ArchivedFile, told
+from varlog.spark.archive.archive_rules import ArchivedFile, RowRun, files_of_runs, told
 from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.rows import COLUMNS
+
+# Told which positions have no row; raises Refused if there should be one.
+Explain = Callable[[Sequence[tuple[int, int]]], None]
 
 # What a reader holds of a file at a time.
 ROW_GROUP_BYTES = 16 << 20
@@ -50,39 +54,38 @@ def write_range(
 
 
 def check_range(
-    spark: SparkSession, files: HadoopFiles, directory: str, begin: int, end: int
+    spark: SparkSession, files: HadoopFiles, directory: str, begin: int, end: int, explain: Explain
 ) -> tuple[ArchivedFile, ...]:
-    """What was written, read back: row i of each file is its first position + i, and the files follow each other from `begin`
-    to `end`. So no position is missing, doubled or out of order."""
+    """What was written, read back: positions rise from row to row, and the files follow each other from `begin` to `end`. So none
+    is doubled or out of order; `explain` raises if one that is missing should be there."""
     from pyspark.sql import functions as F
 
     glsn, time_us = F.col("glsn"), F.unix_micros("timestamp")
+    # The same for all rows of a run: both count one by one.
     offset = glsn - F.col("_metadata.row_index")
     found = (
         spark.read.parquet(files.uri(directory))
-        .groupBy(F.col("_metadata.file_name").alias("name"))
+        .groupBy(F.col("_metadata.file_name").alias("name"), offset.alias("offset"))
         .agg(
             F.count("*").alias("rows"),
-            F.min(offset).alias("begin"),
-            F.max(offset).alias("begin_max"),
+            F.min(glsn).alias("begin"),
             F.min(time_us).alias("first_us"),
             F.max(time_us).alias("last_us"),
         )
         .collect()
     )
-    sizes = files.sizes(directory)
-    made = sorted((_file(directory, row, sizes[row["name"]]) for row in found), key=lambda file: file.begin)
-    ends = [begin, *(file.end for file in made)]
-    dense = all(row["begin"] == row["begin_max"] for row in found)
-    if not dense or [file.begin for file in made] != ends[:-1] or ends[-1] != end:
-        raise Refused(
-            f"{files.uri(directory)} does not hold {told(begin, end)}, each once: it was not taken into the archive"
+    try:
+        made, gaps = files_of_runs(
+            [_run(row) for row in found], directory, files.sizes(directory), begin, end
         )
-    return tuple(made)
+        if gaps:
+            explain(gaps)
+    except Refused as refused:
+        raise Refused(
+            f"{files.uri(directory)} does not hold {told(begin, end)}, each once: it was not taken into the archive: {refused}"
+        ) from refused
+    return made
 
 
-def _file(directory: str, row: Row, size: int) -> ArchivedFile:
-    begin = int(row["begin"])
-    return ArchivedFile(
-        f"{directory}/{row['name']}", begin, begin + int(row["rows"]), size, row["first_us"], row["last_us"]
-    )
+def _run(row: Row) -> RowRun:
+    return RowRun(row["name"], int(row["begin"]), int(row["rows"]), row["first_us"], row["last_us"])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from varlog.client.one_node import OneNode
+from varlog.client.log import Log
 from varlog.model.batch import parse_header
 from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
-from varlog.rpc.messages import Fetched
+from varlog.rpc.messages import Fetched, RangeIs
 from varlog.spark.audit.parts import Outcome, Reading
 from varlog.spark.audit.replica_rules import Walk
+from varlog.spark.audit.unit_node import UnitNode
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import Where
 
@@ -23,6 +24,27 @@ PAUSES_S = (0.2, 0.5, 1.0)
 T = TypeVar("T")
 
 Piece = tuple[Fetched, bytearray]
+
+
+class Holder(Protocol):
+    """A storage node, as far as its own replica or log unit of a stream goes."""
+
+    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeIs: ...
+
+    async def fetch(
+        self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0
+    ) -> Piece: ...
+
+
+async def holder(log: Log, node: int) -> Holder:
+    """By a view of now. Unavailable: a sequenced topic that has not begun."""
+    one = log.on_node(node)
+    if not log.topic.sequenced:
+        return one
+    projection = (await log.view()).projection(log.topic.topic)
+    if projection is None:
+        raise Unavailable(f"topic {log.topic.name!r} is still being made")
+    return UnitNode(one, projection)
 
 
 class Task:
@@ -52,7 +74,7 @@ def read_replica(link: Link, reading: Reading) -> Outcome:
     while walk.next_llsn < reading.end:
         before = walk.next_llsn
         try:
-            one = link.fresh_log(reading.topic).on_node(reading.node)
+            one = link.run(holder(link.fresh_log(reading.topic), reading.node))
             _read_on(link, one, walk)
             failures = 0
         except VarlogError as error:
@@ -64,7 +86,7 @@ def read_replica(link: Link, reading: Reading) -> Outcome:
     return walk.outcome()
 
 
-def _read_on(link: Link, one: OneNode, walk: Walk) -> None:
+def _read_on(link: Link, one: Holder, walk: Walk) -> None:
     """Until the end of the reading, or the first trouble, which is dealt with."""
     reading = walk.reading
     pieces = link.items(_pieces(one, reading.log_stream, walk.next_llsn, reading.end))
@@ -86,7 +108,7 @@ def _read_on(link: Link, one: OneNode, walk: Walk) -> None:
         walk.skip_to(link.run(_readable_from(one, reading.log_stream, walk.next_llsn, reading.end)))
 
 
-async def _pieces(one: OneNode, log_stream: int, llsn: int, end: int) -> AsyncGenerator[Piece, None]:
+async def _pieces(one: Holder, log_stream: int, llsn: int, end: int) -> AsyncGenerator[Piece, None]:
     """Batch after batch from `llsn` on, one fetch each; the last one may be without any: the replica ends there."""
     while llsn < end:
         fetched, payload = await one.fetch(log_stream, llsn, wait_s=WAIT_S)
@@ -96,7 +118,7 @@ async def _pieces(one: OneNode, log_stream: int, llsn: int, end: int) -> AsyncGe
         llsn = fetched.next_llsn
 
 
-async def _readable_from(one: OneNode, log_stream: int, damaged: int, end: int) -> int:
+async def _readable_from(one: Holder, log_stream: int, damaged: int, end: int) -> int:
     """The first LLSN above `damaged` from which the replica can be read again, or `end`: looked for in growing steps, then halved.
 
     A damaged header hides how long its batch is, so what follows is found only at the next place that the node's index knows.
@@ -114,7 +136,7 @@ async def _readable_from(one: OneNode, log_stream: int, damaged: int, end: int) 
     return good
 
 
-async def _readable(one: OneNode, log_stream: int, llsn: int) -> bool:
+async def _readable(one: Holder, log_stream: int, llsn: int) -> bool:
     try:
         _, payload = await one.fetch(log_stream, llsn, bytes_max=1)
         header = parse_header(payload)

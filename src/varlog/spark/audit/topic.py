@@ -9,8 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from varlog.client.log import Log
-from varlog.model.cluster import ReplicaStatus
+from varlog.model.cluster import ReplicaStatus, UnitStatus
 from varlog.model.errors import VarlogError
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN
+from varlog.model.projection import Projection
+from varlog.rpc.messages import RangeIs
 from varlog.spark.audit.compare_rules import (
     Place,
     by_place,
@@ -31,8 +35,9 @@ from varlog.spark.audit.plan_rules import (
     readings,
     stream_plan,
 )
-from varlog.spark.audit.task import patiently
+from varlog.spark.audit.task import holder, patiently
 from varlog.spark.link import Link
+from varlog.spark.read.settled import settled_mark
 
 # So many blocks that differ are read again, batch by batch; those behind them are counted.
 LISTED_BLOCKS_MAX = 64
@@ -71,14 +76,18 @@ class AuditedTopic:
         self.more_findings = 0
         self._link = link
         self._log: Log = link.fresh_log(topic)
-        tail, trimmed = link.run(self._log.tail()), link.run(self._log.trimmed())
+        mark = link.run(settled_mark(self._log))
+        tail, trimmed = mark.high_watermark, mark.trimmed
         # After the tail: whatever stream has a position below it is in this view.
-        self._streams = link.run(self._log.view()).streams_of(self._log.topic.topic)
+        view = link.run(self._log.view())
+        self._streams = view.streams_of(self._log.topic.topic)
+        self._projection = view.projection(self._log.topic.topic)
         oldest = max(trimmed + 1, self._log.topic.first)
         self._begin = max(oldest, begin or oldest)
         self._end = max(self._begin, min(tail + 1, end or tail + 1))
         self._trimmed = trimmed
         self._paths: dict[tuple[int, int], str] = {}
+        self._fill_holes()
         self._statuses = self._ask_nodes()
         self._plans = [plan for stream in self._streams if (plan := self._plan(stream.log_stream))]
         self._bytes_a_task = 0
@@ -98,19 +107,44 @@ class AuditedTopic:
         replicas = next(stream.replicas for stream in self._streams if stream.log_stream == log_stream)
         return [node for node in replicas if (log_stream, node) in self._statuses]
 
-    def _ask_nodes(self) -> dict[tuple[int, int], ReplicaStatus]:
-        """What each node says of its replicas of this topic; one that says nothing is a finding."""
-        statuses: dict[tuple[int, int], ReplicaStatus] = {}
+    def _fill_holes(self) -> None:
+        """Positions of a sequenced topic that were given, and that nobody has looked at since: reading them settles what they hold,
+        on every node of the chain (R-SEQ-8)."""
+        if self._projection is None:
+            return
+        for stream in self._streams:
+            self._link.run(self._read_to_end(self._projection, stream.log_stream))
+
+    async def _read_to_end(self, projection: Projection, log_stream: LogStreamID) -> None:
+        """From where some node of the chain has a hole."""
+        first, end = (projection.llsn_from(log_stream, GLSN(at)) for at in (self._begin, self._end))
+        for node in projection.chain(log_stream).nodes:
+            with contextlib.suppress(VarlogError):  # one that does not answer is told of below
+                units = (await self._log.on_node(node).status()).units
+                dense_end = next((unit.dense_end for unit in units if unit.log_stream == log_stream), first)
+                if (begin := max(first, dense_end)) < end:
+                    async with contextlib.aclosing(self._log.chunks(log_stream, begin, end)) as parts:
+                        async for _ in parts:
+                            pass
+
+    def _ask_nodes(self) -> dict[tuple[int, int], ReplicaStatus | UnitStatus]:
+        """What each node says of its replicas of this topic; one that says nothing is a finding, and so is one that is away from
+        its chain."""
+        statuses: dict[tuple[int, int], ReplicaStatus | UnitStatus] = {}
         silent_nodes: dict[int, str] = {}
         for node in sorted({node for stream in self._streams for node in stream.replicas}):
             try:
                 status = patiently(self._link, self._log.on_node(node).status)
                 statuses |= {(replica.log_stream, node): replica for replica in status.replicas}
+                statuses |= {(unit.log_stream, node): unit for unit in status.units}
             except VarlogError as error:
                 silent_nodes[node] = str(error)
         self._paths = {replica: status.path for replica, status in statuses.items()}
         for stream in self._streams:
             for node in stream.replicas:
+                if self._projection and node in self._projection.chain(stream.log_stream).away:
+                    statuses.pop((stream.log_stream, node), None)
+                    silent_nodes.setdefault(node, "it is away from its chain, and not filled yet")
                 if (stream.log_stream, node) not in statuses:
                     why = silent_nodes.get(node, "the node has no such replica")
                     self._unread(stream.log_stream, node, why)
@@ -120,8 +154,7 @@ class AuditedTopic:
         claims: dict[int, Claim] = {}
         for node in self._nodes(log_stream):
             try:
-                measure = partial(self._log.on_node(node).measure, log_stream, self._begin, self._end)
-                told = patiently(self._link, measure)
+                told = patiently(self._link, partial(self._measured, log_stream, node))
                 claims[node] = Claim(told.begin, told.end, told.bytes, told.points)
             except VarlogError as error:
                 status = self._statuses.pop((log_stream, node))
@@ -132,6 +165,10 @@ class AuditedTopic:
         plan = stream_plan(log_stream, claims)
         self.findings += contradictions(plan, claims, self.topic, self._paths, self._begin)
         return plan
+
+    async def _measured(self, log_stream: int, node: int) -> RangeIs:
+        one = await holder(self._log, node)
+        return await one.measure(log_stream, self._begin, self._end)
 
     def readings(self, bytes_a_task: int) -> list[Reading]:
         self._bytes_a_task = bytes_a_task
@@ -215,8 +252,8 @@ class AuditedTopic:
             return finding
         for node in self._nodes(finding.log_stream):
             with contextlib.suppress(VarlogError):
-                asked = self._log.on_node(node).fetch(finding.log_stream, finding.llsn, bytes_max=1)
-                rows = self._link.run(asked)[0].rows
+                one = self._link.run(holder(self._log, node))
+                rows = self._link.run(one.fetch(finding.log_stream, finding.llsn, bytes_max=1))[0].rows
                 if rows and rows[0][0] == finding.llsn:
                     return replace(finding, glsn=rows[0][1])
         return finding

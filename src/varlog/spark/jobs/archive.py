@@ -9,6 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import zlib
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 import varlog
-from varlog.model.errors import NotWritten, ReaderBehind, Refused, Trimmed
+from varlog.model.errors import Filled, NotWritten, ReaderBehind, Refused, Trimmed
 from varlog.model.lsn import GLSN
 from varlog.spark.archive.archive_rules import (
     FILE_BYTES,
@@ -214,6 +216,10 @@ class Archiver:
         begin, end = found
         self._progress(f"archiving {self.topic.name}", begin - 1, newest)
         try:
+            if self.topic.sequenced:
+                end = self._end_with_an_entry(begin, end, newest)
+            if end == begin:
+                return False
             self._add(begin, end)
         except Exception:
             self.keeper.look()
@@ -228,7 +234,30 @@ class Archiver:
     def _add(self, begin: int, end: int) -> None:
         parts = files_of_range(begin, end, self._bytes(begin, end), self._settings.file_bytes)
         last = self._log.read(end - 1)
-        self.keeper.add(self._rows(begin, end), begin, end, parts, zlib.crc32(last.data))
+        self.keeper.add(self._rows(begin, end), begin, end, parts, zlib.crc32(last.data), self._explain)
+
+    def _end_with_an_entry(self, begin: int, end: int, newest: int) -> int:
+        """The last position of a range holds an entry, so that its checksum can tell the log again: given-up ones at the end are
+        left for the next range. `begin`: none of those up to `newest` holds one."""
+        while True:
+            for last in range(end - 1, begin - 1, -1):
+                with suppress(Filled):
+                    self._log.read(last)
+                    return last + 1
+            if end > newest:
+                return begin
+            end = min(end + self._settings.range_records, newest + 1)
+
+    def _explain(self, gaps: Sequence[tuple[int, int]]) -> None:
+        """Positions without a row: of a sequenced topic those that the log itself passes over, of another none."""
+        for begin, end in gaps:
+            entry = (
+                next(iter(self._log.subscribe(GLSN(begin), GLSN(end))), None)
+                if self.topic.sequenced
+                else begin
+            )
+            if entry is not None:
+                raise Refused(f"{told(begin, end)} have no row, and the log has an entry there")
 
     def _rows(self, begin: int, end: int) -> DataFrame:
         place = {"startingOffsets": str(begin), "endingOffsets": str(end)}

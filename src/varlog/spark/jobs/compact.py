@@ -19,6 +19,7 @@ from varlog.spark.jobs.progress import Progress, silent, watching
 from varlog.spark.jobs.snapshot_place import SnapshotPlace
 from varlog.spark.link import link_to
 from varlog.spark.options import OptionError, Where
+from varlog.spark.read.settled import settled_mark
 from varlog.spark.snapshot import FORMAT, VERSION, Snapshot, SnapshotFile, SnapshotTopic
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ def compact(
     if dry_run:
         return replace(report, dry_run=True)
     read, left = Observation(), Observation()
-    entries = entries.observe(read, sql.count_if(sql.expr("key IS NULL")).alias("skipped"))
+    # Counted, not computed from the positions: some of a sequenced topic hold no entry.
+    counts = sql.count(sql.lit(1)).alias("entries"), sql.count_if(sql.expr("key IS NULL")).alias("skipped")
+    entries = entries.observe(read, *counts)
     known = older.rows(previous) if older and previous else None
     newest = _newest(entries, known).observe(left, sql.count_if(sql.col("deleted")).alias("deleted"))
     kept = newest.where("NOT deleted").drop("deleted")
@@ -106,6 +109,7 @@ def compact(
         about = target.store(kept, describe)
     return replace(
         report,
+        entries=int(read.get["entries"] or 0),
         skipped=int(read.get["skipped"] or 0),
         deleted=int(left.get["deleted"] or 0),
         rows=about.rows,
@@ -164,8 +168,9 @@ class _Source:
         link = link_to(Where(address))
         log = link.fresh_log(topic)
         self._topic: Topic = log.topic
-        self._tail = max(int(link.run(log.tail())), int(self._topic.first) - 1)
-        self._oldest = max(int(link.run(log.trimmed())) + 1, int(self._topic.first))
+        mark = link.run(settled_mark(log))
+        self._tail = max(int(mark.high_watermark), int(self._topic.first) - 1)
+        self._oldest = max(int(mark.trimmed) + 1, int(self._topic.first))
         cluster = int(link.run(log.view()).cluster)
         self.identity = SnapshotTopic(cluster, int(self._topic.topic), topic)
 

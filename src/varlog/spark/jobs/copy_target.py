@@ -26,6 +26,11 @@ def find_target(address: str, topic: str, first: int) -> Topic | None:
         if found is None:
             return None
         streams = len(admin.streams(topic))
+    if found.sequenced:
+        raise Refused(
+            f"topic {topic!r} at {address} is sequenced, and a copy that keeps positions needs a committed one: copy into a topic "
+            "that is not there yet"
+        )
     if streams != 1:
         raise Refused(
             f"topic {topic!r} at {address} has {streams} log streams, and a copy that keeps positions needs exactly one: copy into "

@@ -64,6 +64,11 @@ def mirror(
     source it is a named reader: its lag is in `varlog status`, and a trim can respect it.
     """
     with varlog.connect(address, topic, create=False) as source:
+        if source.topic.sequenced:
+            raise Refused(
+                f"topic {topic!r} is sequenced: positions that were given up have no entry, and a mirror has one at each. Archive "
+                "it (`varlog spark archive`), or read it and write its rows to a committed topic"
+            )
         first = max(source.trimmed() + 1, source.topic.first)
         make = find_target if dry_run else make_target
         if make(to_address, to_topic, first) is None:

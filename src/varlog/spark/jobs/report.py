@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from varlog.spark.jobs.progress import Progress, silent
 from varlog.spark.link import link_to
 from varlog.spark.options import Where
+from varlog.spark.read.settled import settled_mark
 from varlog.spark.report.figures import Figures, arrivals_of
 from varlog.spark.report.model import TopicReport
 
@@ -32,7 +33,8 @@ def report(
     link = link_to(Where(address))
     log = link.log(topic)
     view = link.run(log.view())
-    begin, end = int(link.run(log.trimmed())) + 1, int(link.run(log.tail())) + 1
+    mark = link.run(settled_mark(log))
+    begin, end = int(mark.trimmed) + 1, int(mark.high_watermark) + 1
     streams = tuple(int(stream.log_stream) for stream in log.streams)
     empty = TopicReport(topic, int(view.cluster), begin, end, page=html or "")
     if begin >= end:

@@ -59,6 +59,11 @@ def restore(
     contents = read_contents(files, source)
     if not contents:
         raise Refused(f"there is no archive of topic {source!r} at {files.path}")
+    if not contents.dense:
+        raise Refused(
+            f"the archive of topic {source!r} at {files.path} is of a sequenced topic, some positions of which hold no entry: a "
+            "topic that is restored has one at each. Read it with option archive, and write its rows to a topic of their own"
+        )
     make = find_target if dry_run else make_target
     if make(address, topic, contents.begin) is None:
         found = contents.begin

@@ -126,6 +126,12 @@ class DirectoryOrigin:
         found = self._looked().view.topic_named(name)
         if found is None:
             raise UnknownTopic(name)
+        if found.sequenced:
+            # Which of its positions are holes, only who has it open can say, and settle.
+            raise OptionError(
+                f"option 'topic': {name!r} is a sequenced topic, and those of a directory cannot be read from their files: open "
+                "the directory with varlog.open, or run a cluster and name it with option 'address'"
+            )
         return found
 
     def _replica(self, log_stream: LogStreamID, end: LLSN | None = None) -> ReplicaFiles:

@@ -14,6 +14,7 @@ from varlog.rpc.messages import PlaceIs, RangeIs
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import Where
 from varlog.spark.read.resolve_rules import TopicSpan
+from varlog.spark.read.settled import settled_mark
 
 
 class Origin(Protocol):
@@ -68,11 +69,10 @@ class ClusterOrigin:
 
     def span(self, topic: str) -> TopicSpan:
         log = self._link.fresh_log(topic)
-        tail, trimmed = self._link.run(log.tail()), self._link.run(log.trimmed())
-        found = log.topic
-        oldest = max(found.first, trimmed + 1)
+        mark, found = self._link.run(settled_mark(log)), log.topic
+        oldest = max(found.first, mark.trimmed + 1)
         streams = tuple(int(stream.log_stream) for stream in log.streams)
-        return TopicSpan(topic, found.topic, oldest, max(oldest, tail + 1), streams)
+        return TopicSpan(topic, found.topic, oldest, max(oldest, mark.high_watermark + 1), streams)
 
     def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeIs:
         return self._link.run(self._link.log(topic).measure(log_stream, begin, end, points_max))

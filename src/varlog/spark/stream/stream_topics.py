@@ -16,6 +16,7 @@ from varlog.rpc.messages import RangeIs
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import ReadOptions
 from varlog.spark.read.planning_rules import MeasuredRange
+from varlog.spark.read.settled import settled_mark
 from varlog.spark.stream.offsets import Offset, TopicNow
 
 # Topics that came since, for a pattern, are looked for this often.
@@ -95,12 +96,12 @@ async def _all_now(logs: Mapping[str, Log]) -> dict[str, TopicNow | None]:
 
 async def _now(log: Log) -> TopicNow | None:
     try:
-        mark = await log.mark()
+        mark = await settled_mark(log)
     except UnknownTopic:
         # The view is older than the topic's end; another topic may have its name by now.
         try:
             await log.view()
-            mark = await log.mark()
+            mark = await settled_mark(log)
         except UnknownTopic:
             return None
     first = log.topic.first

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 from varlog.client.log import Log
+from varlog.model.cluster import Topic
 from varlog.model.errors import InvalidRequest, Refused, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import check_name
 from varlog.runtime.logs import get_logger
@@ -122,8 +123,18 @@ def _checked(options: Mapping[str, str], schema: StructType) -> tuple[WriteOptio
     columns = input_columns(
         fields, order_by=wanted.order_by, log_stream=wanted.log_stream, keep=wanted.keep_positions
     )
-    _check_streams(wanted, [stream.log_stream for stream in _log(wanted).streams])
+    log = _log(wanted)
+    _check_ordering(log.topic)
+    _check_streams(wanted, [stream.log_stream for stream in log.streams])
     return wanted, columns
+
+
+def _check_ordering(topic: Topic) -> None:
+    if topic.sequenced:
+        raise OptionError(
+            f"option 'topic': {topic.name!r} is a sequenced topic, and a write that is in the log once needs a committed one: make "
+            "one with `varlog topic create NAME`, and write there"
+        )
 
 
 def _check_writer(name: str) -> None:

@@ -1,0 +1,224 @@
+"""What `varlog status` and `varlog topic describe` show of sequenced topics: projections, chains, log units, sequencer, leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from varlog.cli.output import make_table, short_bytes
+from varlog.model.cluster import ClusterView, LogStream, NodeStatus, SyncState, SyncStatus, Topic, UnitStatus
+from varlog.model.projection import Chain, Projection
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from varlog.rpc.messages import ClusterStatusIs
+
+NO_REDUNDANCY = "NO REDUNDANCY"
+
+
+# --- what is there ------------------------------------------------------------------------------------------------------
+
+
+def is_sequenced(view: ClusterView, found: LogStream) -> bool:
+    topic = view.topic(found.topic)
+    return topic is not None and topic.sequenced
+
+
+def chain_of(view: ClusterView, found: LogStream) -> Chain | None:
+    """None until a projection has the stream."""
+    projection = view.projection(found.topic)
+    chains = projection.chains if projection is not None else ()
+    return next((chain for chain in chains if chain.log_stream == found.log_stream), None)
+
+
+def unit_statuses(seen: ClusterStatusIs, found: LogStream) -> dict[int, UnitStatus | None]:
+    """What each member's node said of its log unit, in the order of the chain, those that are away last; None where it did
+    not."""
+    said = node_statuses(seen)
+    chain = chain_of(seen.view, found)
+    statuses: dict[int, UnitStatus | None] = {}
+    for number in dict.fromkeys((*(chain.members if chain is not None else ()), *found.replicas)):
+        node_status = said.get(number)
+        units = node_status.units if node_status is not None else ()
+        statuses[number] = next((one for one in units if one.log_stream == found.log_stream), None)
+    return statuses
+
+
+def node_statuses(seen: ClusterStatusIs) -> dict[int, NodeStatus]:
+    """Of those that answer."""
+    return {health.node: health.status for health in seen.nodes if health.alive and health.status is not None}
+
+
+def role(chain: Chain | None, node: int) -> str:
+    """head, middle and tail; `only` is both."""
+    if chain is None or node not in chain.members:
+        return "no member yet"
+    if node in chain.away:
+        return "away"
+    if len(chain.nodes) == 1:
+        return "only"
+    if node == chain.head:
+        return "head"
+    return "tail" if node == chain.tail else "middle"
+
+
+def chain_is_whole(seen: ClusterStatusIs, found: LogStream) -> bool:
+    """Nobody is away, every unit says that it serves in the projection's epoch, and the sequencer is the one that is there."""
+    projection, chain = seen.view.projection(found.topic), chain_of(seen.view, found)
+    if projection is None or chain is None or chain.away:
+        return False
+    if projection.sequencer not in seen.view.sequencers:
+        return False
+    said = node_statuses(seen)
+    return all(
+        status is not None and status.epoch == projection.epoch and not status.trouble and said[number].leased
+        for number, status in unit_statuses(seen, found).items()
+    )
+
+
+def has_one_copy(chain: Chain) -> bool:
+    """It had more once: what it holds is nowhere else now."""
+    return len(chain.nodes) == 1 and bool(chain.away)
+
+
+# --- tables -------------------------------------------------------------------------------------------------------------
+
+
+def projections_table(seen: ClusterStatusIs) -> Table:
+    """One row a sequenced topic: its epoch, who gives its positions, how they lie."""
+    rows: list[tuple[object, ...]] = []
+    for topic in seen.view.topics:
+        if not topic.sequenced:
+            continue
+        projection = seen.view.projection(topic.topic)
+        if projection is None:
+            rows.append((topic.name, "?", "being made", "", topic.unit, topic.grouping))
+            continue
+        stripes = len(projection.newest_range.stripes)
+        unit = projection.newest_range.unit if stripes > 1 else "–"
+        rows.append(
+            (
+                topic.name,
+                projection.epoch,
+                sequencer_told(seen.view, projection),
+                f"{stripes} since {projection.newest_range.begin}",
+                unit,
+                topic.grouping,
+            )
+        )
+    columns = ("sequenced topic", "#epoch", "sequencer", "stripes", "#unit", "replica groups by")
+    return make_table("", columns, rows)
+
+
+def sequencer_told(view: ClusterView, projection: Projection) -> str:
+    found = projection.sequencer
+    if found is None:
+        return "NONE: no sequencer was there; start one with `vseq start`"
+    if found in view.sequencers:
+        return found.address
+    if any(known.address == found.address for known in view.sequencers):
+        return f"{found.address} (started again: the next epoch counts on from what is written)"
+    return f"{found.address} (gone)"
+
+
+def chains_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+    """One row a log stream of a sequenced topic."""
+    rows = []
+    for found in streams:
+        topic = seen.view.topic(found.topic)
+        chain = chain_of(seen.view, found)
+        statuses = unit_statuses(seen, found)
+        newest = [status.newest for status in statuses.values() if status is not None]
+        members = "  ".join(member_told(seen, found, number) for number in statuses)
+        state = f"{found.state}, {NO_REDUNDANCY}" if chain and has_one_copy(chain) else str(found.state)
+        name = topic.name if topic else str(found.topic)
+        rows.append((found.log_stream, name, state, found.epoch, max(newest) if newest else "?", members))
+    columns = ("stream", "topic", "state", "#epoch", "#newest LLSN", "chain (node:state, head first)")
+    return make_table("", columns, rows)
+
+
+def member_told(seen: ClusterStatusIs, found: LogStream, number: int) -> str:
+    chain, status = chain_of(seen.view, found), unit_statuses(seen, found)[number]
+    away = chain is None or number not in chain.nodes
+    if status is None:
+        return f"{number}:{'away' if away and chain is not None else 'missing'}"
+    said = []
+    if not node_statuses(seen)[number].leased:
+        said.append("no lease")
+    if status.epoch != found.epoch:
+        said.append(f"in epoch {status.epoch}")
+    if status.sync is not None and status.sync.state is SyncState.IN_PROGRESS:
+        said.append(f"filled from {status.sync.source}, {percent(status.sync)}")
+    if status.damage:
+        said.append(f"{sum(end - begin for begin, end in status.damage)} entries damaged")
+    if status.full:
+        said.append("disk full")
+    elif status.trouble:
+        said.append(status.trouble)
+    state = "away" if away else "serves"
+    return f"{number}:{state}" + (f" ({'; '.join(said)})" if said else "")
+
+
+def percent(sync: SyncStatus) -> str:
+    if sync.target_end <= 1:
+        return "100 %"
+    return f"{100 * (sync.copied_end - 1) // (sync.target_end - 1)} %"
+
+
+def thin_lines(seen: ClusterStatusIs, topic: int | None = None) -> list[str]:
+    """What nobody may overlook: log streams with one copy left, of one topic or of all."""
+    return [
+        f"{NO_REDUNDANCY}: log stream {chain.log_stream} has one copy left, on node {chain.head}; "
+        f"away: {', '.join(map(str, chain.away))}"
+        for projection in seen.view.projections
+        for chain in projection.chains
+        if has_one_copy(chain) and topic in (None, projection.topic)
+    ]
+
+
+# --- one topic ----------------------------------------------------------------------------------------------------------
+
+
+def units_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+    """One row a log unit of a sequenced topic, head first."""
+    rows: list[tuple[object, ...]] = []
+    for found in streams:
+        chain = chain_of(seen.view, found)
+        for number, status in unit_statuses(seen, found).items():
+            what = (found.log_stream, found.state, number, role(chain, number))
+            if status is None:
+                rows.append((*what, "silent", "?", "?", "?", "?", "?"))
+                continue
+            leased = "leased" if node_statuses(seen)[number].leased else "no lease"
+            state = ", ".join(filter(None, (leased, status.trouble)))
+            ends = (status.low, status.dense_end - 1, status.newest)
+            rows.append((*what, state, status.epoch, *ends, short_bytes(status.bytes)))
+    columns = (
+        "stream",
+        "state",
+        "node",
+        "role",
+        "unit",
+        "#epoch",
+        "#low",
+        "#no hole up to",
+        "#newest",
+        "#bytes",
+    )
+    return make_table("", columns, rows)
+
+
+def projection_lines(seen: ClusterStatusIs, topic: Topic) -> list[str]:
+    """A sequenced topic's projection in words."""
+    projection = seen.view.projection(topic.topic)
+    if projection is None:
+        return ["its first projection is still being made: nothing can be appended yet"]
+    sequencer = sequencer_told(seen.view, projection)
+    lines = [f"epoch {projection.epoch}, sequencer {sequencer}; replica groups by {topic.grouping}"]
+    for number, found in enumerate(projection.ranges):
+        end = f"to {projection.ranges[number + 1].begin - 1}" if number + 1 < len(projection.ranges) else "on"
+        streams = ", ".join(str(stripe.log_stream) for stripe in found.stripes)
+        turns = f", {found.unit} positions a turn" if len(found.stripes) > 1 else ""
+        lines.append(f"positions {found.begin} {end}: log stream{'s' if turns else ''} {streams}{turns}")
+    return lines
