@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from varlog.model.errors import Refused
-from varlog.spark.archive.archive_rules import ArchivedFile, Commit, range_name
+from varlog.spark.archive.archive_rules import HOLES_VERSION, ArchivedFile, Commit, range_name
 from varlog.spark.archive.manifest import commit_name, decode_commit, encode_commit, read_contents
 
 GOLDEN = Path(__file__).with_name("archive_commit_v1.json")
+HOLES = Path(__file__).with_name("archive_commit_v2.json")
 
 
 def commit_v1() -> Commit:
@@ -23,22 +25,26 @@ def commit_v1() -> Commit:
     return Commit(5, 3, "orders", 1001, 3001, 130_536, times[0], times[2], 0xCBF43926, files)
 
 
-def test_the_same_commit_is_written_as_the_same_bytes() -> None:
-    assert encode_commit(commit_v1()) == GOLDEN.read_bytes(), (
-        f"{GOLDEN.name}: the format changed; give it a new version and a new golden file"
+def commit_v2() -> Commit:
+    """Of a sequenced topic: three positions have no row."""
+    whole = commit_v1()
+    return replace(whole, version=HOLES_VERSION, files=(replace(whole.files[0], missing=3), *whole.files[1:]))
+
+
+@pytest.mark.parametrize(("commit", "file"), [(commit_v1(), GOLDEN), (commit_v2(), HOLES)])
+def test_the_same_commit_is_written_as_the_same_bytes_and_read(commit: Commit, file: Path) -> None:
+    assert encode_commit(commit) == file.read_bytes(), (
+        f"{file.name}: the format changed; give it a new version and a new golden file"
     )
-
-
-def test_the_commit_of_version_1_is_read() -> None:
-    assert decode_commit(GOLDEN.read_bytes(), GOLDEN.name) == commit_v1()
+    assert decode_commit(file.read_bytes(), file.name) == commit
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         (
-            GOLDEN.read_bytes().replace(b'"version": 1', b'"version": 2'),
-            "version 2, and this varlog reads version 1",
+            GOLDEN.read_bytes().replace(b'"version": 1', b'"version": 3'),
+            "version 3, and this varlog reads versions 1 and 2",
         ),
         (b"{}", "no version"),
         (GOLDEN.read_bytes()[:100], "is no manifest"),

@@ -42,8 +42,12 @@ def data_of(topic: str) -> str:
 
 
 def encode_commit(commit: Commit) -> bytes:
-    """JSON for people too: one field a line."""
-    return msgspec.json.format(msgspec.json.encode(commit), indent=2) + b"\n"
+    """JSON for people too: one field a line. Version 1 has no word for positions without a row."""
+    fields = msgspec.to_builtins(commit)
+    if commit.version == FORMAT_VERSION:
+        for file in fields["files"]:
+            del file["missing"]
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
 
 def decode_commit(content: bytes, place: str) -> Commit:
