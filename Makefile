@@ -8,6 +8,8 @@ SHELL := /bin/sh
 # Seeds of `make sim`, seeds of the simulation inside `make test`, and more arguments for `make demo` and `make bench`.
 SEEDS ?= 1000
 TEST_SEEDS ?= 150
+# How topics of simulated clusters are ordered: committed, sequenced, or both (each seed in each way).
+ORDERING ?= both
 ARGS ?=
 
 PY := .venv/bin/python
@@ -61,8 +63,8 @@ test: static ## everything: static checks, all tests, a bounded simulation, plan
 
 ##@ While you work
 .PHONY: check static fmt codemap
-check: static ## before each commit, under two minutes: static checks and the tests without real processes
-	$(PYTEST) -m "not process and not spark"
+check: static ## before each commit, under two minutes: static checks, and the tests without real processes
+	$(PYTEST) -m "not process and not spark and not thorough"
 
 static: $(STAMP) ## format, lint and types, without running anything
 	$(PY) -m ruff format --check .
@@ -77,9 +79,9 @@ codemap: $(STAMP) ## render the code map of ARCHITECTURE.md from the modules' do
 	$(PY) -m varlog.testing.codemap
 
 ##@ Search and measure
-.PHONY: sim sim-mutants faults bench bench-faults bench-spark
-sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000
-	$(SIM) run --seeds $(SEEDS)
+.PHONY: sim sim-mutants faults bench bench-faults bench-spark bench-orderings
+sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000 ORDERING=sequenced
+	$(SIM) run --seeds $(SEEDS) --ordering $(ORDERING)
 
 sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
 	$(SIM) mutants
@@ -97,6 +99,10 @@ bench-faults: $(STAMP) ## kill a backup, a primary and the leading repository un
 
 bench-spark: $(STAMP) ## Spark on a topic against Spark on Parquet: read, write, stream, audit, memory; about five minutes
 	.venv/bin/varlog bench --spark $(ARGS)
+
+bench-orderings: $(STAMP) ## the sequenced ordering against the committed one, in turns: appends, reads, and then faults
+	.venv/bin/varlog bench --ordering both $(ARGS)
+	.venv/bin/varlog bench --ordering both --faults $(ARGS)
 
 ##@ Clean up
 .PHONY: clean

@@ -19,6 +19,8 @@ from varlog.model.ids import LogStreamID
 from varlog.rpc import messages as m
 from varlog.testing.sim.loop import run
 
+pytestmark = pytest.mark.thorough
+
 ENTRIES = 20
 CALLS_MAX = 60
 

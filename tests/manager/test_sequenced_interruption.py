@@ -16,6 +16,8 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import NodeID
 from varlog.testing.sim.loop import run
 
+pytestmark = pytest.mark.thorough
+
 ENTRIES = 10
 CALLS_MAX = 60
 

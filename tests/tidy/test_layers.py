@@ -16,7 +16,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -91,6 +91,11 @@ class Import:
         return self.module.partition(".")[0]
 
 
+@cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 @dataclass(frozen=True)
 class Module:
     """One source file of a package that is laid out like varlog."""
@@ -115,7 +120,7 @@ class Module:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.path.read_text(encoding="utf-8"))
+        return _parsed(self.path.read_text(encoding="utf-8"))
 
     @cached_property
     def imports(self) -> list[Import]:
@@ -212,10 +217,12 @@ def _doors(module: Module) -> Iterator[tuple[int, str, str]]:
 
 def pure_files_import_only_model(module: Module) -> Iterator[str]:
     """And each other: where one noun needs more than one file."""
+    if not module.pure:
+        return
     for imported in module.imports:
         plain = imported.top in sys.stdlib_module_names and imported.top not in DOOR_MODULES
         pure = imported.module.startswith("varlog.model") or _is_pure(module.package, imported.module)
-        if module.pure and not plain and not pure:
+        if not plain and not pure:
             yield f"{module.at(imported.line)}: a pure file may not import {imported.module}"
 
 

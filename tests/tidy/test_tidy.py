@@ -44,16 +44,15 @@ def _calls(function: Function) -> set[str]:
 def idle_tests(tree: ast.Module) -> list[str]:
     """Names of test functions that check nothing, neither themselves nor through a helper of their module."""
     functions = list(_functions(tree))
-    checking: set[str] = set()
-    for _ in functions:  # each round follows the helpers one call deeper
-        for function in functions:
-            calls = _calls(function)
-            if (
-                any(isinstance(node, ast.Assert) for node in ast.walk(function))
-                or any(CHECKING_CALL.fullmatch(call) for call in calls)
-                or checking & {call.removeprefix("self.") for call in calls}
-            ):
-                checking.add(function.name)
+    calls = {function.name: {call.removeprefix("self.") for call in _calls(function)} for function in functions}
+    checking = {
+        function.name
+        for function in functions
+        if any(isinstance(node, ast.Assert) for node in ast.walk(function))
+        or any(CHECKING_CALL.fullmatch(call) for call in calls[function.name])
+    }
+    while more := {name for name, called in calls.items() if called & checking} - checking:
+        checking |= more  # each round follows the helpers one call deeper
     return [f.name for f in functions if f.name.startswith("test_") and f.name not in checking]
 
 
