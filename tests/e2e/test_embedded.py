@@ -64,6 +64,17 @@ def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
             assert [(entry.glsn, entry.data) for entry in log.subscribe(1, log.tail() + 1)] == written
 
 
+def test_a_sequenced_log_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """R-SEQ-2: each time with another sequencer, which begins above everything that was written."""
+    written = []
+    for start in range(0, 30, 10):
+        with varlog.open(tmp_path, topic="t", streams=2, ordering="sequenced") as log:
+            for number in range(start, start + 10):
+                written.append((log.append(b"%d" % number).glsn, b"%d" % number))
+            assert [(entry.glsn, entry.data) for entry in log.subscribe(1, log.tail() + 1)] == written
+    assert [glsn for glsn, _ in written] == list(range(1, 31))
+
+
 def test_a_trim_survives_a_restart(tmp_path: Path) -> None:
     """R-TRIM-1, law 9."""
     with varlog.open(tmp_path) as log:

@@ -103,3 +103,23 @@ def test_one_failure_alone_accuses_nobody_and_a_long_row_of_them_does() -> None:
     for symptom in set(Symptom) - {Symptom.STALE}:
         assert remedy(symptom, 1, 0.01) is Remedy.AGAIN
         assert remedy(symptom, 50, 60.0) is Remedy.WITHOUT
+
+
+def test_positions_of_a_sequencer_that_was_deposed_and_named_again_are_nobodys() -> None:
+    """R-SEQ-2: the one in between may have given them to somebody else."""
+    one = LogStreamID(1)
+    now = Projection(
+        TopicID(1),
+        Epoch(1),
+        GLSN(1),
+        (Range(GLSN(1), (Stripe(one),), UNIT),),
+        (Chain(one, (NodeID(1),)),),
+        SEQUENCERS[0],
+    )
+    token = Token(GLSN(40), 1, Epoch(1), SEQUENCERS[0])
+    deposed = changed(now, epoch=Epoch(2), begin=GLSN(37), sequencer=SEQUENCERS[1])
+    named_again = changed(deposed, epoch=Epoch(3), sequencer=SEQUENCERS[0])
+    assert still_ours(token, changed(now, epoch=Epoch(2)))
+    assert not still_ours(token, deposed)
+    assert not still_ours(token, named_again)
+    assert still_ours(token, changed(named_again, begin=GLSN(41)))

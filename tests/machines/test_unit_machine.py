@@ -32,10 +32,13 @@ def test_a_new_unit_takes_the_first_seal_or_is_filled_before_any_other() -> None
     machine = fresh()
     with pytest.raises(Refused):
         machine.seal(Epoch(2))
-    assert not machine.order(Epoch(5), LLSN(1))
     machine.seal(Epoch(1))
     machine.entered(Epoch(1))
     machine.check(Epoch(1))
+    remade = fresh()
+    assert not remade.order(Epoch(5), LLSN(1)), "it has nothing to answer in that epoch with"
+    with pytest.raises(Refused):
+        remade.seal(Epoch(1))  # that of the new stream, which comes late
     filled = fresh()
     filled.filled = True
     assert not filled.order(Epoch(5), LLSN(1)), "it joins by a seal alone"

@@ -227,7 +227,9 @@ MESSAGES: list[Message] = [
     m.ProjectionIs(PROJECTION),
     m.RenewSequencer(SEQUENCER, 1_700_000_000),
     m.AskLease(1_700_000_000, (m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),)),
-    m.LeaseIs(1_700_000_000, 1.0, (m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),)),
+    m.LeaseIs(
+        1_700_000_000, 1.0, (m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),), ((TopicID(3), Epoch(4)),)
+    ),
     m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),
 ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from varlog.testing import checkers
+from varlog.testing import checkers, sequenced_checkers
+from varlog.testing.checker import Checker
 from varlog.testing.checkers import CHECKERS, check
 from varlog.testing.history import (
     Append,
@@ -102,8 +103,8 @@ def test_a_good_history_is_accepted_by_every_checker() -> None:
 
 
 def test_every_checker_cites_its_law_and_is_in_the_list() -> None:
-    classes = [kind for kind in vars(checkers).values() if isinstance(kind, type)]
-    made = {kind for kind in classes if issubclass(kind, checkers.Checker)} - {checkers.Checker}
+    found = [*vars(checkers).values(), *vars(sequenced_checkers).values()]
+    made = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Checker)} - {Checker}
     assert {type(checker) for checker in CHECKERS} == made
     assert all(checker.law and type(checker).__doc__ for checker in CHECKERS)
 

@@ -44,7 +44,9 @@ def _calls(function: Function) -> set[str]:
 def idle_tests(tree: ast.Module) -> list[str]:
     """Names of test functions that check nothing, neither themselves nor through a helper of their module."""
     functions = list(_functions(tree))
-    calls = {function.name: {call.removeprefix("self.") for call in _calls(function)} for function in functions}
+    calls = {
+        function.name: {call.removeprefix("self.") for call in _calls(function)} for function in functions
+    }
     checking = {
         function.name
         for function in functions

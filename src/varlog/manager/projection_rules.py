@@ -26,7 +26,7 @@ from varlog.manager.repair_steps import (
     Step,
     SyncReplica,
 )
-from varlog.model.cluster import Grouping, SyncState
+from varlog.model.cluster import Grouping, LogStream, SyncState
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Chain, Projection
 from varlog.reconfiguration.rules import Wish
@@ -69,8 +69,10 @@ def plan(case: TopicCase) -> Plan:
     if change is not None:
         concerned = _concerned(case, change)
         steps.update(dict.fromkeys(concerned, change))
-    new = {stream.log_stream for stream in case.streams} - set(steps)
-    steps.update({log_stream: Nothing("it is being made", settled=False) for log_stream in new})
+    made = Nothing("it is being made", settled=False)
+    steps.update(
+        {new.log_stream: _remade(case, new) or made for new in case.streams if new.log_stream not in steps}
+    )
     return Plan(change, steps, frozenset(came.wanted))
 
 
@@ -82,8 +84,20 @@ def _beginning(case: TopicCase) -> Plan:
         return Plan(None, _all(case, Nothing("the topic is being made", settled=False)))
     if not case.around.sequencers:
         return Plan(None, _all(case, Nothing(NO_SEQUENCER)))
+    if remade := {new.log_stream: step for new in case.streams if (step := _remade(case, new)) is not None}:
+        return Plan(None, {**_all(case, Nothing("the topic is being made", settled=False)), **remade})
     begin = BeginTopic({stream.log_stream: stream.replicas for stream in case.streams})
     return Plan(begin, _all(case, begin))
+
+
+def _remade(case: TopicCase, stream: LogStream) -> MakeReplica | None:
+    """A new log stream that has no unit anywhere: whoever made it was so slow to register it that its units were swept away as
+    zombies (R-REG-4). They were empty, and so are those in their place."""
+    if case.around.making or any(case.unit(stream.log_stream, node) is not None for node in stream.replicas):
+        return None
+    if not all(node in case.nodes for node in stream.replicas):
+        return None  # one that does not answer may have its unit
+    return MakeReplica(stream.replicas[0])
 
 
 def _all(case: TopicCase, step: Step) -> dict[LogStreamID, Step]:

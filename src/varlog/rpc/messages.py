@@ -348,7 +348,8 @@ class ListUnit(Message, frozen=True):
 
 
 class UnitList(Message, frozen=True):
-    """`pages` are (first LLSN, count, body checksum) by LLSN; the next ones from `next_llsn` on. `newest`, `low`: the unit's."""
+    """`pages` are (first LLSN, count, checksum of the header) by LLSN; the next ones from `next_llsn` on. `newest`,
+    `low`: the unit's."""
 
     pages: tuple[tuple[LLSN, int, int], ...]
     next_llsn: LLSN
@@ -404,11 +405,13 @@ class AskLease(Message, frozen=True):
 
 class LeaseIs(Message, frozen=True):
     """One way, repository -> node, or the answer to a sequencer: it may answer for `lease_s` seconds of its own clock from `stamp`
-    on; 0: it may not. `orders`: of the node's units."""
+    on; 0: it may not. `orders`: of the node's units. `topics`, to a sequencer: in which epoch every sequenced topic is now; in an
+    older one it must not answer from now on."""
 
     stamp: int
     lease_s: float
     orders: tuple[UnitOrder, ...] = ()
+    topics: tuple[tuple[TopicID, Epoch], ...] = ()
 
 
 # --- Sequencer: clients -> sequencer ------------------------------------------------------------------------------------

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
 
+from varlog.testing.checker import Checker
 from varlog.testing.history import (
     Append,
+    Ending,
     History,
     KnownTail,
     Operation,
@@ -20,22 +20,10 @@ from varlog.testing.history import (
     Told,
     Trim,
 )
+from varlog.testing.sequenced_checkers import SEQUENCED_CHECKERS
 
 # A subscriber that waits so long, in virtual seconds, must have got everything that was there when it began.
 PATIENCE_S = 2.0
-
-
-class Checker(ABC):
-    """One property. `law` says where it is written; `check` yields one sentence for each violation."""
-
-    law: ClassVar[str]
-
-    @property
-    def name(self) -> str:
-        return type(self).__name__
-
-    @abstractmethod
-    def check(self, history: History) -> Iterator[str]: ...
 
 
 class AcknowledgedSurvives(Checker):
@@ -96,6 +84,9 @@ class Dense(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for ending in history.endings:
+            if ending.topic in history.sequenced:
+                yield from self._check_sequenced(ending)
+                continue
             expected = ending.trimmed + 1
             next_llsn: dict[int, int] = {}
             for seen in ending.entries:
@@ -107,6 +98,16 @@ class Dense(Checker):
                 next_llsn[seen.stream] = seen.llsn + 1
             if expected != ending.tail + 1:
                 yield f"topic {ending.topic}: the tail is {ending.tail}, the last entry read is {expected - 1}"
+
+    def _check_sequenced(self, ending: Ending) -> Iterator[str]:
+        """A position holds an entry or junk, never both and never neither (R-SEQ-7)."""
+        read = {seen.glsn for seen in ending.entries}
+        for glsn in range(ending.trimmed + 1, ending.tail + 1):
+            if (glsn in read) == (glsn in ending.junk):
+                what = "both an entry and junk" if glsn in read else "neither an entry nor junk"
+                yield f"topic {ending.topic}: position {glsn} is {what}"
+        if read and max(read) > ending.tail:
+            yield f"topic {ending.topic}: the tail is {ending.tail}, the last entry read is {max(read)}"
 
 
 class BeginsAtFirst(Checker):
@@ -173,7 +174,7 @@ class SubscribersSeePrefixes(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for operation in history.operations:
-            if not isinstance(operation, Subscription):
+            if not isinstance(operation, Subscription) or operation.topic in history.sequenced:
                 continue
             expected = operation.begin
             for _, seen in operation.got:
@@ -266,7 +267,7 @@ class TrimsExact(Checker):
             if operation.got is not None and operation.got.glsn <= answered:
                 yield f"{operation}, but a trim of it had been answered before"
         elif isinstance(operation, Subscription):
-            following = operation.begin + len(operation.got)
+            following = operation.got[-1][1].glsn + 1 if operation.got else operation.begin
             if operation.outcome is Outcome.TRIMMED and following > _asked(trims, operation.ended):
                 yield f"{operation} at {following}, but nobody had trimmed so far"
             # A subscription begins with a question to the repository, which knows of every trim it answered.
@@ -353,7 +354,11 @@ class WatermarksMonotone(Checker):
                 if isinstance(operation, Tail) and operation.glsn is not None:
                     if operation.glsn < before:
                         yield f"{operation}, but position {before} was known before"
-                    if newest is not None and operation.glsn > newest:
+                    if (
+                        newest is not None
+                        and operation.glsn > newest
+                        and operation.topic not in history.sequenced
+                    ):
                         yield f"{operation}, but the last tail of all is {newest}"
                 elif (
                     isinstance(operation, Read)
@@ -503,6 +508,7 @@ CHECKERS: tuple[Checker, ...] = (
     Heals(),
     CalmSucceeds(),
     NothingBreaks(),
+    *SEQUENCED_CHECKERS,
 )
 
 # One violation brings many others with it; the first few of each property tell enough.

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from varlog.model.projection import Projection
+
 # Virtual seconds; where time is real it takes more.
 DEADLINE_SLACK_S = 0.25
 
@@ -22,6 +24,7 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"  # an append: may be in the log
     NOT_WRITTEN = "not written"
     TRIMMED = "trimmed"
+    FILLED = "filled"  # the position was given up: it holds nothing, for ever
     FAILED = "failed"  # could not be answered now
 
 
@@ -144,6 +147,15 @@ class Tail(Operation):
         return f"tail = {self.glsn}"
 
 
+class StoredPage(NamedTuple):
+    """One batch of one log unit, as it is on disk."""
+
+    llsn: int
+    entries: int
+    junk: bool
+    checksum: int  # of all its bytes
+
+
 class StoredEntry(NamedTuple):
     """One committed entry of one replica, as it is on disk."""
 
@@ -157,7 +169,8 @@ class StoredEntry(NamedTuple):
 class Ending:
     """A topic after the last fault: read back through a client, and replica by replica from the disks.
 
-    `trims` has, stream by stream and node by node, how far each replica is trimmed on its disk.
+    `trims` has, stream by stream and node by node, how far each replica is trimmed on its disk. Of a sequenced topic: `units` has
+    the batches of each log unit by stream and node, junk included, and `junk` the positions that a disk has as junk.
     """
 
     topic: str
@@ -166,6 +179,8 @@ class Ending:
     entries: list[Seen]
     replicas: dict[int, dict[str, list[StoredEntry]]] = field(default_factory=dict)
     trims: dict[int, dict[str, int]] = field(default_factory=dict)
+    units: dict[int, dict[str, list[StoredPage]]] = field(default_factory=dict, repr=False)
+    junk: set[int] = field(default_factory=set, repr=False)
 
 
 @dataclass(slots=True)
@@ -191,6 +206,29 @@ class Told(NamedTuple):
     who: str
 
 
+class Tokens(NamedTuple):
+    """Positions that a sequencer gave: [begin, end)."""
+
+    topic: int
+    epoch: int
+    begin: int
+    end: int
+    who: str
+
+
+@dataclass(slots=True)
+class Sequenced:
+    """What a witness heard and an inspector saw of sequenced topics while they were at work."""
+
+    names: dict[int, str] = field(default_factory=dict)  # of sequenced topics
+    projections: dict[int, dict[int, Projection]] = field(default_factory=dict)  # by topic and epoch
+    tokens: list[Tokens] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)  # of two projections
+    stale_answers: list[str] = field(default_factory=list)  # by units that were sealed before
+    broken_chains: list[str] = field(default_factory=list)  # the tail has what others before it have not
+    written_twice: list[str] = field(default_factory=list)  # an address whose value changed
+
+
 class History:
     """Everything the checkers look at."""
 
@@ -211,6 +249,8 @@ class History:
         self.first = 1  # the position at which the order of every topic begins
         self.tasks: list[WriteTask] = []
         self.copies: dict[str, str] = {}  # a topic that is to be equal to another one, position by position
+        self.sequenced: set[str] = set()  # the names of topics whose positions a sequencer gives
+        self.told = Sequenced()
         self._last_commit = (0, 0)
         self._rows_told: set[tuple[int, int, int, int, int]] = set()
         self._events = 0
@@ -291,7 +331,13 @@ class KnownTail:
         facts: list[tuple[int, int]] = []
         for operation in history.of(topic):
             facts.extend((event, seen.glsn) for event, seen in operation.seen())
-            if isinstance(operation, Tail) and operation.glsn is not None and operation.ended is not None:
+            if operation.ended is None:
+                continue
+            if isinstance(operation, Tail) and operation.glsn is not None:
+                # A sequencer may be lost with positions that it gave and nobody wrote: its heir's tail is a smaller one.
+                if topic not in history.sequenced:
+                    facts.append((operation.ended, operation.glsn))
+            elif isinstance(operation, Read) and operation.outcome is Outcome.FILLED:
                 facts.append((operation.ended, operation.glsn))
         facts.sort()
         self._events: list[int] = []

@@ -12,6 +12,7 @@ from typing import TypeVar
 from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import (
+    Filled,
     NotWritten,
     OutcomeUnknown,
     Rejected,
@@ -124,7 +125,8 @@ class Client:
         return operation
 
     async def append_to_stream(self) -> Append:
-        streams = self.log.streams
+        # Of a sequenced topic the position says which stream it is.
+        streams = () if self.log.topic.sequenced else self.log.streams
         return await self.append(self._rng.choice(streams).log_stream if streams else None)
 
     async def append_batch(self) -> Append:
@@ -252,6 +254,8 @@ class Client:
             operation.outcome, operation.told = Outcome.NOT_WRITTEN, str(error)
         except Trimmed as error:
             operation.outcome, operation.told = Outcome.TRIMMED, str(error)
+        except Filled as error:
+            operation.outcome, operation.told = Outcome.FILLED, str(error)
         except OutcomeUnknown as error:
             operation.outcome, operation.told = Outcome.UNKNOWN, str(error)
         except Rejected as error:

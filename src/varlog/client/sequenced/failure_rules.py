@@ -71,8 +71,10 @@ class Token(NamedTuple):
 
 def still_ours(token: Token, projection: Projection) -> bool:
     """Whether nobody else is given these positions. A sequencer that stayed counts on; a new one begins at `begin`, and gives what
-    is above it anew: to write there would put us ahead of its count."""
-    return token.sequencer == projection.sequencer or token.end <= projection.begin
+    is above it anew: to write there would put us ahead of its count. Over more than one epoch the same one may have been deposed
+    and named again, and another one have given them in between. What is not below `begin` no unit had when that epoch began."""
+    stayed = token.sequencer == projection.sequencer and projection.epoch <= token.epoch + 1
+    return stayed or token.end <= projection.begin
 
 
 def place_of(token: Token, count: int, projection: Projection) -> Place | None:

@@ -68,6 +68,7 @@ class UnitMachine:
     low: LLSN
     entering: Epoch = NO_EPOCH
     filled: bool = False
+    heard: Epoch = NO_EPOCH  # the newest epoch that the repository told of
     frozen: str = ""
     _pending: dict[LLSN, Pending] = field(default_factory=dict)
     _firsts: list[LLSN] = field(default_factory=list)  # those of `_pending`, in order
@@ -95,7 +96,9 @@ class UnitMachine:
         self.check_alive()
         if epoch < self.newest_epoch:
             raise StaleEpoch(self.log_stream, epoch, self.newest_epoch)
-        if self.epoch == NO_EPOCH and epoch > FIRST_EPOCH and not self.filled:
+        # A new stream's seal may come late, when the stream has long gone on and this unit was made in place of a lost one.
+        late = epoch > FIRST_EPOCH or epoch < self.heard
+        if self.epoch == NO_EPOCH and late and not self.filled:
             raise Refused(
                 f"log stream {self.log_stream} was just made here and lacks what its chain holds: have it synced before it is "
                 f"sealed in epoch {epoch}"
@@ -107,6 +110,7 @@ class UnitMachine:
         """The repository's word (R-SEQ-13): no older epoch, nothing below `low`. True if that is new here."""
         if self.frozen:
             return False
+        self.heard = max(self.heard, epoch)
         newer = epoch > self.newest_epoch and self.epoch != NO_EPOCH
         if newer:
             self.entering = epoch

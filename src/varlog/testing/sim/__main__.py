@@ -7,7 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 
+from varlog.model.cluster import Ordering
 from varlog.testing.sim.runner import default_jobs, replay_command, run_seeds, search_mutants
+
+BOTH = "both"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,58 +20,77 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     run.add_argument("--first", type=int, default=1, help="the first seed (default 1)")
     run.add_argument(
+        "--ordering",
+        choices=[*Ordering, BOTH],
+        default=BOTH,
+        help="how topics are ordered; both: each seed once in each way (default)",
+    )
+    run.add_argument(
         "--jobs", type=int, default=default_jobs(), help="worker processes (default: one a core)"
     )
     replay = commands.add_parser("replay", help="run one seed again and tell everything")
     replay.add_argument("seed", type=int)
+    replay.add_argument(
+        "--ordering",
+        choices=[*Ordering],
+        help="how topics are ordered (default: committed, or as the mutant needs it)",
+    )
     replay.add_argument("--mutant", default="", help="plant this bug first")
     replay.add_argument("--messages", action="store_true", help="tell every message, too")
     mutants = commands.add_parser("mutants", help="plant known bugs; exit 1 if one is not found")
     mutants.add_argument("--seeds", type=int, default=3000, help="at most so many for each (default 3000)")
     mutants.add_argument("--only", default="", metavar="NAME", help="this one alone")
+    mutants.add_argument(
+        "--ordering", choices=[*Ordering, BOTH], default=BOTH, help="those of this ordering alone"
+    )
     mutants.add_argument("--jobs", type=int, default=default_jobs(), help="worker processes")
     chosen = parser.parse_args(arguments)
     if chosen.command == "run":
-        return run_command(chosen.first, chosen.seeds, chosen.jobs)
+        orderings = tuple(Ordering) if chosen.ordering == BOTH else (Ordering(chosen.ordering),)
+        return run_command(chosen.first, chosen.seeds, chosen.jobs, orderings)
     if chosen.command == "replay":
-        return replay_seed(chosen.seed, chosen.mutant, messages=chosen.messages)
-    return mutants_command(chosen.seeds, chosen.only, chosen.jobs)
+        ordering = Ordering(chosen.ordering) if chosen.ordering else None
+        return replay_seed(chosen.seed, ordering, chosen.mutant, messages=chosen.messages)
+    return mutants_command(chosen.seeds, chosen.only, chosen.ordering, chosen.jobs)
 
 
-def run_command(first: int, seeds: int, jobs: int) -> int:
-    """Every seed; every violation in words, with the command that replays it."""
+def run_command(first: int, seeds: int, jobs: int, orderings: Sequence[Ordering]) -> int:
+    """Every seed in every ordering; every violation in words, with the command that replays it."""
     began = time.monotonic()
     done = failed = operations = 0
     virtual_s = 0.0
-    for result in run_seeds(first, seeds, jobs):
+    runs = seeds * len(orderings)
+    for result in run_seeds(first, seeds, jobs, orderings):
         done += 1
         operations += result.operations
         virtual_s += result.virtual_s
         if result.violations:
             failed += 1
             _clear_progress()
-            print(f"seed {result.seed} violates:")
+            print(f"seed {result.seed} ({result.ordering}) violates:")
             for checker, law, sentence in result.violations:
                 print(f"  {checker} ({law}): {sentence}")
-            print(f"  replay: {replay_command(result.seed)}", flush=True)
-        _progress(f"{done}/{seeds} seeds, {failed} failed, {done / (time.monotonic() - began):.1f} seeds/s")
+            print(f"  replay: {replay_command(result.seed, result.ordering)}", flush=True)
+        _progress(f"{done}/{runs} seeds, {failed} failed, {done / (time.monotonic() - began):.1f} seeds/s")
     _clear_progress()
     took = time.monotonic() - began
     print(
-        f"{done} seeds, {operations} operations, {virtual_s / 3600:.1f} h of cluster time in {took:.0f} s "
+        f"{done} seeds ({', '.join(orderings)}), {operations} operations, {virtual_s / 3600:.1f} h of cluster time in {took:.0f} s "
         f"({done / took:.1f} seeds/s): {f'{failed} seeds violate a law' if failed else 'no violation'}"
     )
     return 1 if failed else 0
 
 
-def replay_seed(seed: int, mutant: str, *, messages: bool) -> int:
+def replay_seed(seed: int, ordering: Ordering | None, mutant: str, *, messages: bool) -> int:
     """One seed in this process, told event by event."""
     from varlog.testing.sim.mutants import plant
     from varlog.testing.sim.world import simulate
 
     if mutant:
-        print(f"planted: {plant(mutant).wrong}")
-    result, _ = simulate(seed, trace=print, messages=messages)
+        planted = plant(mutant)
+        ordering = ordering or planted.ordering
+        print(f"planted: {planted.wrong}")
+    result, _ = simulate(seed, ordering or Ordering.COMMITTED, trace=print, messages=messages)
     print(
         f"\nhistory {result.digest}: {result.operations} operations, {result.virtual_s:.3f} s of cluster time"
     )
@@ -81,11 +103,13 @@ def replay_seed(seed: int, mutant: str, *, messages: bool) -> int:
     return 1 if result.violations else 0
 
 
-def mutants_command(seeds: int, only: str, jobs: int) -> int:
+def mutants_command(seeds: int, only: str, ordering: str, jobs: int) -> int:
     """A table: planted bug, the seed that shows it, the property that broke, how long the search took."""
     from varlog.testing.sim.mutants import MUTANTS
 
-    chosen = [mutant for mutant in MUTANTS if only in ("", mutant.name)]
+    chosen = [
+        mutant for mutant in MUTANTS if only in ("", mutant.name) and ordering in (BOTH, mutant.ordering)
+    ]
     if not chosen:
         print(
             f"there is no planted bug {only!r}; there are: {', '.join(one.name for one in MUTANTS)}",

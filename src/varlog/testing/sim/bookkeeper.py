@@ -39,6 +39,7 @@ class Bookkeeper:
         self._repository = repository
         self._topic = topic
         self._plan = plan
+        self._sequenced = topic in history.sequenced
         self._rng = rng
         self._history = history
         self._tell = tell
@@ -54,6 +55,8 @@ class Bookkeeper:
     async def work(self) -> None:
         """About so many deeds as the plan has, in its time; fewer where answers take long."""
         deeds = [self._read, self._trim, self._begin, self._begin, self._end]
+        if self._sequenced:  # writers under a name need a primary
+            deeds = [self._read, self._trim]
         loop, plan = asyncio.get_running_loop(), self._plan
         end = loop.time() + plan.duration_s
         while plan.book_deeds and loop.time() < end:
@@ -64,7 +67,8 @@ class Bookkeeper:
         """The cluster is well: every word that was given is asked for once more."""
         if self._plan.book_deeds:
             await self._try(self._read)
-            await self._try(self._begin)
+            if not self._sequenced:
+                await self._try(self._begin)
 
     async def _try(self, deed: Callable[[Log], Coroutine[Any, Any, str]]) -> None:
         try:
@@ -103,7 +107,9 @@ class Bookkeeper:
     async def _trim(self, log: Log) -> str:
         """With respect for the reader: refused where it has not read so far."""
         glsn = max(1, await log.tail() - self._rng.randint(0, 10))
-        operation = Trim(topic=self._topic, client="bookkeeper", glsn=glsn, respectful=True, binding=False)
+        operation = Trim(
+            topic=self._topic, client="bookkeeper", glsn=glsn, respectful=True, binding=self._sequenced
+        )
         if self._certain is None:
             self._trimmed_freely = max(self._trimmed_freely, glsn)
         operation.started = self._history.event()

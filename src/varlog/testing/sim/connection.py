@@ -47,6 +47,7 @@ class SimConnection(Endpoint):
         self._over = False  # broken, though nobody here has noticed yet
         self._deaf = False  # nothing reaches this end any more, though both may believe in the connection
         self._not_before = 0.0  # what is under way to this end arrives no earlier
+        self.posted = 0  # the request that the newest message from this end is, or answers
         network.add(self)
 
     @property
@@ -62,6 +63,7 @@ class SimConnection(Endpoint):
         number, meta = number_of[type(message)], encode(message)
         frame_head(kind, number, request, 0, meta, len(payload))  # refuses what no wire would take
         network.messages += 1
+        self.posted = request
         if network.on_message is not None:
             network.on_message(self, message)
             self.process.check()

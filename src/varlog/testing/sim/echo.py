@@ -30,6 +30,12 @@ CONTROL: frozenset[type[Message]] = frozenset(
         m.SyncReplica,
         m.UnsealReplica,
         m.UnsealStream,
+        # Of sequenced topics:
+        m.FillUnit,
+        m.ProposeProjection,
+        m.RenewSequencer,
+        m.SealUnit,
+        m.SyncUnit,
     }
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -17,12 +18,14 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.storage.log_store import LogStore
 from varlog.storage.state_file import STATE_NAME
+from varlog.storage.unit_state import UNIT_NAME
 from varlog.testing.history import Ending, History, Outcome
 from varlog.testing.sim.attempts import Attempts
 from varlog.testing.sim.copier import Copier
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.host import Host
 from varlog.testing.sim.process import Process
+from varlog.testing.sim.sequenced_ending import what_is_wrong_with_chains
 from varlog.testing.stored import stored_entries
 from varlog.testing.workload import Client, Mix
 
@@ -69,6 +72,20 @@ class Judge:
         self._history.trouble.append(f"not well {HEAL_S:g} s after the last fault: {trouble}")
         return False
 
+    async def wait_tidy(self) -> None:
+        """Until nothing is left over: a manager that looked before all was well may just have made a unit that is not needed any
+        more. What is there still is found on the disks."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HEAL_S
+        while loop.time() < deadline:
+            with contextlib.suppress(VarlogError):
+                async with await connect_admin(
+                    self._transport, self._doors, self._repository, timeout_s=5.0
+                ) as admin:
+                    if not what_is_wrong(await admin.status(), self._replicas):
+                        return
+            await asyncio.sleep(0.2)
+
     async def _probe(self) -> str:
         """What is wrong, or nothing."""
         async with await connect_admin(
@@ -83,7 +100,9 @@ class Judge:
                 continue  # only its source says what is appended to it
             async with await self._connect(topic) as log:
                 for stream in log.streams:
-                    append = await self._client(topic, log).append(stream.log_stream)
+                    # Of a sequenced topic the position says which stream it is.
+                    chosen = None if log.topic.sequenced else stream.log_stream
+                    append = await self._client(topic, log).append(chosen)
                     if append.outcome is not Outcome.DONE:
                         return f"stream {stream.log_stream} takes no append: {append.told}"
         return ""
@@ -95,7 +114,7 @@ class Judge:
                 client = self._client(topic, log)
                 tail = (await client.tail()).glsn or 0
                 trimmed = await log.trimmed()
-                got = await client.subscribe(trimmed + 1, tail + 1, READ_BACK_S)
+                got = await client.subscribe(trimmed + 1, max(trimmed, tail) + 1, READ_BACK_S)
                 entries = [seen for _, seen in got.got]
                 self._history.endings.append(Ending(topic, trimmed, tail, entries))
                 rng = self._doors.entropy
@@ -141,7 +160,12 @@ def what_is_wrong(status: ClusterStatusIs, replicas: int) -> str:
     }
     waits = dict(status.waits)
     trims = {topic.topic: topic.trimmed for topic in view.topics}
+    sequenced = {topic.topic for topic in view.topics if topic.sequenced}
+    if trouble := what_is_wrong_with_chains(status, replicas):
+        return trouble
     for stream in view.streams:
+        if stream.topic in sequenced:
+            continue
         name = f"stream {stream.log_stream}"
         mine = [shown.pop((node, stream.log_stream), None) for node in stream.replicas]
         if stream.state is not StreamState.RUNNING:
@@ -165,10 +189,17 @@ def examine(hosts: Sequence[Host], view: ClusterView, history: History, segment_
     """Open every registered replica on every drive and write down what it holds. The nodes must have stopped."""
     endings = {ending.topic: ending for ending in history.endings}
     names = {topic.topic: topic.name for topic in view.topics}
+    sequenced = {topic.topic for topic in view.topics if topic.sequenced}
     for number, host in enumerate(hosts, 1):
         disk = SimDisk(host.drive, Process("examiner"), random.Random(0), lambda: None)
-        missing = {stream.log_stream: stream for stream in view.streams_on(NodeID(number))}
+        missing = {
+            stream.log_stream: stream
+            for stream in view.streams_on(NodeID(number))
+            if stream.topic not in sequenced
+        }
         for path in host.replica_paths():
+            if disk.exists(path / UNIT_NAME):
+                continue  # see sequenced_ending
             if not disk.exists(path / STATE_NAME) and int(path.name.partition("=")[2]) not in missing:
                 continue  # never finished: whoever makes it next clears it away
             try:

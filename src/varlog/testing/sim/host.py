@@ -16,7 +16,7 @@ from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.drive import Drive, Folder
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.process import Process
-from varlog.testing.sim.worker import SimWorker
+from varlog.testing.sim.worker import Delay, SimWorker, worker_delay
 
 VOLUME = Path("/data")
 # Longer than any clean stop may take.
@@ -33,16 +33,18 @@ class Service(Protocol):
 
 @dataclass(slots=True)
 class SimClock:
-    """The time of day on one host: that of the loop, a little off, and anything after a jump."""
+    """The time of day on one host: that of the loop, a little off, and anything after a jump. Its steady clock counts from some
+    moment of its own, drifts, and never jumps."""
 
     skew_us: int
     rate: float = 1.0  # of its steady clock, against true time
+    steady_from_us: int = 0
 
     def wall_us(self) -> int:
         return 1_700_000_000_000_000 + self.skew_us + int(asyncio.get_running_loop().time() * 1e6)
 
     def steady_us(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1e6 * self.rate) - self.skew_us
+        return self.steady_from_us + int(asyncio.get_running_loop().time() * 1e6 * self.rate)
 
 
 class Host:
@@ -66,6 +68,7 @@ class Host:
         self.excused = (
             False  # its disk fails on purpose: a process that cannot start over it ends, and is started again
         )
+        self.delay: Delay = worker_delay
         self._seed = seed
         self._rng = random.Random(f"{seed}/{name}")
         self.clock = SimClock(self._rng.randint(-50_000, 50_000))
@@ -89,7 +92,7 @@ class Host:
         """The doors of a new process on this host."""
         rng = random.Random(f"{self._seed}/{process.name}")
         disk = self.disk = SimDisk(self.drive, process, rng, self.crash)
-        return Doors(self.clock, rng, disk, lambda _: SimWorker(process, rng))
+        return Doors(self.clock, rng, disk, lambda _: SimWorker(process, rng, self.delay))
 
     def boot(self) -> None:
         """Start a new process."""

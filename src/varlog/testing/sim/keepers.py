@@ -6,13 +6,20 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from varlog.model.batch import check_body, parse_header
 from varlog.model.cluster import ClusterView, LogStream, ReplicaState, ReplicaStatus, StreamState
+from varlog.model.errors import CorruptBatch
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.projection import Projection
 from varlog.storage.dump import dump_replica
+from varlog.storage.page_store import Page, PageStore
+from varlog.storagenode.log_unit.unit import LogUnit
 from varlog.storagenode.node import StorageNode
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.host import Host
 from varlog.testing.sim.process import Process
+
+PAGES_A_LOOK = 1_000_000
 
 
 class Keepers:
@@ -20,18 +27,18 @@ class Keepers:
 
     def __init__(self, nodes: Sequence[Host], view: Callable[[], ClusterView | None]) -> None:
         self._nodes = {NodeID(number): host for number, host in enumerate(nodes, 1)}
-        self._view = view
+        self.view = view
 
     def spare(self, host: Host) -> list[LogStreamID]:
         """The streams whose replica on this host could be lost or damaged without harm."""
-        view = self._view()
+        view = self.view()
         if view is None:
             return []
         return [stream.log_stream for stream in self._on(host, view) if self._kept(stream, host)]
 
     def may_go(self, host: Host) -> bool:
         """Whether all that this host has could be lost without harm."""
-        view = self._view()
+        view = self.view()
         return view is not None and all(self._kept(stream, host) for stream in self._on(host, view))
 
     def _on(self, host: Host, view: ClusterView) -> tuple[LogStream, ...]:
@@ -41,11 +48,46 @@ class Keepers:
     def _kept(self, stream: LogStream, without: Host) -> bool:
         """Another replica runs, in the stream's epoch, so it has everything; and the bytes on its disk are good. Only of a stream
         that runs: of one that is being repaired a step may be under way that relies on this copy."""
+        if projection := self._projection(stream):
+            chain = projection.chain(stream.log_stream)
+            # Nobody who makes the next projection has counted on this copy: it would be in the next epoch.
+            settled = all(self._epoch(node, stream) == projection.epoch for node in chain.nodes)
+            return (
+                settled
+                and not chain.away
+                and any(
+                    self._has_chain(self._nodes[node], stream)
+                    for node in chain.nodes
+                    if self._nodes[node] is not without
+                )
+            )
         return stream.state is StreamState.RUNNING and any(
             self._has_all(self._nodes[node], stream)
             for node in stream.replicas
             if self._nodes[node] is not without
         )
+
+    def _projection(self, stream: LogStream) -> Projection | None:
+        view = self.view()
+        found = view.projection(stream.topic) if view is not None else None
+        return found if found is not None and stream.state is StreamState.RUNNING else None
+
+    def _unit(self, host: Host, stream: LogStream) -> LogUnit | None:
+        if not host.up or not isinstance(host.service, StorageNode):
+            return None
+        return host.service._units.get(stream.log_stream)
+
+    def _epoch(self, node: NodeID, stream: LogStream) -> int:
+        unit = self._unit(self._nodes[node], stream)
+        return unit._machine.newest_epoch if unit is not None else -1
+
+    def _has_chain(self, host: Host, stream: LogStream) -> bool:
+        """A unit that serves has all that was acknowledged; its bytes are as they were written."""
+        unit = self._unit(host, stream)
+        if unit is None or unit.trouble:
+            return False
+        store = unit.store
+        return all(_is_good(host, store, page) for page in store.pages_from(store.low, PAGES_A_LOOK))
 
     def _has_all(self, host: Host, stream: LogStream) -> bool:
         status = _replica(host, stream.log_stream)
@@ -56,6 +98,17 @@ class Keepers:
         # The newest segment may end in anything; nothing that is durable in it may be bad.
         ends = [segment.end_llsn for segment in found.segments]
         return not found.problems and bool(ends) and min(ends[-1], found.written_end) >= status.durable_end
+
+
+def _is_good(host: Host, store: PageStore, page: Page) -> bool:
+    content = host.drive.file(store.path / f"{page.segment:020d}.seg").content
+    data = bytes(content[page.offset : page.offset + page.size])
+    try:
+        header = parse_header(data)
+        check_body(data, header)
+    except CorruptBatch:
+        return False
+    return (header.first_llsn, header.crc) == (page.first_llsn, page.crc)
 
 
 def _replica(host: Host, log_stream: LogStreamID) -> ReplicaStatus | None:

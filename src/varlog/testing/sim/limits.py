@@ -15,7 +15,7 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.metarepo.commit_loop", "CUTS_PER_BASE", (3, 10, 512)),
     ("varlog.metarepo.outbox", "ROWS_PER_MESSAGE_MAX", (2, 8192)),
     ("varlog.metarepo.sessions", "MESSAGES_BEFORE_PAUSE", (2, 64)),
-    ("varlog.storage.segment", "RESERVE_STEP_BYTES", (512, 2048, 8 * MIB)),
+    ("varlog.storage.segment_file", "RESERVE_STEP_BYTES", (512, 2048, 8 * MIB)),
     ("varlog.storage.index", "INDEX_STRIDE_BYTES", (128, 4096)),
     ("varlog.storage.commit_store", "_COMPACT_ROWS_MIN", (4, 4096)),
     ("varlog.storage.commit_store", "_FORGET_ROWS_MIN", (4, 1024)),
@@ -26,7 +26,7 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storagenode.log_stream.reader", "FETCH_BYTES_MAX", (700, 4 * MIB)),
     ("varlog.storagenode.log_stream.sync", "COPY_BYTES_MAX", (1, 700, 4 * MIB)),
     ("varlog.storage.copy", "COPY_ROWS_MAX", (1, 8192)),
-    ("varlog.client.gatherer", "GATHER_ENTRIES_MAX", (3, 4096)),
+    ("varlog.client.courier", "GATHER_ENTRIES_MAX", (3, 4096)),
     ("varlog.client.gatherer", "GATHER_REQUESTS_MAX", (1, 2, 4)),
     ("varlog.storagenode.log_stream.intake", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
     ("varlog.storagenode.log_stream.chains", "LINKS_MAX", (1, 3, 4_096)),
@@ -35,12 +35,29 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
 )
 
 
+# Of sequenced topics, drawn apart from the others.
+SEQUENCED_BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
+    ("varlog.storage.page_index", "BLOCK_PAGES_MAX", (4, 4096)),
+    ("varlog.storage.page_store", "_OPEN_SEGMENTS_MAX", (1, 16)),
+    ("varlog.storagenode.log_unit.unit_writer", "GROUP_BATCHES_MAX", (2, 512)),
+    ("varlog.storagenode.log_unit.unit", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
+    ("varlog.storagenode.log_unit.unit_reader", "FETCH_BYTES_MAX", (1, 700, 4 * MIB)),
+    ("varlog.storagenode.log_unit.unit_reader", "COPY_BYTES_MAX", (1, 700, 4 * MIB)),
+    ("varlog.storagenode.log_unit.unit_reader", "LIST_PAGES_MAX", (2, 20, 4096)),
+    ("varlog.storagenode.log_unit.unit_sync", "LIST_PAGES_MAX", (2, 20, 4096)),
+    ("varlog.client.sequenced.courier", "GATHER_ENTRIES_MAX", (3, 4096)),
+    ("varlog.client.sequenced.repair", "GIVEN_UP_MAX", (0, 1, 16)),
+)
+
+Bounds = tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
 @contextmanager
-def tight_limits(rng: random.Random) -> Iterator[None]:
+def tight_limits(rng: random.Random, bounds: Bounds | None = None) -> Iterator[None]:
     """Within, every bound has a value drawn for this run."""
     before: list[tuple[Any, str, int]] = []
     try:
-        for module_name, name, choices in BOUNDS:
+        for module_name, name, choices in BOUNDS if bounds is None else bounds:
             module = import_module(module_name)
             if not isinstance(getattr(module, name, None), int):
                 raise LookupError(

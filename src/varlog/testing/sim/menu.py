@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 
+from varlog.model.cluster import Ordering
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
 from varlog.testing.sim.connection import SimConnection
@@ -18,16 +19,18 @@ from varlog.testing.sim.loop import SimLoop
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.plan import Kind, Plan
 from varlog.testing.sim.process import Process
+from varlog.testing.sim.sequenced_menu import LEASED, SEQUENCERS, SequencedMenu
 
-# Who is hit how often: storage nodes (sn), repositories (mr), managers (mc), clients (c).
-EVERYONE = {"sn": 5, "mr": 5, "mc": 2, "c": 1}
-SERVERS = {"sn": 5, "mr": 5, "mc": 2}
-# A manager is to die between any two of its steps: each is a message.
-SENDERS = {"sn": 3, "mr": 3, "mc": 12, "c": 1}
+# Who is hit how often: storage nodes (sn), repositories (mr), managers (mc), sequencers (sq), clients (c).
+EVERYONE = {"sn": 5, "mr": 5, "mc": 2, "c": 1, "sq": 3}
+SERVERS = {"sn": 5, "mr": 5, "mc": 2, "sq": 3}
+# A manager is to die between any two of its steps: each is a message. So is a client, which reconfigures sequenced topics.
+SENDERS = {"sn": 3, "mr": 3, "mc": 12, "c": 1, "sq": 1}
+SEQUENCED_SENDERS = {**SENDERS, "c": 6}
 NODES = {"sn": 1}
 REPOSITORIES = {"mr": 1}
 # Requests of clients whose connection breaks behind them.
-STRAGGLERS = (m.Append, m.FindAppend, m.Fetch, m.ReadAt)
+STRAGGLERS = (m.Append, m.FindAppend, m.Fetch, m.ReadAt, m.WriteUnit, m.FillUnit, m.ReadUnit, m.NextTokens)
 
 
 class Menu:
@@ -56,10 +59,12 @@ class Menu:
         self._straggles = 0
         self._at_commit: list[Kind] = []
         self._stores_cut: dict[str, float] = {}
+        senders = SENDERS if plan.ordering is Ordering.COMMITTED else SEQUENCED_SENDERS
+        sequenced = SequencedMenu(rng, network, hosts, self.pause, self._stop, tell, keepers.view)
         self._table: dict[Kind, tuple[dict[str, int], Callable[[Host], None]]] = {
             Kind.CRASH: (EVERYONE, lambda host: host.crash()),
             Kind.CRASH_WRITING: (NODES, self._crash_writing),
-            Kind.CRASH_SENDING: (SENDERS, self._crash_sending),
+            Kind.CRASH_SENDING: (senders, self._crash_sending),
             Kind.CRASH_ORDERING: (REPOSITORIES, lambda _: self._at_commit.append(Kind.CRASH_ORDERING)),
             Kind.PAUSE_ORDERING: (REPOSITORIES, lambda _: self._at_commit.append(Kind.PAUSE_ORDERING)),
             Kind.STOP: (EVERYONE, self._stop),
@@ -80,6 +85,10 @@ class Menu:
             Kind.FULL: (NODES, self._fill),
             Kind.FLIP: (NODES, self._flip),
             Kind.WIPE: (NODES, self._wipe),
+            Kind.SEQUENCER: (SEQUENCERS, sequenced.lose_sequencer),
+            Kind.ISLAND: (LEASED, sequenced.cut_island),
+            Kind.LEASE_CUT: (LEASED, sequenced.cut_lease),
+            Kind.CLIENT_CUT: (LEASED, sequenced.cut_client),
         }
 
     def serve(self, kind: Kind, beside: Host | None = None) -> Host | None:

@@ -8,6 +8,7 @@ from varlog.testing.sim.named_mutants import NAMED_MUTANTS
 from varlog.testing.sim.patch import Mutant
 from varlog.testing.sim.plan import Kind
 from varlog.testing.sim.repair_mutants import REPAIR_MUTANTS
+from varlog.testing.sim.sequenced_mutants import SEQUENCED_MUTANTS
 from varlog.testing.sim.write_mutants import WRITE_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "find", "plant"]
@@ -224,7 +225,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.metarepo.service:RepositoryService._confirm_trim",
-                "self._sessions.await_trim(request.topic, request.glsn, applied)",
+                "waits.await_trim(request.topic, request.glsn, applied)",
                 "applied()",
             ),
         ),
@@ -325,6 +326,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *REPAIR_MUTANTS,
     *NAMED_MUTANTS,
     *WRITE_MUTANTS,
+    *SEQUENCED_MUTANTS,
 )
 
 

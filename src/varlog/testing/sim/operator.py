@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
+from varlog.model.cluster import LogStream
 from varlog.model.errors import VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
@@ -79,14 +80,25 @@ class Operator:
         return f"made log stream {made.log_stream} of topic {made.topic}"
 
     async def _seal(self, admin: Admin) -> str:
-        stream = self._rng.choice(await admin.streams())
+        stream = await self._some_committed(admin)
+        if stream is None:
+            return "found no log stream to seal"
         await admin.seal_stream(stream.log_stream)
         return f"sealed log stream {stream.log_stream}"
 
     async def _unseal(self, admin: Admin) -> str:
-        stream = self._rng.choice(await admin.streams())
+        stream = await self._some_committed(admin)
+        if stream is None:
+            return "found no log stream to unseal"
         await admin.unseal_stream(stream.log_stream)
         return f"unsealed log stream {stream.log_stream}"
+
+    async def _some_committed(self, admin: Admin) -> LogStream | None:
+        """Nobody seals a sequenced one by hand: each projection does."""
+        view = await admin.view()
+        sequenced = {topic.topic for topic in view.topics if topic.sequenced}
+        streams = [stream for stream in view.streams if stream.topic not in sequenced]
+        return self._rng.choice(streams) if streams else None
 
     async def _replace(self, admin: Admin) -> str:
         view = await admin.view()

@@ -11,6 +11,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from varlog.model.cluster import Ordering
 from varlog.testing.sim.plan import Kind
 
 
@@ -23,6 +24,7 @@ class Mutant:
     wrong: str
     edits: tuple[tuple[str, str, str], ...]
     needs: tuple[Kind, ...] = ()
+    ordering: Ordering = Ordering.COMMITTED  # of the runs that can show it
 
     def plant(self) -> None:
         for target, old, new in self.edits:

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from varlog.model.cluster import Grouping, Ordering
+from varlog.model.projection import STRIPE_UNIT
 from varlog.testing.workload import Mix
 
 
@@ -36,7 +38,14 @@ class Kind(StrEnum):
     FULL = "full"  # a disk is full, and is freed later
     FLIP = "flip"  # a bit on a disk changes; another replica has the stretch whole
     WIPE = "wipe"  # a node's directory is deleted while it is down; every stream has another whole copy
+    # Of sequenced topics only:
+    SEQUENCER = "sequencer"  # the sequencer dies, stops, stands still, or nobody reaches it
+    ISLAND = "island"  # some clients are cut off from the rest together with a node, a sequencer, or both
+    LEASE_CUT = "lease-cut"  # no repository reaches a node or sequencer, which all others reach
+    CLIENT_CUT = "client-cut"  # one client does not reach one node or sequencer, which all others reach
 
+
+SEQUENCED_KINDS = (Kind.SEQUENCER, Kind.ISLAND, Kind.LEASE_CUT, Kind.CLIENT_CUT)
 
 # A node may say that it cannot open what is on a disk that fails.
 DISK_FAILURES = {Kind.FSYNC, Kind.WRITE, Kind.FULL}
@@ -65,6 +74,10 @@ MANY: dict[Kind, tuple[float, ...]] = {
     Kind.FULL: (0.0, 0.0, 0.2),
     Kind.FLIP: (0.0, 0.0, 0.3),
     Kind.WIPE: (0.0, 0.0, 0.1),
+    Kind.SEQUENCER: (0.1, 0.3, 0.8),
+    Kind.ISLAND: (0.0, 0.2, 0.5),
+    Kind.LEASE_CUT: (0.0, 0.2, 0.5),
+    Kind.CLIENT_CUT: (0.0, 0.3, 0.8),
 }
 # What makes repositories take turns.
 TURNS = (Kind.PAUSE_ORDERING, Kind.CRASH_ORDERING, Kind.STORE_CUT, Kind.PAUSE)
@@ -108,13 +121,26 @@ class Plan:
     last_blackout: bool = False
     early_faults: bool = False
     mix: Mix | None = None
+    # Of sequenced topics (see sequenced_plan):
+    ordering: Ordering = Ordering.COMMITTED
+    mixed: bool = False  # the last topic is a committed one
+    sequencers: int = 0
+    unit: int = STRIPE_UNIT
+    grouping: Grouping = Grouping.STREAM
+    meddling: int = 0  # reconfigurations that each user tries for no reason
+    drift: float = 0.0  # how far from true time the steady clocks run, at most
+    slow_disks: bool = False  # they hang often: something is always on its way to them
 
     @classmethod
-    def of(cls, seed: int) -> Plan:
+    def of(cls, seed: int, ordering: Ordering = Ordering.COMMITTED) -> Plan:
         """The plan of the run with this seed."""
         plan = cls.seeded(random.Random(f"{seed}/plan"))
         plan._draw_names(random.Random(f"{seed}/names"))
         plan._draw_writes(random.Random(f"{seed}/writes"))
+        if ordering is Ordering.SEQUENCED:
+            from varlog.testing.sim.sequenced_plan import make_sequenced
+
+            make_sequenced(plan, random.Random(f"{seed}/sequenced"))
         return plan
 
     @classmethod
@@ -190,7 +216,12 @@ class Plan:
     def possible(self) -> tuple[Kind, ...]:
         """The kinds that make sense in a cluster of this shape."""
         alone = {Kind.FLIP, Kind.WIPE} if self.replicas == 1 else set()
-        return tuple(kind for kind in Kind if kind not in alone)
+        return tuple(kind for kind in Kind if kind not in alone and kind not in SEQUENCED_KINDS)
+
+    def ordering_of(self, number: int) -> Ordering:
+        """How topic number so (from 0 on) is ordered."""
+        last = self.mixed and number == self.topics - 1
+        return Ordering.COMMITTED if last else self.ordering
 
     @property
     def calm(self) -> bool:
@@ -200,7 +231,14 @@ class Plan:
     def __str__(self) -> str:
         faults = ", ".join(f"{kind} {rate:g}" for kind, rate in self.rates.items()) or "none"
         pair = f", {' with '.join(self.pair)} {PAIR_RATE:g}" if self.pair else ""
-        return (
+        sequenced = (
+            f"sequenced by {self.sequencers} sequencers in stripes of {self.unit} by {self.grouping}, "
+            f"{self.meddling} reconfigurations a user, {'slow' if self.slow_disks else 'fast'} disks, "
+            f"clocks off by {self.drift:g}, {int(self.mixed)} topics committed; "
+            if self.ordering is Ordering.SEQUENCED
+            else ""
+        )
+        return sequenced + (
             f"{self.nodes} nodes, {self.repositories} repositories, {self.managers} managers, "
             f"{self.topics} topics of {self.streams} streams with {self.replicas} replicas, {self.new_streams} more on the way, "
             f"{self.handwork} deeds by hand, {self.book_deeds} under a name, positions from {self.first} on, "

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 
+from varlog.model.cluster import Ordering
 from varlog.testing.sim.plan import Plan
 from varlog.testing.sim.world import Result
 
@@ -33,21 +34,26 @@ class Found:
     seconds: float
 
 
-def replay_command(seed: int, mutant: str = "") -> str:
+def replay_command(seed: int, ordering: Ordering = Ordering.COMMITTED, mutant: str = "") -> str:
     """The one command that runs a seed again and tells everything."""
+    ordered = f" --ordering {ordering}" if ordering is not Ordering.COMMITTED else ""
     planted = f" --mutant {mutant}" if mutant else ""
-    return f"{_python()} -m varlog.testing.sim replay {seed}{planted}"
+    return f"{_python()} -m varlog.testing.sim replay {seed}{ordered}{planted}"
 
 
-def run_seeds(first: int, count: int, jobs: int) -> Iterator[Result]:
-    """Results as they come."""
+def run_seeds(
+    first: int, count: int, jobs: int, orderings: Sequence[Ordering] = (Ordering.COMMITTED,)
+) -> Iterator[Result]:
+    """Results as they come: every seed in every ordering."""
     seeds = range(first, first + count)
-    chunks = iter([seeds[at : at + CHUNK_SEEDS] for at in range(0, count, CHUNK_SEEDS)])
+    chunks = iter(
+        [(seeds[at : at + CHUNK_SEEDS], order) for at in range(0, count, CHUNK_SEEDS) for order in orderings]
+    )
     with _pool(jobs, CHUNKS_A_WORKER) as pool:
         waiting: set[Future[list[Result]]] = set()
         while True:
             while len(waiting) < 2 * jobs and (chunk := next(chunks, None)) is not None:
-                waiting.add(pool.submit(run_chunk, list(chunk)))
+                waiting.add(pool.submit(run_chunk, list(chunk[0]), chunk[1]))
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -58,7 +64,7 @@ def run_seeds(first: int, count: int, jobs: int) -> Iterator[Result]:
 _planted = ""
 
 
-def run_chunk(seeds: list[int], mutant: str = "") -> list[Result]:
+def run_chunk(seeds: list[int], ordering: Ordering = Ordering.COMMITTED, mutant: str = "") -> list[Result]:
     """In a worker: these seeds, one after the other. A worker has one planted bug, or none, all its life."""
     global _planted  # noqa: PLW0603
 
@@ -69,7 +75,7 @@ def run_chunk(seeds: list[int], mutant: str = "") -> list[Result]:
         plant(mutant)
         _planted = mutant
     gc.freeze()  # what is imported stays: the collection after each run need not look at it
-    return [simulate(seed)[0] for seed in seeds]
+    return [simulate(seed, ordering)[0] for seed in seeds]
 
 
 def search_mutants(names: Sequence[str], seeds: int, jobs: int) -> Iterator[Found]:
@@ -84,9 +90,10 @@ def search_mutant(name: str, seeds: int) -> Found:
     from varlog.testing.sim.mutants import find
 
     began = time.monotonic()
-    needs = set(find(name).needs)
-    for seed in (seed for seed in range(1, seeds + 1) if needs <= Plan.of(seed).kinds()):
-        for result in run_chunk([seed], name):
+    mutant = find(name)
+    needs, ordering = set(mutant.needs), mutant.ordering
+    for seed in (seed for seed in range(1, seeds + 1) if needs <= Plan.of(seed, ordering).kinds()):
+        for result in run_chunk([seed], ordering, name):
             if result.violations:
                 checker, _, sentence = result.violations[0]
                 return Found(name, seed, checker, sentence, time.monotonic() - began)

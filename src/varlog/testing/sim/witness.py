@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from varlog.model.cluster import LogStream
 from varlog.rpc.messages import Commits, Message, StreamIs, ViewIs
 from varlog.testing.history import History
@@ -11,8 +13,9 @@ from varlog.testing.sim.process import Process
 class Witness:
     """Told is told: what anybody can have heard must stay true, whoever leads later (law 3, 6)."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, is_sequenced: Callable[[int], bool] = lambda topic: False) -> None:
         self._history = history
+        self._is_sequenced = is_sequenced
         self._revisions: dict[Process, int] = {}
 
     def hear(self, sender: Process, message: Message) -> None:
@@ -36,4 +39,5 @@ class Witness:
                 )
 
     def _hear_stream(self, stream: LogStream) -> None:
-        self._history.tell_seal(stream.log_stream, stream.epoch, stream.sealed_end)
+        if not self._is_sequenced(stream.topic):  # its epochs are a projection's
+            self._history.tell_seal(stream.log_stream, stream.epoch, stream.sealed_end)

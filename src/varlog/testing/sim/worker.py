@@ -20,6 +20,11 @@ def worker_delay(rng: random.Random) -> float:
     return rng.uniform(0.0001, 0.001) if rng.random() < 0.97 else rng.uniform(0.005, 0.15)
 
 
+def hanging_delay(rng: random.Random) -> float:
+    """A disk that hangs every other time: something is always on its way to it."""
+    return rng.uniform(0.0001, 0.001) if rng.random() < 0.6 else rng.uniform(0.005, 0.1)
+
+
 class SimWorker:
     """Stands in for a thread of one process. Between a job and its answer there is time in which the process can crash,
     or in which the next job runs: as with a thread, the loop hears of a job later than it happened, but in order."""

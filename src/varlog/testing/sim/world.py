@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryCon
 from varlog.metarepo.store.base import MetadataStore
 from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
-from varlog.model.cluster import ClusterView
+from varlog.model.cluster import ClusterView, Ordering, Topic
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.messages import Message
@@ -27,7 +28,8 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
-from varlog.testing.checkers import Checker, check
+from varlog.testing.checker import Checker
+from varlog.testing.checkers import check
 from varlog.testing.history import History, Operation, Outcome, Trim
 from varlog.testing.sim.attempts import Attempts
 from varlog.testing.sim.bookkeeper import Bookkeeper
@@ -36,15 +38,22 @@ from varlog.testing.sim.copier import COPY, Copier
 from varlog.testing.sim.ending import Judge, examine
 from varlog.testing.sim.faults import Faults
 from varlog.testing.sim.host import VOLUME, Host, Service
+from varlog.testing.sim.inspector import Inspector
 from varlog.testing.sim.keepers import Keepers
-from varlog.testing.sim.limits import tight_limits
+from varlog.testing.sim.limits import SEQUENCED_BOUNDS, tight_limits
 from varlog.testing.sim.loop import SimLoop, SimulationStuck, make_loop
+from varlog.testing.sim.meddler import Meddler
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.operator import Operator
 from varlog.testing.sim.plan import DISK_FAILURES, Kind, Plan
 from varlog.testing.sim.process import CURRENT, Process
+from varlog.testing.sim.sequenced_ending import examine_units
+from varlog.testing.sim.sequenced_menu import CUT_S_MAX
+from varlog.testing.sim.sequenced_witness import SequencedWitness
 from varlog.testing.sim.users import User
 from varlog.testing.sim.witness import Witness
+from varlog.testing.sim.worker import hanging_delay
+from varlog.testing.workload import Client, Mix
 
 CLUSTER = ClusterID(7)
 BOOTSTRAP_S = 120.0
@@ -58,6 +67,7 @@ class Result:
     """What one seed came to."""
 
     seed: int
+    ordering: Ordering
     digest: str
     violations: tuple[tuple[str, str, str], ...]  # checker, law, sentence
     operations: int
@@ -70,10 +80,15 @@ class World:
     """One run. `trace` hears every event, as text."""
 
     def __init__(
-        self, seed: int, *, trace: Callable[[str], None] | None = None, messages: bool = False
+        self,
+        seed: int,
+        ordering: Ordering = Ordering.COMMITTED,
+        *,
+        trace: Callable[[str], None] | None = None,
+        messages: bool = False,
     ) -> None:
         self.seed = seed
-        self.plan = Plan.of(seed)
+        self.plan = Plan.of(seed, ordering)
         self.history = History()
         self.history.calm = self.plan.calm
         self.history.first = self.plan.first
@@ -94,7 +109,13 @@ class World:
             self.history.operations += [_beginning(topic, self.plan.first) for topic in self._all_topics]
         self._attempts = Attempts(self.plan, random.Random(f"{seed}/attempts"), self.history, self.tell)
         self._copier = Copier(self.plan.first, random.Random(f"{seed}/copier"), self.history, self.tell)
-        self._witness = Witness(self.history)
+        self._sequenced_witness = SequencedWitness(self.history)
+        self._witness = Witness(self.history, self._sequenced_witness.is_sequenced)
+        self.history.sequenced = {
+            topic
+            for number, topic in enumerate(self._topics)
+            if self.plan.ordering_of(number) is Ordering.SEQUENCED
+        }
         self._sessions_before: dict[int, list[object] | None] = {}
         self._stopping = False
         self._users_left = self.plan.clients
@@ -111,17 +132,40 @@ class World:
                 for n in range(self.plan.managers)
             ),
             *self._nodes,
+            *(
+                self._host(f"sq{n + 1}", self._make_sequencer(f"sq{n + 1}:7120"))
+                for n in range(self.plan.sequencers)
+            ),
         ]
         self._users = [
             self._host(f"c{n + 1}", self._make_user(self._topics[n % len(self._topics)]))
             for n in range(self.plan.clients)
         ]
         self._faults: Faults | None = None
+        self._inspector = Inspector(self._nodes, self._view, self.history)
+        self._meddler = Meddler(self.plan, random.Random(f"{seed}/meddler"), self._repository, self.tell)
+        if self.plan.ordering is Ordering.SEQUENCED:
+            self._set_clocks(random.Random(f"{seed}/clocks"))
 
     # --- the parts ------------------------------------------------------------------------------------------------
 
     def _host(self, name: str, make: Callable[[Doors, Transport], Service]) -> Host:
         return Host(name, str(self.seed), self._network, make, self.tell, self.history.complaints.append)
+
+    def _set_clocks(self, rng: random.Random) -> None:
+        """Steady clocks run as wrong as they may, each in its own way."""
+        for host in (*self._servers, *self._users):
+            host.clock.steady_from_us = rng.randrange(10**12)
+            host.clock.rate = 1 + self.plan.drift * rng.choice((-1, -1, 1, 1, rng.uniform(-1, 1)))
+            if self.plan.slow_disks:
+                host.delay = hanging_delay
+
+    def _make_sequencer(self, listen: str) -> Callable[[Doors, Transport], Service]:
+        from varlog.sequencer.config import SequencerConfig
+        from varlog.sequencer.sequencer import Sequencer
+
+        config = SequencerConfig(cluster=CLUSTER, repository=self._repository, listen=listen)
+        return lambda doors, transport: Sequencer(config, doors, transport)
 
     def _make_node(self, number: int) -> Callable[[Doors, Transport], Service]:
         def make(doors: Doors, transport: Transport) -> Service:
@@ -191,7 +235,27 @@ class World:
             work.append(self._attempts.work(name, log, topic, lambda: self._stopping))
         if self.history.copies.get(COPY) == topic:
             work.append(self._copy(name, doors, transport, log))
+        if topic in self.history.sequenced:
+            work.append(self._watch(name, doors, log, topic))
+        if self.plan.meddling and topic in self.history.sequenced:
+            work.append(self._meddler.work(name, doors, transport, topic, lambda: self._stopping))
         return work
+
+    async def _watch(self, name: str, doors: Doors, log: Log, topic: str) -> None:
+        """A loop that only looks, and has little patience: who is cut off with others must not hear of an old world from them."""
+        weights = {"tail": 4, "read": 2, "read_stream": 1}
+        rng = random.Random(doors.entropy.getrandbits(64))
+        client = Client(
+            f"{name}.watch",
+            topic,
+            log,
+            self.history,
+            rng,
+            Mix(weights=weights, think_s=0.3, timeout_s=8.0 if self.plan.calm else 1.0),
+            self._operation_begins,
+            self._operation_ends,
+        )
+        await client.run(self.plan.operations, lambda: self._stopping or self._users_left <= 0)
 
     async def _copy(self, name: str, doors: Doors, transport: Transport, source: Log) -> None:
         while not self._stopping:
@@ -271,6 +335,8 @@ class World:
             )
             working = judge_process.spawn("operator", operator.work())
             keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
+            if self.history.sequenced:
+                _ = judge_process.spawn("inspector", self._inspector.work())
             await self._work(faults)
             await working
             await keeping_books
@@ -294,15 +360,27 @@ class World:
         while loop.time() < BOOTSTRAP_S:
             try:
                 async with await connect_admin(transport, doors, self._repository, timeout_s=5.0) as admin:
+                    view = await admin.view() if self.history.sequenced else None
                     for topic in self._all_topics:
                         # A second manager may have made more streams out of a question that was asked again.
                         found = next((one for one in await admin.topics() if one.name == topic), None)
-                        if found is None or not await admin.streams(topic):
+                        if found is None or not await admin.streams(topic) or _unfinished(found, view):
+                            sequenced = topic in self.history.sequenced
+                            more: dict[str, Any] = (
+                                {
+                                    "ordering": Ordering.SEQUENCED,
+                                    "unit": self.plan.unit,
+                                    "grouping": self.plan.grouping,
+                                }
+                                if sequenced
+                                else {}
+                            )
                             await admin.create_topic(
                                 topic,
                                 streams=1 if topic == COPY else self.plan.streams,
                                 replicas=self.plan.replicas,
                                 first=self.plan.first,
+                                **more,
                             )
                 return True
             except VarlogError as error:
@@ -318,7 +396,7 @@ class World:
         self._network.slow = 0.0
         await self._wait_users()
         # What was held up while hosts were cut off from each other arrives until then, and so do late appends.
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(SETTLE_S + (CUT_S_MAX if self.history.sequenced else 0))
         if self.plan.handwork and not await process.spawn("release", operator.release()):
             self.history.trouble.append("what an operator has sealed cannot be unsealed")
             return
@@ -333,12 +411,17 @@ class World:
         await process.spawn("finish", judge.finish(self._attempts, self._copier))
         self.history.healed = self.history.event()
         await process.spawn("read", judge.read_back())
+        if self.history.sequenced:
+            await process.spawn("tidy", judge.wait_tidy())
         faults.end()
         for host in self._servers:
             if host not in self._repositories:
                 await host.stop()
         if judge.view is not None:
             examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
+            rotten = Kind.FLIP in self.plan.kinds()
+            newest = self._view() or judge.view
+            examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
 
     async def _wait_users(self) -> None:
         """Let the operations under way end; those whose client died never do."""
@@ -377,6 +460,8 @@ class World:
         if isinstance(operation, Trim):
             before = self._sessions_before.pop(id(operation))
             operation.binding = before is not None and before == self._sessions()
+            # A node that has not heard of a trim has no lease, and answers nothing (R-SEQ-13).
+            operation.binding |= operation.topic in self.history.sequenced
         if self._trace is not None:
             self.tell(f"{operation}")
 
@@ -411,6 +496,8 @@ class World:
     def _on_message(self, connection: SimConnection, message: Message) -> None:
         if self._messages and self._trace is not None:
             self.tell(f"{connection.process.name} -> {connection.peer}: {message}")
+        if self.history.sequenced:
+            self._sequenced_witness.hear(connection, message)
         self._witness.hear(connection.process, message)
         if self._faults is not None:
             self._faults.menu.on_message(connection, message)
@@ -420,6 +507,11 @@ class World:
         if isinstance(loop, SimLoop):
             self.history.complaints.extend(loop.complaints)
         self.history.complaints.extend(self._network.complaints)
+
+
+def _unfinished(topic: Topic, view: ClusterView | None) -> bool:
+    """Whether somebody began to make a sequenced topic, and did not finish."""
+    return topic.sequenced and view is not None and view.projection(topic.topic) is None
 
 
 def _leftovers(host: Host, number: int, view: ClusterView) -> bool:
@@ -465,10 +557,14 @@ class LogLines(logging.Handler):
 
 
 def simulate(
-    seed: int, *, trace: Callable[[str], None] | None = None, messages: bool = False
+    seed: int,
+    ordering: Ordering = Ordering.COMMITTED,
+    *,
+    trace: Callable[[str], None] | None = None,
+    messages: bool = False,
 ) -> tuple[Result, World]:
     """Run one seed and judge it."""
-    world = World(seed, trace=trace, messages=messages)
+    world = World(seed, ordering, trace=trace, messages=messages)
     logger = logging.getLogger("varlog")
     lines = LogLines(world, tracing=trace is not None)
     before = logger.level, logger.propagate
@@ -478,7 +574,11 @@ def simulate(
     loop = make_loop(steps_max=STEPS_MAX)
     try:
         try:
-            with tight_limits(random.Random(f"{seed}/limits")):
+            with ExitStack() as tight:
+                tight.enter_context(tight_limits(random.Random(f"{seed}/limits")))
+                if ordering is Ordering.SEQUENCED:
+                    rng = random.Random(f"{seed}/sequenced limits")
+                    tight.enter_context(tight_limits(rng, SEQUENCED_BOUNDS))
                 loop.run_until_complete(world.run())
         except SimulationStuck as stuck:
             world.history.trouble.append(str(stuck))
@@ -501,6 +601,7 @@ def judge(world: World, loop: SimLoop) -> Result:
         counts[key] = counts.get(key, 0) + 1
     return Result(
         seed=world.seed,
+        ordering=world.plan.ordering,
         digest=history.digest(),
         violations=tuple((checker.name, checker.law, sentence) for checker, sentence in found),
         operations=len(history.operations),

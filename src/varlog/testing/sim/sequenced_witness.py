@@ -1,0 +1,79 @@
+"""Sequenced witness: hears what is said of sequenced topics: projections, positions given, seals, answers that came late."""
+
+from __future__ import annotations
+
+from varlog.model.projection import Projection
+from varlog.rpc import messages as m
+from varlog.rpc.messages import Message
+from varlog.testing.history import History, Tokens
+from varlog.testing.sim.connection import SimConnection
+
+# Writes. What was read is true whenever the answer comes; what was written must be counted in the answer to a seal.
+_FENCED = (m.WriteUnit, m.FillUnit)
+_ANSWERS = (m.Done,)
+
+
+class SequencedWitness:
+    """Told is told: what anybody can have heard must stay true, whoever is asked later."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._told = history.told
+        self._revisions: dict[object, int] = {}
+        self._asked: dict[tuple[SimConnection, int], Message] = {}
+        self._sealed: dict[tuple[str, int], int] = {}  # by host and log stream: the newest epoch it told
+
+    def is_sequenced(self, topic: int) -> bool:
+        return topic in self._told.names
+
+    def hear(self, connection: SimConnection, message: Message) -> None:
+        """Before it is on its way."""
+        if isinstance(message, m.ViewIs):
+            self._hear_view(connection, message)
+        elif isinstance(message, m.TopicIs):
+            if message.topic.sequenced:
+                self._told.names[message.topic.topic] = message.topic.name
+        elif isinstance(message, m.ProjectionIs):
+            self._hear_projection(message.projection)
+        elif isinstance(message, m.UnitSealed):
+            key = connection.process.host, message.log_stream
+            self._sealed[key] = max(self._sealed.get(key, 0), message.epoch)
+        elif isinstance(message, (*_FENCED, m.NextTokens)):
+            if not connection.accepting:
+                self._asked[connection, connection.posted] = message
+        elif isinstance(message, (*_ANSWERS, m.TokensAre)) and connection.accepting:
+            request = self._asked.pop((connection.other, connection.posted), None)
+            if isinstance(request, _FENCED):
+                self._hear_answer(connection, request, message)
+            elif isinstance(request, m.NextTokens) and isinstance(message, m.TokensAre) and request.count:
+                begin, end = message.first - message.skipped, message.first + request.count
+                who = connection.process.name
+                self._told.tokens.append(Tokens(request.topic, request.epoch, begin, end, who))
+
+    def _hear_view(self, connection: SimConnection, message: m.ViewIs) -> None:
+        view = message.view
+        if self._revisions.get(connection.process) == view.revision:
+            return
+        self._revisions[connection.process] = view.revision
+        for topic in view.topics:
+            if topic.sequenced:
+                self._told.names[topic.topic] = topic.name
+        for projection in view.projections:
+            self._hear_projection(projection)
+
+    def _hear_projection(self, projection: Projection) -> None:
+        known = self._told.projections.setdefault(projection.topic, {})
+        first = known.setdefault(projection.epoch, projection)
+        if first != projection:
+            self._told.contradictions.append(
+                f"topic {projection.topic} has two projections of epoch {projection.epoch}: {first} and {projection}"
+            )
+
+    def _hear_answer(self, connection: SimConnection, request: Message, answer: Message) -> None:
+        log_stream, epoch = request.log_stream, request.epoch  # type: ignore[attr-defined]
+        sealed = self._sealed.get((connection.process.host, log_stream), 0)
+        if epoch < sealed:
+            self._told.stale_answers.append(
+                f"{connection.process.name} told epoch {sealed} of its log stream {log_stream}, and then answered "
+                f"{request} by {type(answer).__name__}"
+            )
