@@ -19,7 +19,7 @@ from varlog.cli.chain_tables import (
     units_table,
 )
 from varlog.cli.demo import runs_whole
-from varlog.cli.status_tables import parts, stream_told
+from varlog.cli.status_tables import parts, status_told, stream_told
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
@@ -121,6 +121,7 @@ def test_one_copy_left_is_told_loudly() -> None:
     ]
     assert "running, NO REDUNDANCY" in text(chains_table(ALONE, ALONE.view.streams))
     assert "2:serves  1:away  3:away" in text(*parts(ALONE))
+    assert status_told(ALONE)["no_redundancy"] == [3] and status_told(WHOLE)["no_redundancy"] == []
     assert thin_lines(WHOLE) == [] and thin_lines(ALONE, TopicID(8)) == []
 
 

@@ -77,9 +77,14 @@ def chain_is_whole(seen: ClusterStatusIs, found: LogStream) -> bool:
     )
 
 
-def has_one_copy(chain: Chain) -> bool:
-    """It had more once: what it holds is nowhere else now."""
-    return len(chain.nodes) == 1 and bool(chain.away)
+def one_copy_left(view: ClusterView) -> list[int]:
+    """Log streams whose only copy could be lost."""
+    return [
+        chain.log_stream
+        for projection in view.projections
+        for chain in projection.chains
+        if chain.has_one_copy
+    ]
 
 
 # --- tables -------------------------------------------------------------------------------------------------------------
@@ -131,7 +136,7 @@ def chains_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
         statuses = unit_statuses(seen, found)
         newest = [status.newest for status in statuses.values() if status is not None]
         members = "  ".join(member_told(seen, found, number) for number in statuses)
-        state = f"{found.state}, {NO_REDUNDANCY}" if chain and has_one_copy(chain) else str(found.state)
+        state = f"{found.state}, {NO_REDUNDANCY}" if chain and chain.has_one_copy else str(found.state)
         name = topic.name if topic else str(found.topic)
         rows.append((found.log_stream, name, state, found.epoch, max(newest) if newest else "?", members))
     columns = ("stream", "topic", "state", "#epoch", "#newest LLSN", "chain (node:state, head first)")
@@ -173,7 +178,7 @@ def thin_lines(seen: ClusterStatusIs, topic: int | None = None) -> list[str]:
         f"away: {', '.join(map(str, chain.away))}"
         for projection in seen.view.projections
         for chain in projection.chains
-        if has_one_copy(chain) and topic in (None, projection.topic)
+        if chain.has_one_copy and topic in (None, projection.topic)
     ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypedDict
 from varlog.cli.chain_tables import (
     chains_table,
     is_sequenced,
+    one_copy_left,
     percent,
     projections_table,
     thin_lines,
@@ -246,8 +247,9 @@ def _replica_told(number: int, status: ReplicaStatus | None) -> str:
 
 
 def status_told(seen: ClusterStatusIs) -> dict[str, object]:
-    """For programs: everything, and the readers with their lag."""
-    return {name: getattr(seen, name) for name in seen.__struct_fields__} | {"readers": readers_told(seen)}
+    """For programs: everything, the readers with their lag, and the log streams that have one copy left, to raise an alarm on."""
+    everything = {name: getattr(seen, name) for name in seen.__struct_fields__}
+    return everything | {"readers": readers_told(seen), "no_redundancy": one_copy_left(seen.view)}
 
 
 def stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:

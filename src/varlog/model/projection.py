@@ -77,6 +77,11 @@ class Chain(msgspec.Struct, frozen=True):
     def members(self) -> tuple[NodeID, ...]:
         return (*self.nodes, *self.away)
 
+    @property
+    def has_one_copy(self) -> bool:
+        """It had more once: what it holds is nowhere else now."""
+        return len(self.nodes) == 1 and bool(self.away)
+
 
 class Place(NamedTuple):
     """Where a position is. The `run` positions from it on are consecutive there, too."""

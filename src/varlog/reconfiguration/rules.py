@@ -94,7 +94,7 @@ def slow_tail(now: Projection, sealed: Sealed) -> GLSN:
 
 def thin(projection: Projection) -> tuple[Chain, ...]:
     """The chains of one node that had more once: what they hold is nowhere else."""
-    return tuple(chain for chain in projection.chains if len(chain.nodes) == 1 and chain.away)
+    return tuple(chain for chain in projection.chains if chain.has_one_copy)
 
 
 def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> Chain:
