@@ -25,6 +25,7 @@ SEEDS = (
     221,  # a read that waited for a hole ended behind its deadline
     243,  # a unit that could not be opened at the start was never opened again, and so never removed
     315,  # a unit whose disk failed once, alone in its chain, took no more writes for ever
+    1443,  # a sync that was given up left the refusals of its writes to nobody
     5549,  # a log stream was registered after its units had been swept away as zombies, and never got any
 )
 

@@ -389,7 +389,10 @@ class LogUnit:
             self._writer.write(write)
         else:
             write = self._under_way(write)
-        write.copied = write.copied or asyncio.get_running_loop().create_future()
+        if write.copied is None:
+            write.copied = asyncio.get_running_loop().create_future()
+            # A sync that was given up asks no more what became of its writes.
+            write.copied.add_done_callback(lambda copied: copied.cancelled() or copied.exception())
         return write.copied
 
     def _under_way(self, write: UnitWrite) -> UnitWrite:
