@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from varlog.client.sequenced.failure_rules import Remedy, Symptom, Token, place_of, remedy, still_ours
+from varlog.client.sequenced.failure_rules import (
+    Remedy,
+    Symptom,
+    Token,
+    in_doubt,
+    place_of,
+    remedy,
+    still_ours,
+)
 from varlog.model.cluster import changed
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
@@ -122,4 +130,5 @@ def test_positions_of_a_sequencer_that_was_deposed_and_named_again_are_nobodys()
     assert still_ours(token, changed(now, epoch=Epoch(2)))
     assert not still_ours(token, deposed)
     assert not still_ours(token, named_again)
+    assert [in_doubt(token, changed(now, epoch=Epoch(epoch))) for epoch in (1, 2, 3)] == [False, False, True]
     assert still_ours(token, changed(named_again, begin=GLSN(41)))

@@ -26,6 +26,10 @@ SEEDS = (
     243,  # a unit that could not be opened at the start was never opened again, and so never removed
     315,  # a unit whose disk failed once, alone in its chain, took no more writes for ever
     1443,  # a sync that was given up left the refusals of its writes to nobody
+    1846,  # a client wrote at a position that another sequencer had given anew two epochs before
+    2262,  # a sequencer far from the repositories never had the time to find out who leads, and never got a lease
+    4179,  # what the disk refused to remove half-way was taken for a damaged replica
+    4329,  # a unit joined under a lease from before it was there, and served what had been trimmed meanwhile
     5549,  # a log stream was registered after its units had been swept away as zombies, and never got any
 )
 

@@ -17,8 +17,10 @@ from varlog.runtime.clock import Clock
 from varlog.runtime.logs import get_logger, told
 
 RENEW_S: Final = LEASE_S / 4
-# A repository that answers later than this has let the lease run out: it is asked anew, where it is dialled anew.
+# A repository that answers later than this has let the lease run out: it is asked anew, where it is dialled anew. Each time with
+# more patience, up to a bound: on a long way it takes longer to find out who leads than to ask him.
 ANSWER_S: Final = LEASE_S / 2
+ANSWER_S_MAX: Final = 4 * LEASE_S
 
 _log = get_logger("sequencer")
 
@@ -41,6 +43,7 @@ class Lease:
         self._hear = hear
         self._drop = drop
         self._until_us = 0
+        self._answer_s = ANSWER_S
         self._granted = asyncio.Event()
         self._trouble = ""
 
@@ -62,18 +65,20 @@ class Lease:
             await asyncio.sleep(max(begun + RENEW_S - loop.time(), RENEW_S / 4))
 
     async def _renew(self) -> None:
-        asked, address = self._clock.steady_us(), self._leader.address
+        asked, address, answer_s = self._clock.steady_us(), self._leader.address, self._answer_s
+        self._answer_s = min(2 * answer_s, ANSWER_S_MAX)
         try:
-            answer = await self._leader.call(RenewSequencer(self._me, asked), timeout_s=ANSWER_S)
+            answer = await self._leader.call(RenewSequencer(self._me, asked), timeout_s=answer_s)
             if not isinstance(answer, LeaseIs):
                 raise Refused(f"{address} does not answer like a metadata repository")
         except NotInCluster:
             raise  # it will never be: whoever started this one must know
         except VarlogError as error:
             self._tell_trouble(str(error))
-            if self._clock.steady_us() - asked >= ANSWER_S * 1e6 / 2:
+            if self._clock.steady_us() - asked >= answer_s * 1e6 / 2:
                 self._drop(address)  # it hangs, or the way there does
             return
+        self._answer_s = ANSWER_S
         self._hear(answer.topics)
         self._until_us = self._end_us(answer)
         self._tell_trouble("" if answer.lease_s else "another sequencer takes over")

@@ -153,6 +153,14 @@ class NodeVolumes:
         path = self.streams.get(log_stream)
         return path is not None and any(self._disk.exists(path / name) for name in (UNIT_NAME, SYNCED_NAME))
 
+    def clear_unfinished(self, log_stream: LogStreamID) -> bool:
+        """Finish a removal that the disk refused half-way; True if that was all there was."""
+        path = self.streams[log_stream]
+        if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
+            return False
+        self.forget(log_stream)
+        return True
+
     def forget(self, log_stream: LogStreamID) -> None:
         """The replica is gone, or was never made."""
         self.streams.pop(log_stream, None)

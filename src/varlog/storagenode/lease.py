@@ -2,7 +2,8 @@
 
 It counts from when the node asked, by the node's own clock, and is taken to end a little early: so it is over here before it is
 over at the repository, however fast or slow either clock runs. An order takes effect in the same moment as the lease it came
-with: a unit never answers from a world that the repository has left.
+with, and a unit that the repository was not told of when it granted the lease has none: a unit never answers from a world that
+the repository has left.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class NodeLease:
         self._send = send
         self._until_us = 0
         self._asked_us = 0
+        self._granted_us = 0  # when the lease that holds was asked for
+        self._listed_us: dict[LogStreamID, int] = {}  # when each unit was told of first
         self._wake = asyncio.Event()
         # Units whose orders are on their way to the disk.
         self._obeying: dict[LogStreamID, None] = {}
@@ -53,9 +56,14 @@ class NodeLease:
     def valid(self) -> bool:
         return self._clock.steady_us() < self._until_us
 
-    def check(self) -> None:
-        if not self.valid:
+    def check(self, log_stream: LogStreamID) -> None:
+        listed_us = self._listed_us.get(log_stream)
+        if not self.valid or listed_us is None or listed_us > self._granted_us:
             raise NoLease(self._who)
+
+    def forget(self, log_stream: LogStreamID) -> None:
+        """It is another unit now, of which the repository knows nothing yet."""
+        self._listed_us.pop(log_stream, None)
 
     def start(self) -> None:
         _ = self._tasks.spawn("lease", self._run())
@@ -78,6 +86,8 @@ class NodeLease:
         stamp = self._clock.steady_us()
         if self._send(AskLease(stamp, units)):
             self._asked_us = stamp
+            before = self._listed_us
+            self._listed_us = {unit.log_stream: before.get(unit.log_stream, stamp) for unit in units}
 
     def take(self, lease: LeaseIs) -> None:
         """The repository's answer, or its word unasked. Orders first: with the lease alone a unit could answer in an epoch that is
@@ -90,6 +100,7 @@ class NodeLease:
         if lease.lease_s <= 0:
             self._until_us = 0
         elif lease.stamp <= self._asked_us:
+            self._granted_us = lease.stamp
             self._until_us = lease.stamp + int(lease.lease_s * (1 - CLOCK_DRIFT_MAX) * 1_000_000)
 
     async def _obey(self, unit: LogUnit) -> None:

@@ -249,7 +249,14 @@ class StorageNode:
         if log_stream not in self._changing:
             self._changing[log_stream] = None
             try:
-                await self._restore(log_stream, self._volumes.streams[log_stream])
+                if await self._read_worker.run(lambda: self._volumes.clear_unfinished(log_stream)):
+                    self._unopened.pop(
+                        log_stream, None
+                    )  # nothing is left of it: the manager has a new one made
+                else:
+                    await self._restore(log_stream, self._volumes.streams[log_stream])
+            except OSError as refused:
+                self._unopened[log_stream] = refused
             finally:
                 self._changing.pop(log_stream, None)
         if (error := self._unopened.get(log_stream)) is not None:
@@ -287,13 +294,16 @@ class StorageNode:
         self._commit_service.take_in(replica)
 
     def _adopt_unit(self, store: PageStore, worker: Worker) -> None:
-        self._units[store.log_stream] = LogUnit(
+        log_stream = store.log_stream
+        self._lease.forget(log_stream)
+        self._units[log_stream] = LogUnit(
             UnitParts(
                 store=store,
                 worker=worker,
                 read_worker=self._read_worker,
                 transport=self._transport,
-                check_lease=self._lease.check,
+                check_lease=lambda: self._lease.check(log_stream),
+                on_begun=self._lease.ask_soon,
                 on_suspicion=self._rot_service.look_soon,
                 on_filled=self._opened,
                 on_ailing=self._mend_unit,

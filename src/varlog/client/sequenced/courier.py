@@ -14,7 +14,7 @@ from varlog.client.append_rules import Attempt, spent, unknown
 from varlog.client.parcel import Parcel
 from varlog.client.retry import Backoff
 from varlog.client.routing import expect
-from varlog.client.sequenced.failure_rules import Token, place_of
+from varlog.client.sequenced.failure_rules import Token, in_doubt, place_of
 from varlog.client.sequenced.projections import WRITE, Who
 from varlog.client.sequenced.repair import Repair
 from varlog.client.sequenced.tokens import Tokens
@@ -27,6 +27,7 @@ from varlog.model.errors import (
     BatchTooLarge,
     CorruptBatch,
     InvalidRequest,
+    NoLease,
     NotAccepted,
     NotInCluster,
     OutcomeUnknown,
@@ -53,9 +54,10 @@ _log = get_logger("client")
 
 
 class _Errand:
-    """One batch by one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may have it."""
+    """One batch by one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may have it.
+    `doubtful`: it may only be there already, not be written there anew."""
 
-    __slots__ = ("epoch", "next", "open", "place", "token")
+    __slots__ = ("doubtful", "epoch", "next", "open", "place", "token")
 
     def __init__(self, token: Token, found: Place) -> None:
         self.token = token
@@ -63,6 +65,7 @@ class _Errand:
         self.epoch: Epoch = NO_EPOCH
         self.next = 0
         self.open = False
+        self.doubtful = False
 
     @property
     def first(self) -> Position:
@@ -122,6 +125,8 @@ class Courier:
                         errand = self._go_on(parcel, errand, projection)
                     if errand is None:
                         errand = await self._begin(parcel, projection, backoff)
+                    if errand.doubtful:
+                        await self._settle(errand, backoff)
                     await self._write(parcel, errand, projection, backoff)
                     done, errand = errand, None
                     return done.first
@@ -184,10 +189,20 @@ class Courier:
         count = parse_header(parcel.batch, signed=False).count
         found = place_of(errand.token, count, projection)
         if found is not None and found[:2] == errand.place[:2]:
-            return errand
+            errand.doubtful = in_doubt(errand.token, projection)
+            if errand.open or not errand.doubtful:
+                return errand
         # Nobody who answered the seal has it there, and nobody else serves any more: it is certainly nowhere.
         self._leave(parcel, errand)
         return None
+
+    async def _settle(self, errand: _Errand, backoff: Backoff) -> None:
+        """Something is at its positions for good: the batch, if some unit had it, else junk. Writing it then tells which."""
+        try:
+            await self._repair.mend(errand.token.first, errand.token.end, backoff)
+        except Trimmed:
+            pass  # the head says so, too
+        errand.doubtful = False
 
     def _leave(self, parcel: Parcel, errand: _Errand | None) -> None:
         """It is certainly nowhere, and takes new positions."""
@@ -277,7 +292,7 @@ class Courier:
         if isinstance(error, ConnectionLost | CallTimeout):
             certain = not error.sent
         else:
-            certain = isinstance(error, Rejected | CorruptBatch) and not isinstance(error, StaleEpoch)
+            certain = isinstance(error, Rejected | CorruptBatch | NoLease) and not isinstance(error, StaleEpoch)
         if certain:
             self._nowhere(parcel, errand)
 

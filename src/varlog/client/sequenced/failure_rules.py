@@ -77,6 +77,12 @@ def still_ours(token: Token, projection: Projection) -> bool:
     return stayed or token.end <= projection.begin
 
 
+def in_doubt(token: Token, projection: Projection) -> bool:
+    """Whether an epoch came and went that we know nothing of: another sequencer may have given these positions anew in it, though
+    they are below `begin` now. What was written there stays; nothing may be written there by this token any more."""
+    return projection.epoch > token.epoch + 1
+
+
 def place_of(token: Token, count: int, projection: Projection) -> Place | None:
     """Where a batch of `count` entries goes by this token; None: nowhere any more, so a new token is needed."""
     if count > token.length or not still_ours(token, projection):

@@ -58,14 +58,15 @@ PROVE_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class UnitParts:
-    """What a log unit is handed by its node. `check_lease` raises NoLease; `on_suspicion` says that it has met bytes that may be
-    damaged, `on_filled` that a sync has ended well."""
+    """What a log unit is handed by its node. `check_lease` raises NoLease; `on_begun` says that it is in its first epoch,
+    `on_suspicion` that it has met bytes that may be damaged, `on_filled` that a sync has ended well."""
 
     store: PageStore
     worker: Worker
     read_worker: Worker
     transport: Transport
     check_lease: Callable[[], None]
+    on_begun: Callable[[], None] = lambda: None
     on_suspicion: Callable[[], None] = lambda: None
     on_filled: Callable[[LogStreamID], None] = lambda _: None
     on_ailing: Callable[[LogStreamID], None] = lambda _: None  # its disk failed it: `mend` it now and then
@@ -308,9 +309,12 @@ class LogUnit:
             try:
                 await self._make_sound()
                 store = self.store
+                new = machine.epoch == NO_EPOCH
                 while epoch := machine.entering:
                     await worker.run(lambda: store.set_epoch(epoch))
                     machine.entered(epoch)
+                if new and machine.epoch != NO_EPOCH:
+                    self._parts.on_begun()
                 while (low := machine.low) > store.low:
                     await worker.run(lambda: store.trim(low))
                     self.damage.remove(FIRST_LLSN, low)
