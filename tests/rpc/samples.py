@@ -216,7 +216,7 @@ MESSAGES: list[Message] = [
     m.UnitList(((LLSN(61), 10, 0xFEDCBA98),), LLSN(71), LLSN(72), LLSN(3), Epoch(4)),
     m.CopyUnit(LogStreamID(6), LLSN(61), LLSN(71), 1 << 20),
     m.UnitCopied(LLSN(71)),
-    m.SyncUnit(LogStreamID(6), ADDRESS, Epoch(4)),
+    m.SyncUnit(LogStreamID(6), ADDRESS, Epoch(4), Epoch(5)),
     m.NextTokens(TopicID(3), Epoch(4), 10),
     m.TokensAre(GLSN(141), 6),
     m.GetSequencer(),

@@ -30,6 +30,7 @@ SEEDS = (
     2262,  # a sequencer far from the repositories never had the time to find out who leads, and never got a lease
     4179,  # what the disk refused to remove half-way was taken for a damaged replica
     4329,  # a unit joined under a lease from before it was there, and served what had been trimmed meanwhile
+    1017,  # a request to fill a unit came late, and put entries into a chain that had been sealed without them
     5549,  # a log stream was registered after its units had been swept away as zombies, and never got any
 )
 

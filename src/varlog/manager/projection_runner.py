@@ -14,6 +14,7 @@ from varlog.manager.repair_steps import (
     SyncReplica,
 )
 from varlog.model.cluster import ClusterView, Ordering, Topic
+from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Projection
@@ -47,7 +48,9 @@ class ProjectionRunner:
                 rebuild = messages.RebuildReplica(topic.topic, log_stream, epoch)
                 await self._peers.ask(_address(view, node), rebuild, Message)
             case SyncReplica(node, source):
-                sync = messages.SyncUnit(log_stream, ReplicaAddress(source, _address(view, source)))
+                projection = view.projection(topic.topic)
+                at = projection.epoch if projection is not None else NO_EPOCH
+                sync = messages.SyncUnit(log_stream, ReplicaAddress(source, _address(view, source)), at=at)
                 await self._peers.ask(_address(view, node), sync, messages.SyncIs)
             case _:
                 pass

@@ -97,7 +97,7 @@ class ReplicaDesk:
         if chain.tail not in snapshot.nodes:
             raise Refused(f"node {chain.tail}, which has everything, does not answer: nothing to sync from")
         source = ReplicaAddress(chain.tail, _address(snapshot, chain.tail))
-        ask = messages.SyncUnit(stream.log_stream, source)
+        ask = messages.SyncUnit(stream.log_stream, source, at=projection.epoch)
         return await self._peers.ask(_address(snapshot, node), ask, messages.SyncIs)
 
 

@@ -216,7 +216,7 @@ class Reconfigurer:
         to, found = view.node(node), None if source is None else view.node(source)
         if source is None or to is None or found is None:
             return False
-        request = SyncUnit(chain.log_stream, ReplicaAddress(source, found.address), epoch)
+        request = SyncUnit(chain.log_stream, ReplicaAddress(source, found.address), epoch, at=epoch)
         try:
             async with asyncio.timeout(LAST_COPY_S):
                 while True:

@@ -377,11 +377,15 @@ class UnitCopied(Message, frozen=True):
 class SyncUnit(Message, frozen=True):
     """Fill this unit from the one at `source` (R-SEQ-14), whatever goes on meanwhile. Answered at once by SyncIs; asked again it
     tells the progress. COMPLETE: it has exactly what the source had in `epoch`, if that is given, else lately. With `rebuild` in
-    the answer it holds something that the source has not: it must be made anew first."""
+    the answer it holds something that the source has not: it must be made anew first.
+
+    `at` (0: any): StaleEpoch in a newer epoch than this, in which whoever asks saw that the unit does not serve. A request that
+    comes late would else copy into a chain."""
 
     log_stream: LogStreamID
     source: ReplicaAddress
     epoch: Epoch = Epoch(0)
+    at: Epoch = Epoch(0)
 
 
 # --- Leases: node <-> repository, one way both, over the session; sequencer -> repository ------------------------------

@@ -27,7 +27,6 @@ from varlog.model.errors import (
     BatchTooLarge,
     CorruptBatch,
     InvalidRequest,
-    NoLease,
     NotAccepted,
     NotInCluster,
     OutcomeUnknown,
@@ -126,7 +125,7 @@ class Courier:
                     if errand is None:
                         errand = await self._begin(parcel, projection, backoff)
                     if errand.doubtful:
-                        await self._settle(errand, backoff)
+                        await self._look(errand, projection, backoff)
                     await self._write(parcel, errand, projection, backoff)
                     done, errand = errand, None
                     return done.first
@@ -196,12 +195,12 @@ class Courier:
         self._leave(parcel, errand)
         return None
 
-    async def _settle(self, errand: _Errand, backoff: Backoff) -> None:
-        """Something is at its positions for good: the batch, if some unit had it, else junk. Writing it then tells which."""
-        try:
-            await self._repair.mend(errand.token.first, errand.token.end, backoff)
-        except Trimmed:
-            pass  # the head says so, too
+    async def _look(self, errand: _Errand, projection: Projection, backoff: Backoff) -> None:
+        """Whether something is at its positions: then writing the batch once more tells whether it is this one."""
+        if not await self._repair.holds(projection, errand.place, backoff):
+            raise OutcomeUnknown(
+                "sent, and epochs went by before it could be asked for: its positions may be another's"
+            )
         errand.doubtful = False
 
     def _leave(self, parcel: Parcel, errand: _Errand | None) -> None:
@@ -292,7 +291,7 @@ class Courier:
         if isinstance(error, ConnectionLost | CallTimeout):
             certain = not error.sent
         else:
-            certain = isinstance(error, Rejected | CorruptBatch | NoLease) and not isinstance(error, StaleEpoch)
+            certain = isinstance(error, Rejected | CorruptBatch) and not isinstance(error, StaleEpoch)
         if certain:
             self._nowhere(parcel, errand)
 

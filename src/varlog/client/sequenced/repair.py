@@ -58,6 +58,13 @@ class Repair:
             request = WriteUnit(place.log_stream, projection.epoch)
             await self._write(projection, place, request, holder + 1, backoff, batch)
 
+    async def holds(self, projection: Projection, place: Place, backoff: Backoff) -> bool:
+        """Whether the head has anything at a place, or had before it was trimmed."""
+        try:
+            return await self._find(projection, place, backoff) is not None
+        except Trimmed:
+            return True
+
     # --- Nobody waits for these -------------------------------------------------------------------------------------------
 
     def give_up(self, token: Token) -> None:

@@ -252,6 +252,12 @@ class LogUnit:
         """R-SEQ-9. Without a lease, too: a seal only takes away."""
         self._check_open()
         self._machine.seal(epoch)
+        if self._machine.entering:
+            # Neither does what is copied go on: what is told of here must not grow any more.
+            self._syncer.stop()
+            for write in self._writer.drop(lambda _: True):
+                self._machine.settled(write)
+                _fail(write, StaleEpoch(self.log_stream, write.epoch, epoch))
         self._stop_old()
         await self._settle()
         if self._machine.newest_epoch != epoch:
@@ -373,6 +379,8 @@ class LogUnit:
         """R-SEQ-14: be filled from another unit of the chain, or tell how far that is."""
         self._check_open()
         self._machine.check_alive()
+        if request.at and self._machine.newest_epoch > request.at:
+            raise StaleEpoch(self.log_stream, request.at, self._machine.newest_epoch)
         return self._syncer.start(request.epoch, request.source)
 
     def _take_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
