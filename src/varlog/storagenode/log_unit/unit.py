@@ -253,12 +253,8 @@ class LogUnit:
         self._check_open()
         self._machine.seal(epoch)
         if self._machine.entering:
-            # Neither does what is copied go on: what is told of here must not grow any more.
             self._syncer.stop()
-            for write in self._writer.drop(lambda _: True):
-                self._machine.settled(write)
-                _fail(write, StaleEpoch(self.log_stream, write.epoch, epoch))
-        self._stop_old()
+        self._stop_old(copies=True)
         await self._settle()
         if self._machine.newest_epoch != epoch:
             raise StaleEpoch(self.log_stream, epoch, self._machine.newest_epoch)
@@ -294,12 +290,13 @@ class LogUnit:
             return UnitOrder(self.log_stream, machine.newest_epoch, machine.low)
         return UnitOrder(self.log_stream, machine.epoch, self.store.low)
 
-    def _stop_old(self) -> None:
-        """What is not begun and has lost its epoch or its place is not begun any more."""
+    def _stop_old(self, *, copies: bool = False) -> None:
+        """What is not begun and has lost its epoch or its place is not begun any more. What is copied is of no epoch; but what a
+        unit tells of when it is sealed must not grow any more, so that then `copies` are not begun either."""
         machine, log_stream = self._machine, self.log_stream
         if machine.entering:
             self._syncer.forget()
-            for write in self._writer.drop(lambda write: bool(write.calls)):  # what is copied is of no epoch
+            for write in self._writer.drop(lambda write: copies or bool(write.calls)):
                 machine.settled(write)
                 _fail(write, StaleEpoch(log_stream, write.epoch, machine.entering))
         for write in self._writer.drop(lambda write: write.end_llsn <= machine.low):
