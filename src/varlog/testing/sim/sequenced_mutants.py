@@ -87,15 +87,6 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         (f"{_SEQUENCER}._give", "if not self._lease.holds:", "if False:"),
     ),
     _mutant(
-        "leases-not-waited-for",
-        "The repository takes a projection while those whom it takes something from may still answer (R-SEQ-13).",
-        (
-            f"{_LEASES}.hand_over",
-            "self._wait(lambda: rules.waited_for(handover, self._told), done)",
-            "done()",
-        ),
-    ),
-    _mutant(
         "leases-counted-short",
         "The repository takes a lease for over while its holder may still rely on it (R-SEQ-13).",
         ("varlog.metarepo.lease_rules:LeaseBook.grant", "now_us + LEASE_US", "now_us + LEASE_US // 4"),
