@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,13 @@ class Repository:
 
     connection: Connection
     opened: SessionOpened
-    reports: list[Report] = field(default_factory=list)
-    marks_applied: int = 0
+    reports: list[Report]
+    applied: list[int]
     serial: int = 0
+
+    @property
+    def marks_applied(self) -> int:
+        return max(self.applied)
 
     def commit(
         self, *rows: CommitRow, high: int | None = None, trimmed: int = 0, stream: LogStreamID = STREAM
@@ -138,18 +142,20 @@ class Bench:
             connection.close()
 
     async def session(self, node: int = 1, *, term: int = 1) -> Repository:
-        repository: Repository
+        # There before the session is: a node reports as soon as it has opened one, and that may be
+        # read before the answer to OpenSession is looked at.
+        reports: list[Report] = []
+        applied = [0]
 
         def take(call: Call | None, message: Message, payload: bytearray) -> None:
             assert isinstance(message, Reports)
-            repository.reports += message.reports
-            repository.marks_applied = max(repository.marks_applied, message.marks_applied)
+            reports.extend(message.reports)
+            applied.append(message.marks_applied)
 
         connection = await self.transport.connect(f"node{node}", handler=take, timeout_s=TIMEOUT_S)
         opened, _ = await connection.call(OpenSession(term), timeout_s=TIMEOUT_S)
         assert isinstance(opened, SessionOpened)
-        repository = Repository(connection, opened)
-        return repository
+        return Repository(connection, opened, reports, applied)
 
     async def run_stream(
         self, nodes: Sequence[int] = (1,), *, epoch: int = 1, sealed_end: int = 1, add: bool = True
