@@ -316,6 +316,29 @@ def test_a_node_without_a_lease_is_given_the_time_to_get_one() -> None:
     run(scenario())
 
 
+def test_what_a_node_without_a_lease_refused_is_nowhere_even_if_its_position_is_trimmed_meanwhile() -> None:
+    """Law 10: a node says so before it takes anything, so the batch takes another position."""
+
+    async def scenario() -> None:
+        cluster = SequencedCluster(nodes=2)
+        await cluster.start()
+        async with await cluster.connect() as log:
+            refused = 0
+
+            def meddle(address: str, message: Message) -> BaseException | None:
+                nonlocal refused
+                if isinstance(message, WriteUnit) and not refused:
+                    refused += 1
+                    cluster.trim(GLSN(1))
+                    return NoLease("node 1")
+                return None
+
+            cluster.meddle = meddle
+            assert (await log.append(b"a")).glsn == 2
+
+    run(scenario())
+
+
 def test_what_was_sent_and_not_answered_is_unknown_and_what_was_not_sent_is_nowhere() -> None:
     """Law 10."""
 

@@ -11,10 +11,11 @@ import pytest
 
 from tests.storagenode.log_unit.chain import STREAM, Chain, batch_at, run_chain, until
 from varlog.model.epoch import Epoch
-from varlog.model.errors import NoLease, StaleEpoch, Trimmed
+from varlog.model.errors import NoLease, StaleEpoch, Trimmed, Unavailable
 from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import FindUnitTime, LeaseIs, ListUnit, MeasureUnit, UnitOrder
+from varlog.storagenode.log_unit.unit_writer import UnitWrite
 
 
 def asks(chain: Chain) -> list[Coroutine[Any, Any, Any]]:
@@ -60,6 +61,32 @@ def test_a_lease_that_is_not_renewed_ends_by_the_nodes_own_clock(tmp_path: Path)
         granter.grants = True
         await chain.leased()
         await chain.read(1)
+
+    run_chain(tmp_path, story)
+
+
+def test_no_lease_is_said_only_of_a_batch_that_was_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law 10: whoever hears it knows that his batch is nowhere. One that is there is told of otherwise."""
+
+    async def story(chain: Chain) -> None:
+        granter = await chain.serve()
+        granter.grants = False
+        node = chain.nodes[1]
+        unit = node._units[STREAM]
+        take = unit._writer.write
+
+        def take_and_lose_the_lease(write: UnitWrite) -> None:
+            take(write)
+            node._lease.take(LeaseIs(0, 0.0))
+
+        monkeypatch.setattr(unit._writer, "write", take_and_lose_the_lease)
+        with pytest.raises(Unavailable, match="written here"):
+            await chain.write(batch_at(1, b"a"))
+        with pytest.raises(NoLease):
+            await chain.write(batch_at(2, b"b"))
+        assert (await chain.status()).newest == 1
 
     run_chain(tmp_path, story)
 

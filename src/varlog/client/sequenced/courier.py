@@ -27,6 +27,7 @@ from varlog.model.errors import (
     BatchTooLarge,
     CorruptBatch,
     InvalidRequest,
+    NoLease,
     NotAccepted,
     NotInCluster,
     OutcomeUnknown,
@@ -291,7 +292,8 @@ class Courier:
         if isinstance(error, ConnectionLost | CallTimeout):
             certain = not error.sent
         else:
-            certain = isinstance(error, Rejected | CorruptBatch) and not isinstance(error, StaleEpoch)
+            said_no = isinstance(error, Rejected | CorruptBatch | NoLease)
+            certain = said_no and not isinstance(error, StaleEpoch)
         if certain:
             self._nowhere(parcel, errand)
 

@@ -28,6 +28,7 @@ from varlog.model.errors import (
     CorruptBatch,
     Damaged,
     InvalidRequest,
+    NoLease,
     NotAccepted,
     Sealed,
     StaleEpoch,
@@ -123,6 +124,13 @@ class LogUnit:
         self._machine.check(epoch)
         self._parts.check_lease()
 
+    def _admit_written(self, epoch: Epoch) -> None:
+        """The same, for who is told of a batch that is there: NoLease would mean that it was not taken."""
+        try:
+            self._admit(epoch)
+        except NoLease as ended:
+            raise Unavailable(f"log stream {self.log_stream}: written here, but {ended}") from ended
+
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def write(self, call: Call, request: WriteUnit, batch: bytearray) -> None:
@@ -160,7 +168,7 @@ class LogUnit:
             raise AlreadyWritten(self.log_stream, write.first_llsn)
 
         def answer(data: Buffer) -> None:
-            self._admit(epoch)
+            self._admit_written(epoch)
             if bytes(data[:HEADER_BYTES]) != write.header:
                 raise AlreadyWritten(self.log_stream, write.first_llsn)
             call.reply(Done())
@@ -221,7 +229,7 @@ class LogUnit:
             return
         try:
             # Sealed meanwhile: it is there, and counted in what the seal was answered with; its client resumes it in the new epoch.
-            self._admit(write.epoch)
+            self._admit_written(write.epoch)
         except VarlogError as refusal:
             _fail(write, refusal)
         else:

@@ -30,7 +30,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         "unit-takes-an-old-epoch",
         "A log unit takes requests of epochs that are over (law 7, R-SEQ-5).",
         (f"{_UNIT_MACHINE}.check", "if epoch != self.newest_epoch:", "if epoch > self.newest_epoch:"),
-        (f"{_UNIT}._answer", "self._admit(write.epoch)", "pass"),
+        (f"{_UNIT}._answer", "self._admit_written(write.epoch)", "pass"),
     ),
     _mutant(
         "unit-says-done-to-another-value",
