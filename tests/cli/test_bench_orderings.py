@@ -114,8 +114,9 @@ def test_both_orderings_are_measured_in_turns_on_one_cluster(tmp_path: Path) -> 
         check=False,
         timeout=240,
     )
-    results = {result["workload"]: result["measured"] for result in json.loads(done.stdout)["results"]}
-    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    results = {result["workload"]: result["measured"] for result in report["results"]}
+    assert done.returncode == 0, report["results"]
     assert list(results) == chosen_ones
     assert results["both-append-1"]["replicas"] == 3 and results["both-append-64-alone"]["replicas"] == 1
     for name in chosen_ones[:3]:
