@@ -1,4 +1,4 @@
-"""What all tests share: repeatable randomness. A failure says how to see it again.
+"""What all tests share: repeatable randomness, and a Ctrl-C that works. A failure says how to see it again.
 
 `make test` runs the same cases every time. `VARLOG_HYPOTHESIS=search` looks for new ones, and `VARLOG_SEED=7` gives
 every test that takes `seed` that number.
@@ -7,6 +7,7 @@ every test that takes `seed` that number.
 from __future__ import annotations
 
 import os
+import signal
 import zlib
 
 import pytest
@@ -17,6 +18,11 @@ _ALWAYS = settings(deadline=None, print_blob=True, suppress_health_check=[Health
 settings.register_profile("repeatable", _ALWAYS, derandomize=True)
 settings.register_profile("search", _ALWAYS, max_examples=2000)
 settings.load_profile(os.environ.get("VARLOG_HYPOTHESIS", "repeatable"))
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and everything that is started from there inherits it: then
+# no test of Ctrl-C could pass.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
