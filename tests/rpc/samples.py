@@ -27,6 +27,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+from varlog.model.traffic import Traffic
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
 from varlog.rpc.status import ERRORS
@@ -60,6 +61,7 @@ VIEW = ClusterView(
     (SEQUENCER,),
 )
 SYNC = SyncStatus(SyncState.ERROR, NodeID(2), LLSN(40), LLSN(70), 8192, "the source is gone", True)
+TRAFFIC = Traffic(3, 30, 4096, 0.75, (0, 2, 1, *[0] * 24), 4, 40, 8192)
 STATUS = NodeStatus(
     ClusterID(6),
     NodeID(1),
@@ -83,6 +85,7 @@ STATUS = NodeStatus(
             SYNC,
             ((LLSN(11), LLSN(13)),),
             True,
+            TRAFFIC,
         ),
     ),
     1_700_000_000_000_000,
@@ -101,6 +104,7 @@ STATUS = NodeStatus(
             SYNC,
             ((LLSN(11), LLSN(13)),),
             True,
+            TRAFFIC,
         ),
     ),
     True,

@@ -12,6 +12,7 @@ from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import STRIPE_UNIT, Projection, SequencerID
+from varlog.model.traffic import Traffic
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -203,6 +204,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     sync: SyncStatus | None = None
     damage: tuple[tuple[LLSN, LLSN], ...] = ()
     full: bool = False
+    traffic: Traffic = Traffic()
 
 
 class UnitStatus(msgspec.Struct, frozen=True):
@@ -222,6 +224,7 @@ class UnitStatus(msgspec.Struct, frozen=True):
     sync: SyncStatus | None = None
     damage: tuple[tuple[LLSN, LLSN], ...] = ()
     full: bool = False
+    traffic: Traffic = Traffic()
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

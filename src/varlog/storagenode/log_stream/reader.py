@@ -23,6 +23,7 @@ from varlog.model.limits import (
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import Fetch, Fetched, FindTime, FoundAt, MeasureRange, PlaceIs, RangeIs
 from varlog.rpc.transport import Call
+from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import Chunk, Extent, LogStore
 from varlog.storagenode.topic_marks import TopicMarks
@@ -41,9 +42,15 @@ class Reader:
     """Serves the ordered entries of one replica. Cached bytes are answered at once; others are read by the read worker."""
 
     def __init__(
-        self, store: LogStore, worker: Worker, marks: TopicMarks, on_damage: Callable[[LLSN, LLSN], None]
+        self,
+        store: LogStore,
+        worker: Worker,
+        marks: TopicMarks,
+        traffic: TrafficMeter,
+        on_damage: Callable[[LLSN, LLSN], None],
     ) -> None:
         self._store = store
+        self._traffic = traffic
         self._worker = worker
         self._marks = marks
         self._on_damage = on_damage
@@ -116,6 +123,7 @@ class Reader:
         rows = store.rows_between(llsn, chunk.end_llsn)
         high, low = marks.high_watermark(store.topic), marks.trimmed(store.topic)
         call.reply(Fetched(rows, chunk.end_llsn, store.committed_end, high, low), chunk.data)
+        self._traffic.read(chunk.end_llsn - llsn, len(chunk.data))
 
     def _check_low(self, llsn: LLSN, glsn: GLSN) -> None:
         trimmed = self._marks.trimmed(self._store.topic)
@@ -145,6 +153,7 @@ class Reader:
                 check_body(chunk.data, header, at)
                 batch = single(chunk.data, header, llsn - header.first_llsn, at)
                 call.reply(FoundAt(True, self._store.log_stream, self._store.glsn_of(llsn)), batch)
+                self._traffic.read(1, len(batch))
                 return
         raise CorruptBatch(f"LLSN {llsn} is not where the index says", 0, str(self._store.path))
 

@@ -40,6 +40,7 @@ from varlog.rpc.messages import (
 )
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
+from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import LogStore
 from varlog.storage.room import says_full
@@ -89,7 +90,8 @@ class Replica:
         self.store = store
         self.topic = store.topic
         self.log_stream = store.log_stream
-        self.reader = Reader(store, parts.read_worker, parts.marks, self.suspect)
+        self._traffic = TrafficMeter(asyncio.get_running_loop().time)
+        self.reader = Reader(store, parts.read_worker, parts.marks, self._traffic, self.suspect)
         self._parts = parts
         self._machine = ReplicaMachine(
             store.log_stream,
@@ -101,7 +103,7 @@ class Replica:
             tail_epoch=store.tail_epoch,
         )
         self._writer = Writer(store, parts.worker, self._written, self._write_failed)
-        self._waiters = Waiters()
+        self._waiters = Waiters(self._traffic)
         self._intake = Intake(store.log_stream)
         self._retries = Retries(
             RetryParts(
@@ -628,6 +630,7 @@ class Replica:
             sync=self._syncer.status,
             full=full,
             damage=self.damage.above(store.low_llsn),
+            traffic=self._traffic.told(),
         )
 
     async def close(self) -> None:

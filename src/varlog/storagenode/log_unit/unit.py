@@ -43,6 +43,7 @@ from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc.messages import Done, FillUnit, SyncUnit, UnitOrder, UnitSealed, WriteUnit
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
+from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.page_store import Page, PageStore
 from varlog.storage.room import says_full
@@ -84,8 +85,9 @@ class LogUnit:
         self._parts = parts
         self._machine = UnitMachine(store.log_stream, store.epoch, store.low)
         self._writer = UnitWriter(lambda: self.store, parts.worker, self._written, self._write_failed)
+        self._traffic = TrafficMeter(asyncio.get_running_loop().time)
         self.reader = UnitReader(
-            lambda: self.store, self._machine, parts.read_worker, self._admit, self.suspect
+            lambda: self.store, self._machine, parts.read_worker, self._traffic, self._admit, self.suspect
         )
         self._syncer = UnitSyncer(
             UnitSyncParts(
@@ -137,7 +139,7 @@ class LogUnit:
         """R-SEQ-4, R-SEQ-5: a client's batch, placed and signed."""
         self._admit(request.epoch)
         header = _checked(batch, request.epoch)
-        self._take(call, header, batch)
+        self._take(call, header, batch, self._traffic.now())
 
     def fill(self, call: Call, request: FillUnit) -> None:
         """R-SEQ-7: junk, which whoever makes it makes alike."""
@@ -147,10 +149,16 @@ class LogUnit:
         batch = junk(request.llsn, request.count)
         self._take(call, parse_header(batch), batch)
 
-    def _take(self, call: Call, header: BatchHeader, batch: bytearray) -> None:
+    def _take(self, call: Call, header: BatchHeader, batch: bytearray, since: float | None = None) -> None:
         self._check_room(len(batch))
         write = UnitWrite(
-            header.first_llsn, header.count, bytes(batch[:HEADER_BYTES]), batch, self._machine.epoch, [call]
+            header.first_llsn,
+            header.count,
+            bytes(batch[:HEADER_BYTES]),
+            batch,
+            self._machine.epoch,
+            [call],
+            since=since,
         )
         stored = self.store.overlaps(header.first_llsn, header.count)
         verdict = self._machine.write(write, stored)
@@ -235,6 +243,8 @@ class LogUnit:
         else:
             for call in write.calls:
                 call.reply(Done())
+            if write.since is not None:
+                self._traffic.appended(write.count, len(write.batch), self._traffic.now() - write.since)
 
     def _write_failed(self, writes: Sequence[UnitWrite], error: BaseException) -> None:
         """R-SEAL-6: what was being written may be there or not; nothing is tried again as if nothing had happened."""
@@ -502,6 +512,7 @@ class LogUnit:
             sync=self._syncer.status,
             damage=self.damage.above(self._machine.low),
             full=store.room.full,
+            traffic=self._traffic.told(),
         )
 
     def _check_open(self) -> None:

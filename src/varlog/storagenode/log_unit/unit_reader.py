@@ -38,6 +38,7 @@ from varlog.rpc.messages import (
     UnitRead,
 )
 from varlog.rpc.transport import Call
+from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.page_store import Page, PageStore
 from varlog.storagenode.log_unit.unit_machine import UnitMachine
@@ -67,12 +68,14 @@ class UnitReader:
         store: Callable[[], PageStore],
         machine: UnitMachine,
         worker: Worker,
+        traffic: TrafficMeter,
         admit: Callable[[Epoch], None],
         on_damage: Callable[[LLSN, LLSN], None],
     ) -> None:
         self._of = store
         self._machine = machine
         self._worker = worker
+        self._traffic = traffic
         self._admit = admit
         self._on_damage = on_damage
         self._waiting: dict[int, _Waiting] = {}
@@ -95,7 +98,9 @@ class UnitReader:
             raise CorruptBatch(f"LLSN {llsn} is not where the index says", 0, str(self._of().path))
         check_body(data, header)
         self._check_low(llsn)  # a trim may have come while the disk was read
-        call.reply(UnitRead(), data if whole else single(data, header, llsn - header.first_llsn))
+        batch = data if whole else single(data, header, llsn - header.first_llsn)
+        call.reply(UnitRead(), batch)
+        self._traffic.read(header.count if whole else 1, len(batch))
 
     # --- subscriptions: fetch ----------------------------------------------------------------------------------------
 
@@ -118,6 +123,8 @@ class UnitReader:
     def _reply_fetched(self, call: Call, llsn: LLSN, next_llsn: LLSN, data: Buffer) -> None:
         self._check_low(llsn)
         call.reply(UnitFetched(next_llsn, self._of().newest, self._machine.low), data)
+        if data:
+            self._traffic.read(next_llsn - llsn, len(data))
 
     def _keep(self, call: Call, request: FetchUnit, deadline: float) -> None:
         loop = asyncio.get_running_loop()

@@ -18,12 +18,14 @@ from varlog.storagenode.log_unit.unit_machine import Pending
 
 @dataclass(slots=True, eq=False)
 class UnitWrite(Pending):
-    """A batch, and who waits for it to be durable: clients of `epoch`, or a sync."""
+    """A batch, and who waits for it to be durable: clients of `epoch`, or a sync. `since`: when a client's batch came; junk and
+    copies are not counted, and have none."""
 
     batch: Buffer
     epoch: Epoch
     calls: list[Call] = field(default_factory=list)
     copied: asyncio.Future[None] | None = None
+    since: float | None = None
 
 
 class UnitWriter:

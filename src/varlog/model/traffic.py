@@ -1,0 +1,32 @@
+"""Traffic: what one replica or log unit has done for clients since its process started; its latencies in fixed buckets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+# Upper ends of the buckets, 0.1 ms to 10 s; one more bucket is for what took longer. They are part of the wire format: a change
+# needs another field.
+LATENCY_BOUNDS_S: Final = (
+    *(0.0001, 0.0002, 0.0003, 0.0005, 0.0007),
+    *(0.001, 0.002, 0.003, 0.005, 0.007),
+    *(0.01, 0.02, 0.03, 0.05, 0.07),
+    *(0.1, 0.2, 0.3, 0.5, 0.7),
+    *(1.0, 2.0, 3.0, 5.0, 7.0, 10.0),
+)
+
+
+class Traffic(msgspec.Struct, frozen=True, array_like=True):
+    """Appends: batches that were acknowledged here, by a primary in order and durable everywhere, by a log unit durable here alone.
+    Reads: answers with entries. Bytes are those of the entries with what stands around them on the wire. `append_s`: the sum of all
+    appends' times; `append_buckets`: how many took so long (see LATENCY_BOUNDS_S), empty as long as there was none."""
+
+    appends: int = 0
+    append_entries: int = 0
+    append_bytes: int = 0
+    append_s: float = 0.0
+    append_buckets: tuple[int, ...] = ()
+    reads: int = 0
+    read_entries: int = 0
+    read_bytes: int = 0

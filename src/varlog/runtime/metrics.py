@@ -1,0 +1,71 @@
+"""Metrics: what a process counts of itself: fixed-bucket histograms, a replica's traffic. Counted per batch, never per entry."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+
+
+class Histogram:
+    """How many values were at most so large, bucket by bucket; the last bucket is for what is above all bounds."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS_S) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+
+class TrafficMeter:
+    """Counts what one replica or log unit does for clients. `now` is the time of its event loop."""
+
+    __slots__ = (
+        "_append_bytes",
+        "_append_entries",
+        "_appends",
+        "_latency",
+        "_read_bytes",
+        "_read_entries",
+        "_reads",
+        "now",
+    )
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self._latency = Histogram()
+        self._appends = self._append_entries = self._append_bytes = 0
+        self._reads = self._read_entries = self._read_bytes = 0
+
+    def appended(self, entries: int, size: int, seconds: float) -> None:
+        """One batch was acknowledged."""
+        self._appends += 1
+        self._append_entries += entries
+        self._append_bytes += size
+        self._latency.observe(seconds)
+
+    def read(self, entries: int, size: int) -> None:
+        """One answer with entries."""
+        self._reads += 1
+        self._read_entries += entries
+        self._read_bytes += size
+
+    def told(self) -> Traffic:
+        """Everything so far."""
+        latency = self._latency
+        return Traffic(
+            self._appends,
+            self._append_entries,
+            self._append_bytes,
+            latency.total,
+            tuple(latency.counts) if self._appends else (),
+            self._reads,
+            self._read_entries,
+            self._read_bytes,
+        )
