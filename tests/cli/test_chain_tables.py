@@ -10,16 +10,15 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from varlog.cli.chain_tables import (
-    chain_is_whole,
     chains_table,
     projection_lines,
     projections_table,
-    role,
     thin_lines,
     units_table,
 )
 from varlog.cli.demo import runs_whole
 from varlog.cli.status_tables import parts, status_told, stream_told
+from varlog.client.cluster_status import chain_is_whole, role
 from varlog.model.cluster import (
     ClusterView,
     LogStream,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,26 @@ async def everything(log: Log, begin: int | None = 1) -> list[Entry]:
 
 
 # --- Appending and reading ------------------------------------------------------------------------------------------------
+
+
+def test_who_follows_knows_up_to_where_everything_was_seen(topics: Topics, run: Run) -> None:
+    """R-READ-3. In a sequenced topic there may be positions without an entry, also at the tail."""
+
+    async def body() -> None:
+        async with topics.log() as log:
+            written = [(await log.append(b"%d" % number)).glsn for number in range(2 * UNIT)]
+            following = log.follow(written[2])
+            tail = await log.tail()
+            following.expect(tail)
+            seen: list[int] = []
+            async with aclosing(following.lists()) as lists:
+                while following.position < tail:
+                    seen += [entry.glsn for entry in await anext(lists)]
+                    assert seen[-1] <= following.position
+            assert (seen, log.closed) == (written[2:], False)
+        assert log.closed
+
+    run(body())
 
 
 def test_an_entry_is_where_its_append_was_told(topics: Topics, run: Run) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from varlog.cli.output import make_table, short_bytes
-from varlog.model.cluster import ClusterView, LogStream, NodeStatus, SyncState, SyncStatus, Topic, UnitStatus
-from varlog.model.projection import Chain, Projection
+from varlog.client.cluster_status import chain_of, node_statuses, role, synced_percent, unit_statuses
+from varlog.model.cluster import ClusterView, LogStream, SyncState, SyncStatus, Topic
+from varlog.model.projection import Projection
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,76 +16,6 @@ if TYPE_CHECKING:
     from varlog.rpc.messages import ClusterStatusIs
 
 NO_REDUNDANCY = "NO REDUNDANCY"
-
-
-# --- what is there ------------------------------------------------------------------------------------------------------
-
-
-def is_sequenced(view: ClusterView, found: LogStream) -> bool:
-    topic = view.topic(found.topic)
-    return topic is not None and topic.sequenced
-
-
-def chain_of(view: ClusterView, found: LogStream) -> Chain | None:
-    """None until a projection has the stream."""
-    projection = view.projection(found.topic)
-    chains = projection.chains if projection is not None else ()
-    return next((chain for chain in chains if chain.log_stream == found.log_stream), None)
-
-
-def unit_statuses(seen: ClusterStatusIs, found: LogStream) -> dict[int, UnitStatus | None]:
-    """What each member's node said of its log unit, in the order of the chain, those that are away last; None where it did
-    not."""
-    said = node_statuses(seen)
-    chain = chain_of(seen.view, found)
-    statuses: dict[int, UnitStatus | None] = {}
-    for number in dict.fromkeys((*(chain.members if chain is not None else ()), *found.replicas)):
-        node_status = said.get(number)
-        units = node_status.units if node_status is not None else ()
-        statuses[number] = next((one for one in units if one.log_stream == found.log_stream), None)
-    return statuses
-
-
-def node_statuses(seen: ClusterStatusIs) -> dict[int, NodeStatus]:
-    """Of those that answer."""
-    return {health.node: health.status for health in seen.nodes if health.alive and health.status is not None}
-
-
-def role(chain: Chain | None, node: int) -> str:
-    """head, middle and tail; `only` is both."""
-    if chain is None or node not in chain.members:
-        return "no member yet"
-    if node in chain.away:
-        return "away"
-    if len(chain.nodes) == 1:
-        return "only"
-    if node == chain.head:
-        return "head"
-    return "tail" if node == chain.tail else "middle"
-
-
-def chain_is_whole(seen: ClusterStatusIs, found: LogStream) -> bool:
-    """Nobody is away, every unit says that it serves in the projection's epoch, and the sequencer is the one that is there."""
-    projection, chain = seen.view.projection(found.topic), chain_of(seen.view, found)
-    if projection is None or chain is None or chain.away:
-        return False
-    if projection.sequencer not in seen.view.sequencers:
-        return False
-    said = node_statuses(seen)
-    return all(
-        status is not None and status.epoch == projection.epoch and not status.trouble and said[number].leased
-        for number, status in unit_statuses(seen, found).items()
-    )
-
-
-def one_copy_left(view: ClusterView) -> list[int]:
-    """Log streams whose only copy could be lost."""
-    return [
-        chain.log_stream
-        for projection in view.projections
-        for chain in projection.chains
-        if chain.has_one_copy
-    ]
 
 
 # --- tables -------------------------------------------------------------------------------------------------------------
@@ -166,9 +97,7 @@ def member_told(seen: ClusterStatusIs, found: LogStream, number: int) -> str:
 
 
 def percent(sync: SyncStatus) -> str:
-    if sync.target_end <= 1:
-        return "100 %"
-    return f"{100 * (sync.copied_end - 1) // (sync.target_end - 1)} %"
+    return f"{synced_percent(sync)} %"
 
 
 def thin_lines(seen: ClusterStatusIs, topic: int | None = None) -> list[str]:

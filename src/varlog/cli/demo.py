@@ -408,8 +408,7 @@ async def all_run(admin: Admin) -> None:
 
 
 def runs_whole(seen: ClusterStatusIs) -> bool:
-    from varlog.cli.chain_tables import chain_is_whole, is_sequenced
-    from varlog.cli.status_tables import replica_statuses
+    from varlog.client.cluster_status import chain_is_whole, is_sequenced, replica_statuses
     from varlog.model.cluster import ReplicaState, StreamState
 
     def whole(found: LogStream) -> bool:

@@ -17,7 +17,6 @@ from rich.console import Console
 
 from varlog import aio
 from varlog.cli.acknowledgements import Acknowledgements
-from varlog.cli.chain_tables import role
 from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
 from varlog.cli.demo import History, all_run, given_up
 from varlog.cli.etcd import etcd_is_here
@@ -28,6 +27,7 @@ from varlog.cli.output import wait_until
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
 from varlog.client.admin import Admin
+from varlog.client.cluster_status import role
 from varlog.client.log import Log
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.entry import Entry

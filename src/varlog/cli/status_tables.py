@@ -10,16 +10,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict
 
-from varlog.cli.chain_tables import (
-    chains_table,
-    is_sequenced,
-    one_copy_left,
-    percent,
-    projections_table,
-    thin_lines,
-    unit_statuses,
-)
+from varlog.cli.chain_tables import chains_table, percent, projections_table, thin_lines
 from varlog.cli.output import fail, make_console, make_table, short_bytes
+from varlog.client.cluster_status import is_sequenced, one_copy_left, replica_statuses, unit_statuses
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, ReplicaStatus, SyncState, UnitStatus
 from varlog.model.commit import TopicMark
 from varlog.model.errors import UnknownTopic
@@ -220,17 +213,6 @@ def streams_named(seen: ClusterStatusIs, topic: str) -> tuple[LogStream, ...]:
     if found is None:
         fail(UnknownTopic(topic))
     return seen.view.streams_of(found.topic)
-
-
-def replica_statuses(seen: ClusterStatusIs, found: LogStream) -> dict[int, ReplicaStatus | None]:
-    """What each replica's node said of it; None where it did not."""
-    said = {health.node: health.status for health in seen.nodes if health.alive}
-    statuses: dict[int, ReplicaStatus | None] = {}
-    for number in found.replicas:
-        node_status = said.get(number)
-        replicas = node_status.replicas if node_status else ()
-        statuses[number] = next((one for one in replicas if one.log_stream == found.log_stream), None)
-    return statuses
 
 
 def _replica_told(number: int, status: ReplicaStatus | None) -> str:

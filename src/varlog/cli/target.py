@@ -137,7 +137,7 @@ async def _wait_running(admin: Admin) -> None:
 
 
 def _all_run(seen: ClusterStatusIs) -> bool:
-    from varlog.cli.chain_tables import chain_is_whole, is_sequenced
+    from varlog.client.cluster_status import chain_is_whole, is_sequenced
     from varlog.model.cluster import ReplicaState, StreamState
 
     told = [health.status for health in seen.nodes]

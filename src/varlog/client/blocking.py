@@ -215,6 +215,25 @@ class Log(_Blocking):
                 coming.cancel()
                 self._thread.run(feed.close())
 
+    # --- For what is built on a log and has async methods of its own: it lives in the log's loop ------------------------------
+
+    @property
+    def asynchronous(self) -> asynchronous_log.Log:
+        """The log itself, which is used in its loop alone."""
+        return self._log
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns, which is carried out in the log's loop."""
+        return self._run(work)
+
+    def iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """What `source` yields, which lives in the log's loop; it is closed there at the end."""
+        return self._items(source)
+
+    @property
+    def closed(self) -> bool:
+        return not self._ended.alive
+
     def set_reader(
         self, name: str, position: GLSN | int, *, back: bool = False, timeout_s: float | None = None
     ) -> NamedReader:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from varlog.client.courier import Courier
-from varlog.client.merge_rules import Stretch
 from varlog.client.range_reader import Cut, Part, RangeReader
 from varlog.client.reader import Reader
 from varlog.client.routing import Routing
@@ -45,10 +44,8 @@ class CommittedTopic:
         request = TrimTopic(self._routing.topic.topic, glsn, respect_readers)
         await self._routing.ask_repository(request, Done, timeout_s, attempt_s=timeout_s)
 
-    def stretches(
-        self, begin: GLSN | None, end: GLSN | None, timeout_s: float
-    ) -> AsyncGenerator[list[Stretch], None]:
-        return Subscription(self._routing, begin, end, timeout_s).stretches()
+    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> Subscription:
+        return Subscription(self._routing, begin, end, timeout_s)
 
     def parts(
         self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 from varlog.client.appender import Appender
 from varlog.client.chain import Chain
-from varlog.client.chunk import Chunk
 from varlog.client.committed_topic import CommittedTopic
+from varlog.client.following import Following, entries_of
 from varlog.client.merge_rules import Stretch
 from varlog.client.names import Names
 from varlog.client.one_node import OneNode
@@ -149,6 +149,10 @@ class Log:
         """As `subscribe`, in lists of whatever has arrived: less to do for each entry."""
         return self._lists(self._stretches(begin, end))
 
+    def follow(self, begin: GLSN | int = FIRST_GLSN) -> Following:
+        """As `subscribe_lists`, for ever, for who must know up to which position he has seen everything."""
+        return Following(self._ordered.subscription(GLSN(begin), None, self._timeout_s))
+
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> AsyncGenerator[pa.RecordBatch, None]:
@@ -217,19 +221,20 @@ class Log:
 
     def _stretches(self, begin: int | None, end: int | None) -> AsyncGenerator[list[Stretch], None]:
         first = None if begin is None else GLSN(begin)
-        return self._ordered.stretches(first, None if end is None else GLSN(end), self._timeout_s)
+        until = None if end is None else GLSN(end)
+        return self._ordered.subscription(first, until, self._timeout_s).stretches()
 
     async def _lists(
         self, stretches: AsyncGenerator[list[Stretch], None]
     ) -> AsyncGenerator[list[Entry], None]:
         async with aclosing(stretches):
             async for taken in stretches:
-                yield _entries_of(taken)
+                yield entries_of(taken)
 
     async def _entries(self, stretches: AsyncGenerator[list[Stretch], None]) -> AsyncGenerator[Entry, None]:
         async with aclosing(stretches):
             async for taken in stretches:
-                for entry in _entries_of(taken):
+                for entry in entries_of(taken):
                     yield entry
 
     # --- Named readers and writers --------------------------------------------------------------------------------------
@@ -300,6 +305,10 @@ class Log:
         """True once every log stream of the topic takes appends; False if that takes longer than the deadline."""
         return await self._routing.wait_running(self._limit(timeout_s))
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     async def close(self) -> None:
         """Let go. Appends that were sent and not answered end in OutcomeUnknown, those that were not sent in NotAccepted."""
         if not self._closed:
@@ -327,11 +336,3 @@ class Log:
 
 def _stream_id(log_stream: int | None) -> LogStreamID | None:
     return None if log_stream is None else LogStreamID(log_stream)
-
-
-def _entries_of(taken: list[Stretch]) -> list[Entry]:
-    entries: list[Entry] = []
-    for log_stream, glsn, llsn, length, source, _ in taken:
-        if isinstance(source, Chunk):
-            entries += source.entries(log_stream, glsn, llsn, length)
-    return entries

@@ -42,6 +42,21 @@ class Carrier(Protocol):
         ...
 
 
+class Subscribed(Protocol):
+    """One reading of a topic. `next` is the position behind what it gave last."""
+
+    next: GLSN
+
+    def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
+        """What follows, in order, in lists; each stretch's source is a Chunk. `empty`: also a list without any, where nothing but
+        positions without an entry were passed."""
+        ...
+
+    def expect(self, glsn: GLSN) -> None:
+        """Somebody has learned that everything up to `glsn` was given to appenders, and waits for it."""
+        ...
+
+
 class OrderedTopic(Protocol):
     """One topic, for one client. Every call ends by its deadline."""
 
@@ -64,10 +79,8 @@ class OrderedTopic(Protocol):
 
     async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None: ...
 
-    def stretches(
-        self, begin: GLSN | None, end: GLSN | None, timeout_s: float
-    ) -> AsyncGenerator[list[Stretch], None]:
-        """Everything from `begin` up to `end`, in order, then what comes; each stretch's source is a Chunk."""
+    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> Subscribed:
+        """Everything from `begin` up to `end`, in order, then what comes."""
         ...
 
     def parts(

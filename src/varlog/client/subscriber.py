@@ -18,7 +18,7 @@ from varlog.client.routing import ATTEMPT_S, Routing
 from varlog.model.errors import Trimmed, Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
-from varlog.model.lsn import GLSN
+from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.rpc.messages import Fetch, Fetched
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -43,6 +43,7 @@ class Subscription:
         self._timeout_s = timeout_s
         self._begin = begin
         self._end = end
+        self.next: GLSN = NO_GLSN
         self._tasks = Tasks("subscription", self._pump_failed)
         self._news = asyncio.Event()
         self._room: dict[LogStreamID, asyncio.Event] = {}
@@ -50,8 +51,9 @@ class Subscription:
         self._failure: BaseException | None = None
         self._reports = DamageReports(routing)
 
-    async def stretches(self) -> AsyncGenerator[list[Stretch], None]:
-        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk."""
+    async def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
+        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk. None is empty: every position of
+        a committed topic holds an entry."""
         merge = await self._start()
         stop_watching = self._routing.watch(lambda: self._follow_view(merge))
         try:
@@ -61,6 +63,7 @@ class Subscription:
                 if taken := merge.take():
                     for log_stream in {stretch.log_stream: None for stretch in taken}:
                         self._room[log_stream].set()
+                    self.next = merge.next
                     yield taken
                     # Let the next chunks in: a consumer that never waits would starve the loop that feeds it.
                     await asyncio.sleep(0)
@@ -72,6 +75,9 @@ class Subscription:
         finally:
             stop_watching()
             await self._tasks.close()
+
+    def expect(self, glsn: GLSN) -> None:
+        """Nothing to do: what is ordered is there."""
 
     async def _start(self) -> Merge:
         tail = await self._routing.tail(self._timeout_s)

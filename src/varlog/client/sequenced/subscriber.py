@@ -64,6 +64,7 @@ class Subscription:
         self._repair = repair
         self._begin = begin
         self._end = end
+        self.next: GLSN = NO_GLSN
         self._timeout_s = timeout_s
         self._loop: asyncio.AbstractEventLoop  # that in which it is read: it may be made elsewhere
         self._tasks = Tasks("subscription", self._pump_failed)
@@ -75,8 +76,9 @@ class Subscription:
         self._given: GLSN = NO_GLSN  # all positions below it were given to somebody
         self._hole: tuple[GLSN, GLSN, float] = (NO_GLSN, NO_GLSN, 0.0)  # where, what was given then, and when
 
-    async def stretches(self) -> AsyncGenerator[list[Stretch], None]:
-        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk."""
+    async def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
+        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk. `empty`: also a list without
+        any, where only junk was passed."""
         self._loop = asyncio.get_running_loop()
         merge = await self._start()
         stop_watching = self._routing.watch(lambda: self._follow_view(merge))
@@ -87,7 +89,8 @@ class Subscription:
                 if taken := merge.take():
                     for log_stream in {stretch.log_stream: None for stretch in taken}:
                         self._room[log_stream].set()
-                    if entries := without_junk(taken):
+                    self.next = merge.next
+                    if (entries := without_junk(taken)) or empty:
                         yield entries
                     # Let the next chunks in: a consumer that never waits would starve the loop that feeds it.
                     await asyncio.sleep(0)
@@ -97,6 +100,12 @@ class Subscription:
         finally:
             stop_watching()
             await self._tasks.close()
+
+    def expect(self, glsn: GLSN) -> None:
+        """Who waits for a position at the very end must say so: with nothing behind it, nobody would see that it is missing."""
+        if glsn >= self._given:
+            self._given = GLSN(glsn + 1)
+            self._news.set()
 
     async def _start(self) -> Merge:
         tail = await self._routing.tail(self._timeout_s)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from varlog.client.damage_reports import DamageReports
-from varlog.client.merge_rules import Stretch
 from varlog.client.range_reader import Cut, Part
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
@@ -67,10 +66,8 @@ class SequencedTopic:
         request, limit_s = TrimTopic(self._routing.topic.topic, glsn, respect_readers), backoff.remaining_s
         await self._routing.ask_repository(request, Done, limit_s, attempt_s=limit_s)
 
-    def stretches(
-        self, begin: GLSN | None, end: GLSN | None, timeout_s: float
-    ) -> AsyncGenerator[list[Stretch], None]:
-        return Subscription(self._units, self._tokens, self._repair, begin, end, timeout_s).stretches()
+    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> Subscription:
+        return Subscription(self._units, self._tokens, self._repair, begin, end, timeout_s)
 
     def parts(
         self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
