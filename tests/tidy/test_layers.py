@@ -1,7 +1,7 @@
 """The arrows of the architecture: who may import whom, which files stay pure, where the doors to the world are.
 
-    model <- runtime <- storage | rpc <- reconfiguration <- storagenode | metarepo | sequencer | manager | client <- varlog <- spark
-          <- cli <- testing
+    model <- runtime <- storage | rpc <- reconfiguration <- storagenode | metarepo | sequencer | manager | client <- varlog
+          <- recipes <- proxy | spark <- cli <- testing
 
 The table of layers is `LAYERS` in varlog.testing.codemap, so that what the code map draws is what holds here. Imports
 are read from the source with `ast`: those inside functions and under TYPE_CHECKING count as well.
@@ -66,15 +66,35 @@ DOORS_ALLOWED = {
         "SQLite does its own I/O; the simulator takes the memory store",
     ),
     "cli/": (EVERY_DOOR, "starts and supervises real processes; never part of a simulation"),
+    "proxy/": (
+        EVERY_DOOR,
+        "a server process of its own, on the HTTP server's doors; never part of a simulation",
+    ),
     "spark/": (EVERY_DOOR, "runs in Spark's processes; never part of a simulation"),
     "testing/": (EVERY_DOOR, "builds the worlds that the rest is run in"),
 }
 
 # `import varlog` must stay fast and small: these wait until somebody uses them.
-HEAVY = {"aetcd", "grpc", "pyarrow", "pyspark", "rich", "typer"}
+HEAVY = {
+    "aetcd",
+    "fastapi",
+    "grpc",
+    "prometheus_client",
+    "pyarrow",
+    "pydantic",
+    "pyspark",
+    "rich",
+    "starlette",
+    "typer",
+    "uvicorn",
+    "websockets",
+}
+
+# What another dependency loads when it is told its name.
+LOADED_BY_NAME = {"httptools": "uvicorn's HTTP parser", "websockets": "uvicorn's WebSocket side"}
 
 # Modules that are of no use without an extra: they import it at once, and are themselves imported only where they are used.
-EXTRA_MODULES = ("metarepo/store/etcd.py", "spark/")
+EXTRA_MODULES = ("metarepo/store/etcd.py", "proxy/", "spark/")
 
 
 @dataclass(frozen=True)
@@ -272,7 +292,7 @@ def _declared_dependencies() -> tuple[set[str], set[str], set[str]]:
     # `plot` is for a benchmark's pictures: nothing in the package draws.
     return (
         modules(project["dependencies"]),
-        modules(extras["arrow"] + extras["etcd"] + extras["spark"] + extras["java"]),
+        modules(extras["arrow"] + extras["etcd"] + extras["proxy"] + extras["spark"] + extras["java"]),
         modules(extras["test"]),
     )
 
@@ -298,7 +318,7 @@ def test_every_module_keeps_the_rule(rule: Rule) -> None:
 
 
 def test_every_dependency_is_used() -> None:
-    used = {imported.top for module in _modules(PACKAGE) for imported in module.imports}
+    used = {imported.top for module in _modules(PACKAGE) for imported in module.imports} | set(LOADED_BY_NAME)
     runtime, extra, _ = _declared_dependencies()
     assert (runtime | extra) - used == set()
 

@@ -27,7 +27,8 @@ LAYERS: Sequence[Sequence[str]] = (
     ("reconfiguration",),
     ("storagenode", "metarepo", "sequencer", "manager", "client"),
     (PUBLIC,),
-    ("spark",),
+    ("recipes",),
+    ("proxy", "spark"),
     ("cli",),
     ("testing",),
 )

@@ -1,0 +1,52 @@
+"""Face: what every recipe without async has in common: an inner one in the loop of a log, and an end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from varlog.aio import Closable, Opening
+from varlog.client import blocking
+
+I = TypeVar("I", bound=Closable)  # noqa: E741 - the inner one
+T = TypeVar("T")
+
+
+class Face(Generic[I]):
+    """Opens the inner one; `with` closes it."""
+
+    def __init__(self, log: blocking.Log, opening: Opening[I]) -> None:
+        async def make() -> I:
+            return await opening
+
+        self._log = log
+        self._inner = log.run(make())
+
+    def _call(self, function: Callable[[I], T]) -> T:
+        return call(self._log, lambda: function(self._inner))
+
+    def close(self) -> None:
+        """Let go of it; the log stays open. Again, or after the log, is harmless."""
+        if not self._log.closed:
+            self._log.run(self._close())
+
+    async def _close(self) -> None:
+        await self._inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def call(log: blocking.Log, function: Callable[[], T]) -> T:
+    """What `function` returns, called in the loop of `log`: nothing is applied while it looks."""
+
+    async def called() -> T:
+        return function()
+
+    return log.run(called())

@@ -1,0 +1,108 @@
+"""KeyValue without async."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+
+from varlog.client.blocking import Log
+from varlog.model.batch import Buffer
+from varlog.model.lsn import GLSN
+from varlog.recipes import kv
+from varlog.recipes.blocking.face import Face
+from varlog.recipes.key_order import KeyRange
+from varlog.recipes.kv_machine import HISTORY_BYTES, HISTORY_CHANGES, Change
+from varlog.recipes.replicated import TIMEOUT_S
+from varlog.recipes.snapshots import Snapshots
+
+
+class KeyValue(Face[kv.KeyValue]):
+    """The map of one name in a topic. Keys are text, in the order of their code points; values are bytes."""
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        name: str = "kv",
+        snapshots: Snapshots | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        opening = kv.KeyValue.open(log.asynchronous, name=name, snapshots=snapshots, timeout_s=timeout_s)
+        super().__init__(log, opening)
+
+    @property
+    def log(self) -> Log:
+        return self._log
+
+    @property
+    def inner(self) -> kv.KeyValue:
+        """The map itself, which is used in the log's loop alone."""
+        return self._inner
+
+    # --- Writing --------------------------------------------------------------------------------------------------------
+
+    def put(self, key: str, value: Buffer, *, timeout_s: float | None = None) -> GLSN:
+        """Returns the key's new revision."""
+        return self._log.run(self._inner.put(key, value, timeout_s=timeout_s))
+
+    def delete(self, key: str, *, timeout_s: float | None = None) -> GLSN | None:
+        """Returns the revision of the delete; None if there was no such key."""
+        return self._log.run(self._inner.delete(key, timeout_s=timeout_s))
+
+    def compare_and_set(
+        self, key: str, value: Buffer | None, expected: int, *, timeout_s: float | None = None
+    ) -> GLSN | None:
+        """Write (None: delete) if the key still has the revision `expected`; 0: if there is no such key. Returns the new revision;
+        None, and nothing is changed, if it has another one."""
+        return self._log.run(self._inner.compare_and_set(key, value, expected, timeout_s=timeout_s))
+
+    def write(self, writes: Mapping[str, Buffer | None], *, timeout_s: float | None = None) -> GLSN:
+        """Many keys at once, at one revision; None deletes. Nobody ever sees some of it."""
+        return self._log.run(self._inner.write(writes, timeout_s=timeout_s))
+
+    def retain(
+        self,
+        changes: int = HISTORY_CHANGES,
+        size_bytes: int = HISTORY_BYTES,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """How many changes, and bytes in them, every replica remembers, from now on."""
+        self._log.run(self._inner.retain(changes, size_bytes, timeout_s=timeout_s))
+
+    # --- Reading --------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str, *, stale: bool = False, timeout_s: float | None = None) -> Change | None:
+        """The key's value and revision; None if it is not there."""
+        return self._log.run(self._inner.get(key, stale=stale, timeout_s=timeout_s))
+
+    def range(
+        self,
+        prefix: str = "",
+        *,
+        keys: KeyRange | None = None,
+        limit: int | None = None,
+        stale: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Change]:
+        """All keys that begin with `prefix`, or those of a range, in their order, at most `limit`; all of one moment."""
+        return self._log.run(
+            self._inner.range(prefix, keys=keys, limit=limit, stale=stale, timeout_s=timeout_s)
+        )
+
+    def watch(self, prefix: str = "", *, after: int | None = None) -> Generator[Change, None, None]:
+        """Every change of keys that begin with `prefix`, in order, none left out; a value of None is a delete. From those after the
+        revision `after` on (None: after what is applied here now), for ever. HistoryGone if not all of them are remembered."""
+        return self._log.iterate(self._call(lambda inner: inner.watch(prefix, after=after)))
+
+    @property
+    def revision(self) -> GLSN:
+        """Of the newest change that is applied here."""
+        return self._call(lambda inner: inner.revision)
+
+    def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
+        """Wait until everything that anybody was told is done is applied here: stale reads after it are fresh."""
+        return self._log.run(self._inner.catch_up(timeout_s=timeout_s))
+
+    def checkpoint(self, *, trim: bool = False) -> GLSN:
+        """Save a snapshot; with `trim`, let the log forget what every named reader of the topic has."""
+        return self._log.run(self._inner.checkpoint(trim=trim))

@@ -1,0 +1,204 @@
+"""The errors of the recipes, under VarlogError. Each says what is known, carries its facts as fields, and has one remedy.
+
+VarlogError
+├── ReplicaStopped     a replica that applies nothing more, for good: close it; what it is told by says what to mend
+│   ├── MachineFailed  apply() or restore() raised: a bug of the machine
+│   ├── BehindTrim     what the replica would apply next was trimmed, and no snapshot covers it
+│   └── NewerCommand   a command in a format that this version does not know
+├── Conflict           a transaction that was not committed: somebody else changed what it depends on. Run it again
+│   └── SnapshotTooOld the state that it reads is not remembered any more
+├── ClaimLost          an item of a queue that is somebody else's now: its work will be done again
+├── LockBusy           a lock or an election that others had for as long as was waited
+├── LockLost           a lock or a leadership that is not ours any more: stop what it was for
+├── NotHeld            a release of what is not held
+├── StaleToken         work in the name of a lock that somebody else has had since
+├── HistoryGone        a watch from a revision whose later changes are not all remembered
+└── OutcomeUnknown
+    └── ResultLost     applied, once; but its result is not known here any more
+"""
+
+from __future__ import annotations
+
+from varlog.model.errors import OutcomeUnknown, VarlogError
+from varlog.model.lsn import GLSN, NO_GLSN
+
+
+class ReplicaStopped(VarlogError):
+    """A replica that has stopped for good: nothing is skipped, so nothing more is applied."""
+
+
+class MachineFailed(ReplicaStopped):
+    """The machine raised where it must not. Whatever it had done of that command, its state is not used any more."""
+
+    def __init__(self, machine: str, at: GLSN, why: str) -> None:
+        super().__init__(machine, at, why)
+        self.machine = machine
+        self.at = at
+        self.why = why
+
+    def told(self) -> str:
+        return (
+            f"machine {self.machine!r} failed at position {self.at}, and its replica has stopped there: {self.why}. "
+            f"Mend the machine (apply() returns a refusal, and never raises), then open it again"
+        )
+
+
+class BehindTrim(ReplicaStopped):
+    """The replica needs an entry that was trimmed."""
+
+    def __init__(self, machine: str, applied: GLSN, oldest: GLSN) -> None:
+        super().__init__(machine, applied, oldest)
+        self.machine = machine
+        self.applied = applied
+        self.oldest = oldest
+
+    def told(self) -> str:
+        return (
+            f"machine {self.machine!r} is at position {self.applied}, and everything below {self.oldest} was trimmed: open it with "
+            f"the store that has a snapshot of position {self.oldest - 1} or later, or begin it anew in another topic"
+        )
+
+
+class NewerCommand(ReplicaStopped):
+    """To pass over it would let this replica differ from those that apply it."""
+
+    def __init__(self, machine: str, at: GLSN, version: int) -> None:
+        super().__init__(machine, at, version)
+        self.machine = machine
+        self.at = at
+        self.version = version
+
+    def told(self) -> str:
+        return (
+            f"the command of machine {self.machine!r} at position {self.at} has format {self.version}, which this varlog does not "
+            f"know: use the version that wrote it"
+        )
+
+
+class ResultLost(OutcomeUnknown):
+    """It was applied, once. The replica that sent it went on from a snapshot that has it, and never saw what it returned."""
+
+    def told(self) -> str:
+        return f"this was applied once, and its result is lost: {self.why}"
+
+
+class Conflict(VarlogError):
+    """The transaction changed nothing. `key` was changed at `revision` by another one, after what this one reads: the state at
+    `snapshot`. `keys` is the range that it had read, if it was no single key."""
+
+    def __init__(self, key: str, revision: GLSN, snapshot: GLSN, keys: str = "") -> None:
+        super().__init__(key, revision, snapshot, keys)
+        self.key = key
+        self.revision = revision
+        self.snapshot = snapshot
+        self.keys = keys
+
+    def told(self) -> str:
+        where = f" in the range {self.keys} that it read" if self.keys else ""
+        return (
+            f"the transaction is not committed: key {self.key!r}{where} was changed at {self.revision}, after the state at "
+            f"{self.snapshot} that it is based on. Run it again"
+        )
+
+
+class SnapshotTooOld(Conflict):
+    """Too much was written since the transaction began: whether `key` was changed meanwhile cannot be told, or not be read."""
+
+    def __init__(self, key: str, snapshot: GLSN, keys: str = "") -> None:
+        VarlogError.__init__(self, key, snapshot, keys)
+        self.key = key
+        self.revision = NO_GLSN
+        self.snapshot = snapshot
+        self.keys = keys
+
+    def told(self) -> str:
+        what = f"the range {self.keys}" if self.keys else f"key {self.key!r}"
+        return (
+            f"the transaction is not committed: {what} at {self.snapshot}, when it began, is not remembered any more. Run it "
+            f"again, make it shorter, or keep more history with KeyValue.retain()"
+        )
+
+
+class HistoryGone(VarlogError):
+    """Changes after `after` are forgotten; those after `oldest` are remembered."""
+
+    def __init__(self, after: GLSN, oldest: GLSN) -> None:
+        super().__init__(after, oldest)
+        self.after = after
+        self.oldest = oldest
+
+    def told(self) -> str:
+        return (
+            f"changes after revision {self.after} are not all remembered, only those after {self.oldest}: read what is there with "
+            f"range(), and watch from then on; KeyValue.retain() keeps more history"
+        )
+
+
+class ClaimLost(VarlogError):
+    """An item of a queue that is not the caller's any more: somebody else has it, or will, or is done with it."""
+
+    def __init__(self, number: int, token: GLSN, why: str) -> None:
+        super().__init__(number, token, why)
+        self.number = number
+        self.token = token
+        self.why = why
+
+    def told(self) -> str:
+        return (
+            f"item {self.number} is not claimed by token {self.token} any more: {self.why}. Whoever has it next does its work "
+            f"again; a longer `ttl_s` gives more time"
+        )
+
+
+class LockBusy(VarlogError):
+    """It was not granted in time. Nothing is left in the line. `who` has it, under `token`; "" if nobody, or nobody gave a name."""
+
+    def __init__(self, what: str, waited_s: float, who: str, token: GLSN) -> None:
+        super().__init__(what, waited_s, who, token)
+        self.what = what
+        self.waited_s = waited_s
+        self.who = who
+        self.token = token
+
+    def told(self) -> str:
+        by = f" {self.who!r} has it, by token {self.token}:" if self.who else ""
+        return f"{self.what} was not granted within {self.waited_s:g} s:{by} wait longer, or try again later"
+
+
+class LockLost(VarlogError):
+    """Its signs of life did not get into the log in time, so others may have it now."""
+
+    def __init__(self, what: str, token: GLSN) -> None:
+        super().__init__(what, token)
+        self.what = what
+        self.token = token
+
+    def told(self) -> str:
+        return (
+            f"{self.what} is not held any more by token {self.token}: stop what needs it, and acquire it again; a longer "
+            f"`ttl_s` survives longer outages of the log"
+        )
+
+
+class NotHeld(VarlogError):
+    """There is nothing to let go of."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+    def told(self) -> str:
+        return f"{self.what} is not held here: it was released, or lost, or never acquired"
+
+
+class StaleToken(VarlogError):
+    """Whoever has this token lost the lock since, and does not know it yet."""
+
+    def __init__(self, what: str, token: GLSN, newest: GLSN) -> None:
+        super().__init__(what, token, newest)
+        self.what = what
+        self.token = token
+        self.newest = newest
+
+    def told(self) -> str:
+        return f"{self.what} has seen token {self.newest}, and takes nothing by the older {self.token}: acquire the lock again"

@@ -1,0 +1,125 @@
+"""PURE. Leases by the log: how long a holder may believe that it holds, and when somebody else may say that it does not.
+
+No clock is compared with another one. Both sides count from the same sign of life, which is a command in the log:
+
+    holder      sends it ──── believes for ttl * (1 - 2 drift) by its own clock ────┤
+    contender             applies it ──── waits for ttl by its own clock ───────────────┤ expire(the sign)
+
+A sign is applied after it was sent, and a clock is at most `CLOCK_DRIFT_MAX` off: with drift d the holder stops before
+ttl * (1 - 2d) / (1 - d) of true time have passed, and nobody says expire before ttl / (1 + d) have, which is later. `expire` counts
+only if the sign that it names is still the last one. So whenever a claim is expired, its owner has stopped to believe before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import takewhile
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from varlog.model.errors import InvalidRequest
+from varlog.model.limits import CLOCK_DRIFT_MAX
+from varlog.model.lsn import GLSN
+
+TTL_S: Final = 10.0
+# Below, the log would be full of renewals; above, a dead holder would be waited for longer than anybody means to.
+TTL_S_MIN: Final = 0.05
+TTL_S_MAX: Final = 86_400.0
+
+K = TypeVar("K", bound=Hashable)
+
+
+def ttl_us(ttl_s: float) -> int:
+    """A time to live in microseconds. InvalidRequest if it is out of bounds."""
+    if not TTL_S_MIN <= ttl_s <= TTL_S_MAX:
+        raise InvalidRequest(f"a time to live of {ttl_s} s: take one from {TTL_S_MIN} to {TTL_S_MAX:.0f} s")
+    return int(ttl_s * 1_000_000)
+
+
+def belief_us(ttl_us: int) -> int:
+    """How long a holder believes, counted from before it sent its sign."""
+    return int(ttl_us * (1 - 2 * CLOCK_DRIFT_MAX))
+
+
+def renew_us(ttl_us: int) -> int:
+    """How long after a sign the next one is sent: two of them may be lost before the belief ends."""
+    return belief_us(ttl_us) // 3
+
+
+class Beats:
+    """What the owner of a claim knows: when it sent which sign. Beat 0 is the command that made the claim."""
+
+    def __init__(self, ttl_us: int, sent_us: int) -> None:
+        self.ttl_us = ttl_us
+        self.newest = 0
+        self._sent_us = {0: sent_us}
+
+    @property
+    def sent_us(self) -> int:
+        """When the newest sign was sent."""
+        return self._sent_us[self.newest]
+
+    def send(self, now_us: int) -> int:
+        """The number of a sign that is about to be sent: ask before it is."""
+        self.newest += 1
+        self._sent_us[self.newest] = now_us
+        return self.newest
+
+    def until_us(self, beat: int) -> int:
+        """Until when to believe, if `beat` is the newest sign that was applied: counted from before it was sent."""
+        for older in [sent for sent in self._sent_us if sent < beat]:
+            del self._sent_us[older]
+        return self._sent_us[beat] + belief_us(self.ttl_us)
+
+
+class Sign(NamedTuple):
+    """The last sign of life of somebody, as a replica has applied it."""
+
+    at: GLSN
+    ttl_us: int
+
+
+class Watch(Generic[K]):
+    """What a contender knows of the others: since when, by its own clock, it has seen no newer sign of each.
+
+    `look` is called with a time that was read *after* the signs were applied: an earlier one would expire a holder too early."""
+
+    def __init__(self) -> None:
+        self._seen: dict[K, tuple[Sign, int]] = {}
+
+    def look(self, signs: Iterable[tuple[K, Sign]], now_us: int) -> None:
+        seen = self._seen
+        self._seen = {}
+        for who, sign in signs:
+            before = seen.get(who)
+            self._seen[who] = before if before is not None and before[0] == sign else (sign, now_us)
+
+    def due_us(self, who: K) -> int:
+        """From when on it may be expired, if nothing newer is seen."""
+        sign, since_us = self._seen[who]
+        return since_us + sign.ttl_us
+
+    def sees(self, who: K) -> bool:
+        """Whether it was there when we looked last."""
+        return who in self._seen
+
+    def overdue(self, who: K, now_us: int) -> bool:
+        return self.sees(who) and now_us >= self.due_us(who)
+
+
+def dead_before(me: K, line: Sequence[K], watch: Watch[K], now_us: int) -> list[K]:
+    """Whom of the line it is on me to expire: the dead just before me, up to the first that lives; before the first is the last,
+    as in a ring. So everybody is looked after by one, whoever is dead, and hundreds who wait do not all speak at once."""
+    return list(takewhile(lambda who: watch.overdue(who, now_us), _before(me, line)))
+
+
+def look_again_us(me: K, line: Sequence[K], watch: Watch[K], now_us: int) -> int | None:
+    """When the next one before me may have to be expired; None if nobody else lives."""
+    return next((watch.due_us(who) for who in _before(me, line) if not watch.overdue(who, now_us)), None)
+
+
+def _before(me: K, line: Sequence[K]) -> Sequence[K]:
+    """The others, backwards from me on; nobody if I am not in the line."""
+    if me not in line:
+        return ()
+    at = line.index(me)
+    return (*reversed(line[:at]), *reversed(line[at + 1 :]))

@@ -1,0 +1,76 @@
+"""Snapshots: what a store of snapshots keeps, and how the snapshot of a replica is laid out in it.
+
+C1 'v' 'l' 's'   magic
+01               version
+[…]              msgpack array: machine, position, horizon, sessions, state
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import msgspec
+
+from varlog.model.errors import Refused
+from varlog.model.lsn import GLSN
+from varlog.recipes.session_rules import Sessions
+
+MAGIC: Final = b"\xc1vls"
+VERSION: Final = 1
+HEAD: Final = MAGIC + bytes([VERSION])
+
+
+class Snapshots(Protocol):
+    """A store of snapshots, which several replicas may share: of each name the newest counts."""
+
+    async def save(self, name: str, position: GLSN, content: bytes) -> None:
+        """Keep it, durably and whole, before this returns. Older ones of the same name may go."""
+        ...
+
+    async def newest(self, name: str) -> tuple[GLSN, bytes] | None:
+        """The one of the largest position that is whole; None if there is none."""
+        ...
+
+
+SavedSession = tuple[bytes, int, list[int], GLSN]
+
+
+class ReplicaSnapshot(msgspec.Struct, array_like=True, frozen=True):
+    """One replica as of a position: the machine's own state, and which commands were applied (see Sessions)."""
+
+    machine: str
+    position: GLSN
+    horizon: GLSN
+    sessions: list[SavedSession]
+    state: bytes
+
+
+def encode_snapshot(machine: str, position: GLSN, sessions: Sessions, state: bytes) -> bytes:
+    """The bytes that go into a store."""
+    return HEAD + msgspec.msgpack.encode(
+        ReplicaSnapshot(machine, position, sessions.horizon, list(sessions), state)
+    )
+
+
+def decode_snapshot(content: bytes, machine: str) -> ReplicaSnapshot:
+    """What a store gave back. Refused: it is none, of another machine, or of a version that is not known here."""
+    if not content.startswith(MAGIC):
+        raise Refused(
+            f"what the store has as snapshot of machine {machine!r} is none: give it a store of its own"
+        )
+    if not content.startswith(HEAD):
+        raise Refused(
+            f"the snapshot of machine {machine!r} has format {content[len(MAGIC) : len(HEAD)].hex()}, this varlog knows "
+            f"{VERSION:02x}: use the version that wrote it"
+        )
+    try:
+        found = msgspec.msgpack.decode(memoryview(content)[len(HEAD) :], type=ReplicaSnapshot)
+    except msgspec.DecodeError as error:
+        raise Refused(
+            f"the snapshot of machine {machine!r} cannot be read ({error}): restore it from a copy"
+        ) from error
+    if found.machine != machine:
+        raise Refused(
+            f"the store has a snapshot of machine {found.machine!r} under the name {machine!r}: mend its names"
+        )
+    return found

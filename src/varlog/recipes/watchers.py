@@ -1,0 +1,69 @@
+"""Watchers: those who wait until a replica has applied up to a position, or until its machine shows what they look for."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Any, TypeVar
+
+from varlog.model.lsn import GLSN
+
+T = TypeVar("T")
+
+
+class Watchers:
+    """Told after each stretch that was applied: nobody is woken in vain."""
+
+    def __init__(self) -> None:
+        self._positions: list[tuple[GLSN, int, asyncio.Future[None]]] = []  # a heap
+        self._looks: dict[asyncio.Future[Any], Callable[[], Any]] = {}
+        self._numbers = count()
+        self._over: Callable[[], Exception] | None = None
+
+    def reach(self, position: GLSN) -> asyncio.Future[None]:
+        """Done when everything up to `position` is applied."""
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._over is not None:
+            reached.set_exception(self._over())
+        else:
+            heapq.heappush(self._positions, (position, next(self._numbers), reached))
+        return reached
+
+    def see(self, look: Callable[[], T | None]) -> asyncio.Future[T]:
+        """Done when `look` gives something, with that."""
+        seen: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._over is not None:
+            seen.set_exception(self._over())
+        else:
+            self._looks[seen] = look
+            seen.add_done_callback(lambda _: self._looks.pop(seen, None))
+        return seen
+
+    def moved(self, applied: GLSN) -> None:
+        """Everything up to `applied` is applied."""
+        while self._positions and self._positions[0][0] <= applied:
+            _, _, reached = heapq.heappop(self._positions)
+            if not reached.done():
+                reached.set_result(None)
+        for seen, look in list(self._looks.items()):
+            if seen.done():
+                continue
+            try:
+                found = look()
+            except Exception as error:  # noqa: BLE001 - it is the waiter's own, and told to him
+                seen.set_exception(error)
+                continue
+            if found is not None:
+                seen.set_result(found)
+
+    def end(self, error: Callable[[], Exception]) -> None:
+        """Nothing more is applied: all hear why, also those who come later."""
+        self._over = error
+        waiting: list[asyncio.Future[Any]] = [reached for _, _, reached in self._positions]
+        waiting += self._looks
+        self._positions.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error())

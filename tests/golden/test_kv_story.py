@@ -1,0 +1,59 @@
+"""The bytes of the key/value store's commands and snapshots, and what the commands do, are the same in every version."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.golden.kv_story import FILE, STORY, told
+from varlog.model.errors import Refused
+from varlog.model.lsn import GLSN
+from varlog.recipes.kv_codec import CodedKvMachine, decode_snapshot
+
+
+def pinned() -> dict[str, Any]:
+    story: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return story
+
+
+def test_the_story_goes_as_it_always_went() -> None:
+    assert told() == pinned(), (
+        "replicas of the last version would differ from this one: give what changed a command of a new number"
+    )
+
+
+def test_the_snapshot_of_version_1_is_read_and_goes_on() -> None:
+    machine = CodedKvMachine()
+    machine.restore(bytes.fromhex(pinned()["snapshot"]))
+    assert machine.snapshot().hex() == pinned()["snapshot"]
+    assert {change.key: change.revision for change in machine.changes_after(machine.horizon)} == {
+        "total": 24,
+        "a": 26,
+    }
+    assert machine.put(GLSN(29), "a", b"") == 29
+
+
+def test_what_a_newer_version_has_written_is_not_passed_over() -> None:
+    """Neither a command that is not known, nor a field more."""
+    machine = CodedKvMachine()
+    for command in ([len(STORY), "key"], [1, "key", b"value", "more"], [1, 7, b""], "text"):
+        with pytest.raises(msgspec.DecodeError):
+            machine.apply(GLSN(1), msgspec.msgpack.encode(command))
+    assert len(machine) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "no snapshot"),
+        (b"\x95\x02", "no snapshot"),
+        (msgspec.msgpack.encode([2, [0, 0], 0, 0, []]), "version 2.* reads version 1.*a newer one"),
+        (msgspec.msgpack.encode([1, [0, 0], 0, 0, [], "more"]), "no snapshot"),
+    ],
+)
+def test_another_snapshot_is_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        decode_snapshot(content)

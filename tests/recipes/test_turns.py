@@ -1,0 +1,82 @@
+"""Turns of those who clashed over a key: one after the other, in the order they came, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from varlog.recipes import turns
+from varlog.recipes.turns import Turn, Turns
+
+
+def test_the_turn_goes_on_in_the_order_they_came_and_nothing_is_left() -> None:
+    async def body() -> None:
+        order: list[int] = []
+        all_turns, begin = Turns(), asyncio.Event()
+
+        async def clash(number: int) -> None:
+            async with Turn(all_turns) as turn:
+                await turn.wait_for("key")
+                order.append(number)
+                await begin.wait()
+
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for number in range(5):
+                tasks.create_task(clash(number), name=f"clash/{number}")
+            await asyncio.sleep(0)
+            assert order == [0] and len(all_turns) == 1, "the others wait"
+            begin.set()
+        assert order == [0, 1, 2, 3, 4] and len(all_turns) == 0
+
+    asyncio.run(body())
+
+
+def test_nobody_has_two_turns_so_two_never_wait_for_each_other() -> None:
+    async def body() -> None:
+        all_turns = Turns()
+        async with asyncio.timeout(0.9 * turns.TURN_S), Turn(all_turns) as one, Turn(all_turns) as other:
+            await one.wait_for("a")
+            await one.wait_for("a")
+            await other.wait_for("b")
+            waits = asyncio.create_task(
+                one.wait_for("b")
+            )  # gives "a" back, and so does not hold up the other
+            await asyncio.sleep(0)
+            await other.wait_for("a")
+            await waits
+            assert len(all_turns) == 2
+        assert len(all_turns) == 0
+
+    asyncio.run(body())
+
+
+def test_who_waits_too_long_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction inside a transaction would wait for itself."""
+    monkeypatch.setattr(turns, "TURN_S", 0.001)
+
+    async def body() -> None:
+        all_turns = Turns()
+        async with asyncio.timeout(10), Turn(all_turns) as outer:
+            await outer.wait_for("key")
+            async with Turn(all_turns) as inner:
+                await inner.wait_for("key")
+            assert len(all_turns) == 1, "it is still the outer one's"
+        assert len(all_turns) == 0
+
+    asyncio.run(body())
+
+
+def test_who_is_cancelled_while_he_waits_leaves_nothing() -> None:
+    async def body() -> None:
+        all_turns = Turns()
+        async with asyncio.timeout(10), Turn(all_turns) as first:
+            await first.wait_for("key")
+            second = asyncio.create_task(Turn(all_turns).wait_for("key"))
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+        assert len(all_turns) == 0
+
+    asyncio.run(body())
