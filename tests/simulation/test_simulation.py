@@ -12,7 +12,7 @@ import pytest
 from varlog.testing.history import Append, Outcome, Trim
 from varlog.testing.sim import limits, patch
 from varlog.testing.sim.__main__ import main
-from varlog.testing.sim.mutants import MUTANTS, plant
+from varlog.testing.sim.mutants import MUTANTS, RARE, plant
 from varlog.testing.sim.plan import Plan
 from varlog.testing.sim.world import simulate
 
@@ -131,6 +131,7 @@ def test_the_list_of_planted_bugs_is_long_enough_and_each_says_what_is_wrong() -
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names) >= 40
     assert all(mutant.wrong.endswith(".") and mutant.edits for mutant in MUTANTS)
+    assert set(names) > RARE
 
 
 def test_a_planted_bug_that_does_not_exist_is_refused() -> None:

@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=BOTH,
         help="how topics are ordered; both: each seed once in each way (default)",
     )
+    run.add_argument("--recipes", action="store_true", help="users use recipes, not the log itself")
     run.add_argument(
         "--jobs", type=int, default=default_jobs(), help="worker processes (default: one a core)"
     )
@@ -35,11 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         choices=[*Ordering],
         help="how topics are ordered (default: committed, or as the mutant needs it)",
     )
+    replay.add_argument("--recipes", action="store_true", help="users use recipes, not the log itself")
     replay.add_argument("--mutant", default="", help="plant this bug first")
     replay.add_argument("--messages", action="store_true", help="tell every message, too")
     mutants = commands.add_parser("mutants", help="plant known bugs; exit 1 if one is not found")
     mutants.add_argument("--seeds", type=int, default=3000, help="at most so many for each (default 3000)")
     mutants.add_argument("--only", default="", metavar="NAME", help="this one alone")
+    mutants.add_argument(
+        "--quick", action="store_true", help="without those that only very many seeds can show"
+    )
     mutants.add_argument(
         "--ordering", choices=[*Ordering, BOTH], default=BOTH, help="those of this ordering alone"
     )
@@ -47,20 +52,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.command == "run":
         orderings = tuple(Ordering) if chosen.ordering == BOTH else (Ordering(chosen.ordering),)
-        return run_command(chosen.first, chosen.seeds, chosen.jobs, orderings)
+        return run_command(chosen.first, chosen.seeds, chosen.jobs, orderings, recipes=chosen.recipes)
     if chosen.command == "replay":
         ordering = Ordering(chosen.ordering) if chosen.ordering else None
-        return replay_seed(chosen.seed, ordering, chosen.mutant, messages=chosen.messages)
-    return mutants_command(chosen.seeds, chosen.only, chosen.ordering, chosen.jobs)
+        return replay_seed(
+            chosen.seed, ordering, chosen.mutant, messages=chosen.messages, recipes=chosen.recipes
+        )
+    return mutants_command(chosen.seeds, chosen.only, chosen.ordering, chosen.jobs, quick=chosen.quick)
 
 
-def run_command(first: int, seeds: int, jobs: int, orderings: Sequence[Ordering]) -> int:
+def run_command(
+    first: int, seeds: int, jobs: int, orderings: Sequence[Ordering], *, recipes: bool = False
+) -> int:
     """Every seed in every ordering; every violation in words, with the command that replays it."""
     began = time.monotonic()
     done = failed = operations = 0
     virtual_s = 0.0
     runs = seeds * len(orderings)
-    for result in run_seeds(first, seeds, jobs, orderings):
+    for result in run_seeds(first, seeds, jobs, orderings, recipes=recipes):
         done += 1
         operations += result.operations
         virtual_s += result.virtual_s
@@ -70,7 +79,7 @@ def run_command(first: int, seeds: int, jobs: int, orderings: Sequence[Ordering]
             print(f"seed {result.seed} ({result.ordering}) violates:")
             for checker, law, sentence in result.violations:
                 print(f"  {checker} ({law}): {sentence}")
-            print(f"  replay: {replay_command(result.seed, result.ordering)}", flush=True)
+            print(f"  replay: {replay_command(result.seed, result.ordering, recipes=recipes)}", flush=True)
         _progress(f"{done}/{runs} seeds, {failed} failed, {done / (time.monotonic() - began):.1f} seeds/s")
     _clear_progress()
     took = time.monotonic() - began
@@ -81,16 +90,20 @@ def run_command(first: int, seeds: int, jobs: int, orderings: Sequence[Ordering]
     return 1 if failed else 0
 
 
-def replay_seed(seed: int, ordering: Ordering | None, mutant: str, *, messages: bool) -> int:
+def replay_seed(
+    seed: int, ordering: Ordering | None, mutant: str, *, messages: bool, recipes: bool = False
+) -> int:
     """One seed in this process, told event by event."""
     from varlog.testing.sim.mutants import plant
+    from varlog.testing.sim.recipe_world import simulate_recipes
     from varlog.testing.sim.world import simulate
 
     if mutant:
         planted = plant(mutant)
-        ordering = ordering or planted.ordering
+        ordering, recipes = ordering or planted.ordering, recipes or planted.recipe is not None
         print(f"planted: {planted.wrong}")
-    result, _ = simulate(seed, ordering or Ordering.COMMITTED, trace=print, messages=messages)
+    run = simulate_recipes if recipes else simulate
+    result, _ = run(seed, ordering or Ordering.COMMITTED, trace=print, messages=messages)
     print(
         f"\nhistory {result.digest}: {result.operations} operations, {result.virtual_s:.3f} s of cluster time"
     )
@@ -103,12 +116,16 @@ def replay_seed(seed: int, ordering: Ordering | None, mutant: str, *, messages: 
     return 1 if result.violations else 0
 
 
-def mutants_command(seeds: int, only: str, ordering: str, jobs: int) -> int:
+def mutants_command(seeds: int, only: str, ordering: str, jobs: int, *, quick: bool = False) -> int:
     """A table: planted bug, the seed that shows it, the property that broke, how long the search took."""
-    from varlog.testing.sim.mutants import MUTANTS
+    from varlog.testing.sim.mutants import MUTANTS, RARE
 
     chosen = [
-        mutant for mutant in MUTANTS if only in ("", mutant.name) and ordering in (BOTH, mutant.ordering)
+        mutant
+        for mutant in MUTANTS
+        if only in ("", mutant.name)
+        and ordering in (BOTH, mutant.ordering)
+        and not (quick and mutant.name in RARE)
     ]
     if not chosen:
         print(

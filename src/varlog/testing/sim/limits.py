@@ -49,17 +49,27 @@ SEQUENCED_BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.client.sequenced.repair", "GIVEN_UP_MAX", (0, 1, 16)),
 )
 
-Bounds = tuple[tuple[str, str, tuple[int, ...]], ...]
+# Of recipes, drawn apart from the others.
+RECIPE_BOUNDS: Final[tuple[tuple[str, str, tuple[float, ...]], ...]] = (
+    ("varlog.recipes.commands", "ATTEMPT_S", (0.05, 0.3, 2.0)),
+    ("varlog.recipes.session_rules", "CLIENTS_MAX", (3, 10, 10_000)),
+    ("varlog.recipes.session_rules", "WINDOW_COMMANDS_MAX", (1, 3, 4096)),
+    ("varlog.recipes.replicated", "PIECE_ENTRIES", (1, 3, 512)),
+    ("varlog.recipes.topic_snapshots", "CHUNK_BYTES", (40, 400, MIB)),
+    ("varlog.recipes.topic_snapshots", "BATCH_CHUNKS_MAX", (1, 3, 30)),
+)
+
+Bounds = tuple[tuple[str, str, tuple[float, ...]], ...]
 
 
 @contextmanager
 def tight_limits(rng: random.Random, bounds: Bounds | None = None) -> Iterator[None]:
     """Within, every bound has a value drawn for this run."""
-    before: list[tuple[Any, str, int]] = []
+    before: list[tuple[Any, str, float]] = []
     try:
         for module_name, name, choices in BOUNDS if bounds is None else bounds:
             module = import_module(module_name)
-            if not isinstance(getattr(module, name, None), int):
+            if not isinstance(getattr(module, name, None), int | float):
                 raise LookupError(
                     f"{module_name}.{name} is gone: the production code moved, so move its bound in {__name__}"
                 )

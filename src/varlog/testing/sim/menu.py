@@ -148,10 +148,10 @@ class Menu:
 
     def pause(self, host: Host) -> None:
         """A server stands still, then goes on as if nothing had happened."""
-        process = host.process
-        if process is None or process.held is not None:
-            return
-        pause_s = self._moment_s(0.3, 1.5, 4.0, 8.0)
+        if host.process is not None and host.process.held is None:
+            self.pause_for(host.process, self._moment_s(0.3, 1.5, 4.0, 8.0))
+
+    def pause_for(self, process: Process, pause_s: float) -> None:
         self._tell(f"{process.name} stands still for {pause_s:.3f} s")
         process.held = []
         asyncio.get_running_loop().call_later(pause_s, self._resume, process, context=self._outside)

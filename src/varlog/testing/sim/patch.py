@@ -13,18 +13,20 @@ from typing import Any
 
 from varlog.model.cluster import Ordering
 from varlog.testing.sim.plan import Kind
+from varlog.testing.sim.recipe_plan import Work
 
 
 @dataclass(frozen=True)
 class Mutant:
     """One planted bug: what is wrong, in a sentence, and the lines it changes (target, old text, new text). Runs without the faults
-    that it `needs` cannot show it, and are not searched."""
+    that it `needs`, or without users of the `recipe` that it is in, cannot show it, and are not searched."""
 
     name: str
     wrong: str
     edits: tuple[tuple[str, str, str], ...]
     needs: tuple[Kind, ...] = ()
     ordering: Ordering = Ordering.COMMITTED  # of the runs that can show it
+    recipe: Work | None = None
 
     def plant(self) -> None:
         for target, old, new in self.edits:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from varlog.model.cluster import Ordering
+from varlog.testing.sim.patch import Mutant
 from varlog.testing.sim.plan import Plan
+from varlog.testing.sim.recipe_plan import RecipePlan
 from varlog.testing.sim.world import Result
 
 # Seeds that a worker runs in one go: enough to forget the cost of handing them over, few enough for a live progress line.
@@ -34,17 +36,25 @@ class Found:
     seconds: float
 
 
-def replay_command(seed: int, ordering: Ordering = Ordering.COMMITTED, mutant: str = "") -> str:
+def replay_command(
+    seed: int, ordering: Ordering = Ordering.COMMITTED, mutant: str = "", *, recipes: bool = False
+) -> str:
     """The one command that runs a seed again and tells everything."""
     ordered = f" --ordering {ordering}" if ordering is not Ordering.COMMITTED else ""
     planted = f" --mutant {mutant}" if mutant else ""
-    return f"{_python()} -m varlog.testing.sim replay {seed}{ordered}{planted}"
+    used = " --recipes" if recipes else ""
+    return f"{_python()} -m varlog.testing.sim replay {seed}{used}{ordered}{planted}"
 
 
 def run_seeds(
-    first: int, count: int, jobs: int, orderings: Sequence[Ordering] = (Ordering.COMMITTED,)
+    first: int,
+    count: int,
+    jobs: int,
+    orderings: Sequence[Ordering] = (Ordering.COMMITTED,),
+    *,
+    recipes: bool = False,
 ) -> Iterator[Result]:
-    """Results as they come: every seed in every ordering."""
+    """Results as they come: every seed in every ordering; with users of recipes, or of the log itself."""
     seeds = range(first, first + count)
     chunks = iter(
         [(seeds[at : at + CHUNK_SEEDS], order) for at in range(0, count, CHUNK_SEEDS) for order in orderings]
@@ -53,7 +63,7 @@ def run_seeds(
         waiting: set[Future[list[Result]]] = set()
         while True:
             while len(waiting) < 2 * jobs and (chunk := next(chunks, None)) is not None:
-                waiting.add(pool.submit(run_chunk, list(chunk[0]), chunk[1]))
+                waiting.add(pool.submit(run_chunk, list(chunk[0]), chunk[1], recipes=recipes))
             if not waiting:
                 return
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -64,18 +74,22 @@ def run_seeds(
 _planted = ""
 
 
-def run_chunk(seeds: list[int], ordering: Ordering = Ordering.COMMITTED, mutant: str = "") -> list[Result]:
+def run_chunk(
+    seeds: list[int], ordering: Ordering = Ordering.COMMITTED, mutant: str = "", *, recipes: bool = False
+) -> list[Result]:
     """In a worker: these seeds, one after the other. A worker has one planted bug, or none, all its life."""
     global _planted  # noqa: PLW0603
 
     from varlog.testing.sim.mutants import plant
+    from varlog.testing.sim.recipe_world import simulate_recipes
     from varlog.testing.sim.world import simulate
 
     if mutant != _planted:
         plant(mutant)
         _planted = mutant
     gc.freeze()  # what is imported stays: the collection after each run need not look at it
-    return [simulate(seed, ordering)[0] for seed in seeds]
+    run = simulate_recipes if recipes else simulate
+    return [run(seed, ordering)[0] for seed in seeds]
 
 
 def search_mutants(names: Sequence[str], seeds: int, jobs: int) -> Iterator[Found]:
@@ -91,13 +105,19 @@ def search_mutant(name: str, seeds: int) -> Found:
 
     began = time.monotonic()
     mutant = find(name)
-    needs, ordering = set(mutant.needs), mutant.ordering
-    for seed in (seed for seed in range(1, seeds + 1) if needs <= Plan.of(seed, ordering).kinds()):
-        for result in run_chunk([seed], ordering, name):
+    ordering, recipes = mutant.ordering, mutant.recipe is not None
+    for seed in (seed for seed in range(1, seeds + 1) if _can_show(mutant, seed)):
+        for result in run_chunk([seed], ordering, name, recipes=recipes):
             if result.violations:
                 checker, _, sentence = result.violations[0]
                 return Found(name, seed, checker, sentence, time.monotonic() - began)
     return Found(name, None, "", "", time.monotonic() - began)
+
+
+def _can_show(mutant: Mutant, seed: int) -> bool:
+    plan = Plan.of(seed, mutant.ordering)
+    used = mutant.recipe is None or mutant.recipe in RecipePlan.of(seed, plan.calm).works
+    return used and set(mutant.needs) <= plan.kinds()
 
 
 def default_jobs() -> int:

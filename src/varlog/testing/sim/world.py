@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -88,7 +89,7 @@ class World:
         messages: bool = False,
     ) -> None:
         self.seed = seed
-        self.plan = Plan.of(seed, ordering)
+        self.plan = self._draw_plan(ordering)
         self.history = History()
         self.history.calm = self.plan.calm
         self.history.first = self.plan.first
@@ -103,6 +104,7 @@ class World:
         self._metadata_rng = random.Random(f"{seed}/metadata")
         self._topics = [f"t{number + 1}" for number in range(self.plan.topics)]
         self._all_topics = [*self._topics, *([COPY] if self.plan.copied else [])]
+        self._apart: list[str] = []  # topics that are made, too, and that nobody reads back
         if self.plan.copied:
             self.history.copies[COPY] = self._topics[0]
         if self.plan.first > 1:
@@ -148,6 +150,9 @@ class World:
             self._set_clocks(random.Random(f"{seed}/clocks"))
 
     # --- the parts ------------------------------------------------------------------------------------------------
+
+    def _draw_plan(self, ordering: Ordering) -> Plan:
+        return Plan.of(self.seed, ordering)
 
     def _host(self, name: str, make: Callable[[Doors, Transport], Service]) -> Host:
         return Host(name, str(self.seed), self._network, make, self.tell, self.history.complaints.append)
@@ -347,6 +352,8 @@ class World:
 
     async def _work(self, faults: Faults) -> None:
         """Users work under faults for the time that the plan has, or until they have done all they wanted."""
+        if self._apart:
+            await self._before_work()
         for host in self._users:
             host.boot()
         faults.start()
@@ -361,7 +368,7 @@ class World:
             try:
                 async with await connect_admin(transport, doors, self._repository, timeout_s=5.0) as admin:
                     view = await admin.view() if self.history.sequenced else None
-                    for topic in self._all_topics:
+                    for topic in (*self._all_topics, *self._apart):
                         # A second manager may have made more streams out of a question that was asked again.
                         found = next((one for one in await admin.topics() if one.name == topic), None)
                         if found is None or not await admin.streams(topic) or _unfinished(found, view):
@@ -409,6 +416,8 @@ class World:
                 return
         await process.spawn("settle", bookkeeper.settle())
         await process.spawn("finish", judge.finish(self._attempts, self._copier))
+        if self._apart:
+            await process.spawn("look", self._look_apart())
         self.history.healed = self.history.event()
         await process.spawn("read", judge.read_back())
         if self.history.sequenced:
@@ -422,6 +431,12 @@ class World:
             rotten = Kind.FLIP in self.plan.kinds()
             newest = self._view() or judge.view
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
+
+    async def _before_work(self) -> None:
+        """The topics are there: what else must be, before users come."""
+
+    async def _look_apart(self) -> None:
+        """All is well again: what else there is to look at."""
 
     async def _wait_users(self) -> None:
         """Let the operations under way end; those whose client died never do."""
@@ -502,6 +517,23 @@ class World:
         if self._faults is not None:
             self._faults.menu.on_message(connection, message)
 
+    def tighten(self, tight: ExitStack) -> None:
+        """More limits that are tight in this world."""
+
+    def violations(self) -> Iterator[tuple[str, str, str]]:
+        """Checker, law, sentence."""
+        found: list[tuple[Checker, str]] = check(self.history)
+        return ((checker.name, checker.law, sentence) for checker, sentence in found)
+
+    def digest(self) -> str:
+        return self.history.digest()
+
+    def counts(self) -> dict[str, int]:
+        """How many operations ended in which way."""
+        return Counter(
+            f"{type(operation).__name__.lower()} {operation.outcome}" for operation in self.history.operations
+        )
+
     def _write_down_complaints(self) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(loop, SimLoop):
@@ -565,8 +597,14 @@ def simulate(
 ) -> tuple[Result, World]:
     """Run one seed and judge it."""
     world = World(seed, ordering, trace=trace, messages=messages)
+    return run_world(world, tracing=trace is not None), world
+
+
+def run_world(world: World, *, tracing: bool = False) -> Result:
+    """Run a world to its end and judge it."""
+    seed, ordering = world.seed, world.plan.ordering
     logger = logging.getLogger("varlog")
-    lines = LogLines(world, tracing=trace is not None)
+    lines = LogLines(world, tracing=tracing)
     before = logger.level, logger.propagate
     logger.addHandler(lines)
     logger.setLevel(lines.level)
@@ -579,11 +617,12 @@ def simulate(
                 if ordering is Ordering.SEQUENCED:
                     rng = random.Random(f"{seed}/sequenced limits")
                     tight.enter_context(tight_limits(rng, SEQUENCED_BOUNDS))
+                world.tighten(tight)
                 loop.run_until_complete(world.run())
         except SimulationStuck as stuck:
             world.history.trouble.append(str(stuck))
         # Before the loop lets go of what is unfinished: that is the end of the world, not a part of it.
-        return judge(world, loop), world
+        return judge(world, loop)
     finally:
         world.over = True
         loop.close()
@@ -593,18 +632,13 @@ def simulate(
 
 
 def judge(world: World, loop: SimLoop) -> Result:
-    history = world.history
-    found: list[tuple[Checker, str]] = check(history)
-    counts: dict[str, int] = {}
-    for operation in history.operations:
-        key = f"{type(operation).__name__.lower()} {operation.outcome}"
-        counts[key] = counts.get(key, 0) + 1
+    counts = world.counts()
     return Result(
         seed=world.seed,
         ordering=world.plan.ordering,
-        digest=history.digest(),
-        violations=tuple((checker.name, checker.law, sentence) for checker, sentence in found),
-        operations=len(history.operations),
+        digest=world.digest(),
+        violations=tuple(world.violations()),
+        operations=sum(counts.values()),
         steps=loop.steps,
         virtual_s=loop.time(),
         counts=counts,

@@ -1,0 +1,181 @@
+"""Recipe users: processes that use recipes while the cluster is hurt, and an auditor who opens them once before and once after."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from varlog.client.connect import connect_log
+from varlog.client.log import Log
+from varlog.model.errors import VarlogError
+from varlog.recipes.directory_snapshots import DirectorySnapshots
+from varlog.recipes.snapshots import Snapshots
+from varlog.recipes.topic_snapshots import TopicSnapshots
+from varlog.rpc.transport import Transport
+from varlog.runtime.doors import Doors
+from varlog.testing.history import History
+from varlog.testing.recipe_history import RecipeHistory
+from varlog.testing.sim.process import CURRENT, Process
+from varlog.testing.sim.recipe_job import AUDIT_CALL_S, AUDIT_S, AUDIT_TTL_S, Job, Site
+from varlog.testing.sim.recipe_jobs import JOBS
+from varlog.testing.sim.recipe_plan import RecipePlan, Store
+
+RECIPE_TOPIC, SNAPSHOT_TOPIC = "recipes", "snapshots"
+SNAPSHOT_DIRECTORY = Path("/snapshots")
+
+
+class RecipeUser:
+    """The service of a client host: a replica of each recipe of the plan, and loops of calls on them."""
+
+    def __init__(
+        self,
+        doors: Doors,
+        transport: Transport,
+        *,
+        repository: str,
+        plan: RecipePlan,
+        history: History,
+        recipes: RecipeHistory,
+        stopping: Callable[[], bool],
+        finished: Callable[[], None],
+        tell: Callable[[str], None],
+        ttl_s: float | None = None,
+    ) -> None:
+        self._doors = doors
+        self._ttl_s = plan.ttl_s if ttl_s is None else ttl_s
+        self._transport = transport
+        self._repository = repository
+        self._plan = plan
+        self._history = history
+        self._recipes = recipes
+        self._stopping = stopping
+        self._finished = finished
+        self._tell = tell
+        self._logs: list[Log] = []
+        self._work: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._work = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        process = CURRENT.get()
+        site = await self.site(process.name if process is not None else "?")
+        if site is not None:
+            async with asyncio.TaskGroup() as group:
+                for work in self._plan.works:
+                    _ = group.create_task(self._watched(JOBS[work](site)))
+            await self.stop()
+        self._finished()
+
+    async def _watched(self, job: Job) -> None:
+        try:
+            await job.run()
+        except Exception as error:  # noqa: BLE001 - told to the checkers
+            self._history.complaints.append(f"not an error of the tree: {job.work}: {error!r}")
+
+    async def site(self, name: str) -> Site | None:
+        """The logs that it needs; None if it is time to stop before they are open."""
+        while not self._stopping():
+            try:
+                return await self._open(name)
+            except VarlogError as error:
+                self._tell(f"{name} has no log yet: {error}")
+                await self.stop()
+                await asyncio.sleep(0.1)
+        return None
+
+    async def _open(self, name: str) -> Site:
+        log = await self._connect(RECIPE_TOPIC)
+        snapshots: Snapshots | None = None
+        if self._plan.store is Store.TOPIC:
+            snapshots = TopicSnapshots(await self._connect(SNAPSHOT_TOPIC), entropy=self._doors.entropy)
+        elif self._plan.store is Store.DIRECTORY:
+            snapshots = DirectorySnapshots(SNAPSHOT_DIRECTORY, doors=self._doors)
+        return Site(
+            name,
+            self._doors,
+            log,
+            snapshots,
+            self._plan,
+            self._history,
+            self._recipes,
+            self._stopping,
+            self._tell,
+            self._ttl_s,
+        )
+
+    async def _connect(self, topic: str) -> Log:
+        log = await connect_log(
+            self._transport, self._doors, self._repository, topic=topic, create=False, timeout_s=2.0
+        )
+        self._logs.append(log)
+        return log
+
+    async def stop(self) -> None:
+        """Leave in the middle of it: what is under way is abandoned."""
+        while self._logs:
+            await self._logs.pop().close()
+
+
+class Auditor:
+    """Opens every recipe of the plan: before the users come, so that each is there, and after they have left."""
+
+    def __init__(
+        self,
+        process: Process,
+        doors: Doors,
+        transport: Transport,
+        *,
+        repository: str,
+        plan: RecipePlan,
+        history: History,
+        recipes: RecipeHistory,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._process = process
+        self._plan = plan
+        self._history = history
+        self._user = RecipeUser(
+            doors,
+            transport,
+            repository=repository,
+            plan=plan,
+            history=history,
+            recipes=recipes,
+            stopping=self._late,
+            finished=lambda: None,
+            tell=tell,
+            ttl_s=AUDIT_TTL_S,
+        )
+        self._until = 0.0
+
+    def _late(self) -> bool:
+        return asyncio.get_running_loop().time() > self._until
+
+    async def prepare(self) -> bool:
+        """Whether all of them could be opened."""
+        return await self._process.spawn("prepare", self._visit(look=False))
+
+    async def look(self) -> None:
+        """Each machine is opened and looked at."""
+        if not await self._process.spawn("look", self._visit(look=True)):
+            self._history.trouble.append(f"the recipes could not be looked at within {AUDIT_S:g} s")
+
+    async def _visit(self, *, look: bool) -> bool:
+        self._until = asyncio.get_running_loop().time() + AUDIT_S
+        site = await self._user.site(self._process.name)
+        if site is None:
+            return False
+        for work in self._plan.works:
+            job = JOBS[work](site)
+            if not await job.open_somehow(self._late, AUDIT_CALL_S):
+                return False
+            if look:
+                try:
+                    await job.audit()
+                except VarlogError as error:
+                    self._history.trouble.append(f"{work} cannot be looked at: {error!r} {error}")
+            await job.close()
+        await self._user.stop()
+        return True

@@ -1,0 +1,152 @@
+"""Recipes on whole clusters in the simulator: fixed seeds keep every promise, meet what they are for, and show planted bugs."""
+
+from __future__ import annotations
+
+import random
+from importlib import import_module
+
+import pytest
+
+from varlog.model.cluster import Ordering
+from varlog.testing.history import Outcome
+from varlog.testing.serializability import anomalies
+from varlog.testing.sim import limits
+from varlog.testing.sim.plan import Plan
+from varlog.testing.sim.recipe_jobs import JOBS
+from varlog.testing.sim.recipe_mutants import RECIPE_MUTANTS
+from varlog.testing.sim.recipe_plan import RecipePlan, Store, Work, cluster_plan
+from varlog.testing.sim.recipe_world import RecipeWorld, simulate_recipes
+from varlog.testing.sim.runner import replay_command
+from varlog.testing.transaction_history import history_of_lists
+
+COMMITTED, SEQUENCED = Ordering.COMMITTED, Ordering.SEQUENCED
+# Some of all, and those that once showed a bug: what it was is told beside each.
+SEEDS = (
+    *((seed, ordering) for seed in range(1, 6) for ordering in Ordering),
+    (43, COMMITTED),  # a snapshot was not found in a topic that was trimmed up to a newer one meanwhile
+)
+
+
+@pytest.mark.parametrize(("seed", "ordering"), SEEDS)
+def test_a_seed_with_recipes_keeps_every_promise(seed: int, ordering: Ordering) -> None:
+    """R-USE-2. `make sim-recipes` searches further."""
+    result, _ = simulate_recipes(seed, ordering)
+    assert result.violations == (), f"replay with: {replay_command(seed, ordering, recipes=True)}"
+
+
+def test_the_same_seed_is_the_same_history_of_recipes_twice() -> None:
+    """Chance and time of every recipe come from its process's doors."""
+    digests = [simulate_recipes(seed)[0].digest for seed in (1, 4, 1, 4)]
+    assert digests[:2] == digests[2:]
+
+
+# What somebody was told of each recipe, in some run.
+WANTED = {
+    *("ledger execute done", "ledger execute unknown", "ledger execute rejected", "ledger look done"),
+    *("counter add done", "counter add unknown", "counter get done"),
+    *("queue put done", "queue take done", "queue done done", "queue give back done", "queue drained done"),
+    *("lock acquire done", "lock release done", "election acquire done", "election leader done"),
+    *("kv put done", "kv get done", "kv cas done", "kv delete done", "kv stale done"),
+    *(
+        "checkpoint save done",
+        "a claim lost",
+        "a lock busy",
+        "a lock that changed hands",
+        "stopped at a fence",
+    ),
+    *("a jump to a snapshot", "a user that stood still", "watched"),
+    *(f"{level} committed" for level in ("read_committed", "snapshot", "serializable")),
+    *(f"{level} refused" for level in ("snapshot", "serializable")),
+}
+
+
+def test_seeds_with_recipes_cover_what_they_are_for() -> None:
+    """A simulation in which no claim is lost, no lock changes hands and no transaction clashes proves nothing."""
+    seen: set[str] = set()
+    for seed in range(1, 60):
+        if seen >= WANTED:
+            break
+        lines: list[str] = []
+        result, world = simulate_recipes(seed, trace=lines.append)
+        assert result.violations == ()
+        seen |= set(result.counts) | told_of(world, "\n".join(lines))
+    assert WANTED - seen == set()
+
+
+def told_of(world: RecipeWorld, text: str) -> set[str]:
+    """What a run had in it besides the ways in which calls ended."""
+    history = world.recipes
+    grants = [deed.got for deed in history.of("lock", "acquire") if deed.done]
+    found = {
+        "a claim lost": any(deed.got is False for deed in history.of("queue", "done")),
+        "a lock busy": None in grants,
+        "a lock that changed hands": len({deed.client for deed in history.of("lock", "acquire") if deed.got})
+        > 1,
+        "stopped at a fence": "is stopped at the fence" in text,
+        "a jump to a snapshot": "goes on from a snapshot" in text,
+        "a user that stood still": bool(history.paused),
+        "watched": any(watch.changes for watch in history.watches),
+    }
+    ends = {level: [one.committed for one in transactions] for level, transactions in history.lists.items()}
+    for level, registers in history.registers.items():
+        ends.setdefault(level, []).extend(one.committed for one in registers)
+    for level, committed in ends.items():
+        found[f"{level} committed"] = True in committed
+        found[f"{level} refused"] = False in committed
+    return {what for what, there in found.items() if there}
+
+
+def level_seeds(work: Work, count: int) -> list[int]:
+    """The first seeds in which a calm enough cluster has users of this level."""
+    return [seed for seed in range(1, 400) if work in RecipePlan.of(seed, Plan.of(seed).calm).works][:count]
+
+
+def test_write_skew_is_shown_under_snapshot_and_never_under_serializable() -> None:
+    """R-USE-2: the levels differ in what users see, and the cycle checker names it."""
+    shown: set[str] = set()
+    for seed in level_seeds(Work.SNAPSHOT, 6):
+        result, world = simulate_recipes(seed)
+        assert result.violations == ()
+        shown |= {one.kind for one in anomalies(history_of_lists(world.recipes.lists.get("snapshot", ())))}
+    assert shown == {"G2"}, "two that read what the other writes, and nothing worse"
+    for seed in level_seeds(Work.SERIALIZABLE, 6):
+        result, world = simulate_recipes(seed)
+        assert result.violations == ()
+        assert anomalies(history_of_lists(world.recipes.lists.get("serializable", ()))) == []
+
+
+def test_plans_of_recipes_differ_and_cover_every_recipe() -> None:
+    plans = [RecipePlan.of(seed, calm=False) for seed in range(200)]
+    assert {work for plan in plans for work in plan.works} == set(Work) == set(JOBS)
+    assert {plan.store for plan in plans} == set(Store)
+    assert {plan.trims for plan in plans} == {True, False}
+    assert all(plan.store is Store.TOPIC for plan in plans if plan.trims), "others find no snapshot elsewhere"
+    assert all(RecipePlan.of(seed, calm=True).pause_rate == 0 for seed in range(50))
+
+
+@pytest.mark.parametrize("ordering", Ordering)
+def test_the_cluster_of_a_seed_has_the_faults_of_that_seed(ordering: Ordering) -> None:
+    for seed in range(40):
+        with_recipes, without = cluster_plan(seed, ordering), Plan.of(seed, ordering)
+        assert (with_recipes.rates, with_recipes.pair, with_recipes.nodes) == (
+            without.rates,
+            without.pair,
+            without.nodes,
+        )
+
+
+def test_there_is_a_planted_bug_in_every_recipe_and_at_every_level() -> None:
+    assert {mutant.recipe for mutant in RECIPE_MUTANTS} == set(Work)
+
+
+def test_bounds_of_recipes_have_their_place_in_the_code() -> None:
+    module, name, choices = limits.RECIPE_BOUNDS[0]
+    with limits.tight_limits(random.Random(1), limits.RECIPE_BOUNDS):
+        assert getattr(import_module(module), name) in choices
+
+
+def test_a_calm_run_ends_every_call_well() -> None:
+    calm = next(seed for seed in range(1, 200) if Plan.of(seed).calm)
+    result, world = simulate_recipes(calm)
+    assert result.violations == ()
+    assert {deed.outcome for deed in world.recipes.deeds} == {Outcome.DONE}
