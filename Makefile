@@ -55,11 +55,12 @@ venv: $(STAMP) ## set up .venv (every other target does it, too)
 demo: $(STAMP) ## a cluster on this machine: append, kill -9, restart, nothing lost
 	.venv/bin/varlog demo $(ARGS)
 
-test: static ## everything: static checks, all tests, a bounded simulation, planted bugs
+test: static chromium ## everything: static checks, all tests, a bounded simulation, planted bugs
 	$(PYTEST) -rs -m "not faults and not spark"
 	$(SPARK_TESTS)
 	$(SIM) run --seeds $(TEST_SEEDS)
-	$(SIM) mutants
+	$(SIM) run --recipes --seeds $(TEST_SEEDS)
+	$(SIM) mutants --quick
 
 ##@ While you work
 .PHONY: check static fmt codemap
@@ -78,10 +79,29 @@ fmt: $(STAMP) ## format, and repair what lint can repair
 codemap: $(STAMP) ## render the code map of ARCHITECTURE.md from the modules' docstrings
 	$(PY) -m varlog.testing.codemap
 
+# The tests of the dashboard are the only ones that may be skipped, and only where there is no Chromium and none can be had.
+.PHONY: chromium screenshot
+chromium: ## install a Chromium for the dashboard's tests, where there is none (needs root and apt-get)
+	@for name in $${VARLOG_CHROMIUM:-chromium} chromium-browser google-chrome google-chrome-stable; do \
+	  if command -v "$$name" >/dev/null 2>&1; then exit 0; fi; \
+	done; \
+	echo 'there is no Chromium here: trying apt-get install chromium'; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  (apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }) >/dev/null 2>&1 && exit 0; \
+	fi; \
+	echo '*** NO CHROMIUM: it could not be installed, so THE DASHBOARD IS NOT TESTED on this machine.' >&2; \
+	echo '*** Install one (Debian, Ubuntu: apt-get install chromium), or name it: VARLOG_CHROMIUM=/path/to/chromium' >&2
+
+screenshot: $(STAMP) chromium ## make the pictures of the dashboard in docs/ anew; about two minutes
+	VARLOG_SCREENSHOTS=docs $(PY) -m pytest -p no:xdist -rs tests/e2e/test_dashboard_faults.py -k screenshot
+
 ##@ Search and measure
-.PHONY: sim sim-mutants faults bench bench-faults bench-spark bench-orderings
+.PHONY: sim sim-recipes sim-mutants faults bench bench-faults bench-spark bench-orderings
 sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000 ORDERING=sequenced
 	$(SIM) run --seeds $(SEEDS) --ordering $(ORDERING)
+
+sim-recipes: $(STAMP) ## the same with users of recipes: locks, queues, maps, transactions: make sim-recipes SEEDS=1000
+	$(SIM) run --recipes --seeds $(SEEDS) --ordering $(ORDERING)
 
 sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
 	$(SIM) mutants

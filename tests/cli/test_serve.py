@@ -15,7 +15,7 @@ class Service:
     async def stop(self): print("stopped", flush=True)
     async def wait_failed(self): return OSError("the disk is gone")
 
-serve._run("vmr", "warning", Service)
+serve.run_service("vmr", "warning", Service)
 """
 
 

@@ -243,7 +243,7 @@ def test_up_serves_shell_and_python_and_leaves_no_process_behind(tmp_path: Path)
         status = json.loads(command("varlog.cli", ["status", "--json", *cluster]).stdout)
         assert [node["alive"] for node in status["nodes"]] == [True] * 3
         children = children_of(process.pid)
-        assert len(children) == 6  # a sequencer among them
+        assert len(children) == 7  # a sequencer and a proxy among them
         second = command("varlog.cli", ["up", f"--data={data}", "--port=20000"])
         assert second.returncode == 1 and "in use by another `varlog up`" in second.stderr
         elsewhere = command("varlog.cli", ["up", f"--data={tmp_path / 'other'}", f"--port={address[10:]}"])
@@ -261,7 +261,7 @@ def test_up_serves_shell_and_python_and_leaves_no_process_behind(tmp_path: Path)
 def test_children_of_a_killed_supervisor_die_with_it(tmp_path: Path) -> None:
     with up(tmp_path, "--nodes=1") as (process, _):
         children = children_of(process.pid)
-        assert len(children) == 4
+        assert len(children) == 5
         process.kill()
         process.wait()
         wait(lambda: living(children) == [], "no child outlives its supervisor")

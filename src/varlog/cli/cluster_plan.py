@@ -16,6 +16,7 @@ from varlog.model.errors import StartError
 HOST = "127.0.0.1"
 CLUSTER_FILE = "cluster.json"
 FIRST_NODE_OFFSET = 10
+PROXY_OFFSET = 80
 # A replicated cluster survives the loss of one repository and of one etcd member.
 REPOSITORIES, ETCD_MEMBERS = 3, 3
 REPLICATED_PORTS = REPOSITORIES - 1 + 2 * ETCD_MEMBERS
@@ -35,7 +36,7 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ClusterPlan:
     """`ports` are those of the repository, the manager, and the nodes in order. `replicated_ports`, if there are any, are those of
     the other repositories, then of the etcd members for these, then for each other. The sequencer remembers nothing: any port will
-    do, if it is the same one when it is started again."""
+    do, if it is the same one when it is started again. `proxy_port` None: without a proxy."""
 
     data: Path
     ports: tuple[int, ...]
@@ -48,6 +49,7 @@ class ClusterPlan:
     lease_s: int = 3
     replace_after_s: float = 30.0
     sequencer_port: int = field(default_factory=lambda: free_ports(1)[0])
+    proxy_port: int | None = None
 
     @property
     def nodes(self) -> int:
@@ -80,6 +82,11 @@ class ClusterPlan:
     @property
     def sequencer(self) -> str:
         return f"{HOST}:{self.sequencer_port}"
+
+    @property
+    def proxy(self) -> str:
+        """Where the proxy listens; empty where there is none."""
+        return "" if self.proxy_port is None else f"{HOST}:{self.proxy_port}"
 
     @property
     def node_addresses(self) -> tuple[str, ...]:
@@ -116,7 +123,8 @@ class ClusterPlan:
 
     def check_ports(self) -> None:
         """Refuse before anything is started if one of the ports is taken."""
-        for port in (*self.ports, *self.replicated_ports, self.sequencer_port):
+        proxy = () if self.proxy_port is None else (self.proxy_port,)
+        for port in (*self.ports, *self.replicated_ports, self.sequencer_port, *proxy):
             with socket.socket() as probe:
                 # As a server would: a port that only waits for old packets to die is free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -130,7 +138,7 @@ class ClusterPlan:
 
     def stages(self) -> list[list[ServerProcess]]:
         """In the order in which they start, and the other way round stop: etcd if there is one, repositories, nodes,
-        sequencer, manager."""
+        sequencer, manager, and a proxy if there is one."""
         cluster = f"--cluster-id={self.cluster}"
         vmc = [
             *("vmc", "start", cluster, f"--repository={self.repository}", f"--listen={self.manager}"),
@@ -150,10 +158,17 @@ class ClusterPlan:
         vseq = ("vseq", "start", cluster, f"--repository={self.repository}", f"--listen={self.sequencer}")
         etcd = self.etcd.processes() if self.replicated else []
         repositories = self._repository_processes(cluster)
-        return [etcd, repositories, nodes, [self._process("vseq", *vseq)], [self._process("vmc", *vmc)]]
+        manager = [self._process("vmc", *vmc)]
+        return [etcd, repositories, nodes, [self._process("vseq", *vseq)], manager, *self._proxy_stage()]
 
     def processes(self) -> list[ServerProcess]:
         return [process for stage in self.stages() for process in stage]
+
+    def _proxy_stage(self) -> list[list[ServerProcess]]:
+        if self.proxy_port is None:
+            return []
+        arguments = ("proxy", f"--cluster={self.repository}", f"--listen={self.proxy}")
+        return [[self._process("proxy", *arguments)]]
 
     def _repository_processes(self, cluster: str) -> list[ServerProcess]:
         if not self.replicated:
@@ -183,6 +198,22 @@ def replicated_ports_from(first: int) -> tuple[int, ...]:
 def sequencer_port_from(first: int, nodes: int) -> int:
     """Behind the last node's."""
     return first + FIRST_NODE_OFFSET + nodes
+
+
+def proxy_port_from(first: int, nodes: int) -> int:
+    """7180, unless there are so many nodes that it is one of theirs."""
+    return max(first + PROXY_OFFSET, sequencer_port_from(first, nodes) + 1)
+
+
+def is_free(port: int) -> bool:
+    """Nobody listens there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def free_ports(count: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from varlog.cli import admin, log, named
 from varlog.cli.bench import bench_command
 from varlog.cli.demo import demo
 from varlog.cli.dump import dump
+from varlog.cli.proxy import proxy
 from varlog.cli.spark import spark
 from varlog.cli.status import status
 from varlog.cli.topic import topic
@@ -42,6 +43,7 @@ def _options(
 _RUN, _USE, _KEEP, _LOOK = "Run a cluster", "Use a log", "Look after a cluster", "Measure and look inside"
 
 app.command(rich_help_panel=_RUN)(up)
+app.command(rich_help_panel=_RUN)(proxy)
 app.command(rich_help_panel=_RUN)(demo)
 for _command in (log.append, log.read, log.tail, log.trim):
     app.command(rich_help_panel=_USE)(_command)

@@ -134,7 +134,7 @@ def start_vsn(
         disk_reserve_bytes=disk_reserve * MIB,
         scrub_bytes_per_s=int(scrub_rate * MIB),
     )
-    _run("vsn", log_level, lambda: StorageNode(config, system_doors(), TcpTransport(cluster)))
+    run_service("vsn", log_level, lambda: StorageNode(config, system_doors(), TcpTransport(cluster)))
 
 
 @vmr.command("start")
@@ -167,7 +167,7 @@ def start_vmr(
         doors = system_doors()
         return MetadataRepository(config, _store(store, doors, cluster, lease), doors, TcpTransport(cluster))
 
-    _run("vmr", log_level, make)
+    run_service("vmr", log_level, make)
 
 
 @vmc.command("start")
@@ -225,7 +225,7 @@ def start_vmc(
         zombie_grace_s=zombie_grace,
         auto_create_topics=auto_create_topics,
     )
-    _run("vmc", log_level, lambda: Manager(config, system_doors(), TcpTransport(cluster)))
+    run_service("vmc", log_level, lambda: Manager(config, system_doors(), TcpTransport(cluster)))
 
 
 @vseq.command("start")
@@ -249,7 +249,7 @@ def start_vseq(
 
     cluster = _cluster("vseq", cluster_id)
     config = SequencerConfig(cluster, repository, listen, advertise)
-    _run("vseq", log_level, lambda: Sequencer(config, system_doors(), TcpTransport(cluster)))
+    run_service("vseq", log_level, lambda: Sequencer(config, system_doors(), TcpTransport(cluster)))
 
 
 def _store(place: str, doors: Doors, cluster: ClusterID, lease_s: float) -> MetadataStore:
@@ -284,6 +284,12 @@ def run_vseq() -> None:
     vseq(prog_name="vseq")
 
 
+def run_proxy() -> None:
+    from varlog.cli import proxy
+
+    proxy.run_proxy()
+
+
 def run_etcd() -> None:
     """A member of the etcd below a replicated cluster on this machine: it must not outlive its starter either."""
     from varlog.cli.etcd import become_etcd
@@ -308,7 +314,7 @@ class _Make(Protocol):
     def __call__(self) -> Service: ...
 
 
-def _run(name: str, log_level: str, make: _Make) -> None:
+def run_service(name: str, log_level: str, make: _Make) -> None:
     """Run one service until it is told to stop. Raises typer.Exit with the exit code."""
     import uvloop
 
@@ -419,4 +425,6 @@ def _refuse(name: str, why: str, *, code: int = 1) -> NoReturn:
 
 
 if __name__ == "__main__":
-    {"vsn": run_vsn, "vmr": run_vmr, "vmc": run_vmc, "vseq": run_vseq, "etcd": run_etcd}[sys.argv.pop(1)]()
+    {"vsn": run_vsn, "vmr": run_vmr, "vmc": run_vmc, "vseq": run_vseq, "proxy": run_proxy, "etcd": run_etcd}[
+        sys.argv.pop(1)
+    ]()

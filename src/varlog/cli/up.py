@@ -51,6 +51,11 @@ def up(
             "--replicated", help="Three metadata repositories over three etcd members, at PORT+2 to PORT+9."
         ),
     ] = False,
+    proxy_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65_535, help="Of the HTTP proxy and its dashboard [PORT+80, or a free one]."),
+    ] = None,
+    proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Run the HTTP proxy, too.")] = True,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C; the data is kept, and the next `varlog up` goes on with
     it."""
@@ -68,8 +73,24 @@ def up(
         streams=streams,
         replicated_ports=replicated_ports_from(port) if replicated else (),
         sequencer_port=sequencer_port_from(port, nodes),
+        proxy_port=_proxy_port(proxy_port, port, nodes) if proxy else None,
     )
     run(_up(plan, topic, ordering))
+
+
+def _proxy_port(asked: int | None, port: int, nodes: int) -> int | None:
+    """The port that was asked for, else the usual one, else any: who only wants a log shall not miss it for its proxy. None, and a
+    word about it, where the proxy is not installed."""
+    from varlog.cli.cluster_plan import free_ports, is_free, proxy_port_from
+    from varlog.cli.proxy import INSTALL, missing_packages
+
+    if missing := missing_packages():
+        _say(f"without the HTTP proxy and its dashboard, which need {', '.join(missing)}: {INSTALL}")
+        return None
+    if asked is not None:
+        return asked
+    usual = proxy_port_from(port, nodes)
+    return usual if usual <= 65_535 and is_free(usual) else free_ports(1)[0]
 
 
 async def _up(plan: ClusterPlan, topic: str, ordering: Ordering) -> None:
@@ -160,6 +181,27 @@ def _etcd_line(plan: ClusterPlan) -> str:
     return f"\n  its etcd             {plan.etcd.store}" if plan.replicated else ""
 
 
+def _proxy_line(plan: ClusterPlan) -> str:
+    return f"\n  proxy                http://{plan.proxy}" if plan.proxy else ""
+
+
+def _browser_lines(plan: ClusterPlan, topic: str) -> str:
+    """What to do with the proxy."""
+    if not plan.proxy:
+        return ""
+    entries = f"http://{plan.proxy}/v1/topics/{topic}/entries"
+    return f"""From a browser:
+
+  open http://{plan.proxy}
+
+Over HTTP:
+
+  curl -d 'hello' -H 'Content-Type: text/plain' {entries}
+  curl {entries}
+
+"""
+
+
 def _tell_how(plan: ClusterPlan, topic: str) -> None:
     cluster = "" if plan.repository == DEFAULT_CLUSTER else f" --cluster {plan.repository}"
     print(
@@ -169,10 +211,10 @@ The cluster is ready.
   metadata repository  {", ".join(plan.repositories)}{_etcd_line(plan)}
   manager              {plan.manager}
   storage nodes        {", ".join(plan.node_addresses)}
-  sequencer            {plan.sequencer}
+  sequencer            {plan.sequencer}{_proxy_line(plan)}
   data and logs        {plan.data}
 
-From a shell:
+{_browser_lines(plan, topic)}From a shell:
 
   varlog append{cluster} {topic} 'hello'
   varlog tail{cluster} -f {topic}

@@ -1,0 +1,138 @@
+"""`varlog proxy`: HTTP, WebSocket and the dashboard in front of a cluster or a directory, until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from varlog.cli.output import WRONG_USAGE, fail
+from varlog.cli.serve import run_service
+from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, target
+from varlog.model.limits import MIB
+
+# What the extra `proxy` brings, by the names that are imported. They are looked for before anything is started.
+_PACKAGES = (
+    "fastapi",
+    "starlette",
+    "pydantic",
+    "uvicorn",
+    "httptools",
+    "websockets",
+    "prometheus_client",
+    "pyarrow",
+)
+INSTALL = "pip install 'varlog[proxy]'"
+DEFAULT_LISTEN = "127.0.0.1:7180"
+_LIMITS = "Limits"
+
+
+def missing_packages() -> list[str]:
+    """What a proxy needs and this Python does not have."""
+    return [name for name in _PACKAGES if find_spec(name) is None]
+
+
+def proxy(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes any free one.")
+    ] = DEFAULT_LISTEN,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    body_max: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MIB", min=0.001, help="One request's body [a full batch]", rich_help_panel=_LIMITS
+        ),
+    ] = None,
+    page_max: Annotated[
+        int | None,
+        typer.Option(min=1, help="Entries of one page of a range [10000]", rich_help_panel=_LIMITS),
+    ] = None,
+    subscriptions_max: Annotated[
+        int | None, typer.Option(min=1, help="Subscriptions at a time [4096]", rich_help_panel=_LIMITS)
+    ] = None,
+    appends_max: Annotated[
+        int | None, typer.Option(min=1, help="Appends at a time [1024]", rich_help_panel=_LIMITS)
+    ] = None,
+    append_mib_max: Annotated[
+        float | None,
+        typer.Option(metavar="MIB", min=0.001, help="What these have together [64]", rich_help_panel=_LIMITS),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            help="Deadline of a call that names none [10]",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+    timeout_max: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            help="The longest that a call may name [60]",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+    slow: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.001,
+            help="A subscriber that takes nothing for so long is dropped [30]",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve a log over HTTP and WebSocket, with a dashboard at /, until Ctrl-C. Prints `ready HOST:PORT`."""
+    where = target(cluster, data)
+    if missing := missing_packages():
+        fail(f"the proxy needs {', '.join(missing)}: {INSTALL}")
+    limits = {
+        "body_bytes_max": _bytes(body_max),
+        "page_entries_max": page_max,
+        "page_entries": min(page_max, 1_000) if page_max is not None else None,
+        "subscriptions_max": subscriptions_max,
+        "appends_max": appends_max,
+        "append_bytes_max": _bytes(append_mib_max),
+        "timeout_s": timeout,
+        "timeout_s_max": timeout_max,
+        "slow_s": slow,
+    }
+    _serve(listen, where.cluster, where.data, limits, log_level)
+
+
+def _bytes(mib: float | None) -> int | None:
+    return None if mib is None else max(1, int(mib * MIB))
+
+
+def _serve(
+    listen: str, cluster: str, data: Path | None, limits: dict[str, int | float | None], log_level: str
+) -> None:
+    from varlog.model.errors import StartError
+    from varlog.proxy.config import ProxyConfig
+    from varlog.proxy.limits import ProxyLimits
+    from varlog.proxy.service import ProxyService
+
+    if data is not None and (data / "cluster.json").exists():
+        fail(StartError(f"{data} belongs to a cluster of processes: start it with `varlog up --data {data}`"))
+    chosen = {name: value for name, value in limits.items() if value is not None}
+    try:
+        allowed = ProxyLimits(**chosen)  # type: ignore[arg-type]  # counts are whole numbers, as their options are
+    except ValueError as error:
+        fail(error, WRONG_USAGE)
+    config = ProxyConfig(listen, cluster, data, allowed)
+    run_service("varlog proxy", log_level, lambda: ProxyService(config))
+
+
+def run_proxy() -> None:
+    """The same as a child of `varlog up`."""
+    command = typer.Typer(add_completion=False)
+    command.command()(proxy)
+    command(prog_name="varlog proxy", args=sys.argv[1:])

@@ -1,0 +1,235 @@
+"""Routes about the cluster: topics, log streams, nodes, readers, and its status, once or every second."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Response
+
+from varlog.model.errors import Unavailable, UnknownLogStream, UnknownTopic
+from varlog.model.ids import LogStreamID
+from varlog.proxy.admin_wire import (
+    HeldOut,
+    LogStreams,
+    NodeDetail,
+    Nodes,
+    Readers,
+    TopicDetail,
+    TopicMake,
+    Topics,
+)
+from varlog.proxy.deadline import Deadline
+from varlog.proxy.errors import ChangeUnknown, DeadlinePassed, NoSuchNode
+from varlog.proxy.event_stream import MEDIA_TYPE, EventStream
+from varlog.proxy.gateway import Gateway
+from varlog.proxy.given import (
+    AdmissionGiven,
+    DeadlineGiven,
+    GatewayGiven,
+    LimitsGiven,
+    MetersGiven,
+    NodeNumber,
+    StreamNumber,
+    TellerGiven,
+    TopicName,
+)
+from varlog.proxy.openapi import problems
+from varlog.proxy.status import LogStreamOut, StatusOut
+from varlog.proxy.status_events import KIND, StatusEvents
+from varlog.proxy.status_teller import StatusTeller
+
+router = APIRouter(prefix="/v1", tags=["cluster"])
+
+_EVENTS: Final[dict[str, Any]] = {
+    "description": "An event `status` every second with the same as GET /v1/status, or `problem` while nobody can tell it.",
+    "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
+}
+
+
+# --- topics -------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/topics")
+async def list_topics(teller: TellerGiven, deadline: DeadlineGiven) -> Topics:
+    """All topics, with their oldest and newest positions."""
+    return Topics(topics=(await _look(teller, deadline)).topics)
+
+
+@router.post(
+    "/topics",
+    status_code=201,
+    responses={
+        200: {"model": TopicDetail, "description": "It was there already, and is alike."},
+        201: {"description": "It was made, and takes appends."},
+    },
+)
+async def make_topic(
+    body: TopicMake, response: Response, gateway: GatewayGiven, teller: TellerGiven, deadline: DeadlineGiven
+) -> TopicDetail:
+    """Make a topic, and wait until it takes appends."""
+    admin = await deadline.wait(gateway.admin())
+    known = (await deadline.wait(admin.view())).topic_named(body.name) is not None
+    work = admin.create_topic(
+        body.name,
+        streams=body.streams,
+        replicas=body.replicas,
+        first=body.first,
+        ordering=body.ordering,
+        unit=body.unit,
+        grouping=body.grouping,
+    )
+    await _change(gateway, work, deadline)
+    response.status_code = 200 if known else 201
+    response.headers["Location"] = f"/v1/topics/{body.name}"
+    return _topic_of(await _look_again(teller, deadline), body.name)
+
+
+@router.get("/topics/{topic}")
+async def show_topic(topic: TopicName, teller: TellerGiven, deadline: DeadlineGiven) -> TopicDetail:
+    """A topic, its log streams and its readers."""
+    return _topic_of(await _look(teller, deadline), topic)
+
+
+@router.delete("/topics/{topic}", status_code=204)
+async def delete_topic(topic: TopicName, gateway: GatewayGiven, deadline: DeadlineGiven) -> None:
+    """Delete a topic and everything in it, for ever."""
+    admin = await deadline.wait(gateway.admin())
+    await _change(gateway, admin.delete_topic(topic), deadline)
+    await gateway.forget(topic)
+
+
+@router.get("/topics/{topic}/readers")
+async def list_readers(topic: TopicName, teller: TellerGiven, deadline: DeadlineGiven) -> Readers:
+    """The named readers of a topic, and how far behind each of them is."""
+    return Readers(readers=_topic_of(await _look(teller, deadline), topic).readers)
+
+
+# --- log streams --------------------------------------------------------------------------------------------------------
+
+
+@router.get("/log-streams", responses=problems(404))
+async def list_log_streams(
+    teller: TellerGiven,
+    deadline: DeadlineGiven,
+    topic: Annotated[str | None, Query(description="Of this topic only.")] = None,
+) -> LogStreams:
+    """The log streams, and how each of their replicas is."""
+    seen = await _look(teller, deadline)
+    return LogStreams(log_streams=seen.log_streams if topic is None else _topic_of(seen, topic).log_streams)
+
+
+@router.get("/log-streams/{log_stream}")
+async def show_log_stream(
+    log_stream: StreamNumber, teller: TellerGiven, deadline: DeadlineGiven
+) -> LogStreamOut:
+    """One log stream."""
+    return _log_stream_of(await _look(teller, deadline), log_stream)
+
+
+@router.post("/log-streams/{log_stream}/seal")
+async def seal(
+    log_stream: StreamNumber, gateway: GatewayGiven, teller: TellerGiven, deadline: DeadlineGiven
+) -> LogStreamOut:
+    """Stop appends to a log stream of a committed topic, until it is unsealed."""
+    _log_stream_of(await _look(teller, deadline), log_stream)
+    admin = await deadline.wait(gateway.admin())
+    await _change(gateway, admin.seal_stream(log_stream), deadline)
+    return _log_stream_of(await _look_again(teller, deadline), log_stream)
+
+
+@router.post("/log-streams/{log_stream}/unseal")
+async def unseal(
+    log_stream: StreamNumber, gateway: GatewayGiven, teller: TellerGiven, deadline: DeadlineGiven
+) -> LogStreamOut:
+    """Let a log stream take appends again, and wait until it does."""
+    _log_stream_of(await _look(teller, deadline), log_stream)
+    admin = await deadline.wait(gateway.admin())
+    await _change(gateway, admin.unseal_stream(log_stream), deadline)
+    return _log_stream_of(await _look_again(teller, deadline), log_stream)
+
+
+# --- nodes --------------------------------------------------------------------------------------------------------------
+
+
+@router.get("/nodes")
+async def list_nodes(teller: TellerGiven, deadline: DeadlineGiven) -> Nodes:
+    """The storage nodes, and whether they answer."""
+    return Nodes(nodes=(await _look(teller, deadline)).nodes)
+
+
+@router.get("/nodes/{node}")
+async def show_node(node: NodeNumber, teller: TellerGiven, deadline: DeadlineGiven) -> NodeDetail:
+    """A storage node, and what it holds."""
+    seen = await _look(teller, deadline)
+    found = next((one for one in seen.nodes if one.node == node), None)
+    if found is None:
+        raise NoSuchNode(node)
+    holds = [
+        HeldOut(**dict(replica), log_stream=stream.log_stream, topic=stream.topic)
+        for stream in seen.log_streams
+        for replica in stream.replicas
+        if replica.node == node
+    ]
+    return NodeDetail(**dict(found), holds=holds)
+
+
+# --- the whole ----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/status", response_model=StatusOut)
+async def status(teller: TellerGiven, deadline: DeadlineGiven) -> Response:
+    """Everything: nodes, topics, log streams, readers, what the manager did, and rates."""
+    told = await deadline.wait(teller.tell())
+    return Response(told.json, media_type="application/json")
+
+
+@router.get("/status/events", response_class=Response, responses={200: _EVENTS, **problems(429)})
+async def status_events(
+    teller: TellerGiven, admission: AdmissionGiven, limits: LimitsGiven, meters: MetersGiven
+) -> Response:
+    """The status as server-sent events, one every second."""
+    return EventStream(StatusEvents(teller, admission.subscribe(KIND)), limits, meters)
+
+
+# --- how ----------------------------------------------------------------------------------------------------------------
+
+
+async def _look(teller: StatusTeller, deadline: Deadline) -> StatusOut:
+    return (await deadline.wait(teller.tell())).status
+
+
+async def _change(gateway: Gateway, work: Awaitable[object], deadline: Deadline) -> None:
+    """Do something to the cluster; who asks afterwards sees it. ChangeUnknown: it may have been done, or may still be."""
+    try:
+        await deadline.wait(work)
+    except (DeadlinePassed, Unavailable) as error:
+        raise ChangeUnknown(str(error)) from error
+    finally:
+        gateway.status_changed()
+
+
+async def _look_again(teller: StatusTeller, deadline: Deadline) -> StatusOut:
+    """How it is after a change, which is certainly done."""
+    try:
+        return await _look(teller, deadline)
+    except (DeadlinePassed, Unavailable) as error:
+        raise ChangeUnknown(f"it was done, and then the cluster could not be looked at: {error}") from error
+
+
+def _topic_of(seen: StatusOut, name: str) -> TopicDetail:
+    found = next((topic for topic in seen.topics if topic.name == name), None)
+    if found is None:
+        raise UnknownTopic(name)
+    return TopicDetail(
+        **dict(found),
+        log_streams=[stream for stream in seen.log_streams if stream.topic == name],
+        readers=[reader for reader in seen.readers if reader.topic == name],
+    )
+
+
+def _log_stream_of(seen: StatusOut, log_stream: int) -> LogStreamOut:
+    found = next((stream for stream in seen.log_streams if stream.log_stream == log_stream), None)
+    if found is None:
+        raise UnknownLogStream(LogStreamID(log_stream))
+    return found

@@ -1,0 +1,61 @@
+"""make_app: the proxy as one ASGI application: routes, errors in one shape, bounded bodies, its OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+import varlog
+from varlog.proxy import admin_routes, events, health, log_routes, metrics, pages, read_routes, socket
+from varlog.proxy.admission import Admission
+from varlog.proxy.body_limit import BodyLimit
+from varlog.proxy.followers import Followers
+from varlog.proxy.gateway import Gateway
+from varlog.proxy.limits import ProxyLimits
+from varlog.proxy.meters import MeteredApp, ProxyMeters
+from varlog.proxy.openapi import describe
+from varlog.proxy.origin_guard import OriginGuard
+from varlog.proxy.problem import answer_with_problems
+from varlog.proxy.status_teller import StatusTeller
+
+ROUTES = (log_routes, read_routes, events, socket, admin_routes, health, metrics, pages)
+
+
+def make_app(gateway: Gateway, limits: ProxyLimits | None = None) -> FastAPI:
+    """The application in front of `gateway`, which it opens when it starts and closes when it stops."""
+    limits = limits or ProxyLimits()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        try:
+            yield
+        finally:
+            await followers.close()
+            await gateway.close()
+
+    app = FastAPI(
+        title="varlog proxy",
+        version=varlog.__version__,
+        description="A replicated, totally ordered log over HTTP.",
+        lifespan=lifespan,
+        docs_url=None,  # these pages would load their scripts from the network
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.gateway = gateway
+    app.state.limits = limits
+    app.state.meters = meters = ProxyMeters()
+    app.state.admission = admission = Admission(limits, meters)
+    app.state.followers = followers = Followers(gateway, admission)
+    app.state.teller = StatusTeller(gateway)
+    answer_with_problems(app, limits, [route for routes in ROUTES for route in routes.router.routes])
+    app.add_middleware(BodyLimit, limits=limits)
+    app.add_middleware(OriginGuard, limits=limits)
+    app.add_middleware(MeteredApp, meters=meters)  # the outermost: it counts every answer
+    describe(app)
+    for routes in ROUTES:
+        app.include_router(routes.router)
+    return app

@@ -1,0 +1,204 @@
+"""The proxy's own refusals, beside those of the log: each with its HTTP status and one remedy.
+
+ProxyError
+├── BadBody, BadParameter            the request cannot be read
+├── BodyTooLarge                     more bytes than one request may have
+├── UnsupportedMedia, NotAcceptable  a media type that the proxy does not take, or cannot answer in
+├── NoSuchNode                       no storage node has this number
+├── TooBusy                          as much is under way as the proxy allows
+├── TooSlow                          a consumer that takes nothing
+├── Stopping, SubscriptionOver       a subscription that the proxy ends, to be gone on with elsewhere or anew
+├── ForeignOrigin                    a page of another server wants to use this one
+└── DeadlinePassed                   the answer was not there in time
+
+OutcomeUnknown
+└── ChangeUnknown                    something was to be changed in the cluster, and may have been
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from varlog.model.errors import OutcomeUnknown, VarlogError
+
+
+class ProxyError(VarlogError):
+    """A request that the proxy refuses by itself: the log was not asked."""
+
+    status = 400
+    remedy = "Change the request; GET /openapi.json says what the proxy takes."
+
+
+class BadBody(ProxyError):
+    """The body cannot be read."""
+
+    status = 422
+    remedy = "Send a body as GET /openapi.json describes it for this media type."
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def told(self) -> str:
+        return f"the body cannot be read: {self.why}"
+
+
+class BadParameter(ProxyError):
+    """A part of the request has a value that it cannot have."""
+
+    status = 422
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(where, why)
+        self.where = where
+        self.why = why
+
+    def told(self) -> str:
+        return f"{self.where}: {self.why}"
+
+
+class BodyTooLarge(ProxyError):
+    """The body is over the limit."""
+
+    status = 413
+    remedy = "Send less at once, or start the proxy with a larger limit of bytes for a body."
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def told(self) -> str:
+        return f"a body may have {self.limit} bytes, and this one has more"
+
+
+class UnsupportedMedia(ProxyError):
+    """The body is of a media type that is not taken here."""
+
+    status = 415
+
+    def __init__(self, given: str, taken: Sequence[str]) -> None:
+        super().__init__(given, list(taken))
+        self.given = given
+        self.taken = list(taken)
+        self.remedy = f"Say with Content-Type what the body is: {', '.join(taken)}."
+
+    def told(self) -> str:
+        return f"a body of type {self.given!r} is not taken here"
+
+
+class NotAcceptable(ProxyError):
+    """The answer cannot be given in any media type that was asked for."""
+
+    status = 406
+
+    def __init__(self, asked: str, offered: Sequence[str]) -> None:
+        super().__init__(asked, list(offered))
+        self.asked = asked
+        self.offered = list(offered)
+        self.remedy = f"Ask with Accept for one of {', '.join(offered)}."
+
+    def told(self) -> str:
+        return f"there is no answer of type {self.asked!r} here"
+
+
+class NoSuchNode(ProxyError):
+    """No storage node has this number."""
+
+    status = 404
+    remedy = "See GET /v1/nodes."
+
+    def __init__(self, node: int) -> None:
+        super().__init__(node)
+        self.node = node
+
+    def told(self) -> str:
+        return f"there is no storage node {self.node}"
+
+
+class TooBusy(ProxyError):
+    """As much is under way as the proxy allows."""
+
+    status = 429
+    remedy = "Try again a little later; this was not sent to the log."
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(what, limit)
+        self.what = what
+        self.limit = limit
+
+    def told(self) -> str:
+        return f"the proxy has as many {self.what} under way as it allows, which is {self.limit}"
+
+
+class TooSlow(ProxyError):
+    """A consumer took nothing for so long that it was dropped."""
+
+    status = 408
+    remedy = "Take entries faster, or several at a time; go on behind the last one that arrived."
+
+    def __init__(self, slow_s: float) -> None:
+        super().__init__(slow_s)
+        self.slow_s = slow_s
+
+    def told(self) -> str:
+        return f"the consumer took nothing for {self.slow_s:g} s and was dropped"
+
+
+class ChangeUnknown(OutcomeUnknown):
+    """Something was to be changed in the cluster, and it is not known whether it was."""
+
+    def told(self) -> str:
+        return f"it is not known whether this was done: {self.why}"
+
+
+class DeadlinePassed(ProxyError):
+    """The answer was not there before the deadline."""
+
+    status = 504
+    remedy = "Try again, or allow more time with the parameter `timeout`."
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(timeout_s)
+        self.timeout_s = timeout_s
+
+    def told(self) -> str:
+        return f"there was no answer within {self.timeout_s:g} s"
+
+
+class Stopping(ProxyError):
+    """The proxy stops."""
+
+    status = 503
+    remedy = "Connect again, to another proxy or in a moment to this one, and go on behind the last entry that arrived."
+
+    def told(self) -> str:
+        return "the proxy stops, and its subscriptions end"
+
+
+class SubscriptionOver(ProxyError):
+    """A subscription lasted as long as the proxy allows."""
+
+    status = 503
+    remedy = "Connect again, and go on behind the last entry that arrived."
+
+    def __init__(self, subscription_s: float) -> None:
+        super().__init__(subscription_s)
+        self.subscription_s = subscription_s
+
+    def told(self) -> str:
+        return f"a subscription may last {self.subscription_s:g} s here, and this one has"
+
+
+class ForeignOrigin(ProxyError):
+    """A page of another server wants to use this one from a browser."""
+
+    status = 403
+    remedy = "Connect from a page of this proxy, or from a program."
+
+    def __init__(self, origin: str, host: str) -> None:
+        super().__init__(origin, host)
+        self.origin = origin
+        self.host = host
+
+    def told(self) -> str:
+        return f"a page of {self.origin} may not use {self.host}"

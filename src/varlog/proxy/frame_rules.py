@@ -1,0 +1,103 @@
+"""PURE. Frame: entries that follow each other, rendered once for all who get them; Shelf: the frames that are kept, by position.
+
+Frames tile the positions: each begins where the one before it ends, also over positions that hold no entry. So a reader that has
+one frame finds the next one under the position where it ended, or nobody has it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from varlog.model.entry import Entry
+
+# What one frame holds at most, unless a single entry is larger: a consumer has to take so much at a time.
+FRAME_BYTES: Final = 64 * 1024
+FRAME_ENTRIES: Final = 512
+# What an entry weighs beside its bytes, and how often its bytes are there: as they came, and as texts for one or two ways out.
+ENTRY_WEIGHT: Final = 200
+COPIES: Final = 3
+
+Render = Callable[[Sequence[Entry]], bytes]
+
+
+class Frame:
+    """The entries at positions [begin, end). There may be none: positions can be given up."""
+
+    __slots__ = ("_texts", "begin", "end", "entries", "size", "weight")
+
+    def __init__(self, begin: int, end: int, entries: Sequence[Entry]) -> None:
+        if not begin < end:
+            raise ValueError(f"a frame has at least one position, not [{begin}, {end})")
+        self.begin = begin
+        self.end = end
+        self.entries = entries
+        self.size = sum(len(entry.data) for entry in entries)
+        self.weight = COPIES * self.size + ENTRY_WEIGHT * (1 + len(entries))
+        self._texts: dict[Render, bytes] = {}
+
+    def text(self, render: Render) -> bytes:
+        """What `render` makes of the entries; asked once, however many get it."""
+        text = self._texts.get(render)
+        if text is None:
+            text = self._texts[render] = render(self.entries)
+        return text
+
+    def before(self, position: int) -> Frame:
+        """As much of it as is before a position that is behind its begin."""
+        if self.end <= position:
+            return self
+        return Frame(self.begin, position, [entry for entry in self.entries if entry.glsn < position])
+
+
+def frames_of(begin: int, end: int, entries: Sequence[Entry]) -> Iterator[Frame]:
+    """Entries at positions [begin, end) in frames of a size that can be sent at once."""
+    first, size = 0, 0
+    for index, entry in enumerate(entries):
+        size += len(entry.data)
+        if index > first and (size > FRAME_BYTES or index - first >= FRAME_ENTRIES):
+            yield Frame(begin, entry.glsn, entries[first:index])
+            begin, first, size = entry.glsn, index, len(entry.data)
+    if begin < end:
+        yield Frame(begin, end, entries[first:])
+
+
+class Shelf:
+    """The frames that were used last, up to a weight. What is not here has to be read again, so nothing is lost by a small one."""
+
+    def __init__(self, weight_max: int) -> None:
+        self.weight = 0
+        self._weight_max = weight_max
+        self._frames: OrderedDict[int, Frame] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def put(self, frame: Frame) -> None:
+        """Keep a frame, in place of another one that began at the same position; the ones not used for longest go."""
+        if (before := self._frames.pop(frame.begin, None)) is not None:
+            self.weight -= before.weight
+        self._frames[frame.begin] = frame
+        self.weight += frame.weight
+        while self.weight > self._weight_max and len(self._frames) > 1:
+            _, gone = self._frames.popitem(last=False)
+            self.weight -= gone.weight
+
+    def take(self, position: int, bytes_max: int = FRAME_BYTES) -> list[Frame]:
+        """The frame that begins at a position and those behind it, as many as can be sent at once. Empty: it is not here."""
+        taken: list[Frame] = []
+        weight = 0
+        while (frame := self._frames.get(position)) is not None:
+            weight += frame.weight
+            if taken and weight > COPIES * bytes_max:
+                break
+            self._frames.move_to_end(position)
+            taken.append(frame)
+            position = frame.end
+        return taken
+
+    def clear(self) -> None:
+        """Keep nothing of what is here."""
+        self._frames.clear()
+        self.weight = 0

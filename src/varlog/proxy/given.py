@@ -1,0 +1,106 @@
+"""What a route is given: the gateway, the limits, the topic's name and the deadline, as annotated parameters.
+
+All of them are coroutines: FastAPI runs a plain function in a thread, which costs more than what it gives."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Header, Path, Query
+from starlette.requests import HTTPConnection
+
+from varlog.model.ids import ID_MAX
+from varlog.model.lsn import LSN_MAX
+from varlog.proxy.admission import Admission
+from varlog.proxy.deadline import Deadline
+from varlog.proxy.followers import Followers
+from varlog.proxy.gateway import Gateway
+from varlog.proxy.limits import ProxyLimits
+from varlog.proxy.meters import ProxyMeters
+from varlog.proxy.status_teller import StatusTeller
+
+# What a caller may name as a deadline: less than this is a slip of the pen.
+TIMEOUT_S_MIN = 0.001
+
+
+async def gateway_of(connection: HTTPConnection) -> Gateway:
+    """What is behind the application that this request or socket is of."""
+    gateway: Gateway = connection.app.state.gateway
+    return gateway
+
+
+async def limits_of(connection: HTTPConnection) -> ProxyLimits:
+    """What the application allows."""
+    limits: ProxyLimits = connection.app.state.limits
+    return limits
+
+
+async def admission_of(connection: HTTPConnection) -> Admission:
+    """Who lets appends and subscriptions into the application."""
+    admission: Admission = connection.app.state.admission
+    return admission
+
+
+async def followers_of(connection: HTTPConnection) -> Followers:
+    """Who follows the application's topics."""
+    followers: Followers = connection.app.state.followers
+    return followers
+
+
+async def meters_of(connection: HTTPConnection) -> ProxyMeters:
+    """Where the application counts what it does."""
+    meters: ProxyMeters = connection.app.state.meters
+    return meters
+
+
+async def teller_of(connection: HTTPConnection) -> StatusTeller:
+    """Who tells this application's status, with rates since the look before."""
+    teller: StatusTeller = connection.app.state.teller
+    return teller
+
+
+_TimeoutQuery = Annotated[
+    float | None,
+    Query(
+        ge=TIMEOUT_S_MIN,
+        allow_inf_nan=False,
+        description="Deadline in seconds; a longer one than the proxy allows is cut to that.",
+    ),
+]
+_TimeoutHeader = Annotated[
+    float | None,
+    Header(ge=TIMEOUT_S_MIN, allow_inf_nan=False, description="The same as `timeout`, which goes before it."),
+]
+
+
+async def _timeout_of(
+    connection: HTTPConnection, timeout: _TimeoutQuery = None, varlog_timeout: _TimeoutHeader = None
+) -> float:
+    limits: ProxyLimits = connection.app.state.limits
+    asked = timeout if timeout is not None else varlog_timeout
+    return limits.timeout_s if asked is None else min(asked, limits.timeout_s_max)
+
+
+async def _deadline_of(
+    connection: HTTPConnection, timeout: _TimeoutQuery = None, varlog_timeout: _TimeoutHeader = None
+) -> Deadline:
+    return Deadline(await _timeout_of(connection, timeout, varlog_timeout))
+
+
+GatewayGiven = Annotated[Gateway, Depends(gateway_of)]
+LimitsGiven = Annotated[ProxyLimits, Depends(limits_of)]
+AdmissionGiven = Annotated[Admission, Depends(admission_of)]
+FollowersGiven = Annotated[Followers, Depends(followers_of)]
+MetersGiven = Annotated[ProxyMeters, Depends(meters_of)]
+TellerGiven = Annotated[StatusTeller, Depends(teller_of)]
+# The deadline of this call in seconds: `?timeout=`, or the header Varlog-Timeout, or the proxy's own.
+TimeoutGiven = Annotated[float, Depends(_timeout_of)]
+# The same, counted from when the request came.
+DeadlineGiven = Annotated[Deadline, Depends(_deadline_of)]
+TopicName = Annotated[
+    str,
+    Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="The topic's name.", examples=["orders"]),
+]
+StreamNumber = Annotated[int, Path(ge=1, le=ID_MAX, description="The log stream's number.")]
+NodeNumber = Annotated[int, Path(ge=1, le=ID_MAX, description="The storage node's number.")]
+PositionGiven = Annotated[int, Path(ge=1, le=LSN_MAX, description="A position: 1, 2, 3 …")]

@@ -1,0 +1,48 @@
+"""Health: whether this process lives, and whether it can reach its cluster. For those who restart it or send it requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from varlog.proxy.errors import DeadlinePassed
+from varlog.proxy.given import GatewayGiven
+from varlog.proxy.problem import Problem
+
+# Who asks whether somebody is ready does not wait for long.
+READY_TIMEOUT_S: Final = 2.0
+
+router = APIRouter(prefix="/health", tags=["health"])
+
+
+class Live(BaseModel):
+    """The process answers."""
+
+    live: bool = True
+
+
+class Ready(BaseModel):
+    """The metadata repository of this cluster answers."""
+
+    ready: bool = True
+    cluster: int
+
+
+@router.get("/live")
+async def live() -> Live:
+    """200 as long as this process answers at all, whatever the cluster does."""
+    return Live()
+
+
+@router.get("/ready", responses={503: {"model": Problem}, 504: {"model": Problem}})
+async def ready(gateway: GatewayGiven) -> Ready:
+    """200 if the cluster can be reached; else 503 or 504, and why not."""
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            view = await (await gateway.admin()).view()
+    except TimeoutError:
+        raise DeadlinePassed(READY_TIMEOUT_S) from None
+    return Ready(cluster=view.cluster)

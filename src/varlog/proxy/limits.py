@@ -1,0 +1,48 @@
+"""ProxyLimits: every bound of a proxy in one place: bodies, pages, subscriptions, appends in flight, deadlines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import inf
+
+from varlog.model.limits import BATCH_BODY_BYTES_MAX, MIB
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyLimits:
+    """What one proxy allows. A bound names its unit; every one of them is above zero."""
+
+    # One request's body. A full batch fits also as base64 inside of JSON, which makes it larger by a third and some.
+    body_bytes_max: int = BATCH_BODY_BYTES_MAX * 3 // 2
+    # One page of a range as JSON; a page ends early when its entries have so many bytes. Streams have no such bound.
+    page_entries: int = 1_000
+    page_entries_max: int = 10_000
+    page_bytes_max: int = 8 * MIB
+    # Subscriptions (server-sent events and WebSockets) and streamed ranges at a time.
+    subscriptions_max: int = 4_096
+    # Appends that are under way: more are refused with 429, so that nobody waits in a line that he cannot see.
+    appends_max: int = 1_024
+    append_bytes_max: int = 64 * MIB
+    # The deadline of a call that names none, and the longest that one may name.
+    timeout_s: float = 10.0
+    timeout_s_max: float = 60.0
+    # What a caller is told who was refused for now.
+    retry_after_s: float = 1.0
+    # A consumer that takes nothing for so long is dropped.
+    slow_s: float = 30.0
+    # A subscription in which nothing happens says so, so that nobody on the way takes it for dead.
+    keep_alive_s: float = 15.0
+    # A subscription ends after so long, and whoever still wants it comes back: where proxies come and go, so do their consumers.
+    subscription_s: float = inf
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value > 0:
+                raise ValueError(f"{field.name} must be above zero, not {value}")
+        if self.page_entries > self.page_entries_max:
+            raise ValueError(
+                f"page_entries ({self.page_entries}) is over page_entries_max ({self.page_entries_max})"
+            )
+        if self.timeout_s > self.timeout_s_max:
+            raise ValueError(f"timeout_s ({self.timeout_s}) is over timeout_s_max ({self.timeout_s_max})")

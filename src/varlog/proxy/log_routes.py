@@ -1,0 +1,110 @@
+"""Routes of one topic's log: append, tail and trim."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from varlog.client.log import Log
+from varlog.model.ids import ID_MAX
+from varlog.proxy.admission import Admission
+from varlog.proxy.append_body import entries_of_body
+from varlog.proxy.appending import append_entries
+from varlog.proxy.deadline import Deadline
+from varlog.proxy.given import DeadlineGiven, FollowersGiven, GatewayGiven, TopicName
+from varlog.proxy.limits import ProxyLimits
+from varlog.proxy.media_rules import JSON, NDJSON, OCTETS, TEXT
+from varlog.proxy.openapi import problems, ref
+from varlog.proxy.wire import Appended, AppendRequest, Tail, TrimRequest
+
+router = APIRouter(prefix="/v1/topics/{topic}", tags=["log"])
+
+_BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+
+# The body of an append is read by hand, so the document is told of it here.
+_APPEND_BODY = {
+    "required": True,
+    "content": {
+        JSON: {
+            "schema": ref(AppendRequest),
+            "example": {"entries": [{"text": "hello"}, {"json": {"order": 7}}, {"base64": "AP8="}]},
+        },
+        OCTETS: _BYTES,
+        NDJSON: {"schema": {"type": "string", "minLength": 1}, "example": '{"order":7}\n{"order":8}\n'},
+        TEXT: {"schema": {"type": "string", "minLength": 1}, "example": "one\ntwo\n"},
+    },
+}
+
+
+@router.post(
+    "/entries",
+    status_code=201,
+    response_model=Appended,
+    responses={
+        201: {"headers": {"Location": {"required": True, "schema": {"type": "string"}}}},
+        **problems(404, 413, 415, 429),
+    },
+    openapi_extra={"requestBody": _APPEND_BODY},
+)
+async def append(
+    request: Request,
+    topic: TopicName,
+    deadline: DeadlineGiven,
+    log_stream: Annotated[
+        int | None, Query(ge=1, le=ID_MAX, description="Append to this log stream; without it, to any.")
+    ] = None,
+) -> Response:
+    """Append entries as one atomic batch: all or none, at consecutive positions.
+
+    JSON names them one by one. A body of bytes is one entry. In lines of text or of JSON every line is one entry, without its
+    newline; empty lines of JSON are passed over. Answered when the batch is in the log for good, with the first position of it.
+    """
+    # Taken by hand: to have each of these handed over costs more than all the rest of a small append.
+    state = request.app.state
+    admission: Admission = state.admission
+    with admission.append(_size_of(request, state.limits)):
+        body = await deadline.wait(request.body())
+        entries = entries_of_body(request.headers.get("content-type", ""), body)
+        log = await deadline.log(state.gateway, topic)
+        run = await append_entries(log, entries, log_stream, deadline, state.meters)
+    first = run.first
+    appended = Appended(
+        topic=topic, log_stream=first.log_stream, glsn=first.glsn, llsn=first.llsn, count=run.count
+    )
+    location = f"/v1/topics/{topic}/entries/{first.glsn}"
+    return Response(appended.model_dump_json(), 201, {"Location": location}, JSON)
+
+
+def _size_of(request: Request, limits: ProxyLimits) -> int:
+    """How many bytes the body may come to be: as many as it says, or as any may."""
+    said = request.headers.get("content-length", "")
+    return int(said) if said.isdecimal() else limits.body_bytes_max
+
+
+@router.get("/tail", responses=problems(404))
+async def tail(topic: TopicName, gateway: GatewayGiven, deadline: DeadlineGiven) -> Tail:
+    """The newest and the oldest position. No acknowledged append is above the newest."""
+    return await _tail(await deadline.log(gateway, topic), topic, deadline)
+
+
+@router.post("/trim", responses=problems(404, 409, 413))
+async def trim(
+    body: TrimRequest,
+    topic: TopicName,
+    gateway: GatewayGiven,
+    followers: FollowersGiven,
+    deadline: DeadlineGiven,
+) -> Tail:
+    """Delete every entry at or below `until`, on every replica, for ever. Refused if a named reader has not read so far, unless
+    `force` is true."""
+    log = await deadline.log(gateway, topic)
+    await log.trim(body.until, respect_readers=not body.force, timeout_s=deadline.remaining_s)
+    followers.forget_frames(topic)
+    return await _tail(log, topic, deadline)
+
+
+async def _tail(log: Log, topic: str, deadline: Deadline) -> Tail:
+    mark = await log.mark(timeout_s=deadline.remaining_s)
+    return Tail(topic=topic, newest=mark.high_watermark, oldest=mark.trimmed + 1)

@@ -1,0 +1,217 @@
+"""Metrics: /metrics for Prometheus: what the proxy counts of itself, and how the cluster behind it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+from fastapi import APIRouter, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from varlog.client.cluster_status import held_by, node_statuses
+from varlog.model.cluster import NodeStatus
+from varlog.model.errors import VarlogError
+from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+from varlog.proxy.given import GatewayGiven, MetersGiven
+from varlog.proxy.rate_rules import merged
+from varlog.proxy.status import LogStreamOut, StatusOut
+from varlog.proxy.status_teller import status_told
+from varlog.rpc.messages import ClusterStatusIs
+from varlog.runtime.doors import system_doors
+from varlog.runtime.logs import get_logger, told
+
+# Prometheus waits for ten seconds, and what the proxy counts of itself is worth having without the rest.
+STATUS_TIMEOUT_S: Final = 5.0
+
+router = APIRouter(include_in_schema=False)
+logger = get_logger("proxy")
+_clock = system_doors().clock
+
+
+@router.get("/metrics")
+async def metrics(gateway: GatewayGiven, meters: MetersGiven) -> Response:
+    """In the text format. A cluster that cannot be reached is `varlog_cluster_up 0`, not an error."""
+    try:
+        async with asyncio.timeout(STATUS_TIMEOUT_S):
+            seen = await gateway.status()
+    except (TimeoutError, VarlogError) as error:
+        logger.warning(told("metrics of the cluster cannot be had", why=str(error) or "no answer in time"))
+        seen = None
+    cluster = CollectorRegistry()
+    cluster.register(ClusterCollector(seen, _clock.wall_us()))
+    return Response(
+        generate_latest(meters.registry) + generate_latest(cluster), media_type=CONTENT_TYPE_LATEST
+    )
+
+
+class ClusterCollector(Collector):
+    """One look at the cluster as Prometheus has it."""
+
+    def __init__(self, seen: ClusterStatusIs | None, now_us: int) -> None:
+        self._seen = seen
+        self._now_us = now_us
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge(
+            "varlog_cluster_up", "Whether the cluster can be asked.", (), [((), self._seen is not None)]
+        )
+        if self._seen is not None:
+            status = status_told(self._seen, None, self._now_us)
+            yield from _nodes(status)
+            yield from _traffic(node_statuses(self._seen))
+            yield from _topics(status)
+            yield from _log_streams(status.log_streams)
+            yield from _replicas(status.log_streams)
+
+
+def _nodes(status: StatusOut) -> Iterator[Metric]:
+    nodes = status.nodes
+    labels = ("node", "address")
+    yield _gauge(
+        "varlog_node_up",
+        "Whether a storage node answers.",
+        labels,
+        [((str(one.node), one.address), one.alive) for one in nodes],
+    )
+    yield _gauge(
+        "varlog_node_away_seconds",
+        "For how long it has not answered.",
+        labels,
+        [((str(one.node), one.address), one.away_s) for one in nodes],
+    )
+    yield _gauge(
+        "varlog_node_bytes",
+        "What its replicas have on disk.",
+        ("node",),
+        [((str(one.node),), one.bytes) for one in nodes],
+    )
+    yield _gauge(
+        "varlog_node_replicas",
+        "How many replicas it has.",
+        ("node",),
+        [((str(one.node),), one.replicas) for one in nodes],
+    )
+
+
+def _traffic(nodes: dict[int, NodeStatus]) -> Iterator[Metric]:
+    """Counters begin anew when a node does, as Prometheus expects of them."""
+    done = {str(node): [held.traffic for held in held_by(status)] for node, status in nodes.items()}
+    for name, what in (
+        ("appends", "Batches that it acknowledged."),
+        ("append_entries", "Entries of these."),
+        ("append_bytes", "Bytes of these."),
+        ("reads", "Answers with entries."),
+        ("read_entries", "Entries of these."),
+        ("read_bytes", "Bytes of these."),
+    ):
+        family = CounterMetricFamily(f"varlog_node_{name}", what, labels=["node"])
+        for node, parts in done.items():
+            family.add_metric([node], sum(getattr(part, name) for part in parts))
+        yield family
+    yield _latencies(done)
+
+
+def _latencies(done: dict[str, list[Traffic]]) -> Metric:
+    family = HistogramMetricFamily(
+        "varlog_node_append_seconds", "Time from a batch's arrival to its acknowledgement.", labels=["node"]
+    )
+    for node, parts in done.items():
+        counts = merged([part.append_buckets for part in parts]) or [0] * (len(LATENCY_BOUNDS_S) + 1)
+        ends = [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"]
+        buckets = list(zip(ends, accumulate(counts), strict=True))
+        family.add_metric([node], buckets, sum(part.append_s for part in parts))
+    return family
+
+
+def _topics(status: StatusOut) -> Iterator[Metric]:
+    topics = status.topics
+    yield _gauge(
+        "varlog_topic_newest",
+        "The newest position of a topic.",
+        ("topic",),
+        [((one.name,), one.newest) for one in topics],
+    )
+    yield _gauge(
+        "varlog_topic_oldest",
+        "The oldest position that can be read.",
+        ("topic",),
+        [((one.name,), one.oldest) for one in topics],
+    )
+    yield _gauge(
+        "varlog_reader_position",
+        "How far a named reader is.",
+        ("topic", "reader"),
+        [((one.topic, one.name), one.position) for one in status.readers],
+    )
+    yield _gauge(
+        "varlog_reader_lag_entries",
+        "What a named reader has not read.",
+        ("topic", "reader"),
+        [((one.topic, one.name), one.lag) for one in status.readers],
+    )
+
+
+def _log_streams(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
+    labels = ("topic", "log_stream")
+
+    def each(name: str) -> list[tuple[tuple[str, ...], float | None]]:
+        return [((one.topic, str(one.log_stream)), getattr(one, name)) for one in streams]
+
+    yield _gauge(
+        "varlog_log_stream_running",
+        "Whether a log stream takes appends.",
+        labels,
+        [((one.topic, str(one.log_stream)), one.state == "running") for one in streams],
+    )
+    yield _gauge("varlog_log_stream_epoch", "Its epoch.", labels, each("epoch"))
+    yield _gauge("varlog_log_stream_entries", "Its newest LLSN.", labels, each("entries"))
+    yield _gauge(
+        "varlog_log_stream_high_watermark",
+        "The newest position that it knows of its topic.",
+        labels,
+        each("high_watermark"),
+    )
+    yield _gauge(
+        "varlog_log_stream_low_watermark",
+        "The newest trimmed position of its topic.",
+        labels,
+        each("low_watermark"),
+    )
+    yield _gauge("varlog_log_stream_no_redundancy", "One copy is left.", labels, each("no_redundancy"))
+    yield _gauge("varlog_log_stream_copies", "Its copies.", labels, each("copies"))
+    yield _gauge("varlog_log_stream_copies_alive", "Those whose node answers.", labels, each("copies_alive"))
+
+
+def _replicas(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
+    labels = ("topic", "log_stream", "node")
+    state = GaugeMetricFamily(
+        "varlog_replica_state", "1 for the state that a replica is in.", labels=[*labels, "role", "state"]
+    )
+    lag = GaugeMetricFamily(
+        "varlog_replica_lag_entries", "How far it is behind the furthest copy.", labels=labels
+    )
+    damaged = GaugeMetricFamily("varlog_replica_damaged_entries", "Entries damaged on disk.", labels=labels)
+    for stream in streams:
+        for one in stream.replicas:
+            place = [stream.topic, str(stream.log_stream), str(one.node)]
+            state.add_metric([*place, one.role, one.state], 1)
+            if one.lag is not None:
+                lag.add_metric(place, one.lag)
+                damaged.add_metric(place, one.damaged)
+    yield from (state, lag, damaged)
+
+
+def _gauge(
+    name: str, what: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float | None]]
+) -> Metric:
+    """What is not known is left out."""
+    family = GaugeMetricFamily(name, what, labels=labels)
+    for of, value in values:
+        if value is not None:
+            family.add_metric(of, value)
+    return family

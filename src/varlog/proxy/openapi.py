@@ -1,0 +1,106 @@
+"""The OpenAPI document: what FastAPI makes of the routes, and what it cannot know: the one shape of errors, bodies read by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from varlog.proxy.problem import MEDIA_TYPE, Problem
+from varlog.proxy.wire import AppendRequest, EntryOut, Page
+
+# Models that no route names as a parameter or answer: those of bodies and answers that are read and written by hand.
+MODELS: tuple[type[BaseModel], ...] = (Problem, AppendRequest, EntryOut, Page)
+
+EVENTS = "text/event-stream"
+
+# What every call under /v1 may be answered with.
+ALWAYS = {
+    "422": "The request cannot be read.",
+    "500": "A bug, or damage that no replica could make good.",
+    "502": "The proxy was started for another cluster.",
+    "503": "The log or the cluster cannot answer now.",
+    "504": "There was no answer in time; `outcome` says whether anything may have been done.",
+}
+_REASONS = {
+    403: "A page of another server asked for it.",
+    404: "There is no such topic, log stream, node or position.",
+    406: "The answer cannot be given in this media type.",
+    409: "The present state does not allow it.",
+    410: "The position was trimmed.",
+    413: "The body, an entry or the batch is too large.",
+    415: "The body is of a media type that is not taken.",
+    429: "As much is under way as the proxy allows.",
+}
+
+
+def ref(model: type[BaseModel]) -> dict[str, str]:
+    """The schema of a model, where the document has it."""
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Errors that a route may answer with, besides those that every route may: for its `responses`."""
+    return {status: _problem(_REASONS[status]) for status in statuses}
+
+
+def describe(app: FastAPI) -> None:
+    """Have the application serve the whole document; it is made when it is first asked for."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's own way to extend the document
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    schemas: dict[str, Any] = whole.setdefault("components", {}).setdefault("schemas", {})
+    _, extra = models_json_schema(
+        [(model, "serialization" if model in (EntryOut, Page) else "validation") for model in MODELS],
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas.update(extra["$defs"])
+    for path, operations in whole["paths"].items():
+        for method, operation in operations.items():
+            for parameter in operation.get("parameters", []):
+                parameter["schema"] = _without_null(parameter["schema"])
+            if path.startswith("/v1/"):
+                _add_problems(path, method, operation)
+            elif "422" in operation["responses"]:
+                operation["responses"]["422"] = _problem(ALWAYS["422"])
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    return whole
+
+
+def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
+    """Tell of the errors that follow from what a route is, besides those that it names itself."""
+    responses = operation["responses"]
+    for response in responses.values():
+        if EVENTS in response.get("content", {}):
+            response["content"][
+                EVENTS
+            ] = {}  # a stream of events has no one value that a schema could describe
+    responses.update({status: _problem(why) for status, why in ALWAYS.items()})
+    follow = {403: method != "get", 404: "{" in path, 409: method != "get", 413: "requestBody" in operation}
+    for status, follows in follow.items():
+        if follows:
+            responses.setdefault(str(status), _problem(_REASONS[status]))
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter may be left out, and that is all that None means: there is no way to write it in a URL or a header."""
+    choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
+    if len(choices) != 1:
+        return schema
+    return {**choices[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+
+
+def _problem(why: str) -> dict[str, Any]:
+    return {"description": why, "content": {MEDIA_TYPE: {"schema": ref(Problem)}}}

@@ -1,0 +1,183 @@
+"""Problem: the one shape of every error that the proxy answers with (RFC 9457), and which error has which HTTP status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from varlog.model import errors as model
+from varlog.proxy.errors import BadBody, BadParameter, ChangeUnknown, ProxyError, TooBusy
+from varlog.proxy.limits import ProxyLimits
+from varlog.runtime.logs import get_logger
+
+MEDIA_TYPE = "application/problem+json"
+logger = get_logger("proxy")
+
+Outcome = Literal["none", "unknown"]
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). `outcome`: "none" if certainly nothing was done, "unknown" if it may have been, or may still be."""
+
+    type: str = Field(
+        description="Which error: urn:varlog: and its name.", examples=["urn:varlog:unknown-topic"]
+    )
+    title: str = Field(description="What this error means, the same every time.")
+    status: int = Field(description="The HTTP status.", ge=400, le=599)
+    detail: str = Field(description="What happened this time.")
+    remedy: str = Field(description="What to do about it.")
+    outcome: Outcome = Field(description="Whether anything was, or may have been, done.")
+    facts: dict[str, str | int | float | list[str]] = Field(description="The facts of this error, by name.")
+
+    @property
+    def name(self) -> str:
+        """Which error, without where its name is from."""
+        return self.type.removeprefix("urn:varlog:")
+
+    def encoded(self) -> bytes:
+        return self.model_dump_json().encode()
+
+
+_LATER = "Try again later: the cluster repairs itself; GET /v1/status says what it waits for."
+
+# The status and the remedy of each error of the log. The nearest ancestor that is listed counts.
+_ANSWERS: dict[type[model.VarlogError], tuple[int, str]] = {
+    model.InvalidRequest: (422, "Change the request: the same one is refused again."),
+    model.EntryTooLarge: (413, "Split the entry, or append only the address of what it holds."),
+    model.BatchTooLarge: (413, "Append it in several batches."),
+    model.UnknownTopic: (404, "Make the topic with POST /v1/topics, or see GET /v1/topics."),
+    model.UnknownLogStream: (404, "See GET /v1/log-streams."),
+    model.NotInCluster: (502, "Start the proxy with the address of the cluster that it is for."),
+    model.Sealed: (503, "Append to another log stream or without naming one, or unseal it."),
+    model.Rejected: (503, _LATER),
+    model.OutcomeUnknown: (504, "Look in the log whether it is there before doing it again."),
+    ChangeUnknown: (504, "See GET /v1/status; to ask for the same again does no harm."),
+    model.Unavailable: (503, _LATER),
+    model.NotWritten: (404, "Subscribe from this position to wait for it."),
+    model.Trimmed: (410, "Go on at the oldest position; what was before it is gone."),
+    model.Filled: (404, "Go on at the next position."),
+    model.CorruptBatch: (500, "Read again: another replica is asked; `varlog status` names the damaged one."),
+    model.Refused: (409, "Bring about what the sentence names, then try again."),
+    model.TrimBeyondTail: (409, "Trim up to the newest position at most."),
+    model.ReaderBehind: (409, "Trim less, forget the reader, or trim with force."),
+    model.Damaged: (500, "Read again: another replica is asked; `varlog status` names the damaged one."),
+    model.VarlogError: (500, "See the log of the proxy."),
+}
+
+_SENTENCES = {"remedy", "what", "why"}
+
+_HTTP: dict[int, tuple[str, str]] = {
+    404: ("no-such-path", "See GET /openapi.json for what is here."),
+    405: ("no-such-method", "Use one of the methods that the header Allow names."),
+    413: ("body-too-large", "Send less at once."),
+}
+
+
+def problem_of(error: Exception) -> Problem:
+    """What is told of an error: by an answer, by the last event of a subscription, or when a socket is closed."""
+    if isinstance(error, ProxyError):
+        return _problem(error, error.status, error.remedy)
+    if isinstance(error, model.VarlogError):
+        home = next(kind for kind in type(error).__mro__ if kind in _ANSWERS)
+        status, remedy = _ANSWERS[home]
+        return _problem(error, status, remedy)
+    if isinstance(error, RequestValidationError):
+        return problem_of(_unreadable(error))
+    if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, ProxyError):
+            return problem_of(error.__cause__)
+        # Only FastAPI says 400, and only of a body that is not even text.
+        return problem_of(BadBody("it is not UTF-8")) if error.status_code == 400 else _of_http(error)
+    return Problem(
+        type="urn:varlog:bug",
+        title="The proxy has a bug",
+        status=500,
+        detail=f"the proxy failed: {type(error).__name__}",
+        remedy="Report it, with the log of the proxy.",
+        outcome="unknown",
+        facts={},
+    )
+
+
+def answer(error: Exception, limits: ProxyLimits) -> Response:
+    """The response for an error."""
+    problem = problem_of(error)
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    if problem.status == 503 or isinstance(error, TooBusy):
+        headers["Retry-After"] = str(max(1, round(limits.retry_after_s)))
+    return Response(problem.encoded(), problem.status, headers, MEDIA_TYPE)
+
+
+def answer_with_problems(app: FastAPI, limits: ProxyLimits, routes: Sequence[BaseRoute] = ()) -> None:
+    """Have every error of this application answered in this shape. `routes` are all that it has."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        response = answer(error, limits)
+        if response.status_code == 405 and (methods := _methods_of(request.url.path, routes)):
+            response.headers["Allow"] = ", ".join(sorted(methods))
+        return response
+
+    for kind in (model.VarlogError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, handle)
+
+
+def _methods_of(path: str, routes: Sequence[BaseRoute]) -> set[str]:
+    """The methods of a path: it may have several routes, and the one that refused knows only of its own."""
+    found = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
+    return {method for route in found for method in route.methods or ()}
+
+
+def _problem(error: model.VarlogError, status: int, remedy: str) -> Problem:
+    return Problem(
+        type=f"urn:varlog:{_dashed(type(error).__name__)}",
+        title=(type(error).__doc__ or type(error).__name__).partition("\n")[0].rstrip("."),
+        status=status,
+        detail=str(error),
+        remedy=remedy,
+        outcome="unknown" if isinstance(error, model.OutcomeUnknown) else "none",
+        facts=_facts(error),
+    )
+
+
+def _of_http(error: HTTPException) -> Problem:
+    name, remedy = _HTTP.get(error.status_code, ("http", "See GET /openapi.json for what is here."))
+    return Problem(
+        type=f"urn:varlog:{name}",
+        title=name.replace("-", " ").capitalize(),
+        status=error.status_code,
+        detail=str(error.detail),
+        remedy=remedy,
+        outcome="none",
+        facts={},
+    )
+
+
+def _unreadable(error: RequestValidationError) -> ProxyError:
+    """The first thing that is wrong with a request, in our words."""
+    first: dict[str, Any] = error.errors()[0]
+    place = [str(part) for part in first["loc"]]
+    why = str(first["msg"])
+    if place[0] == "body":
+        return BadBody(f"{'.'.join(place[1:])}: {why}" if place[1:] else why)
+    return BadParameter(" ".join(place), why)
+
+
+def _facts(error: model.VarlogError) -> dict[str, str | int | float | list[str]]:
+    """The fields of an error, without those that are sentences: the detail has them already."""
+    return {
+        name: value
+        for name, value in vars(error).items()
+        if isinstance(value, str | int | float | list) and name not in _SENTENCES
+    }
+
+
+def _dashed(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

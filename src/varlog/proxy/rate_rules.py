@@ -1,0 +1,146 @@
+"""PURE. RateMeter: how fast a cluster appends and reads, and how long appends take, from two looks at its counters."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN
+from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+
+# Two looks that are closer than this say little; one that is older than WINDOW_S says nothing of now.
+SPAN_S_MIN: Final = 0.2
+SPAN_S: Final = 0.9
+WINDOW_S: Final = 10.0
+
+Place = tuple[NodeID, LogStreamID]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was counted at one time: each topic's newest position, each replica's traffic. `writers`: the one place of a log stream
+    whose traffic counts as that of its appends (the others have copies of the same)."""
+
+    at_s: float
+    newest: Mapping[TopicID, GLSN]
+    traffic: Mapping[Place, Traffic]
+    writers: Mapping[LogStreamID, NodeID]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """In one second. Percentiles are None where there was no append."""
+
+    append_entries_s: float = 0.0
+    append_bytes_s: float = 0.0
+    read_entries_s: float = 0.0
+    read_bytes_s: float = 0.0
+    append_p50_s: float | None = None
+    append_p99_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Of the whole, and by topic (appends alone) and node."""
+
+    whole: Speed
+    topics: Mapping[TopicID, float] = field(default_factory=dict)
+    nodes: Mapping[NodeID, Speed] = field(default_factory=dict)
+
+
+class RateMeter:
+    """The newest looks. `speeds()` compares the newest with one about a second older; None until there are two."""
+
+    def __init__(self) -> None:
+        self._looks: deque[Look] = deque()
+
+    def add(self, look: Look) -> None:
+        while self._looks and look.at_s - self._looks[0].at_s > WINDOW_S:
+            self._looks.popleft()
+        self._looks.append(look)
+
+    def speeds(self) -> Speeds | None:
+        if not self._looks:
+            return None
+        newest = self._looks[-1]
+        before = [look for look in self._looks if newest.at_s - look.at_s >= SPAN_S_MIN]
+        if not before:
+            return None
+        long_enough = [look for look in before if newest.at_s - look.at_s >= SPAN_S]
+        return speeds_between(long_enough[-1] if long_enough else before[0], newest)
+
+
+def speeds_between(old: Look, new: Look) -> Speeds:
+    span_s = new.at_s - old.at_s
+    topics = {
+        topic: max(0, newest - old.newest[topic]) / span_s
+        for topic, newest in new.newest.items()
+        if topic in old.newest
+    }
+    done = {
+        place: _since(old.traffic[place], traffic)
+        for place, traffic in new.traffic.items()
+        if place in old.traffic
+    }
+    appended = {place: part for place, part in done.items() if new.writers.get(place[1]) == place[0]}
+    nodes = {
+        node: _speed(
+            [part for place, part in appended.items() if place[0] == node],
+            [part for place, part in done.items() if place[0] == node],
+            span_s,
+        )
+        for node in dict.fromkeys(place[0] for place in done)
+    }
+    return Speeds(_speed(list(appended.values()), list(done.values()), span_s), topics, nodes)
+
+
+def _since(old: Traffic, new: Traffic) -> Traffic:
+    """What was done between. Counters that have fallen began anew: then all of it was."""
+    if new.appends < old.appends or new.reads < old.reads:
+        old = Traffic()
+    buckets = old.append_buckets or (0,) * len(new.append_buckets)
+    return Traffic(
+        new.appends - old.appends,
+        new.append_entries - old.append_entries,
+        new.append_bytes - old.append_bytes,
+        max(0.0, new.append_s - old.append_s),
+        tuple(now - then for now, then in zip(new.append_buckets, buckets, strict=False)),
+        new.reads - old.reads,
+        new.read_entries - old.read_entries,
+        new.read_bytes - old.read_bytes,
+    )
+
+
+def _speed(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) -> Speed:
+    buckets = merged([part.append_buckets for part in appended])
+    return Speed(
+        sum(part.append_entries for part in appended) / span_s,
+        sum(part.append_bytes for part in appended) / span_s,
+        sum(part.read_entries for part in done) / span_s,
+        sum(part.read_bytes for part in done) / span_s,
+        percentile(buckets, 0.50),
+        percentile(buckets, 0.99),
+    )
+
+
+def merged(buckets: Sequence[Sequence[int]]) -> list[int]:
+    """One histogram of several, each with all buckets or none."""
+    return [sum(column) for column in zip(*(counts for counts in buckets if counts), strict=False)]
+
+
+def percentile(buckets: Sequence[int], share: float) -> float | None:
+    """How many seconds `share` of the appends took at most; inside of a bucket, by its share of it. None: there was none."""
+    total = sum(buckets)
+    if total <= 0:
+        return None
+    wanted, below = share * total, 0
+    for number, count in enumerate(buckets):
+        if below + count >= wanted and count:
+            low = LATENCY_BOUNDS_S[number - 1] if number else 0.0
+            high = LATENCY_BOUNDS_S[min(number, len(LATENCY_BOUNDS_S) - 1)]
+            return low + (high - low) * max(0.0, wanted - below) / count
+        below += count
+    return LATENCY_BOUNDS_S[-1]

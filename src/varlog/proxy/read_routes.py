@@ -1,0 +1,181 @@
+"""Routes that read one topic's log: the entry at a position, and a range as a page or as a stream."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from starlette.responses import Response
+
+from varlog.client.log import Log
+from varlog.model.entry import Entry
+from varlog.model.lsn import LSN_MAX
+from varlog.proxy.deadline import Deadline, paced
+from varlog.proxy.entry_json import PageTold, entries_told, entry_told, time_told, to_json
+from varlog.proxy.errors import DeadlinePassed, NotAcceptable
+from varlog.proxy.given import (
+    AdmissionGiven,
+    DeadlineGiven,
+    GatewayGiven,
+    LimitsGiven,
+    MetersGiven,
+    PositionGiven,
+    TopicName,
+)
+from varlog.proxy.media_rules import ARROW, JSON, NDJSON, OCTETS, TEXT, best
+from varlog.proxy.openapi import problems, ref
+from varlog.proxy.range_rules import Span, fitting, span
+from varlog.proxy.range_stream import RangeResponse, begun, streamed
+from varlog.proxy.wire import Encoding, EntryOut, Page
+
+router = APIRouter(prefix="/v1/topics/{topic}", tags=["log"])
+
+Accepted = Annotated[str, Header(alias="Accept", include_in_schema=False)]
+EncodingGiven = Annotated[
+    Encoding,
+    Query(
+        description="How data is told in JSON: as text, base64 or a JSON value; `auto` is text where the bytes are UTF-8, else "
+        "base64. What an entry cannot be told as is told as `auto` does it, and the entry says how it was."
+    ),
+]
+
+_BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_LINES: dict[str, Any] = {"schema": {"type": "string"}}
+_NUMBER: dict[str, Any] = {"required": True, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
+
+
+@router.get(
+    "/entries/{glsn}",
+    response_model=EntryOut,
+    responses={
+        200: {"content": {JSON: {"schema": ref(EntryOut)}, OCTETS: _BYTES}},
+        **problems(404, 406, 410),
+    },
+)
+async def read(
+    topic: TopicName,
+    glsn: PositionGiven,
+    gateway: GatewayGiven,
+    meters: MetersGiven,
+    deadline: DeadlineGiven,
+    encoding: EncodingGiven = Encoding.AUTO,
+    accept: Accepted = "",
+) -> Response:
+    """The entry at a position: as JSON, or its bytes alone, with its positions in headers."""
+    media = _chosen(accept, (JSON, OCTETS))
+    log = await deadline.log(gateway, topic)
+    entry = await log.read(glsn, timeout_s=deadline.remaining_s)
+    meters.read(1, len(entry.data))
+    if media == OCTETS:
+        return Response(entry.data, 200, _headers_of(entry), OCTETS)
+    return Response(to_json(entry_told(entry, encoding)), 200, None, JSON)
+
+
+@router.get(
+    "/entries",
+    response_model=Page,
+    responses={
+        200: {
+            "content": {
+                JSON: {"schema": ref(Page)},
+                NDJSON: _LINES,
+                TEXT: _LINES,
+                OCTETS: _BYTES,
+                ARROW: _BYTES,
+            },
+            "headers": {"Varlog-Next": _NUMBER, "Varlog-Tail": _NUMBER},
+        },
+        **problems(404, 406, 410),
+    },
+)
+async def read_range(
+    topic: TopicName,
+    gateway: GatewayGiven,
+    limits: LimitsGiven,
+    admission: AdmissionGiven,
+    meters: MetersGiven,
+    deadline: DeadlineGiven,
+    begin: Annotated[
+        int | None,
+        Query(
+            alias="from", ge=1, le=LSN_MAX, description="The first position; without it, the oldest there is."
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        Query(ge=1, le=LSN_MAX, description="The position to end before; without it, the tail is the last."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        Query(ge=1, le=LSN_MAX, description="So many positions at most; JSON has a bound of its own."),
+    ] = None,
+    encoding: EncodingGiven = Encoding.AUTO,
+    accept: Accepted = "",
+) -> Response:
+    """Entries at positions [from, until), as far as they are written; it never waits for new ones.
+
+    JSON is one page: go on with `from=next`. The others are streams up to `until`, the tail or `limit`: lines of JSON (one entry
+    each), text (the data of each entry and a newline), bytes (before the data of each entry its length, four bytes, big-endian)
+    and Apache Arrow's IPC stream with the columns glsn, llsn, log_stream, timestamp and data.
+    """
+    media = _chosen(accept, (JSON, NDJSON, TEXT, OCTETS, ARROW))
+    log = await deadline.log(gateway, topic)
+    mark = await log.mark(timeout_s=deadline.remaining_s)
+    if media == JSON:
+        entries_max = min(limit or limits.page_entries, limits.page_entries_max)
+        asked = span(begin, until, entries_max, mark.trimmed, mark.high_watermark)
+        entries, following = await _page(log, asked, limits.page_bytes_max, deadline)
+        meters.read(len(entries), sum(len(entry.data) for entry in entries))
+        page = PageTold(entries_told(entries, encoding), following, asked.tail)
+        return Response(to_json(page), 200, _place(following, asked.tail), JSON)
+    asked = span(begin, until, limit, mark.trimmed, mark.high_watermark)
+    release = admission.subscribe("range")
+    try:
+        pieces = await begun(streamed(log, asked, media, encoding, deadline.timeout_s, meters))
+    except BaseException:
+        release()
+        raise
+    return RangeResponse(pieces, media, _place(asked.end, asked.tail), limits.slow_s, meters, release)
+
+
+async def _page(log: Log, asked: Span, room_bytes: int, deadline: Deadline) -> tuple[list[Entry], int]:
+    """As much of `asked` as fits on a page and comes before the deadline, and where it goes on."""
+    taken: list[Entry] = []
+    taken_bytes = 0
+    if asked.empty:
+        return taken, asked.end
+    try:
+        source = paced(log.subscribe_lists(asked.begin, asked.end), deadline.remaining_s)
+        async with aclosing(source) as lists:
+            async for entries in lists:
+                fit = fitting([len(entry.data) for entry in entries], taken_bytes, room_bytes)
+                taken += entries[:fit]
+                taken_bytes += sum(len(entry.data) for entry in entries[:fit])
+                if fit < len(entries):
+                    return taken, taken[-1].glsn + 1
+    except DeadlinePassed:
+        if not taken:
+            raise
+        return taken, taken[-1].glsn + 1
+    return taken, asked.end
+
+
+def _chosen(accept: str, offers: tuple[str, ...]) -> str:
+    chosen = best(accept, offers)
+    if chosen is None:
+        raise NotAcceptable(accept, offers)
+    return chosen
+
+
+def _place(next_position: int, tail: int) -> dict[str, str]:
+    return {"Varlog-Next": str(next_position), "Varlog-Tail": str(tail)}
+
+
+def _headers_of(entry: Entry) -> dict[str, str]:
+    return {
+        "Varlog-GLSN": str(entry.glsn),
+        "Varlog-LLSN": str(entry.llsn),
+        "Varlog-Log-Stream": str(entry.log_stream),
+        "Varlog-Timestamp": time_told(entry.time_us).isoformat(),
+    }

@@ -1,0 +1,219 @@
+// Dashboard: hands each status to the parts of the page, and what people do to whoever does it.
+
+import * as actions from "./actions.js";
+import { Deeds } from "./deeds.js";
+import { open } from "./dialogs.js";
+import { attribute, find, h, keyed, text } from "./dom.js";
+import { Entries } from "./entries.js";
+import { span } from "./format.js";
+import { problems, sentence, worst } from "./health.js";
+import { History } from "./history.js";
+import { Inspector, parse } from "./inspector.js";
+import { Live } from "./live.js";
+import { sampled, Tiles } from "./tiles.js";
+import { Topics } from "./topics.js";
+import { Topology } from "./topology.js";
+
+// After this long without a word the page says so: what it shows is old.
+const SILENT_MS = 3500;
+const HEALED_SHOWN_MS = 12000;
+const PROBLEMS_MAX = 5;
+
+let status = null;
+let heardAt = performance.now();
+let ailing = null; // {since, healed}: the newest time that something was wrong, by this browser's clock
+let chosen = null;
+
+const history = new History();
+const tiles = new Tiles(find("#charts"), history);
+const topology = new Topology(find("#topology .body"), (what, number) => {
+  const stream = status?.log_streams.find((found) => found.log_stream === number);
+  if (stream) actions[what](stream);
+});
+const deeds = new Deeds(find("#deeds .body"));
+const inspector = new Inspector(
+  (topic) => status?.topics.find((found) => found.name === topic) ?? { oldest: 1, newest: null },
+  (topic, position) => remember(topic ?? chosen, position),
+);
+const read = (topic, position) => inspector.show(topic, position);
+const entries = new Entries(find("#entries .body"), read);
+const topics = new Topics(find("#topics .body"), choose, read);
+const picker = find("#topic");
+
+// --- what the cluster says ---------------------------------------------------------------------------------------------------
+
+function update(told) {
+  status = told;
+  heardAt = performance.now();
+  const found = problems(told);
+  history.add({ time: Date.now() / 1000, level: worst(found), values: sampled(told) });
+  text(find("#cluster"), `cluster ${told.cluster}`);
+  drawHealth(found);
+  tiles.update(told);
+  topology.update(told);
+  deeds.update(told);
+  updateTopics(told);
+}
+
+function updateTopics(told) {
+  const names = told.topics.map((topic) => topic.name).sort((one, other) => one.localeCompare(other));
+  keyed(picker, names, (name) => name, (name) => h("option", { value: name, text: name }));
+  picker.hidden = names.length === 0;
+  const wanted = place();
+  if (wanted.topic !== chosen && names.includes(wanted.topic)) go(wanted); // perhaps it was made only now
+  else if (!names.includes(chosen)) choose(busiest(told) ?? null);
+  topics.update(told, chosen);
+  const topic = told.topics.find((one) => one.name === chosen);
+  if (topic) entries.update(topic);
+}
+
+function busiest(told) {
+  return [...told.topics].sort((one, other) => (other.newest ?? 0) - (one.newest ?? 0))[0]?.name;
+}
+
+function drawHealth(found) {
+  const level = worst(found);
+  const ill = level === "bad" || level === "warn";
+  attribute(document.documentElement, "data-health", level);
+  document.title = ill ? `● varlog: ${found[0].what}` : "varlog";
+  if (ill) ailing ??= { since: performance.now() };
+  else if (ailing && !ailing.healed) Object.assign(ailing, { healed: performance.now() });
+  if (ailing?.healed && performance.now() - ailing.healed > HEALED_SHOWN_MS) ailing = null;
+  if (ill && ailing.healed) ailing = { since: performance.now() };
+  if (level === "ok" && ailing) {
+    const took = span(Math.max(1, (ailing.healed - ailing.since) / 1000));
+    tellHealth("healed", `Healed: everything runs again, after ${took}`);
+  } else {
+    tellHealth(level, sentence(status, found));
+  }
+  drawProblems(found.slice(1));
+}
+
+function tellHealth(level, words) {
+  attribute(find("#health"), "data-level", level);
+  text(find("#health span"), words);
+}
+
+/** All but the worst, which is in the top line. */
+function drawProblems(found) {
+  const host = find("#problems");
+  host.hidden = found.length === 0;
+  const listed = found.slice(0, PROBLEMS_MAX);
+  if (found.length > listed.length) listed.push({ level: found.at(-1).level, what: `and ${found.length - listed.length} more` });
+  keyed(find("ul", host), listed, (one) => one.what.replace(/\d+ (s|min|h|d)$/, ""), makeProblem, (element, one) => {
+    attribute(element, "data-level", one.level);
+    text(element.lastChild, one.what);
+  });
+}
+
+function makeProblem() {
+  return h("li", {}, h("i", { class: "glyph", "aria-hidden": "true" }), h("span"));
+}
+
+/** Nothing heard for long: everything on the page is of the past, and it looks like it. */
+function drawSilence(why) {
+  const silent = performance.now() - heardAt;
+  attribute(document.body, "data-stale", silent > SILENT_MS ? true : null);
+  if (silent <= SILENT_MS) return;
+  attribute(document.documentElement, "data-health", "silent");
+  tellHealth("bad", why ?? `No answer from the proxy for ${span(silent / 1000)}; trying again`);
+}
+
+let refusal = null; // why the proxy, which answers, cannot tell the status
+const live = new Live(() => "/v1/status/events", {
+  status: (told) => {
+    refusal = null;
+    update(told);
+  },
+  problem: (problem) => (refusal = problem.detail),
+});
+setInterval(() => drawSilence(refusal), 500);
+
+// --- what people do ----------------------------------------------------------------------------------------------------------
+
+function choose(topic) {
+  chosen = topic;
+  if (topic === null) return;
+  picker.value = topic;
+  entries.show(topic);
+  if (!inspector.dialog) remember(topic, null);
+  if (status) topics.update(status, chosen);
+  const mark = status?.topics.find((one) => one.name === topic);
+  if (mark) entries.update(mark);
+}
+
+/** The address names what is looked at, so that it can be sent to somebody: #orders/42 */
+function remember(topic, position) {
+  const wanted = topic === null ? "" : `#${encodeURIComponent(topic)}${position ? `/${position}` : ""}`;
+  if (location.hash !== wanted) window.history.replaceState(null, "", wanted || location.pathname);
+}
+
+function place() {
+  const [topic, position] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  return { topic: topic || null, position: /^\d+$/.test(position ?? "") ? Number(position) : null };
+}
+
+addEventListener("hashchange", () => {
+  if (status?.topics.some((found) => found.name === place().topic)) go(place());
+});
+
+function go({ topic, position }) {
+  choose(topic);
+  if (position) read(topic, position);
+}
+
+picker.addEventListener("change", () => choose(picker.value));
+find("#create").addEventListener("click", () => {
+  actions.createTopic(status?.nodes.length ?? 1, (name) => (location.hash = encodeURIComponent(name)));
+});
+
+const field = find("#position");
+find("#find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  try {
+    const { topic, position } = parse(field.value, status?.topics ?? [], chosen);
+    field.setCustomValidity("");
+    field.value = "";
+    if (topic !== chosen) choose(topic);
+    read(topic, position);
+  } catch (error) {
+    field.setCustomValidity(error.message);
+    field.reportValidity();
+  }
+});
+field.addEventListener("input", () => field.setCustomValidity(""));
+// The field has the focus again after an entry was looked at: the key that goes there must not be taken for a text.
+field.addEventListener("keydown", (event) => event.key === "/" && !field.value && event.preventDefault());
+
+const KEYS = [
+  ["/", "go to a position", () => field.focus()],
+  ["p", "pause the entries, or go on", () => find("#pause").click()],
+  ["n", "make a topic", () => find("#create").click()],
+  ["d", "light, dark, or as the system says", () => find("#theme").click()],
+  ["?", "this list", showKeys],
+];
+
+function showKeys() {
+  const more = [
+    ["← →", "the entry before and the next; in a chart, earlier and later"],
+    ["Esc", "close what is open"],
+  ];
+  const rows = [...KEYS, ...more].flatMap(([key, what]) => [h("dt", {}, h("kbd", { text: key })), h("dd", { text: what })]);
+  open("confirm", "Keyboard", h("h2", { text: "Keyboard" }), h("dl", { class: "keys" }, ...rows));
+}
+
+find("#help").addEventListener("click", showKeys);
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+  const found = KEYS.find(([key]) => key === event.key);
+  if (!found || document.querySelector("dialog[open]")) return;
+  event.preventDefault();
+  found[2]();
+});
+
+document.addEventListener("visibilitychange", () => entries.hide(document.hidden));
+addEventListener("pagehide", () => {
+  live.close();
+  entries.stop();
+});
+addEventListener("pageshow", (event) => event.persisted && location.reload());

@@ -1,0 +1,62 @@
+// Deeds: what the manager does or waits for now, and what it did lately, newest first.
+
+import { attribute, h, keyed, text } from "./dom.js";
+import { timeOfDay } from "./format.js";
+
+const SHOWN_MAX = 60;
+
+export class Deeds {
+  constructor(host) {
+    this.now = h("ul", { class: "now", "aria-label": "Now" });
+    this.list = h("ol", { class: "lately", "aria-label": "Lately" });
+    this.empty = h("p", { class: "empty", text: "Nothing yet. What it repairs, moves or makes is told here." });
+    this.known = false;
+    host.append(this.now, this.list, this.empty);
+  }
+
+  update(status) {
+    const waits = grouped(status.log_streams.filter((stream) => stream.wait && !stream.held));
+    keyed(this.now, waits, ({ numbers }) => numbers, makeWait, (element, { numbers, wait }) => {
+      text(element.children[1], `${numbers.includes(",") ? "streams" : "stream"} ${numbers}`);
+      text(element.children[2], wait);
+    });
+    const deeds = numbered(status.deeds).slice(-SHOWN_MAX).reverse();
+    attribute(this.empty, "hidden", deeds.length + waits.length > 0);
+    deeds.forEach((deed, i) => (deed.same = i > 0 && timeOfDay(deeds[i - 1].time) === timeOfDay(deed.time)));
+    // Things of one second say when only once.
+    const make = (deed) => makeDeed(deed, this.known);
+    keyed(this.list, deeds, ({ key }) => key, make, (item, deed) => item.classList.toggle("same", deed.same));
+    this.known = true; // what comes from now on is new to whoever looks
+  }
+}
+
+/** What several streams wait for alike is told once. */
+function grouped(streams) {
+  const groups = new Map();
+  for (const { log_stream: number, wait } of streams) groups.set(wait, [...(groups.get(wait) ?? []), number]);
+  return [...groups].map(([wait, numbers]) => ({ wait, numbers: numbers.join(", ") }));
+}
+
+/** Two deeds of one moment may have the same words. */
+function numbered(deeds) {
+  const seen = new Map();
+  return deeds.map((deed) => {
+    const words = `${deed.time} ${deed.log_stream} ${deed.what}`;
+    const before = seen.get(words) ?? 0;
+    seen.set(words, before + 1);
+    return { ...deed, key: `${words} ${before}` };
+  });
+}
+
+function makeWait() {
+  return h("li", {}, h("i", { class: "busy" }), h("b"), h("span"));
+}
+
+function makeDeed(deed, fresh) {
+  return h(
+    "li",
+    { class: fresh ? "fresh" : null },
+    h("time", { datetime: deed.time, text: timeOfDay(deed.time) }),
+    h("p", {}, deed.log_stream ? h("b", { text: `stream ${deed.log_stream}` }) : null, h("span", { text: deed.what })),
+  );
+}

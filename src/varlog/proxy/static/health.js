@@ -1,0 +1,72 @@
+// Health: what is wrong in a status, worst first, in words. Nothing but the status goes in: no page, no clock.
+
+import { plural, span } from "./format.js";
+
+export const LEVELS = ["ok", "note", "warn", "bad"];
+
+/** [{level, what}], worst first; what a person has done on purpose is a note, never an alarm. */
+export function problems(status) {
+  const found = [
+    ...status.nodes.flatMap(ofNode),
+    ...stopped(status.log_streams),
+    ...status.log_streams.flatMap(ofStream),
+    ...(status.manager ? [] : [{ level: "warn", what: "There is no manager: nothing is repaired until one is started" }]),
+  ];
+  return found.sort((one, other) => LEVELS.indexOf(other.level) - LEVELS.indexOf(one.level));
+}
+
+export function worst(found) {
+  return found.length ? found[0].level : "ok";
+}
+
+/** One sentence for the top of the page. */
+export function sentence(status, found) {
+  if (found.length) return found[0].what;
+  const nodes = plural(status.nodes.length, "node");
+  const streams = status.log_streams.length;
+  if (!streams) return `${nodes}, no log stream yet`;
+  return `All well: ${nodes}, ${plural(streams, "log stream")} running`;
+}
+
+function ofNode(node) {
+  if (node.alive) {
+    return node.suspected ? [{ level: "warn", what: `Node ${node.node} gives a client no answer` }] : [];
+  }
+  const since = node.away_s >= 1 ? ` for ${span(node.away_s)}` : "";
+  return [{ level: "bad", what: `Node ${node.node} is away${since}` }];
+}
+
+/** Streams that take no appends; those that wait for the same thing in one sentence. */
+function stopped(streams) {
+  const groups = new Map();
+  for (const stream of streams) {
+    if (stream.state === "running" || stream.held) continue;
+    groups.set(stream.wait, [...(groups.get(stream.wait) ?? []), stream.log_stream]);
+  }
+  return [...groups].map(([wait, numbers]) => {
+    const who = numbers.length === 1 ? `Log stream ${numbers[0]} takes` : `Log streams ${numbers.join(", ")} take`;
+    return { level: "bad", what: `${who} no appends${wait ? `: ${wait}` : ""}` };
+  });
+}
+
+function ofStream(stream) {
+  const name = `Log stream ${stream.log_stream}`;
+  const found = [];
+  if (stream.state !== "running" && stream.held) found.push({ level: "note", what: `${name} is sealed by hand` });
+  if (stream.no_redundancy) found.push({ level: "bad", what: `${name} has a single copy left` });
+  for (const replica of stream.replicas) found.push(...ofReplica(name, stream, replica));
+  return found;
+}
+
+function ofReplica(name, stream, replica) {
+  const where = `${name} on node ${replica.node}`;
+  if (replica.state === "frozen") return [{ level: "bad", what: `${where} is frozen` }];
+  const found = [];
+  if (replica.damaged) found.push({ level: "warn", what: `${where}: ${plural(replica.damaged, "entry", "entries")} damaged` });
+  if (replica.full) found.push({ level: "warn", what: `${where}: its disk is full` });
+  if (replica.trouble) found.push({ level: "warn", what: `${where}: ${replica.trouble}` });
+  if (stream.state === "running" && !["running", "serves", "missing"].includes(replica.state)) {
+    found.push({ level: "warn", what: `${where} is ${replica.state}` });
+  }
+  return found;
+}

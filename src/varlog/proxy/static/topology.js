@@ -1,0 +1,201 @@
+// Topology: a table with a row for each log stream, a column for each node, and how the replica is where they meet. With many
+// nodes that table would be wide and empty: then the nodes are a list of their own, and a row has its copies side by side.
+
+import { attribute, h, keyed, text } from "./dom.js";
+import { bytes, count, plural, span } from "./format.js";
+
+// The tape under a replica runs faster the faster its watermark moves, but never so fast that it blurs.
+const TAPE_PX_MAX = 90;
+const NODE_COLUMNS_MAX = 6;
+
+export class Topology {
+  /** `act(what, stream)`: somebody wants to "seal" or "unseal" it. */
+  constructor(host, act) {
+    this.act = act;
+    this.nodes = h("ul", { class: "nodes", "aria-label": "Nodes" });
+    this.head = h("tr");
+    this.rows = h("tbody");
+    this.table = h(
+      "table",
+      { class: "matrix" },
+      h("caption", { class: "hidden", text: "Log streams and their copies" }),
+      h("thead", {}, this.head),
+      this.rows,
+    );
+    this.empty = h("p", { class: "empty", text: "No log stream yet. A topic comes with its own." });
+    host.append(this.nodes, this.table, this.empty);
+  }
+
+  update(status) {
+    const topics = new Map(status.topics.map((topic) => [topic.name, topic]));
+    const streams = [...status.log_streams].sort(
+      (one, other) => String(one.topic).localeCompare(String(other.topic)) || one.log_stream - other.log_stream,
+    );
+    attribute(this.empty, "hidden", streams.length > 0);
+    const many = status.nodes.length > NODE_COLUMNS_MAX;
+    const columns = many ? copyColumns(streams) : nodeColumns(status.nodes);
+    this.table.style.setProperty("--columns", columns.length);
+    attribute(this.nodes, "hidden", !many);
+    keyed(this.nodes, many ? status.nodes : [], ({ node }) => node, () => makeNode("li"), updateNode);
+    const heads = [{ key: "begin" }, ...columns, { key: "end" }];
+    keyed(this.head, heads, ({ key }) => key, makeHead, (element, { node }) => node && updateNode(element, node));
+    const rows = [];
+    for (const stream of streams) {
+      if (rows.at(-1)?.stream?.topic !== stream.topic) rows.push({ topic: topics.get(stream.topic) ?? { name: stream.topic } });
+      rows.push({ stream });
+    }
+    keyed(
+      this.rows,
+      rows,
+      (row) => (row.topic ? `topic ${row.topic.name}` : `stream ${row.stream.log_stream}`),
+      (row) => this.makeRow(row),
+      (element, row) => this.updateRow(element, row, columns),
+    );
+  }
+
+  makeRow(row) {
+    if (row.topic) return h("tr", { class: "topic-row" }, h("th", { scope: "rowgroup" }, h("b"), h("span")));
+    const number = row.stream.log_stream;
+    const button = h("button", { class: "quiet act", type: "button", onclick: () => this.act(button.dataset.act, number) });
+    const parts = [["i", "glyph"], ["b", null], ["span", "state"], ["span", "epoch"], ["i", "busy"], ["span", "tags"]];
+    const name = h("th", { scope: "row" }, ...parts.map(([kind, part]) => h(kind, { class: part })));
+    return h("tr", { class: "stream-row" }, name, h("td", { class: "end" }, button));
+  }
+
+  updateRow(element, row, columns) {
+    if (row.topic) {
+      attribute(element.firstChild, "colspan", columns.length + 2);
+      text(element.querySelector("b"), row.topic.name);
+      text(element.querySelector("span"), row.topic.ordering);
+      return;
+    }
+    const { stream } = row;
+    const by = stream.held ? " by hand" : "";
+    attribute(element, "data-state", stream.state);
+    attribute(element, "data-stream", stream.log_stream);
+    attribute(element.querySelector(".glyph"), "data-state", stream.state);
+    text(element.querySelector("b"), stream.log_stream);
+    text(element.querySelector(".state"), `${stream.state}${by}`);
+    text(element.querySelector(".epoch"), `, epoch ${stream.epoch}`);
+    attribute(element.querySelector(".busy"), "hidden", !stream.wait || stream.held);
+    attribute(element.firstChild, "title", stream.wait || null);
+    text(element.querySelector(".tags"), stream.no_redundancy ? "no redundancy" : "");
+    updateCells(element, stream, columns);
+    const button = element.querySelector(".act");
+    // What the manager has sealed it unseals by itself; a chain is changed by a new projection, not by a seal.
+    attribute(button, "hidden", stream.ordering === "sequenced" || (stream.state === "sealed" && !stream.held));
+    const act = stream.state === "running" ? "Seal" : "Unseal";
+    attribute(button, "data-act", act.toLowerCase());
+    attribute(button, "aria-label", `${act} log stream ${stream.log_stream}…`);
+    text(button, `${act}…`);
+  }
+}
+
+/** A column is {key, node, replica(stream)}; `node` is null where it is not about one. */
+function nodeColumns(nodes) {
+  return nodes.map((node) => ({
+    key: `node ${node.node}`,
+    node,
+    replica: (stream) => stream.replicas.find((replica) => replica.node === node.node) ?? null,
+  }));
+}
+
+function copyColumns(streams) {
+  const copies = Math.max(1, ...streams.map((stream) => stream.replicas.length));
+  return Array.from({ length: copies }, (_, i) => ({
+    key: `copy ${i + 1}`,
+    node: null,
+    replica: (stream) => stream.replicas[i] ?? null,
+  }));
+}
+
+function makeHead({ key, node }) {
+  if (node) return makeNode("th");
+  const words = { begin: "Log stream", end: "Actions" }[key];
+  return h("th", { class: words ? key : "copy", scope: "col" }, h("span", { class: words ? "hidden" : null, text: words ?? key }));
+}
+
+function makeNode(name) {
+  const parts = [h("i", { class: "glyph" }), h("b"), h("span", { class: "away" }), h("small"), h("small")];
+  return h(name, { scope: name === "th" ? "col" : null }, ...parts);
+}
+
+function updateNode(element, node) {
+  const state = node.alive ? (node.suspected ? "suspected" : "alive") : "away";
+  attribute(element, "data-node", node.node);
+  attribute(element, "data-state", state);
+  attribute(element, "title", [node.address, ...(node.volumes ?? [])].join("\n"));
+  const [glyph, name, away, address, size] = element.children;
+  attribute(glyph, "data-state", node.alive ? "running" : "missing");
+  text(name, `node ${node.node}`);
+  const since = state === "away" && node.away_s >= 1 ? ` ${span(node.away_s)}` : "";
+  text(away, state === "alive" ? "" : state + since);
+  text(address, node.address);
+  text(size, node.alive ? `${bytes(node.bytes)}, ${plural(node.replicas ?? 0, "replica")}` : "no answer");
+}
+
+function updateCells(row, stream, columns) {
+  row.firstElementChild.dataset.key = "begin";
+  row.lastElementChild.dataset.key = "end";
+  const cells = [{ key: "begin" }, ...columns, { key: "end" }];
+  keyed(row, cells, ({ key }) => key, makeCell, (cell, { replica, node }) => {
+    if (replica) updateCell(cell, replica(stream), node === null);
+  });
+}
+
+function makeCell() {
+  const parts = ["mark", "behind", "said", "role"].map((name) => h("span", { class: name }));
+  return h(
+    "td",
+    { class: "replica" },
+    h("div", { class: "line" }, h("i", { class: "glyph" }), ...parts),
+    h("div", { class: "tape" }),
+  );
+}
+
+/** `named`: the cell itself says which node it is about. */
+function updateCell(cell, replica, named) {
+  attribute(cell, "data-node", replica?.node);
+  attribute(cell, "data-state", replica ? replica.state : "none");
+  attribute(cell, "title", replica ? told(replica) : null);
+  if (!replica) return;
+  const [{ children: [glyph, number, behind, said, role] }, tape] = cell.children;
+  const mark = replica.state === "missing" ? null : (replica.high_watermark ?? replica.entries);
+  // Nodes say how they are one after the other: what one is behind only once is the time in between.
+  const lag = Math.min(replica.lag ?? 0, Number(cell.dataset.lag ?? 0));
+  cell.dataset.lag = replica.lag ?? 0;
+  attribute(glyph, "data-state", replica.state);
+  text(number, mark === null ? "missing" : count(mark));
+  text(behind, lag > 0 ? `−${count(lag)}` : "");
+  text(role, named ? `node ${replica.node}, ${replica.role}` : replica.role);
+  text(said, remarks(replica).join(", "));
+  attribute(tape, "data-empty", mark === 0);
+  run(tape, mark);
+}
+
+function remarks(replica) {
+  const said = ["running", "serves", "missing", replica.role].includes(replica.state) ? [] : [replica.state];
+  if (replica.sync?.state === "in progress") said.push(`${replica.sync.percent} % from ${replica.sync.source}`);
+  if (replica.damaged) said.push(`${count(replica.damaged)} damaged`);
+  if (replica.full) said.push("disk full");
+  return replica.trouble ? [...said, replica.trouble] : said;
+}
+
+function told(replica) {
+  const said = [`Node ${replica.node}, ${replica.role}, ${replica.state}`];
+  if (replica.high_watermark !== null) said.push(`high watermark ${count(replica.high_watermark)}`);
+  if (replica.entries !== null) said.push(`${plural(replica.entries, "entry", "entries")}, ${bytes(replica.bytes)}`);
+  if (replica.lag) said.push(`${count(replica.lag)} behind the furthest copy`);
+  return [...said, ...remarks(replica)].join("\n");
+}
+
+/** Move the tape on by as much as fits to what the watermark has moved. */
+function run(tape, mark) {
+  const before = tape.dataset.mark === undefined ? mark : Number(tape.dataset.mark);
+  if (mark === null) return;
+  const moved = Math.max(0, mark - before);
+  const offset = Number(tape.dataset.offset ?? 0) + Math.min(TAPE_PX_MAX, 9 * Math.log2(1 + moved));
+  tape.dataset.mark = mark;
+  tape.dataset.offset = offset;
+  tape.style.backgroundPositionX = `${offset.toFixed(1)}px`;
+}

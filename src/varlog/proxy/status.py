@@ -1,0 +1,153 @@
+"""Status: how the cluster is, as one JSON document: nodes, topics, log streams, readers, deeds, rates. What the dashboard shows."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class LatencyMs(_Answer):
+    """Milliseconds. Null where nothing was appended lately, or nobody has looked twice yet."""
+
+    p50: float | None
+    p99: float | None
+
+
+class Rates(_Answer):
+    """In one second, over about the last one. All null until the proxy has looked twice. `append_entries_s` counts new positions of
+    all topics. Bytes and latency are counted by the storage nodes. Latency is the time from a batch's arrival at the primary to its
+    acknowledgement; of a sequenced topic, the time of one write at the head of its chain."""
+
+    append_entries_s: float | None
+    append_bytes_s: float | None
+    read_entries_s: float | None
+    read_bytes_s: float | None
+    append_latency_ms: LatencyMs
+
+
+class NodeOut(_Answer):
+    """A storage node. `away_s`: for how long it has not answered. `suspected`: a client could not use it lately. `leased`: it may
+    answer for its log units (sequenced topics); null where it has none, or is silent. `bytes`, `replicas`, `replicas_max`,
+    `started` and the rates are null where it is silent."""
+
+    node: int
+    address: str
+    alive: bool
+    away_s: float
+    suspected: bool
+    leased: bool | None
+    full: bool
+    volumes: list[str]
+    bytes: int | None
+    replicas: int | None
+    replicas_max: int | None
+    started: str | None
+    append_entries_s: float | None
+    append_bytes_s: float | None
+    read_entries_s: float | None
+    read_bytes_s: float | None
+
+
+class TopicOut(_Answer):
+    """A topic. `oldest` and `newest`: the first and last position that can be read; an empty one has `newest` = `oldest` - 1. Null
+    where it is not known now."""
+
+    name: str
+    topic: int
+    ordering: str = Field(description="committed or sequenced")
+    streams: list[int]
+    first: int
+    oldest: int | None
+    newest: int | None
+    append_entries_s: float | None
+
+
+class SyncOut(_Answer):
+    """A replica that is being filled from another node, or was."""
+
+    state: str = Field(description="in progress, complete or error")
+    source: int
+    percent: int
+    why: str
+
+
+class ReplicaOut(_Answer):
+    """One copy of a log stream. `role`: primary or backup; of a sequenced topic head, middle, tail, only, away or `no member yet`.
+    `state`: running, sealing, sealed or frozen; of a sequenced topic serves or away; `missing` where its node does not answer, or
+    does not have it. `entries`: its newest LLSN; `lag`: how far that is behind the furthest copy. Watermarks are positions (GLSN)
+    of the topic, null for sequenced ones."""
+
+    node: int
+    role: str
+    state: str
+    alive: bool
+    entries: int | None
+    lag: int | None
+    low_watermark: int | None
+    high_watermark: int | None
+    bytes: int | None
+    trouble: str
+    damaged: int = Field(description="entries whose bytes do not match their checksums")
+    full: bool
+    sync: SyncOut | None
+
+
+class LogStreamOut(_Answer):
+    """A shard of a topic. `held`: sealed by hand. `entries`: its newest LLSN. `wait`: what the manager does for it, or waits for;
+    empty where it simply runs. `no_redundancy`: one copy is left of several. `copies_alive`: of `copies`, those whose node
+    answers."""
+
+    log_stream: int
+    topic: str
+    ordering: str
+    state: str = Field(description="running or sealed")
+    held: bool
+    epoch: int
+    entries: int | None
+    high_watermark: int | None
+    low_watermark: int | None
+    wait: str
+    no_redundancy: bool
+    copies: int
+    copies_alive: int
+    replicas: list[ReplicaOut]
+
+
+class ReaderOut(_Answer):
+    """Somebody who reads a topic and says how far. `lag`: entries not read yet. `kind`: who it is, by its name: `reader`, or the
+    part before a colon in names such as `spark:orders`."""
+
+    topic: str
+    name: str
+    kind: str
+    position: int
+    lag: int | None
+    updated: str
+    age_s: float
+
+
+class DeedOut(_Answer):
+    """Something that the manager did or saw, in words."""
+
+    time: str
+    what: str
+    log_stream: int | None
+
+
+class StatusOut(_Answer):
+    """How the cluster is, as its manager sees it now. Times are RFC 3339, UTC. `deeds`: oldest first."""
+
+    cluster: int
+    time: str
+    manager: str
+    repositories: list[str]
+    sequencers: list[str]
+    nodes: list[NodeOut]
+    topics: list[TopicOut]
+    log_streams: list[LogStreamOut]
+    readers: list[ReaderOut]
+    deeds: list[DeedOut]
+    rates: Rates

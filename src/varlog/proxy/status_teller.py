@@ -1,0 +1,327 @@
+"""StatusTeller: turns what the manager says into the status document, and two looks at it into rates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from varlog.client.cluster_status import (
+    chain_of,
+    held_by,
+    is_sequenced,
+    node_statuses,
+    replica_statuses,
+    role,
+    synced_percent,
+    unit_statuses,
+)
+from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, SyncState, SyncStatus, UnitStatus
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.proxy.gateway import Gateway
+from varlog.proxy.rate_rules import Look, RateMeter, Speed, Speeds
+from varlog.proxy.status import (
+    DeedOut,
+    LatencyMs,
+    LogStreamOut,
+    NodeOut,
+    Rates,
+    ReaderOut,
+    ReplicaOut,
+    StatusOut,
+    SyncOut,
+    TopicOut,
+)
+from varlog.rpc.messages import ClusterStatusIs, NodeHealth
+from varlog.runtime.clock import Clock
+from varlog.runtime.doors import system_doors
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The document, and its JSON, encoded once for all who ask for the same."""
+
+    status: StatusOut
+    json: bytes
+
+
+class StatusTeller:
+    """Tells how the cluster behind a gateway is, and remembers enough to tell rates. One a proxy."""
+
+    def __init__(self, gateway: Gateway, clock: Clock | None = None) -> None:
+        self._gateway = gateway
+        self._clock = clock or system_doors().clock
+        self._meter = RateMeter()
+        self._newest: tuple[ClusterStatusIs, Told] | None = None
+
+    async def tell(self) -> Told:
+        """As it is now, or was a moment ago. Raises what keeps the manager from answering."""
+        seen = await self._gateway.status()
+        if self._newest is None or self._newest[0] is not seen:
+            self._newest = (seen, self._told(seen))
+        return self._newest[1]
+
+    def _told(self, seen: ClusterStatusIs) -> Told:
+        self._meter.add(look_of(seen, asyncio.get_running_loop().time()))
+        status = status_told(seen, self._meter.speeds(), self._clock.wall_us())
+        return Told(status, status.model_dump_json().encode())
+
+
+def look_of(seen: ClusterStatusIs, at_s: float) -> Look:
+    """What is counted in a status."""
+    said = node_statuses(seen)
+    return Look(
+        at_s,
+        {mark.topic: mark.high_watermark for mark in seen.tails},
+        {
+            (NodeID(node), held.log_stream): held.traffic
+            for node, status in said.items()
+            for held in held_by(status)
+        },
+        {found.log_stream: writer_of(seen, found) for found in seen.view.streams},
+    )
+
+
+def writer_of(seen: ClusterStatusIs, found: LogStream) -> NodeID:
+    """Whose appends count as the stream's: the primary acknowledges, and every entry of a chain is written to its head."""
+    chain = chain_of(seen.view, found)
+    return chain.head if chain is not None else found.primary
+
+
+def status_told(seen: ClusterStatusIs, speeds: Speeds | None, now_us: int) -> StatusOut:
+    view = seen.view
+    waits = dict(seen.waits)
+    return StatusOut(
+        cluster=view.cluster,
+        time=rfc3339(now_us),
+        manager=view.manager_address,
+        repositories=list(view.repositories),
+        sequencers=[found.address for found in view.sequencers],
+        nodes=_nodes(seen, speeds),
+        topics=_topics(seen, speeds),
+        log_streams=[log_stream_told(seen, found, waits) for found in view.streams],
+        readers=readers_told(seen, now_us),
+        deeds=[
+            DeedOut(time=rfc3339(deed.time_us), what=deed.what, log_stream=deed.log_stream or None)
+            for deed in seen.deeds
+        ],
+        rates=_rates(speeds),
+    )
+
+
+def rfc3339(time_us: int) -> str:
+    """A time of day, UTC, to the microsecond."""
+    return datetime.fromtimestamp(time_us / 1e6, tz=UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+# --- nodes and topics ---------------------------------------------------------------------------------------------------
+
+
+def _nodes(seen: ClusterStatusIs, speeds: Speeds | None) -> list[NodeOut]:
+    health = {found.node: found for found in seen.nodes}
+    told = []
+    for known in seen.view.nodes:
+        found = health.get(known.node, NodeHealth(known.node, False, None))
+        said = found.status if found.alive else None
+        held = held_by(said) if said is not None else []
+        speed = _speed_of(said, speeds)
+        told.append(
+            NodeOut(
+                node=known.node,
+                address=known.address,
+                alive=found.alive,
+                away_s=round(found.away_s, 3),
+                suspected=known.node in seen.suspects,
+                leased=said.leased if said is not None and said.units else None,
+                full=any(one.full for one in held),
+                volumes=list(known.volumes),
+                bytes=sum(one.bytes for one in held) if said is not None else None,
+                replicas=len(held) if said is not None else None,
+                replicas_max=said.streams_max if said is not None else None,
+                started=rfc3339(said.started_us) if said is not None else None,
+                append_entries_s=speed.append_entries_s if speed is not None else None,
+                append_bytes_s=speed.append_bytes_s if speed is not None else None,
+                read_entries_s=speed.read_entries_s if speed is not None else None,
+                read_bytes_s=speed.read_bytes_s if speed is not None else None,
+            )
+        )
+    return told
+
+
+def _speed_of(said: NodeStatus | None, speeds: Speeds | None) -> Speed | None:
+    if said is None or speeds is None:
+        return None
+    return speeds.nodes.get(said.node, Speed())
+
+
+def _topics(seen: ClusterStatusIs, speeds: Speeds | None) -> list[TopicOut]:
+    marks = {mark.topic: mark for mark in seen.tails}
+    told = []
+    for topic in seen.view.topics:
+        mark = marks.get(topic.topic)
+        told.append(
+            TopicOut(
+                name=topic.name,
+                topic=topic.topic,
+                ordering=topic.ordering,
+                streams=[found.log_stream for found in seen.view.streams_of(topic.topic)],
+                first=topic.first,
+                oldest=max(topic.first, mark.trimmed + 1) if mark is not None else None,
+                newest=mark.high_watermark if mark is not None else None,
+                append_entries_s=speeds.topics.get(topic.topic, 0.0) if speeds is not None else None,
+            )
+        )
+    return told
+
+
+# --- log streams --------------------------------------------------------------------------------------------------------
+
+
+def log_stream_told(
+    seen: ClusterStatusIs, found: LogStream, waits: Mapping[LogStreamID, str]
+) -> LogStreamOut:
+    sequenced = is_sequenced(seen.view, found)
+    replicas = _units(seen, found) if sequenced else _replicas(seen, found)
+    topic, chain = seen.view.topic(found.topic), chain_of(seen.view, found)
+    return LogStreamOut(
+        log_stream=found.log_stream,
+        topic=topic.name if topic is not None else str(found.topic),
+        ordering=topic.ordering if topic is not None else "",
+        state=found.state,
+        held=found.held,
+        epoch=found.epoch,
+        entries=_most(one.entries for one in replicas),
+        high_watermark=_most(one.high_watermark for one in replicas),
+        low_watermark=_most(one.low_watermark for one in replicas),
+        wait=waits.get(found.log_stream, ""),
+        no_redundancy=chain is not None and chain.has_one_copy,
+        copies=len(replicas),
+        copies_alive=sum(one.alive and one.state != "missing" for one in replicas),
+        replicas=replicas,
+    )
+
+
+def _replicas(seen: ClusterStatusIs, found: LogStream) -> list[ReplicaOut]:
+    statuses = replica_statuses(seen, found)
+    alive = node_statuses(seen)
+    furthest = _most(said.committed_end for said in statuses.values() if said is not None)
+    return [
+        _copy(
+            node,
+            "primary" if node == found.primary else "backup",
+            said.state if said is not None else "missing",
+            said,
+            alive=node in alive,
+            end=said.committed_end if said is not None else None,
+            furthest=furthest,
+        )
+        for node, said in statuses.items()
+    ]
+
+
+def _units(seen: ClusterStatusIs, found: LogStream) -> list[ReplicaOut]:
+    statuses = unit_statuses(seen, found)
+    alive, chain = node_statuses(seen), chain_of(seen.view, found)
+    ends = {node: said.newest + 1 for node, said in statuses.items() if said is not None}
+    return [
+        _copy(
+            node,
+            role(chain, node),
+            _unit_state(said, serves=chain is not None and node in chain.nodes),
+            said,
+            alive=node in alive,
+            end=ends.get(node),
+            furthest=_most(ends.values()),
+        )
+        for node, said in statuses.items()
+    ]
+
+
+def _unit_state(said: UnitStatus | None, *, serves: bool) -> str:
+    if said is None:
+        return "missing"
+    return "serves" if serves else "away"
+
+
+def _copy(
+    node: int,
+    role: str,
+    state: str,
+    said: ReplicaStatus | UnitStatus | None,
+    *,
+    alive: bool,
+    end: int | None,
+    furthest: int | None,
+) -> ReplicaOut:
+    committed = said if isinstance(said, ReplicaStatus) else None
+    return ReplicaOut(
+        node=node,
+        role=role,
+        state=state,
+        alive=alive,
+        entries=end - 1 if end is not None else None,
+        lag=furthest - end if end is not None and furthest is not None else None,
+        low_watermark=committed.low_watermark if committed is not None else None,
+        high_watermark=committed.high_watermark if committed is not None else None,
+        bytes=said.bytes if said is not None else None,
+        trouble=said.trouble if said is not None else "",
+        damaged=sum(last - begin for begin, last in said.damage) if said is not None else 0,
+        full=said.full if said is not None else False,
+        sync=_sync(said.sync) if said is not None and said.sync is not None else None,
+    )
+
+
+def _sync(sync: SyncStatus) -> SyncOut:
+    percent = 100 if sync.state is SyncState.COMPLETE else synced_percent(sync)
+    return SyncOut(state=sync.state, source=sync.source, percent=percent, why=sync.why)
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+# --- readers, rates -----------------------------------------------------------------------------------------------------
+
+
+def readers_told(seen: ClusterStatusIs, now_us: int) -> list[ReaderOut]:
+    newest = {mark.topic: mark.high_watermark for mark in seen.tails}
+    told = []
+    for found in seen.readers:
+        topic, last = seen.view.topic(found.topic), newest.get(found.topic)
+        told.append(
+            ReaderOut(
+                topic=topic.name if topic is not None else str(found.topic),
+                name=found.name,
+                kind=found.name.partition(":")[0] if ":" in found.name else "reader",
+                position=found.position,
+                lag=None if last is None else max(0, last - found.position),
+                updated=rfc3339(found.updated_us),
+                age_s=round(max(0.0, (now_us - found.updated_us) / 1e6), 3),
+            )
+        )
+    return told
+
+
+def _rates(speeds: Speeds | None) -> Rates:
+    if speeds is None:
+        nothing = LatencyMs(p50=None, p99=None)
+        return Rates(
+            append_entries_s=None,
+            append_bytes_s=None,
+            read_entries_s=None,
+            read_bytes_s=None,
+            append_latency_ms=nothing,
+        )
+    whole = speeds.whole
+    return Rates(
+        append_entries_s=sum(speeds.topics.values()),
+        append_bytes_s=whole.append_bytes_s,
+        read_entries_s=whole.read_entries_s,
+        read_bytes_s=whole.read_bytes_s,
+        append_latency_ms=LatencyMs(p50=_ms(whole.append_p50_s), p99=_ms(whole.append_p99_s)),
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 3)

@@ -1,0 +1,199 @@
+"""The dashboard before a cluster of real processes: a node is killed and the page shows it, then shows it healed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.browser import SCREENSHOTS, browser, chromium, visit
+from varlog import aio
+from varlog.cli.cluster_plan import ClusterPlan, free_ports
+from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import make_topic
+from varlog.client.log import Log
+from varlog.model.errors import VarlogError
+
+chromium()  # without one, all of this is skipped, loudly
+pytestmark = pytest.mark.process
+
+STORY_S = 180.0
+
+
+@asynccontextmanager
+async def cluster_with_proxy(path: Path) -> AsyncIterator[Supervisor]:
+    """Three nodes, a topic of two log streams on all of them, and a proxy: what `varlog up` runs."""
+    ports = free_ports(6)
+    plan = ClusterPlan(path, ports[:5], replicas=3, streams=2, proxy_port=ports[5])
+    supervisor = Supervisor(plan, say=print)
+    try:
+        await supervisor.start()
+        await make_topic(plan, "orders")
+        yield supervisor
+    finally:
+        await supervisor.stop()
+
+
+def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
+    """R-FAIL-1, as somebody sees it who only looks: which node, which log streams, what the manager does, and that it is over."""
+
+    async def story() -> None:
+        async with (
+            asyncio.timeout(STORY_S),
+            cluster_with_proxy(tmp_path) as supervisor,
+            aio.connect(supervisor.address, "orders") as log,
+            browser() as opened,
+            visit(opened, f"http://{supervisor.plan.proxy}") as page,
+        ):
+            await log.append(b"before")
+            await page.open()
+            await page.wait_health("ok")
+            await page.wait("#health", text="All well: 3 nodes, 2 log streams running")
+            await page.wait("#entries tr", text="before")
+            assert await page.page.locator(".replica[data-state='running']").count() == 6
+
+            supervisor.kill("vsn-2", restart=False)
+            await page.wait_health("bad")
+            await page.wait("#health", text="Node 2 is away")
+            await page.wait("th[data-node='2'][data-state='away'] .away", text="away")
+            assert await page.page.locator(".replica[data-node='2'][data-state='missing']").count() == 2
+            await page.wait("tr[data-stream='1'][data-state='sealed']")
+            await page.wait("#deeds .now li", text="node 2 does not answer")
+            assert (await page.page.title()).startswith("● varlog: Node 2 is away")
+            # What is there can still be read.
+            await page.page.fill("#position", "1")
+            await page.page.keyboard.press("Enter")
+            await page.wait("dialog.inspector pre", text="before")
+            await page.page.keyboard.press("Escape")
+
+            await supervisor.restart("vsn-2")
+            await page.wait_health("ok")
+            await page.wait("#health", text="Healed: everything runs again, after")
+            assert await page.page.locator(".replica[data-state='running']").count() == 6
+            await page.wait("#deeds .lately li", text="it runs")
+            assert await page.look("document.querySelectorAll('.chart .band.bad').length") > 0
+            await log.append(b"after")
+            await page.wait("#entries tr:first-child", text="after")
+
+    asyncio.run(story())
+
+
+def test_a_proxy_that_is_gone_is_noticed_and_found_again(tmp_path: Path) -> None:
+    """What is shown is old then, and looks like it."""
+
+    async def story() -> None:
+        async with (
+            asyncio.timeout(STORY_S),
+            cluster_with_proxy(tmp_path) as supervisor,
+            aio.connect(supervisor.address, "orders") as log,
+            browser() as opened,
+            visit(opened, f"http://{supervisor.plan.proxy}", refusals=True) as page,
+        ):
+            await log.append(b"before")
+            await page.open()
+            await page.wait("#entries tr", text="before")
+            supervisor.kill("proxy", restart=False)
+            await page.wait_health("silent")
+            await page.wait("#health", text="No answer from the proxy")
+            await page.wait("body[data-stale]")
+            await supervisor.restart("proxy")
+            await page.wait_health("ok")
+            await page.wait("body:not([data-stale])")
+            await log.append(b"after")
+            await page.wait("#entries tr:first-child", text="after")
+
+    asyncio.run(story())
+
+
+# --- pictures for the documentation -------------------------------------------------------------------------------------
+
+# As long as the charts reach back; nobody looks at the charts where no picture is made.
+PICTURE_S = 150.0 if SCREENSHOTS else 2.0
+ITEMS = ("espresso", "flat white", "cortado", "filter", "matcha", "croissant")
+PEOPLE = ("Ada", "Grace", "Edsger", "Barbara", "Radia", "Ken", "Frances")
+
+
+def test_screenshot_of_a_cluster_at_work(tmp_path: Path) -> None:
+    """A little traffic, and a node that is lost and comes back. `make screenshot` keeps its pictures in docs/, light and dark."""
+
+    async def story() -> None:
+        async with (
+            asyncio.timeout(STORY_S + PICTURE_S),
+            cluster_with_proxy(tmp_path) as supervisor,
+            aio.connect(supervisor.address, "orders") as orders,
+            aio.admin(supervisor.address) as admin,
+            browser() as opened,
+        ):
+            await admin.create_topic("clicks", streams=1, ordering="sequenced")
+            async with (
+                aio.connect(supervisor.address, "clicks") as clicks,
+                visit(opened, f"http://{supervisor.plan.proxy}", height=1030) as light,
+                visit(opened, f"http://{supervisor.plan.proxy}", height=1030, colours="dark") as dark,
+            ):
+                work = [_shop(orders), _clicks(clicks), *(_reader(orders, *told) for told in READERS)]
+                tasks = [asyncio.create_task(one, name=f"traffic/{i}") for i, one in enumerate(work)]
+                for page in (light, dark):
+                    await page.open("/#orders")
+                await asyncio.sleep(PICTURE_S * 0.6)
+                supervisor.kill("vsn-2", restart=False)
+                await light.wait_health("bad")
+                await light.picture("dashboard-fault")
+                await supervisor.restart("vsn-2")
+                for page in (light, dark):
+                    await page.wait_health("ok")
+                await asyncio.sleep(PICTURE_S * 0.4)
+                for page in (light, dark):
+                    await page.wait("#health", text="All well: 3 nodes, 3 log streams running")
+                assert await light.page.locator("#topics .readers li").count() == len(READERS)
+                await light.picture("dashboard")
+                await dark.picture("dashboard-dark")
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+
+    asyncio.run(story())
+
+
+# How far apart a reader says where it is, and how many entries it has done with meanwhile.
+READERS = (("billing", 0.5, 10_000), ("search-index", 1.0, 28), ("spark:archive", 6.0, 260))
+
+
+async def _shop(log: Log) -> None:
+    chance = random.Random(7)
+    for number in range(1, 1_000_000):
+        order = {
+            "order": number,
+            "item": chance.choice(ITEMS),
+            "for": chance.choice(PEOPLE),
+            "paid": chance.random() < 0.8,
+        }
+        await _append(log, json.dumps(order).encode())
+        await asyncio.sleep(chance.expovariate(40))
+
+
+async def _clicks(log: Log) -> None:
+    chance = random.Random(8)
+    while True:
+        await _append(log, chance.randbytes(24))
+        await asyncio.sleep(chance.expovariate(8))
+
+
+async def _append(log: Log, data: bytes) -> None:
+    try:
+        await log.append(data)
+    except VarlogError as error:
+        print(f"an append while a node is away: {error}")
+
+
+async def _reader(log: Log, name: str, every_s: float, entries: int) -> None:
+    position = 0
+    while True:
+        position = min(await log.tail(), position + entries)
+        if position:
+            await log.set_reader(name, position)
+        await asyncio.sleep(every_s)

@@ -1,0 +1,47 @@
+"""Laws of where a follower begins."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from varlog.model.lsn import LSN_MAX
+from varlog.proxy.start_rules import PATTERN, Start
+
+POSITIONS = st.integers(0, LSN_MAX - 1)
+
+
+@given(POSITIONS, POSITIONS, st.integers(1, LSN_MAX))
+def test_a_start_is_the_position_named_or_within_what_is_there(trimmed: int, count: int, number: int) -> None:
+    oldest, newest = trimmed + 1, min(trimmed + count, LSN_MAX)
+    there = {"oldest": oldest, "newest": newest}
+    assert Start("oldest").position(**there) == oldest
+    assert Start("next").position(**there) == newest + 1
+    assert Start(str(number)).position(**there) == number
+    last = Start(str(-number)).position(**there)
+    assert oldest <= last <= newest + 1
+    assert newest + 1 - last == min(number, newest + 1 - oldest)
+
+
+@given(POSITIONS)
+def test_who_comes_back_begins_behind_what_it_has(position: int) -> None:
+    assert Start.behind(position).position(oldest=1, newest=0) == position + 1
+
+
+@given(st.text() | st.integers().map(str))
+def test_what_the_pattern_allows_is_a_start_unless_it_is_too_large(told: str) -> None:
+    matches = re.fullmatch(PATTERN.strip("^$"), told, re.ASCII) is not None
+    if matches and (told in ("oldest", "next") or abs(int(told)) <= LSN_MAX):
+        assert Start(told).told == told
+    elif matches:
+        with pytest.raises(ValueError, match="at most"):
+            Start(told)
+
+
+@pytest.mark.parametrize("told", ["0", "", "soon", "-0", str(LSN_MAX + 1)])
+def test_what_is_no_start_is_refused(told: str) -> None:
+    with pytest.raises(ValueError, match=r"no place to begin|at most"):
+        Start(told)

@@ -1,0 +1,119 @@
+"""The proxy's rates: from two looks at counters that only grow, except where a process began anew."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN
+from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+from varlog.proxy.rate_rules import WINDOW_S, Look, Place, RateMeter, merged, percentile
+
+TOPIC, STREAM = TopicID(1), LogStreamID(7)
+A, B = NodeID(1), NodeID(2)
+BUCKETS = len(LATENCY_BOUNDS_S) + 1
+
+
+def buckets(**counts: int) -> tuple[int, ...]:
+    """`_3=5`: five in the fourth bucket."""
+    return tuple(counts.get(f"_{number}", 0) for number in range(BUCKETS))
+
+
+def look(at_s: float, newest: int = 0, **traffic: Traffic) -> Look:
+    """A log stream whose appends are those of node A."""
+    places: dict[Place, Traffic] = {
+        ({"a": A, "b": B}[name], STREAM): found for name, found in traffic.items()
+    }
+    return Look(at_s, {TOPIC: GLSN(newest)}, places, {STREAM: A})
+
+
+def appended(entries: int, **counts: int) -> Traffic:
+    return Traffic(sum(counts.values()), entries, 10 * entries, 0.0, buckets(**counts) if counts else ())
+
+
+def test_one_look_says_nothing_and_neither_do_two_at_the_same_time() -> None:
+    meter = RateMeter()
+    assert meter.speeds() is None
+    meter.add(look(5.0, 10))
+    assert meter.speeds() is None
+    meter.add(look(5.1, 20))
+    assert meter.speeds() is None
+
+
+def test_rates_are_of_about_the_last_second() -> None:
+    """R-USE-2: neither an average since ever, nor what happened between two looks a moment apart."""
+    meter = RateMeter()
+    for tick in range(30):
+        meter.add(look(tick / 4, 1_000 * tick if tick > 20 else 0))
+    speeds = meter.speeds()
+    assert speeds is not None and speeds.topics[TOPIC] == pytest.approx(4_000.0)
+
+
+def test_the_first_two_looks_give_a_rate_even_if_less_than_a_second_apart() -> None:
+    meter = RateMeter()
+    meter.add(look(0.0, 0))
+    meter.add(look(0.5, 100))
+    speeds = meter.speeds()
+    assert speeds is not None and speeds.topics[TOPIC] == pytest.approx(200.0)
+
+
+def test_a_look_from_long_ago_does_not_count() -> None:
+    meter = RateMeter()
+    meter.add(look(0.0, 0))
+    meter.add(look(WINDOW_S + 1, 1_000_000))
+    assert meter.speeds() is None
+
+
+def test_copies_of_an_entry_count_once_and_reads_wherever_they_were_answered() -> None:
+    meter = RateMeter()
+    nothing = Traffic()
+    meter.add(look(0.0, 0, a=nothing, b=nothing))
+    meter.add(look(2.0, 40, a=appended(40, _5=4), b=Traffic(4, 40, 400, 0.0, buckets(_9=4), 2, 20, 200)))
+    speeds = meter.speeds()
+    assert speeds is not None
+    assert (speeds.whole.append_entries_s, speeds.whole.append_bytes_s) == (20.0, 200.0)
+    assert (speeds.whole.read_entries_s, speeds.whole.read_bytes_s) == (10.0, 100.0)
+    assert (speeds.nodes[A].append_entries_s, speeds.nodes[B].append_entries_s) == (20.0, 0.0)
+    assert speeds.nodes[B].read_entries_s == 10.0
+    assert speeds.whole.append_p99_s is not None and speeds.whole.append_p99_s <= LATENCY_BOUNDS_S[5]
+
+
+def test_counters_that_have_fallen_began_anew() -> None:
+    """A node that was restarted did what its new counters say, and nothing less than nothing."""
+    meter = RateMeter()
+    meter.add(look(0.0, 0, a=appended(1_000, _1=10)))
+    meter.add(look(1.0, 3, a=appended(3, _1=1)))
+    speeds = meter.speeds()
+    assert speeds is not None and speeds.whole.append_entries_s == 3.0
+
+
+def test_a_topic_or_a_replica_that_is_new_has_no_rate_yet() -> None:
+    meter = RateMeter()
+    meter.add(Look(0.0, {}, {}, {}))
+    meter.add(look(1.0, 500, a=appended(500, _1=1)))
+    speeds = meter.speeds()
+    assert speeds is not None and not speeds.topics and not speeds.nodes
+    assert speeds.whole.append_entries_s == 0.0
+
+
+@given(st.lists(st.integers(0, 50), min_size=BUCKETS, max_size=BUCKETS), st.floats(0.01, 1.0))
+def test_a_percentile_lies_in_the_bucket_that_holds_it(counts: list[int], share: float) -> None:
+    found = percentile(counts, share)
+    if not sum(counts):
+        assert found is None
+        return
+    assert found is not None
+    below = [sum(counts[: number + 1]) for number in range(BUCKETS)]
+    number = next(
+        number for number in range(BUCKETS) if below[number] >= share * sum(counts) and counts[number]
+    )
+    low = LATENCY_BOUNDS_S[number - 1] if number else 0.0
+    high = LATENCY_BOUNDS_S[min(number, BUCKETS - 2)]
+    assert low <= found <= max(low, high)
+
+
+def test_histograms_are_merged_bucket_by_bucket_and_empty_ones_are_passed_over() -> None:
+    assert merged([(1, 2), (), (3, 4)]) == [4, 6]
+    assert merged([]) == []

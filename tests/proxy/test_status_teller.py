@@ -1,0 +1,149 @@
+"""The status document: what is said of nodes that are away, of replicas that lag, and of chains with one copy left."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from varlog.model.cluster import (
+    ClusterView,
+    LogStream,
+    NamedReader,
+    NodeStatus,
+    Ordering,
+    ReplicaState,
+    ReplicaStatus,
+    StorageNode,
+    StreamState,
+    SyncState,
+    SyncStatus,
+    Topic,
+    UnitStatus,
+)
+from varlog.model.commit import TopicMark
+from varlog.model.epoch import Epoch
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+from varlog.model.traffic import Traffic
+from varlog.proxy.status import StatusOut
+from varlog.proxy.status_teller import look_of, rfc3339, status_told
+from varlog.rpc.messages import ClusterStatusIs, Deed, NodeHealth
+
+ORDERS, FAST = Topic(TopicID(1), "orders"), Topic(TopicID(2), "fast", Ordering.SEQUENCED)
+ONE, TWO, THREE = NodeID(1), NodeID(2), NodeID(3)
+COMMITTED, SEQUENCED = LogStreamID(5), LogStreamID(6)
+SEQUENCER = SequencerID("127.0.0.1:7113", 9)
+NOW_US = 1_700_000_010_000_000
+
+
+def replica(end: int, *, sync: SyncStatus | None = None) -> ReplicaStatus:
+    return ReplicaStatus(
+        COMMITTED, ORDERS.topic, ReplicaState.RUNNING, Epoch(3), LLSN(end), LLSN(end), GLSN(2), GLSN(end - 1),
+        "/data", 1_000, sync=sync, traffic=Traffic(1, 10),
+    )  # fmt: skip
+
+
+def unit(newest: int) -> UnitStatus:
+    return UnitStatus(SEQUENCED, FAST.topic, Epoch(2), LLSN(newest), LLSN(newest + 1), LLSN(1), "/data", 500)
+
+
+def node(number: NodeID, *, replicas: tuple[ReplicaStatus, ...], units: tuple[UnitStatus, ...]) -> NodeHealth:
+    status = NodeStatus(
+        ClusterID(4), number, f"127.0.0.1:711{number}", ("/data",), replicas, 1_700_000_000_000_000, 100, units, True
+    )  # fmt: skip
+    return NodeHealth(number, True, status)
+
+
+def seen() -> ClusterStatusIs:
+    """Node 3 is away; the replica on node 2 lags; the chain has node 1 alone."""
+    chain = Chain(SEQUENCED, (ONE,), (TWO, THREE))
+    projection = Projection(
+        FAST.topic, Epoch(2), GLSN(1), (Range(GLSN(1), (Stripe(SEQUENCED),), 16),), (chain,), SEQUENCER
+    )
+    view = ClusterView(
+        ClusterID(4),
+        7,
+        tuple(StorageNode(number, f"127.0.0.1:711{number}", ("/data",)) for number in (ONE, TWO, THREE)),
+        (ORDERS, FAST),
+        (
+            LogStream(COMMITTED, ORDERS.topic, (ONE, TWO, THREE), StreamState.SEALED, Epoch(3)),
+            LogStream(SEQUENCED, FAST.topic, (ONE, TWO, THREE), StreamState.RUNNING, Epoch(2)),
+        ),
+        "127.0.0.1:7101",
+        projections=(projection,),
+        sequencers=(SEQUENCER,),
+    )
+    syncing = SyncStatus(SyncState.IN_PROGRESS, ONE, LLSN(51), LLSN(101))
+    return ClusterStatusIs(
+        view,
+        (
+            node(ONE, replicas=(replica(101),), units=(unit(20),)),
+            node(TWO, replicas=(replica(51, sync=syncing),), units=(unit(12),)),
+            NodeHealth(THREE, False, None, 12.5),
+        ),
+        (TopicMark(ORDERS.topic, GLSN(100), GLSN(2)), TopicMark(FAST.topic, GLSN(20), GLSN(0))),
+        ((COMMITTED, "waits for storage node 3"),),
+        (Deed(1_700_000_001_000_000, "storage node 3 does not answer"),),
+        (THREE,),
+        (NamedReader(ORDERS.topic, "spark:daily", GLSN(90), 1_700_000_004_000_000),),
+    )
+
+
+def told() -> StatusOut:
+    return status_told(seen(), None, NOW_US)
+
+
+def test_a_node_that_is_away_says_nothing_of_itself() -> None:
+    away = told().nodes[2]
+    assert (away.alive, away.away_s, away.suspected) == (False, 12.5, True)
+    assert (away.bytes, away.replicas, away.leased, away.started) == (None, None, None, None)
+    there = told().nodes[0]
+    assert (there.alive, there.bytes, there.replicas, there.leased) == (True, 1_500, 2, True)
+
+
+def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far() -> None:
+    stream = told().log_streams[0]
+    assert (stream.state, stream.wait, stream.entries) == ("sealed", "waits for storage node 3", 100)
+    assert (stream.copies, stream.copies_alive) == (3, 2)
+    first, second, third = stream.replicas
+    assert (first.role, first.state, first.lag, first.high_watermark) == ("primary", "running", 0, 100)
+    assert (second.role, second.lag) == ("backup", 50)
+    assert second.sync is not None and (second.sync.source, second.sync.percent) == (1, 50)
+    assert (third.state, third.alive, third.entries, third.lag) == ("missing", False, None, None)
+
+
+def test_a_chain_with_one_copy_left_is_an_alarm() -> None:
+    """R-SEQ-14."""
+    stream = told().log_streams[1]
+    assert stream.no_redundancy and stream.ordering == "sequenced"
+    assert [(one.node, one.role, one.state) for one in stream.replicas] == [
+        (1, "only", "serves"),
+        (2, "away", "away"),
+        (3, "away", "missing"),
+    ]
+    assert not told().log_streams[0].no_redundancy
+
+
+def test_readers_lag_behind_the_newest_entry_and_deeds_have_a_time() -> None:
+    [reader] = told().readers
+    assert (reader.topic, reader.kind, reader.lag, reader.age_s) == ("orders", "spark", 10, 6.0)
+    [deed] = told().deeds
+    assert (deed.time, deed.log_stream) == ("2023-11-14T22:13:21.000000Z", None)
+
+
+def test_a_topic_whose_end_is_not_known_says_so() -> None:
+    without = status_told(replace(seen(), tails=()), None, NOW_US)
+    assert [(topic.oldest, topic.newest) for topic in without.topics] == [(None, None), (None, None)]
+    assert without.readers[0].lag is None
+    assert [(topic.oldest, topic.newest) for topic in told().topics] == [(3, 100), (1, 20)]
+
+
+def test_appends_are_counted_where_every_entry_is_written_once() -> None:
+    look = look_of(seen(), 1.0)
+    assert look.writers == {COMMITTED: ONE, SEQUENCED: ONE}
+    assert (THREE, COMMITTED) not in look.traffic and look.traffic[ONE, COMMITTED].append_entries == 10
+
+
+def test_a_time_is_told_to_the_microsecond_also_where_there_are_none() -> None:
+    assert rfc3339(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"
+    assert rfc3339(1_700_000_000_000_000) == "2023-11-14T22:13:20.000000Z"
