@@ -1,8 +1,10 @@
-"""examples/spark_walkthrough.py runs from its first cell to its last, on a cluster that it starts and ends itself."""
+"""The examples with Spark in them run from their first line to their last, on clusters that they start and end themselves."""
 
 from __future__ import annotations
 
 import atexit
+import re
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,20 +14,23 @@ from pyspark.sql import SparkSession
 
 import varlog.spark
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "spark_walkthrough.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLE = EXAMPLES / "spark_walkthrough.py"
+
+
+@pytest.fixture
+def stage(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where an example runs: its files go here. A session of its own would be one more Java; the one of the tests must live on."""
+    monkeypatch.setattr(varlog.spark, "session", lambda *_: spark)
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
 
 
 @pytest.mark.process
 def test_the_walkthrough_runs_by_itself_and_leaves_nothing_behind(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    stage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A session of its own would be one more Java; the one of the tests must live on.
-    monkeypatch.setattr(varlog.spark, "session", lambda *_: spark)
-    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     names: dict[str, Any] = {"__name__": "__main__"}
     try:
         exec(compile(EXAMPLE.read_text("utf-8"), str(EXAMPLE), "exec"), names)
@@ -35,4 +40,21 @@ def test_the_walkthrough_runs_by_itself_and_leaves_nothing_behind(
             end()
             atexit.unregister(end)
     assert capsys.readouterr().out.endswith("done\n")
-    assert list(tmp_path.iterdir()) == []
+    assert list(stage.iterdir()) == []
+
+
+@pytest.mark.process
+def test_the_shop_sells_nothing_twice_and_its_views_agree(
+    stage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R-USE-2: commands are decided by their order, events are published at least once and seen once, by Spark as well."""
+    runpy.run_path(str(EXAMPLES / "event_sourced_shop.py"), run_name="__main__")
+    told = capsys.readouterr().out
+    assert "refused: 21 of mug are not there, 20 are" in told
+    twice = re.search(r"another one published (\d+): (\d+) entries, (\d+) events", told)
+    assert twice is not None
+    again, entries, events = map(int, twice.groups())
+    assert entries == 2 * events and again == events > 50
+    assert re.search(r"were too late for [1-9]", told)
+    assert "Spark says the same" in told and told.endswith("done\n")
+    assert list(stage.iterdir()) == []

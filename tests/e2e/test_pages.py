@@ -1,0 +1,57 @@
+"""docs/recipes.md does what it says: its blocks are run in order, as typed, and print what stands below them (R-USE-2)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.pages import Block, blocks, broken_links, lines, page, run_typed
+from varlog import recipes
+from varlog.recipes import blocking
+from varlog.testing.tcp_cluster import running
+
+# What `varlog up` has; the tests' cluster listens elsewhere.
+ADDRESS = "127.0.0.1:7100"
+
+
+async def type_all(found: list[Block], address: str, work: Path) -> int:
+    """How many blocks were run."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in found:
+        printed = await run_typed(
+            block, names, lambda text: text.replace(ADDRESS, address).replace("work/", f"{work}/")
+        )
+        assert lines(printed) == lines(block.prints), str(block)
+    return len(found)
+
+
+def test_every_block_about_recipes_prints_what_stands_below_it(tmp_path: Path) -> None:
+    typed = [block for block in blocks("docs/recipes.md") if block.language == "python"]
+    with running(tmp_path, auto_create_topics=True) as (cluster, _):
+        assert asyncio.run(type_all(typed, cluster.repository.address, tmp_path)) > 10
+
+
+def test_every_recipe_and_every_error_is_in_the_page() -> None:
+    content = page("docs/recipes.md")
+    told_of = {*recipes.__all__, *blocking.__all__}
+    # What is got from others, and never made by the reader's own hands.
+    told_of -= {
+        "Change",
+        "Hold",
+        "Holder",
+        "KeyRange",
+        "Leader",
+        "Leadership",
+        "Claim",
+        "Transaction",
+        "Isolation",
+    }
+    told_of -= {"QueueSize", "Snapshots", "StateMachine"}
+    assert {name for name in told_of if f"{name}" not in content} == set()
+
+
+@pytest.mark.parametrize("name", ["docs/recipes.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    assert broken_links(name) == []

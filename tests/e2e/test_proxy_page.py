@@ -1,0 +1,132 @@
+"""docs/proxy.md has every route, error, limit and metric, and its curl lines print what stands below them (R-USE-2)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from typer.testing import CliRunner
+
+from tests.e2e.pages import blocks, broken_links, page
+from tests.e2e.shell import Shell, alike, typed_in
+from varlog.cli.main import app as commands
+from varlog.model import errors as model
+from varlog.proxy.app import make_app
+from varlog.proxy.errors import ChangeUnknown, ProxyError
+from varlog.proxy.gateway import EmbeddedOpener, Gateway
+
+PAGE = "docs/proxy.md"
+TABLES = page(PAGE)
+# Where the page has its proxy.
+PORT = 7180
+
+
+@contextmanager
+def proxy_of(directory: Path) -> Iterator[int]:
+    """The port of a proxy that has opened the directory."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "varlog.cli", "proxy", f"--data={directory}", "--listen=127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        told = process.stdout.readline()
+        assert told.startswith("ready"), process.stderr.read()
+        yield int(told.rpartition(":")[2])
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("real_curl", [True, False], ids=["curl", "stand-in"])
+def test_every_curl_line_prints_what_stands_below_it(tmp_path: Path, real_curl: bool) -> None:
+    """With the machine's own curl, and with the one that stands in for it where there is none."""
+    shown = [typed for block in blocks(PAGE) if block.language == "console" for typed in typed_in(block)]
+    assert len(shown) > 15
+    with proxy_of(tmp_path / "data") as port:
+        shell = Shell(tmp_path, {PORT: port}, real_curl=real_curl)
+        for typed in shown:
+            told = shell.run(typed.command)
+            assert alike(told, typed.shown), f"{typed.where}\n{told}"
+
+
+def application(directory: Path) -> FastAPI:
+    return make_app(Gateway(EmbeddedOpener(directory, sync=False)))
+
+
+def test_every_route_is_in_the_table_and_no_other(tmp_path: Path) -> None:
+    paths = application(tmp_path).openapi()["paths"]
+    there = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+    there |= {"GET /metrics", "GET /openapi.json", "GET /", "WS /v1/topics/{topic}/socket"}
+    table = TABLES.split("## Routes", 1)[1].split("## Errors", 1)[0]
+    assert set(re.findall(r"^\| `([A-Z]+ /[^`]*)`", table, re.MULTILINE)) == there
+
+
+def test_every_metric_is_in_the_table_and_no_other(tmp_path: Path) -> None:
+    async def names() -> set[str]:
+        app = application(tmp_path)
+        transport = httpx.ASGITransport(app)
+        async with (
+            asyncio.timeout(60),
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://proxy") as http,
+        ):
+            assert (await http.post("/v1/topics", json={"name": "orders"})).status_code == 201
+            text = (await http.get("/metrics")).text
+        kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+        # When each was made is told by the library, and of no use.
+        return {name for name in kinds if not name.endswith("_created")}
+
+    table = TABLES.split("## Metrics", 1)[1].split("Worth an alarm", 1)[0]
+    told_of = {
+        name
+        for row in re.findall(r"^\| (.*?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    assert told_of == asyncio.run(names())
+
+
+def test_every_limit_that_can_be_set_is_in_the_table() -> None:
+    helped = CliRunner().invoke(commands, ["proxy", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    limits = helped.output.split("Limits", 1)[1].split("╰", 1)[0]
+    options = set(re.findall(r"(--[a-z-]+)", limits))
+    assert len(options) >= 8
+    assert {option for option in options if f"`{option}`" not in TABLES} == set()
+
+
+def test_every_error_of_the_proxy_is_in_the_table() -> None:
+    kinds: list[type[Exception]] = [
+        *ProxyError.__subclasses__(),
+        *(
+            ChangeUnknown,
+            model.UnknownTopic,
+            model.UnknownLogStream,
+            model.NotWritten,
+            model.Trimmed,
+            model.Filled,
+        ),
+        *(model.EntryTooLarge, model.BatchTooLarge, model.Sealed, model.NotAccepted, model.OutcomeUnknown),
+        *(model.Unavailable, model.ReaderBehind, model.Refused, model.TrimBeyondTail, model.InvalidRequest),
+    ]
+    names = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower() for kind in kinds}
+    table = TABLES.split("## Errors", 1)[1].split("## Limits", 1)[0]
+    assert {name for name in names if f"`{name}`" not in table} == set()
+
+
+def test_links_lead_somewhere() -> None:
+    assert broken_links(PAGE) == []
