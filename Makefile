@@ -5,9 +5,11 @@
 .DELETE_ON_ERROR:
 SHELL := /bin/sh
 
-# Seeds of `make sim`, seeds of the simulation inside `make test`, and more arguments for `make demo` and `make bench`.
+# Seeds of `make sim`, seeds of the simulations inside `make test`, and more arguments for `make demo` and `make bench`.
 SEEDS ?= 1000
 TEST_SEEDS ?= 150
+# The same with users of recipes.
+TEST_RECIPE_SEEDS ?= 40
 # How topics of simulated clusters are ordered: committed, sequenced, or both (each seed in each way).
 ORDERING ?= both
 ARGS ?=
@@ -59,7 +61,7 @@ test: static chromium ## everything: static checks, all tests, a bounded simulat
 	$(PYTEST) -rs -m "not faults and not spark"
 	$(SPARK_TESTS)
 	$(SIM) run --seeds $(TEST_SEEDS)
-	$(SIM) run --recipes --seeds $(TEST_SEEDS)
+	$(SIM) run --recipes --seeds $(TEST_RECIPE_SEEDS)
 	$(SIM) mutants --quick
 
 ##@ While you work

@@ -213,6 +213,28 @@ def test_closing_ends_the_calls_of_those_who_wait() -> None:
     in_virtual_time(body)
 
 
+def test_a_log_that_is_closed_ends_the_call_of_one_who_waits_for_a_lost_holder() -> None:
+    """Found by the simulator: it said again and again that the claim is over, was refused at once each time, and never paused."""
+
+    async def body(log: ScriptedLog) -> None:
+        async with opened(log, 1) as queue:
+            await queue.put(b"a")
+            lost = await opened(log.for_others(), 2)
+            await lost.take(ttl_s=TTL_S)
+            await lost.replica.close()
+            log.change()
+            log.fates.append(Fate.LOST)
+            waiting = asyncio.create_task(queue.take())
+            while len(log.appended) < 2:  # the put, and that the claim is over
+                await asyncio.sleep(1)
+            log.change(closed=True, failing=Unavailable("the log was closed"))
+            with pytest.raises(Unavailable):
+                await waiting
+            await lost.close()
+
+    in_virtual_time(body)
+
+
 def test_closing_does_not_wait_for_a_log_that_does_not_answer() -> None:
     async def body(log: ScriptedLog) -> None:
         queue = await opened(log)

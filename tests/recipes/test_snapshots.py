@@ -159,6 +159,33 @@ def test_a_topic_is_trimmed_up_to_the_oldest_that_is_still_the_newest_of_its_nam
     run(body)
 
 
+def test_a_topic_that_is_trimmed_up_to_a_newer_one_while_it_is_read_still_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator: the reader knew an old tail, then all up to it was trimmed, and it found nothing at all."""
+
+    async def body() -> None:
+        async with topics(tmp_path) as connect:
+            mine, others = await connect("snapshots"), await connect("snapshots")
+            await TopicSnapshots(others).save("m", GLSN(10), b"old")
+            meanwhile = [b"new"]
+
+            def then_save(ask: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
+                async def asked() -> object:
+                    answer = await ask()
+                    while meanwhile:
+                        await TopicSnapshots(others).save("m", GLSN(20), meanwhile.pop())
+                    return answer
+
+                return asked
+
+            monkeypatch.setattr(mine, "mark", then_save(mine.mark))
+            monkeypatch.setattr(mine, "tail", then_save(mine.tail))
+            assert await TopicSnapshots(mine).newest("m") == (20, b"new")
+
+    run(body)
+
+
 def test_a_large_snapshot_goes_in_several_batches_and_counts_when_all_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

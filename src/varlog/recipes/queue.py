@@ -160,6 +160,8 @@ class Queue:
             over = [claim for claim in claims if now_us >= watch.due_us(claim.token) + spread * claim.ttl_us]
             if over:
                 await self._expire(over)
+                # Raises if the replica has ended: then every command is refused at once, and this would go round without a pause.
+                await self.replica.wait(lambda _: True)
                 continue
             look_again_s = min((claim.ttl_us / LOOKS_A_TTL / 1_000_000 for claim in claims), default=None)
             with contextlib.suppress(TimeoutError):
