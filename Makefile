@@ -89,6 +89,7 @@ chromium: ## install a Chromium for the dashboard's tests, where there is none (
 	done; \
 	echo 'there is no Chromium here: trying apt-get install chromium'; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  export DEBIAN_FRONTEND=noninteractive; \
 	  (apt-get install -y -qq chromium || { apt-get update -qq && apt-get install -y -qq chromium; }) >/dev/null 2>&1 && exit 0; \
 	fi; \
 	echo '*** NO CHROMIUM: it could not be installed, so THE DASHBOARD IS NOT TESTED on this machine.' >&2; \
