@@ -16,7 +16,9 @@ ARGS ?=
 
 PY := .venv/bin/python
 # Not loadgroup: with it pytest-xdist 3.8 waits for ever once a worker has died, which is how a hanging test ends here.
-PYTEST := $(PY) -m pytest -n auto --dist worksteal
+# One worker more than cores: tests with real processes are mostly waiting.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
+PYTEST := $(PY) -m pytest -n $(WORKERS) --dist worksteal
 # One session for all of them: starting one takes longer than most of them.
 SPARK_TESTS := $(PY) -m pytest -p no:xdist -rs -m "spark and not faults" --durations=10
 SIM := $(PY) -m varlog.testing.sim

@@ -10,6 +10,7 @@ import pytest
 import varlog
 from varlog import aio
 from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import make_topic
 from varlog.model.errors import ReaderBehind
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.tcp_cluster import running
@@ -86,6 +87,7 @@ def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_pat
             await supervisor.stop()
 
     async def story(supervisor: Supervisor) -> None:
+        await make_topic(supervisor.plan, "any", say=lambda _: None)  # which waits until every node is there
         async with aio.admin(supervisor.address) as admin:
             for topic in ("copy", "late"):
                 await admin.create_topic(topic, streams=1, first=FIRST)

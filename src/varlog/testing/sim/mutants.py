@@ -335,11 +335,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
 RARE: Final = frozenset(
     {
         "answers-after-the-lease",
+        "chain-pending-kept-over-a-seal",
         "commit-not-fenced",
+        "first-position-forgotten",
+        "forget-rows-early",
         "leases-counted-short",
+        "refuse-at-the-seal",
         "replace-the-last-copy",
+        "seal-cancels-nothing",
         "sequencer-without-lease",
+        "trim-answered-before-applied",
         "trim-waits-for-nobody",
+        "trim-without-rows",
         "unit-says-done-to-another-value",
         "unit-without-lease",
     }
