@@ -185,9 +185,25 @@ def test_an_entry_is_found_by_its_position(tmp_path: Path) -> None:
         for typed, expected in (("newest", "orders 10"), ("orders/3", "orders 3"), ("-2", "orders 8")):
             await find(typed, expected)
             await page.page.keyboard.press("Escape")
+            await page.wait("dialog", gone=True)
         await page.open("/#orders/5")
+        await page.wait("dialog.inspector pre", text='"order": 5')
         await page.page.reload()
         await page.wait("dialog.inspector pre", text='"order": 5')
+
+    with_visit(tmp_path, story)
+
+
+def test_an_address_typed_while_an_entry_closes_is_followed(tmp_path: Path) -> None:
+    """R-USE-1: browsers tell the page of a close after it; by then somebody may be elsewhere."""
+
+    async def story(proxy: LiveProxy, page: Visit) -> None:
+        await (await proxy.log()).append_batch([b'{"order": %d}' % i for i in range(1, 11)])
+        await page.open("/#orders/5")
+        await page.wait("dialog.inspector pre", text='"order": 5')
+        await page.look("document.querySelector('dialog').close(); location.hash = '#orders/6'")
+        await page.wait("dialog.inspector pre", text='"order": 6')
+        assert page.page.url.endswith("#orders/6")
 
     with_visit(tmp_path, story)
 

@@ -23,6 +23,7 @@ let status = null;
 let heardAt = performance.now();
 let ailing = null; // {since, healed}: the newest time that something was wrong, by this browser's clock
 let chosen = null;
+let named = location.hash;
 
 const history = new History();
 const tiles = new Tiles(find("#charts"), history);
@@ -33,7 +34,7 @@ const topology = new Topology(find("#topology .body"), (what, number) => {
 const deeds = new Deeds(find("#deeds .body"));
 const inspector = new Inspector(
   (topic) => status?.topics.find((found) => found.name === topic) ?? { oldest: 1, newest: null },
-  (topic, position) => remember(topic ?? chosen, position),
+  (topic, position) => topic === null ? forget() : remember(topic, position),
 );
 const read = (topic, position) => inspector.show(topic, position);
 const entries = new Entries(find("#entries .body"), read);
@@ -144,8 +145,13 @@ function choose(topic) {
 
 /** The address names what is looked at, so that it can be sent to somebody: #orders/42 */
 function remember(topic, position) {
-  const wanted = topic === null ? "" : `#${encodeURIComponent(topic)}${position ? `/${position}` : ""}`;
-  if (location.hash !== wanted) window.history.replaceState(null, "", wanted || location.pathname);
+  named = topic === null ? "" : `#${encodeURIComponent(topic)}${position ? `/${position}` : ""}`;
+  if (location.hash !== named) window.history.replaceState(null, "", named || location.pathname);
+}
+
+/** No entry is looked at any more. An address that somebody typed meanwhile is theirs: its turn comes with `hashchange`. */
+function forget() {
+  if (location.hash === named) remember(chosen, null);
 }
 
 function place() {

@@ -31,7 +31,7 @@ export class Inspector {
   async show(topic, position) {
     this.topic = topic;
     this.position = position;
-    if (!this.dialog) this.build();
+    if (!this.dialog?.open) this.build();
     this.moved(topic, position);
     this.drawHead();
     const turn = ++this.turn;
@@ -47,18 +47,21 @@ export class Inspector {
     this.title = h("h2");
     this.previous = tool("←", "The one before", () => this.step(-1));
     this.next = tool("→", "The next one", () => this.step(1));
-    const close = tool("×", "Close", () => this.dialog.close());
+    const close = tool("×", "Close", () => dialog.close());
     this.content = h("div", { class: "content", "aria-live": "polite", tabindex: -1, autofocus: true });
-    this.dialog = open("inspector", "One entry", h("header", {}, this.title, this.previous, this.next, close), this.content);
-    this.dialog.addEventListener("keydown", (event) => {
+    const dialog = open("inspector", "One entry", h("header", {}, this.title, this.previous, this.next, close), this.content);
+    dialog.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (step) this.step(step);
     });
-    this.dialog.addEventListener("close", () => {
+    // Browsers tell of a close some time after it: by then the next entry may be open, and is left alone.
+    dialog.addEventListener("close", () => {
+      if (this.dialog !== dialog) return;
       this.dialog = null;
       this.turn += 1;
       this.moved(null, null);
     });
+    this.dialog = dialog;
   }
 
   step(by) {
