@@ -101,7 +101,5 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
             replace(plan(tmp_path), ports=(port, 1, 2)).check_ports()
 
 
-def test_free_ports_are_different_and_free(tmp_path: Path) -> None:
-    ports = free_ports(20)
-    assert len(dict.fromkeys(ports)) == 20
-    replace(plan(tmp_path), ports=ports).check_ports()
+def test_the_ports_of_a_plan_are_looked_at_before_anything_is_started(tmp_path: Path) -> None:
+    replace(plan(tmp_path), ports=free_ports(20)).check_ports()

@@ -14,7 +14,8 @@ import pytest
 
 from tests.e2e import pages
 from tests.e2e.shell import Shell, alike, typed_in
-from varlog.cli.cluster_plan import free_ports, is_free
+from varlog.cli.ports import free_block
+from varlog.testing.processes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -63,13 +64,11 @@ CHANCE = {
 NUMBERS = {r"\d+": "N"}
 
 
-def ports_alike() -> dict[int, int]:
-    """The same ports elsewhere: all of them free, and as far from each other."""
-    while True:
-        [first] = free_ports(1)
-        found = {port: port - PORTS[0] + first for port in PORTS}
-        if all(port < 65_536 and is_free(port) for port in found.values()):
-            return found
+@contextmanager
+def elsewhere() -> Iterator[dict[int, int]]:
+    """The same ports in another place: all of them free, and as far from each other."""
+    with free_block() as first:
+        yield {port: port - PORTS[0] + first for port in PORTS}
 
 
 @contextmanager
@@ -91,7 +90,7 @@ def up(directory: Path, ports: dict[int, int], shell: Shell) -> Iterator[str]:
             said += line
         yield shell.as_shown(said)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     finally:
         process.kill()
@@ -106,9 +105,7 @@ def test_what_is_typed_after_up_prints_what_the_readme_says(tmp_path: Path) -> N
     rest = [shown for shown in typed if shown.command.startswith(("curl", "varlog"))]
     rest = [shown for shown in rest if not shown.command.startswith(("varlog up", "varlog demo"))]
     assert [shown.command.split()[0] for shown in rest].count("curl") >= 3
-    ports = ports_alike()
-    shell = Shell(tmp_path, ports)
-    with up(tmp_path, ports, shell) as said:
+    with elsewhere() as ports, up(tmp_path, ports, shell := Shell(tmp_path, ports)) as said:
         assert alike(said, told_of_up.shown), said
         for shown in rest:
             masks = {**CHANCE, **NUMBERS} if shown.command == "varlog status" else CHANCE

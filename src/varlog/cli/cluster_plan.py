@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,17 +9,18 @@ from pathlib import Path
 import msgspec
 
 from varlog.cli.etcd import EtcdPlan
+from varlog.cli.ports import HOST as HOST
+from varlog.cli.ports import free_ports as free_ports
+from varlog.cli.ports import is_free as is_free
 from varlog.cli.process import ServerProcess
 from varlog.model.errors import StartError
 
-HOST = "127.0.0.1"
 CLUSTER_FILE = "cluster.json"
 FIRST_NODE_OFFSET = 10
 PROXY_OFFSET = 80
 # A replicated cluster survives the loss of one repository and of one etcd member.
 REPOSITORIES, ETCD_MEMBERS = 3, 3
 REPLICATED_PORTS = REPOSITORIES - 1 + 2 * ETCD_MEMBERS
-_FREE_PORTS = range(12_000, 32_000)
 
 
 class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,31 +203,3 @@ def sequencer_port_from(first: int, nodes: int) -> int:
 def proxy_port_from(first: int, nodes: int) -> int:
     """7180, unless there are so many nodes that it is one of theirs."""
     return max(first + PROXY_OFFSET, sequencer_port_from(first, nodes) + 1)
-
-
-def is_free(port: int) -> bool:
-    """Nobody listens there now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except (OSError, OverflowError):
-            return False
-    return True
-
-
-def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody listens at now, below those that the kernel gives to outgoing connections: a process
-    that is
-    restarted finds its own free again."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.randrange(_FREE_PORTS.start, _FREE_PORTS.stop)
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        if port not in found:
-            found.append(port)
-    return tuple(found)
