@@ -43,6 +43,8 @@ from varlog.rpc.transport import Server, Transport
 from varlog.runtime.doors import system_doors
 
 CLUSTER = ClusterID(7)
+# Only so that nothing hangs: a busy machine may stand still for seconds.
+WAIT_S = 90.0
 M = TypeVar("M", bound=Message)
 
 
@@ -315,7 +317,7 @@ class FakeCluster:
             "vmc:1",
             nodes=tuple(node.address for node in self.nodes.values()) if named else (),
             replicas=replicas,
-            **{"heartbeat_s": 0.02, "auto_create_topics": True, **settings},
+            **{"heartbeat_s": 0.02, "auto_create_topics": True, "node_timeout_s": WAIT_S, **settings},
         )
         self.manager = Manager(self.config, system_doors(), self.transport)
 
@@ -333,14 +335,14 @@ class FakeCluster:
             await node.stop()
         await self.repository.stop()
 
-    async def ask(self, request: Message, *, timeout_s: float = 20) -> Message:
-        connection = await self.transport.connect("vmc:1", timeout_s=5)
+    async def ask(self, request: Message, *, timeout_s: float = WAIT_S) -> Message:
+        connection = await self.transport.connect("vmc:1", timeout_s=WAIT_S)
         try:
             return (await connection.call(request, timeout_s=timeout_s))[0]
         finally:
             connection.close()
 
-    async def wait(self, there: Callable[[], bool], timeout_s: float = 20) -> None:
+    async def wait(self, there: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
         async with asyncio.timeout(timeout_s):
             while True:
                 if there():

@@ -10,6 +10,8 @@ import pytest
 
 from tests.manager.fakes import CLUSTER, FakeCluster, FakeNode, FakeRepository
 from varlog.manager.manager import Manager
+from varlog.manager.outlook import Outlook
+from varlog.manager.snapshot import Snapshot
 from varlog.metarepo.membership_rules import seal_stream
 from varlog.metarepo.reader_rules import set_reader
 from varlog.model.cluster import ReplicaState, StreamState
@@ -79,6 +81,30 @@ def test_a_topic_waits_for_a_named_node_that_is_still_coming_up() -> None:
         await cluster.__aexit__()
 
     asyncio.run(story())
+
+
+def test_a_topic_waits_for_a_node_that_has_just_fallen_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a node may be slow to answer once: that is no reason to refuse what would go a moment later."""
+    monkeypatch.setattr("varlog.manager.stream_maker.NODES_TIMEOUT_S", 60.0)
+
+    async def story(cluster: FakeCluster) -> None:
+        rounds: list[int] = []
+        look = Outlook.look
+
+        async def counted(outlook: Outlook) -> Snapshot:
+            snapshot = await look(outlook)
+            rounds.append(len(snapshot.nodes))
+            return snapshot
+
+        monkeypatch.setattr(Outlook, "look", counted)
+        await cluster.nodes[3].stop()
+        making = asyncio.ensure_future(cluster.ask(messages.CreateTopic("orders")))
+        await cluster.wait(lambda: 2 in rounds or making.done())
+        await cluster.nodes[3].start()
+        assert isinstance(await making, messages.TopicIs)
+        assert cluster.all_run() and 2 in rounds
+
+    run(story)
 
 
 def test_a_node_of_another_cluster_is_refused() -> None:

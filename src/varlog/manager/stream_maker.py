@@ -67,7 +67,8 @@ class StreamMaker:
     async def place(
         self, replicas: int, topic: Topic | None = None, *, sequenced: bool, grouping: Grouping
     ) -> tuple[Snapshot, tuple[NodeID, ...]]:
-        """Where a new stream goes. Too few nodes: those that were named at the start may still be coming up."""
+        """Where a new stream goes. Too few nodes: those that were named at the start may still be coming up, and one that has just
+        fallen silent may only be slow to answer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + NODES_TIMEOUT_S
         wanted = replicas or self._config.replicas
@@ -80,6 +81,9 @@ class StreamMaker:
                 chains = [stream.replicas for stream in present]
                 return snapshot, place_chain(snapshot.load(), wanted, grouping, chains)
             except Refused:
-                if not self._registrar.pending or loop.time() > deadline:
+                awaited = self._registrar.pending or any(
+                    away_s < NODES_TIMEOUT_S for away_s in snapshot.away_s.values()
+                )
+                if not awaited or loop.time() > deadline:
                     raise
             await asyncio.sleep(LOOK_S)
