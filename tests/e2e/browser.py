@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 # Where `VARLOG_SCREENSHOTS=DIR` puts pictures; without it none are made.
 SCREENSHOTS = os.environ.get("VARLOG_SCREENSHOTS", "")
@@ -26,7 +26,10 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-WAIT_MS = 20_000
+# Only so that nothing hangs: a machine with other work may stand still for ten seconds, and more than once.
+WAIT_MS = 90_000
+# Of a whole story: below the time after which pytest ends the worker.
+STORY_S = 240.0
 # What Chromium itself says of an answer that is no 2xx: some tests ask for what is not there.
 REFUSED = "Failed to load resource"
 
@@ -78,6 +81,36 @@ class Visit:
     async def wait_health(self, level: str) -> None:
         await self.page.wait_for_selector(f"html[data-health='{level}']", state="attached")
 
+    async def wait_count(self, selector: str, count: int) -> None:
+        """Until there are as many of them as this, seen or not."""
+        await expect(self.page.locator(selector)).to_have_count(count, timeout=WAIT_MS)
+
+    async def wait_true(self, script: str) -> None:
+        """Until some JavaScript says so."""
+        await self.page.wait_for_function(script)
+
+    async def close_dialog(self) -> None:
+        """By Escape, until the page has been told: browsers tell it some time after the dialog is gone for the eye."""
+        await self.page.keyboard.press("Escape")
+        await self.wait_count("dialog", 0)
+
+    async def record(self, selector: str) -> None:
+        """Keep every text that this element has from now on: some are shown for a moment only."""
+        await self.page.evaluate(
+            """(selector) => {
+              const element = document.querySelector(selector);
+              window.recorded = [element.innerText];
+              new MutationObserver(() => window.recorded.push(element.innerText))
+                .observe(element, { childList: true, characterData: true, subtree: true });
+            }""",
+            selector,
+        )
+
+    async def wait_recorded(self, text: str) -> None:
+        await self.page.wait_for_function(
+            "(text) => recorded.some((found) => found.includes(text))", arg=text
+        )
+
     async def text(self, selector: str) -> str:
         return (await self.page.locator(selector).first.inner_text()).strip()
 
@@ -93,7 +126,7 @@ class Visit:
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        opened = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        opened = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS, timeout=WAIT_MS)
         try:
             yield opened
         finally:

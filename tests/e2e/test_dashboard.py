@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
-from tests.e2e.browser import Visit, browser, chromium, visit
+from tests.e2e.browser import STORY_S, Visit, browser, chromium, visit
 from tests.proxy.live_helpers import LiveProxy, live_proxy
 
 chromium()  # without one, all of this is skipped, loudly
 pytestmark = pytest.mark.process
 
-STORY_S = 120.0
 Story = Callable[[LiveProxy, Visit], Awaitable[None]]
 
 
@@ -59,6 +58,7 @@ def test_entries_show_as_they_arrive(tmp_path: Path) -> None:
         await log.append_batch([b'{"item": "espresso"}', b"\xff\x00"])
         await page.wait("#entries tr", text="espresso")
         await page.wait("#entries tr", text="ff 00")
+        await page.wait_count("#entries .position", 3)
         positions = await page.page.locator("#entries .position").all_inner_texts()
         assert [found.strip() for found in positions] == ["3", "2", "1"]
         await page.wait("#topics .newest", text="3")
@@ -86,7 +86,7 @@ def test_rates_and_latency_are_drawn_as_lines(tmp_path: Path) -> None:
         await chart.focus()
         await page.page.keyboard.press("ArrowLeft")
         await page.wait(".tile .when", text="ago")
-        assert await page.look("document.querySelectorAll('.chart .hair:not([visibility])').length") == 4
+        await page.wait_count(".chart .hair:not([visibility])", 4)
 
     with_visit(tmp_path, story)
 
@@ -136,7 +136,7 @@ def test_named_readers_are_shown_with_their_lag(tmp_path: Path) -> None:
         await log.set_reader("billing", 12)
         await page.open()
         await page.wait("#topics .readers li", text="billing")
-        assert "18 behind" in await page.text("#topics .readers li")
+        await page.wait("#topics .readers li", text="18 behind")
         await page.wait(".tile:nth-child(4) .figure", text="billing")
         await log.set_reader("billing", 30)
         await page.wait("#topics .readers .lag", text="up to date")
@@ -153,7 +153,7 @@ def test_what_an_entry_holds_is_never_run(tmp_path: Path) -> None:
         await page.open("/#orders/1")
         await page.wait("dialog.inspector pre", text=markup.decode())
         await page.wait("#entries .data", text=markup.decode())
-        assert await page.page.title() == "varlog"
+        assert "owned" not in await page.page.title()
 
     with_visit(tmp_path, story)
 
@@ -168,6 +168,8 @@ def test_an_entry_is_found_by_its_position(tmp_path: Path) -> None:
         await (await proxy.log()).append_batch([b'{"order": %d}' % i for i in range(1, 11)])
         await page.open()
         await page.wait("#entries tr", text='"order"')
+        # What "newest" means is known to the page by then.
+        await page.wait("#topics .newest", text="10")
 
         async def find(typed: str, expected: str) -> None:
             await page.page.keyboard.press("/")
@@ -179,13 +181,11 @@ def test_an_entry_is_found_by_its_position(tmp_path: Path) -> None:
         await page.wait("dialog.inspector pre", text='"order": 7')
         await page.page.keyboard.press("ArrowRight")
         await page.wait("dialog.inspector pre", text='"order": 8')
-        assert page.page.url.endswith("#orders/8")
-        await page.page.keyboard.press("Escape")
-        await page.wait("dialog", gone=True)
+        await page.wait_true("location.hash === '#orders/8'")
+        await page.close_dialog()
         for typed, expected in (("newest", "orders 10"), ("orders/3", "orders 3"), ("-2", "orders 8")):
             await find(typed, expected)
-            await page.page.keyboard.press("Escape")
-            await page.wait("dialog", gone=True)
+            await page.close_dialog()
         await page.open("/#orders/5")
         await page.wait("dialog.inspector pre", text='"order": 5')
         await page.page.reload()
@@ -203,7 +203,7 @@ def test_an_address_typed_while_an_entry_closes_is_followed(tmp_path: Path) -> N
         await page.wait("dialog.inspector pre", text='"order": 5')
         await page.look("document.querySelector('dialog').close(); location.hash = '#orders/6'")
         await page.wait("dialog.inspector pre", text='"order": 6')
-        assert page.page.url.endswith("#orders/6")
+        await page.wait_true("location.hash === '#orders/6'")
 
     with_visit(tmp_path, story)
 
@@ -215,15 +215,15 @@ def test_a_position_without_an_entry_says_why_and_what_to_do(tmp_path: Path) -> 
         await log.trim(1)
         await page.open("/#orders/1")
         await page.wait("dialog.inspector .refusal", text="trimmed")
-        await page.page.keyboard.press("Escape")
+        await page.close_dialog()
         await page.page.fill("#position", "99")
         await page.page.keyboard.press("Enter")
         await page.wait("dialog.inspector .refusal", text="Subscribe from this position")
-        await page.page.keyboard.press("Escape")
+        await page.close_dialog()
         await page.page.fill("#position", "elsewhere/1")
         await page.page.keyboard.press("Enter")
-        assert "no topic elsewhere" in await page.look(
-            "document.querySelector('#position').validationMessage"
+        await page.wait_true(
+            "document.querySelector('#position').validationMessage.includes('no topic elsewhere')"
         )
 
     with_visit(tmp_path, story, refusals=True)
@@ -241,6 +241,7 @@ def test_a_topic_is_made_only_after_a_yes(tmp_path: Path) -> None:
         await page.page.fill("dialog input[name=name]", "payments")
         await page.wait("dialog .summary", text="Makes topic payments with 2 log streams")
         await page.page.get_by_role("button", name="Cancel").click()
+        await page.wait_count("dialog", 0)
         assert [topic.name for topic in await admin.topics()] == ["orders"]
 
         await page.page.keyboard.press("n")
@@ -278,7 +279,7 @@ def test_a_log_stream_is_sealed_and_unsealed_only_after_a_yes(tmp_path: Path) ->
         await page.wait("dialog", text="Seal log stream 1?")
         # Nothing is done by an Enter that was meant for something else.
         await page.page.keyboard.press("Enter")
-        await page.wait("dialog", gone=True)
+        await page.wait_count("dialog", 0)
         assert [stream.state for stream in await admin.streams()] == ["running"]
 
         await act.click()
@@ -405,7 +406,7 @@ def test_the_keyboard_reaches_everything_that_the_pointer_does(tmp_path: Path) -
         await page.wait("#entries tr", text="x")
         await page.page.keyboard.press("?")
         await page.wait("dialog", text="go to a position")
-        await page.page.keyboard.press("Escape")
+        await page.close_dialog()
         reached = set()
         for _ in range(40):
             await page.page.keyboard.press("Tab")
