@@ -88,10 +88,6 @@ class ClusterUnderLoad:
     async def streams(self) -> tuple[LogStream, ...]:
         return (await self.view()).streams
 
-    async def status(self) -> ClusterStatusIs:
-        async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
-            return await admin.status()
-
     async def wait_status(self, there: Callable[[ClusterStatusIs], bool]) -> ClusterStatusIs:
         """Until what the manager says of the cluster is as it should be."""
         async with asyncio.timeout(WAIT_TIMEOUT_S), aio.admin(self.address) as admin:
@@ -182,7 +178,8 @@ class ClusterUnderLoad:
         if self.ordering is Ordering.SEQUENCED:
             history.sequenced.add(TOPIC)
         await self._read_back(history)
-        seen = await self.status()
+        # Only then is it known where all of it lies: on a busy machine a node may be slow to answer once.
+        seen = await self.wait_status(_all_told)
         await self.supervisor.stop()
         _examine(_registered(seen), history)
         _examine_units(seen, history)
@@ -265,6 +262,12 @@ def plan_for(
 def process_of(node: NodeID) -> str:
     """The name of a storage node's process."""
     return f"vsn-{node}"
+
+
+def _all_told(seen: ClusterStatusIs) -> bool:
+    """Every node that has something of a stream says what."""
+    told = {health.node for health in seen.nodes if health.status is not None}
+    return all(node in told for stream in seen.view.streams for node in stream.replicas)
 
 
 def _registered(seen: ClusterStatusIs) -> list[tuple[int, NodeID, Path]]:

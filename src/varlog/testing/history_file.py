@@ -17,8 +17,9 @@ _KINDS: dict[str, type[Operation]] = {
 }
 _COMPLAINT = "complaint"
 _LENGTH_BYTES = 4
-# How late an answer may be told where real processes share two cores with the whole cluster.
-REAL_SLACK_S = 3.0
+# How late an answer may be told where real processes share two cores with the whole cluster, and the machine may stand still: what
+# never ends is found all the same.
+REAL_SLACK_S = 30.0
 
 
 class RealHistory(History):
