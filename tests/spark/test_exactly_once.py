@@ -86,7 +86,7 @@ def test_a_primary_that_stops_while_tasks_write_doubles_nothing(
 
     def hurt() -> None:
         wait_for(tmp_path / "half-way")
-        thread.run(cluster.nodes[primary].stop())
+        thread.run(cluster.stop_node(primary))
         (tmp_path / "half-way-over").touch()
         thread.run(cluster.start_node(primary))
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import varlog
+from varlog.cli.ports import HOST, free_ports
 from varlog.manager.config import ManagerConfig
 from varlog.manager.manager import Manager
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
@@ -22,17 +23,25 @@ from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 
 CLUSTER = ClusterID(5)
+NODES = 3
+# Only so that nothing hangs: a busy machine may stand still for seconds.
+WAIT_S = 90.0
 
 
 class TcpCluster:
-    """Services on free ports of 127.0.0.1. Their disks do not wait for the device: nothing here loses power."""
+    """Services on free ports of 127.0.0.1. Their disks do not wait for the device: nothing here loses power.
+
+    The ports are none that the kernel gives to outgoing connections: whoever is stopped and started again finds its own free.
+    """
 
     def __init__(self, path: Path) -> None:
         self._doors = system_doors(synced=False)
         self._transport = TcpTransport(CLUSTER)
-        self._volumes = [path / f"node-{n}" for n in (1, 2, 3)]
+        self._volumes = [path / f"node-{n + 1}" for n in range(NODES)]
+        self._listen = [f"{HOST}:{port}" for port in free_ports(NODES + 2)]
         self._metadata = MemoryMetadata()
         self.nodes: list[StorageNode] = []
+        self._stopped: set[int] = set()
         self.repository: MetadataRepository
         self.sequencer: Sequencer
         self.manager: Manager
@@ -40,9 +49,9 @@ class TcpCluster:
     async def start(self, *, auto_create_topics: bool) -> None:
         for volume in self._volumes:
             volume.mkdir()
-            self.nodes.append(await self._start_node(len(self.nodes), "127.0.0.1:0"))
-        await self.start_repository("127.0.0.1:0")
-        await self.start_sequencer("127.0.0.1:0")
+            self.nodes.append(await self._start_node(len(self.nodes), self._listen[len(self.nodes)]))
+        await self.start_repository(self._listen[-2])
+        await self.start_sequencer(self._listen[-1])
         self.manager = Manager(
             ManagerConfig(
                 CLUSTER,
@@ -51,6 +60,8 @@ class TcpCluster:
                 nodes=tuple(node.address for node in self.nodes),
                 replicas=3,
                 heartbeat_s=0.05,
+                # Nodes are stopped here, and never hang: a machine that does must not be taken for one of them.
+                node_timeout_s=WAIT_S,
                 auto_create_topics=auto_create_topics,
             ),
             self._doors,
@@ -73,11 +84,15 @@ class TcpCluster:
         await self.start_sequencer(sequencer)
 
     async def stop_node(self, index: int) -> None:
-        await self.nodes[index].stop()
+        """Again is harmless: whoever clears up behind a test that failed does not know how far it got."""
+        if index not in self._stopped:
+            self._stopped.add(index)
+            await self.nodes[index].stop()
 
     async def start_node(self, index: int) -> None:
         """One that was stopped, where it listened before."""
         self.nodes[index] = await self._start_node(index, self.nodes[index].address)
+        self._stopped.discard(index)
 
     async def start_repository(self, listen: str) -> None:
         """The first time, or again after it was stopped: with what it knew."""
@@ -94,9 +109,9 @@ class TcpCluster:
 
     async def wait_nodes(self) -> None:
         """Until the manager knows all nodes, and the repository the sequencer."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             await self.sequencer.wait_leased()
-        async with asyncio.timeout(30), varlog.aio.admin(self.repository.address) as admin:
+        async with asyncio.timeout(WAIT_S), varlog.aio.admin(self.repository.address) as admin:
             while len([node for node in (await admin.status()).nodes if node.alive]) < 3:  # noqa: ASYNC110 - they are asked, they do not tell
                 await asyncio.sleep(0.01)
 
@@ -104,8 +119,8 @@ class TcpCluster:
         await self.manager.stop()
         await self.sequencer.stop()
         await self.repository.stop()
-        for node in self.nodes:
-            await node.stop()
+        for index in range(len(self.nodes)):
+            await self.stop_node(index)
 
     async def _start_node(self, index: int, listen: str) -> StorageNode:
         config = StorageNodeConfig(CLUSTER, NodeID(index + 1), (self._volumes[index],), listen=listen)
