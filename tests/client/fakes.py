@@ -52,8 +52,12 @@ from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.doors import Doors
 from varlog.runtime.worker import ThreadWorker
+from varlog.testing.sim.loop import run as run_in_virtual_time
 
 T = TypeVar("T")
+# Only so that nothing hangs: a busy machine may stand still for seconds.
+WAIT_S = 60.0
+FOR_EVER_S = 100_000.0
 TOPIC = Topic(TopicID(1), "orders")
 Row = tuple[LLSN, GLSN, int]
 Held = tuple[Call, LogStreamID, bytearray]
@@ -64,13 +68,19 @@ def doors(seed: int = 1) -> Doors:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine; one that hangs is a failure, not a hanging test."""
-    return asyncio.run(asyncio.wait_for(work, 60))
+    """Run a test's coroutine in virtual time: deadlines pass when nothing else can happen, however busy the machine is. One that
+    hangs is a failure, not a hanging test."""
+    return run_in_virtual_time(asyncio.wait_for(work, FOR_EVER_S))
+
+
+def run_in_real_time(work: Coroutine[Any, Any, T]) -> T:
+    """The same, for what has sockets or threads."""
+    return asyncio.run(asyncio.wait_for(work, 2 * WAIT_S))
 
 
 async def until(holds: Callable[[], object]) -> None:
     """Wait for a condition, a turn of the loop at a time."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         while not holds():
             await asyncio.sleep(0.001)
 
@@ -175,7 +185,7 @@ class FakeCluster:
             await self._servers.pop(address).close()
 
     async def connect(
-        self, *, seed: int = 1, timeout_s: float = 5.0, topic: str = "orders", **more: Any
+        self, *, seed: int = 1, timeout_s: float = WAIT_S, topic: str = "orders", **more: Any
     ) -> Log:
         return await connect_log(
             self.transport, doors(seed), "repository", topic=topic, timeout_s=timeout_s, **more

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.client.chained_cluster import ChainedCluster
-from tests.client.fakes import run, until
+from tests.client.fakes import run, run_in_real_time, until
 from varlog import aio
 from varlog.client import window as window_module
 from varlog.client.chain import Chain, ChainEnd
@@ -387,4 +387,4 @@ def test_a_task_that_is_run_again_after_a_restart_finds_its_rows_on_disk(tmp_pat
             entries = [entry.data async for entry in log.subscribe(1, await log.tail() + 1)]
         assert Counter(entries) == Counter([b"before", b"between", *ROWS])
 
-    run(body())
+    run_in_real_time(body())

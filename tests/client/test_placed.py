@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.chained_cluster import ChainedCluster
-from tests.client.fakes import doors, run, until
+from tests.client.fakes import doors, run, run_in_real_time, until
 from varlog import aio
 from varlog.client.log import Log
 from varlog.client.placed import OtherEntry, PlacedEnd
@@ -154,4 +154,4 @@ def test_a_copy_goes_on_after_a_restart_at_the_positions_of_its_source(tmp_path:
                 entries = [entry async for entry in log.subscribe(1001, await log.tail() + 1)]
             assert [(entry.glsn, entry.data) for entry in entries] == list(enumerate(ROWS[:end], 1001))
 
-    run(body())
+    run_in_real_time(body())

@@ -30,7 +30,7 @@ async def filled(cluster: FakeCluster, random: Random, entries: int, sizes: list
     """Batches of the given sizes, in turn to all streams by chance."""
     cluster.fetch_bytes_most = 20_000
     await cluster.start()
-    log = await cluster.connect(timeout_s=1.0)
+    log = await cluster.connect()
     while cluster.tail < entries:
         data = [random.randbytes(random.choice([0, 1, 30])) for _ in range(random.choice(sizes))]
         await log.append_batch(data, log_stream=random.choice(list(cluster.streams)))

@@ -18,6 +18,7 @@ from varlog.reconfiguration.reconfigurer import Reconfigurer
 from varlog.reconfiguration.rules import Answer, Wish, first_projection
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
+from varlog.testing.sim.loop import run as run_in_virtual_time
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -92,11 +93,13 @@ def _chain(*nodes: NodeID) -> Projection:
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
+    """In virtual time: whoever answers at once is never too late."""
+
     async def within() -> T:
         async with asyncio.timeout(20):
             return await work
 
-    return asyncio.run(within())
+    return run_in_virtual_time(within())
 
 
 def _reconfigure(fakes: Fakes, now: Projection, wish: Wish | None = None) -> Projection:
