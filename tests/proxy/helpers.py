@@ -16,7 +16,7 @@ from varlog.proxy.gateway import EmbeddedOpener, Gateway, Opener
 from varlog.proxy.limits import ProxyLimits
 
 # Longer than anything takes here, shorter than a test may.
-TEST_S = 60.0
+TEST_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ class LiveProxy:
 
     def socket(self, query: str = "", **options: Any) -> connect:
         """A WebSocket of the topic `orders`."""
-        return connect(f"ws://127.0.0.1:{self.port}/v1/topics/orders/socket?{query}", **options)
+        patience = {"open_timeout": TEST_S, "close_timeout": TEST_S, "ping_timeout": TEST_S}
+        return connect(f"ws://127.0.0.1:{self.port}/v1/topics/orders/socket?{query}", **(patience | options))
 
     @asynccontextmanager
     async def events(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.helpers import Proxy, running_proxy, with_proxy
+from tests.proxy.helpers import TEST_S, Proxy, running_proxy, with_proxy
 from tests.proxy.live_helpers import EventReader, LiveProxy, wait_until, with_live_proxy
 from varlog.client.admin import Admin
 from varlog.model.errors import Unavailable
@@ -136,7 +136,7 @@ def test_a_status_tells_rates_once_there_are_two_looks(tmp_path: Path) -> None:
         log = await proxy.gateway.log("orders")
         await log.append_batch([b"x" * 1_000] * 50)
         await log.read(1)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(TEST_S):
             while True:
                 proxy.gateway.status_changed()
                 told = StatusOut.model_validate((await proxy.http.get("/v1/status")).json())
@@ -144,7 +144,7 @@ def test_a_status_tells_rates_once_there_are_two_looks(tmp_path: Path) -> None:
                     break
                 await asyncio.sleep(0.05)
         assert told.rates.append_entries_s > 0.0 and told.topics[0].append_entries_s
-        assert told.rates.append_bytes_s is not None and told.rates.append_bytes_s > 50_000 / 30
+        assert told.rates.append_bytes_s is not None and told.rates.append_bytes_s > 50_000 / TEST_S
         assert told.rates.read_entries_s and told.nodes[0].append_entries_s
         assert told.rates.append_latency_ms.p50 is not None and told.rates.append_latency_ms.p50 > 0
         assert told.topics[0].newest == 50 and told.log_streams[0].entries == 50
@@ -167,7 +167,7 @@ def test_a_cluster_that_cannot_be_reached_is_a_problem_and_the_process_lives(tmp
     async def run() -> None:
         opener = _Silent(tmp_path, sync=False)
         opener.reachable = False
-        async with asyncio.timeout(60), running_proxy(tmp_path, topic="", opener=opener) as proxy:
+        async with asyncio.timeout(TEST_S), running_proxy(tmp_path, topic="", opener=opener) as proxy:
             http = proxy.http
             assert (await http.get("/health/live")).json() == {"live": True}
             not_ready = await http.get("/health/ready")
@@ -231,7 +231,7 @@ async def status_events(proxy: LiveProxy) -> AsyncIterator[EventReader]:
         writer.close()
 
 
-def test_the_status_comes_every_second_and_a_change_is_in_the_next_one(tmp_path: Path) -> None:
+def test_the_status_comes_every_second_and_a_change_is_in_one_of_the_next(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         async with status_events(proxy) as events:
             assert await events.status() == 200
@@ -239,9 +239,13 @@ def test_the_status_comes_every_second_and_a_change_is_in_the_next_one(tmp_path:
             assert name == "status" and first["topics"][0]["newest"] == 0
             assert proxy.metric("varlog_proxy_subscribers", kind="status") == 1.0
             await (await proxy.log()).append_batch([b"x"] * 5)
-            name, _, second = await events.next()
-            assert name == "status" and second["topics"][0]["newest"] == 5
-            assert second["rates"]["append_entries_s"] > 0
+            # Not always the very next: that one may have been under way before the append was done.
+            newest, rate = 0, 0.0
+            while not (newest and rate):
+                name, _, told = await events.next()
+                newest = told["topics"][0]["newest"]
+                rate = max(rate, told["rates"]["append_entries_s"] or 0.0)
+                assert name == "status" and newest in (0, 5)
         await wait_until(lambda: proxy.metric("varlog_proxy_subscribers", kind="status") == 0.0)
 
     with_live_proxy(tmp_path, story)

@@ -137,7 +137,7 @@ def test_a_feed_ends_with_its_last_follower(tmp_path: Path) -> None:
             assert proxy.followers.feeds == 1
             assert proxy.metric("varlog_proxy_subscribers", kind="events") == 2
         await wait_until(lambda: proxy.followers.feeds == 0)
-        assert proxy.metric("varlog_proxy_subscribers", kind="events") == 0
+        await wait_until(lambda: proxy.metric("varlog_proxy_subscribers", kind="events") == 0)
 
     with_live_proxy(tmp_path, story)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.proxy.helpers import TEST_S
 from tests.proxy.live_helpers import LiveProxy, wait_until, with_live_proxy
 from varlog.model.errors import Unavailable
 from varlog.proxy import connection, read_routes
@@ -54,7 +55,7 @@ def test_a_stream_that_is_not_taken_is_cut_off_and_looks_cut_off(
             await wait_until(
                 lambda: proxy.metric("varlog_proxy_dropped_total", kind="range", reason="too-slow")
             )
-            assert proxy.app.state.admission.subscriptions == 0
+            await wait_until(lambda: proxy.app.state.admission.subscriptions == 0)
             body = b""
             try:
                 while piece := await reader.read(2**20):
@@ -71,7 +72,7 @@ def test_who_leaves_in_the_middle_gives_his_place_back(tmp_path: Path) -> None:
         await _fill(proxy)
         async with _range(proxy) as (reader, writer):
             await reader.readuntil(b"\r\n\r\n")
-            assert proxy.app.state.admission.subscriptions == 1
+            await wait_until(lambda: proxy.app.state.admission.subscriptions == 1)
             writer.transport.abort()
             await wait_until(lambda: proxy.app.state.admission.subscriptions == 0)
 
@@ -81,7 +82,7 @@ def test_who_leaves_in_the_middle_gives_his_place_back(tmp_path: Path) -> None:
 def test_a_range_far_larger_than_a_page_arrives_whole(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         await _fill(proxy)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{proxy.port}") as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{proxy.port}", timeout=TEST_S) as http:
             answer = await http.get("/v1/topics/orders/entries", headers={"Accept": "text/plain"})
         assert answer.content == (ENTRY + b"\n") * ENTRIES
 
@@ -98,10 +99,12 @@ def test_an_error_in_the_middle_cuts_the_stream_off(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(read_routes, "streamed", failing)
 
     async def story(proxy: LiveProxy) -> None:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{proxy.port}") as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{proxy.port}", timeout=TEST_S) as http:
             with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
                 await http.get("/v1/topics/orders/entries", headers={"Accept": "text/plain"})
-        assert proxy.metric("varlog_proxy_dropped_total", kind="range", reason="unavailable") == 1
-        assert proxy.app.state.admission.subscriptions == 0
+        await wait_until(
+            lambda: proxy.metric("varlog_proxy_dropped_total", kind="range", reason="unavailable") == 1
+        )
+        await wait_until(lambda: proxy.app.state.admission.subscriptions == 0)
 
     with_live_proxy(tmp_path, story)
