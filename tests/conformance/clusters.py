@@ -18,7 +18,7 @@ from varlog.testing.tcp_cluster import TcpCluster
 
 # Few positions to a stripe's turn: short tests go round all of them.
 UNIT = 8
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class Cluster(Protocol):

@@ -27,6 +27,11 @@ from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.runtime.doors import system_doors
 
+# Longer than a busy machine stands still: who leads here does so until somebody takes it from them.
+LEASE_S = 10.0
+# Only so that nothing hangs.
+WAIT_S = 90.0
+
 
 async def _nothing() -> None:
     """Nothing keeps a second one out."""
@@ -65,7 +70,7 @@ def _leased() -> Backend:
         metadata.keys.depose()
 
     return Backend(
-        lambda: LeasedStore(metadata, system_doors(), f"mr{next(numbers)}:7100", lease_s=2.0), break_lock
+        lambda: LeasedStore(metadata, system_doors(), f"mr{next(numbers)}:7100", lease_s=LEASE_S), break_lock
     )
 
 
@@ -75,12 +80,12 @@ def _etcd(plan: EtcdPlan) -> Backend:
     cluster = unused_cluster()
 
     async def break_lock() -> None:
-        keys = EtcdKeyspace(members_of(plan.store), attempt_s=5.0)
+        keys = EtcdKeyspace(members_of(plan.store), attempt_s=WAIT_S)
         leader = f"varlog/{cluster}/leader"
         await keys.transact([], [DeleteKeys(leader, leader + "\0")])
         await keys.close()
 
-    return Backend(lambda: etcd_store(plan.store, system_doors(), cluster), break_lock)
+    return Backend(lambda: etcd_store(plan.store, system_doors(), cluster, lease_s=LEASE_S), break_lock)
 
 
 SHARED = ["leased", pytest.param("etcd", marks=pytest.mark.process)]
@@ -287,13 +292,13 @@ def test_the_second_waits_until_the_first_lets_go_and_knows_who_leads(shared: Ba
         one = await first.open("first:1")
         assert (first.leads, first.leader, second.leads) == (True, "first:1", False)
         waiting = asyncio.create_task(second.open("second:2"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while second.leader != "first:1":
                 await asyncio.sleep(0.01)
         await first.commit([Put("x", b"first")])
         assert not waiting.done()
         await first.close()
-        async with asyncio.timeout(60):  # how soon: tests/metarepo/test_reigns.py, in virtual time
+        async with asyncio.timeout(WAIT_S):  # how soon: tests/metarepo/test_reigns.py, in virtual time
             two = await waiting
         assert two.term > one.term and two.items == {"x": b"first"}
         assert (first.leads, second.leads, second.leader) == (False, True, "second:2")
@@ -308,11 +313,11 @@ def test_everyone_who_leads_or_waits_is_listed(shared: Backend) -> None:
         await first.open("first:1")
         assert await first.wait_repositories(()) == ("first:1",)
         waiting = asyncio.create_task(second.open("second:2"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             assert await first.wait_repositories(("first:1",)) == ("first:1", "second:2")
         await first.close()
         await waiting
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             assert await second.wait_repositories(("first:1", "second:2")) == ("second:2",)
         await second.close()
 
@@ -327,7 +332,7 @@ def test_a_leader_whose_key_is_gone_hears_of_it_at_the_next_commit(shared: Backe
         await shared.break_lock()
         with pytest.raises(Fenced):
             await store.commit([Put("x", b"late")])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             assert isinstance(await lost, Fenced)
         assert not store.leads
         again = await store.open("first:1")

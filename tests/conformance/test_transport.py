@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.conformance.transports import WORLDS, World
-from tests.rpc.helpers import wait_until
+from tests.rpc.helpers import DEADLINE_S, wait_until
 from tests.rpc.samples import ERROR_SAMPLES
 from varlog.model.epoch import Epoch
 from varlog.model.errors import InvalidRequest, StartError, Unavailable
@@ -85,7 +85,7 @@ async def served(
     service: Service, there: Transport, here: Transport, handler: Handler | None = None
 ) -> AsyncIterator[tuple[Connection, Server]]:
     server = await there.serve(ADDRESS, service.make_handler)
-    client = await here.connect(server.address, handler=handler, timeout_s=5)
+    client = await here.connect(server.address, handler=handler, timeout_s=DEADLINE_S)
     try:
         yield client, server
     finally:
@@ -103,13 +103,13 @@ def test_frames_arrive_in_the_order_they_were_sent(world: World) -> None:
                 message: Message = GetTail(TopicID(number))
                 payload = bytes([number % 256]) * (number * number % 20_000)
                 if number % 3 == 0:
-                    calls.append(asyncio.create_task(client.call(message, payload, timeout_s=5)))
+                    calls.append(asyncio.create_task(client.call(message, payload, timeout_s=DEADLINE_S)))
                     await asyncio.sleep(0)  # a call is sent when its task runs
                 else:
                     client.send(message, payload)
                 sent.append((message, payload[:16]))
             await asyncio.gather(*calls)
-            await client.call(APPEND, timeout_s=5)
+            await client.call(APPEND, timeout_s=DEADLINE_S)
             assert service.came == [*sent, (APPEND, b"")]
 
     world(body)
@@ -120,7 +120,7 @@ def test_many_calls_at_once_each_get_their_own_answer_in_any_order(world: World)
         service = Service()
         async with served(service, there, here) as (client, _):
             asked = [
-                asyncio.create_task(client.call(GetTail(TopicID(n)), b"%d" % n, timeout_s=20))
+                asyncio.create_task(client.call(GetTail(TopicID(n)), b"%d" % n, timeout_s=DEADLINE_S))
                 for n in range(500)
             ]
             await wait_until(lambda: len(service.kept) == 500)
@@ -138,7 +138,7 @@ def test_payloads_of_any_size_go_both_ways_unharmed(world: World, size: int) -> 
         async with served(Service(echo), there, here) as (client, _):
             payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
             for kind in (bytes, bytearray, memoryview):
-                message, echoed = await client.call(APPEND, kind(payload), timeout_s=20)
+                message, echoed = await client.call(APPEND, kind(payload), timeout_s=DEADLINE_S)
                 assert message == APPEND
                 assert type(echoed) is bytearray
                 assert echoed == payload
@@ -155,10 +155,10 @@ def test_a_payload_belongs_to_who_receives_it(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         async with served(Service(scribble), there, here) as (client, _):
             ours = bytearray(b"mine")
-            _, answer = await client.call(APPEND, ours, timeout_s=5)
+            _, answer = await client.call(APPEND, ours, timeout_s=DEADLINE_S)
             assert (ours, answer) == (bytearray(b"mine"), bytearray(b"mine"))
             answer += b" to change"
-            _, again = await client.call(APPEND, ours, timeout_s=5)
+            _, again = await client.call(APPEND, ours, timeout_s=DEADLINE_S)
             assert again == b"mine"
 
     world(body)
@@ -174,7 +174,7 @@ def test_errors_of_the_tree_arrive_as_the_same_class_with_the_same_facts(world: 
         async with served(Service(refuse), there, here) as (client, _):
             for error in ERROR_SAMPLES:
                 with pytest.raises(type(error)) as caught:
-                    await client.call(APPEND, timeout_s=5)
+                    await client.call(APPEND, timeout_s=DEADLINE_S)
                 assert type(caught.value) is type(error)
                 assert caught.value.args == error.args
 
@@ -190,8 +190,8 @@ def test_what_a_handler_raises_fails_that_call_and_nothing_else(world: World) ->
     async def body(there: Transport, here: Transport) -> None:
         async with served(Service(answer), there, here) as (client, _):
             with pytest.raises(Unavailable, match="KeyError"):
-                await client.call(APPEND, b"x", timeout_s=5)
-            assert (await client.call(APPEND, timeout_s=5))[0] == DONE
+                await client.call(APPEND, b"x", timeout_s=DEADLINE_S)
+            assert (await client.call(APPEND, timeout_s=DEADLINE_S))[0] == DONE
 
     world(body)
 
@@ -205,7 +205,7 @@ def test_one_way_messages_and_calls_go_in_both_directions(world: World) -> None:
             await wait_until(lambda: bool(service.came))
             back = service.connections[0]
             back.send(OperateSeal(LogStreamID(2)), b"and back")
-            assert await back.call(APPEND, b"asked", timeout_s=5) == (APPEND, bytearray(b"asked"))
+            assert await back.call(APPEND, b"asked", timeout_s=DEADLINE_S) == (APPEND, bytearray(b"asked"))
             assert service.came == [(REPLICATE, b"there")]
             assert ours.came == [(OperateSeal(LogStreamID(2)), b"and back"), (APPEND, b"asked")]
 
@@ -216,9 +216,9 @@ def test_a_side_that_serves_nothing_says_so(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service(echo)
         async with served(service, there, here) as (client, _):
-            await client.call(APPEND, timeout_s=5)
+            await client.call(APPEND, timeout_s=DEADLINE_S)
             with pytest.raises(Unavailable, match="not served"):
-                await service.connections[0].call(APPEND, timeout_s=5)
+                await service.connections[0].call(APPEND, timeout_s=DEADLINE_S)
             service.connections[0].send(REPLICATE)
             await wait_until(lambda: client.closed)
 
@@ -234,10 +234,10 @@ def test_a_one_way_message_that_fails_ends_its_connection_and_no_other(world: Wo
 
     async def body(there: Transport, here: Transport) -> None:
         async with served(Broken(), there, here) as (client, server):
-            other = await here.connect(server.address, timeout_s=5)
+            other = await here.connect(server.address, timeout_s=DEADLINE_S)
             client.send(REPLICATE)
             await wait_until(lambda: client.closed)
-            assert (await other.call(APPEND, timeout_s=5))[0] == DONE
+            assert (await other.call(APPEND, timeout_s=DEADLINE_S))[0] == DONE
             other.close()
 
     world(body)
@@ -249,7 +249,7 @@ def test_closing_ends_the_calls_under_way_and_is_told_once_on_both_sides(world: 
         async with served(service, there, here) as (client, _):
             told: list[str] = []
             client.on_close(lambda: told.append("client"))
-            asked = [asyncio.create_task(client.call(APPEND, timeout_s=20)) for _ in range(5)]
+            asked = [asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S)) for _ in range(5)]
             await wait_until(lambda: len(service.kept) == 5)
             client.close()
             assert client.closed
@@ -259,7 +259,7 @@ def test_closing_ends_the_calls_under_way_and_is_told_once_on_both_sides(world: 
                 client.send(REPLICATE)
             assert not lost.value.sent
             with pytest.raises(ConnectionLost) as lost:
-                await client.call(APPEND, timeout_s=5)
+                await client.call(APPEND, timeout_s=DEADLINE_S)
             assert not lost.value.sent
             with pytest.raises(ConnectionLost):
                 await client.wait_writable()
@@ -280,7 +280,7 @@ def test_a_connection_closed_by_the_server_ends_the_calls_of_the_client(world: W
         async with served(service, there, here) as (client, _):
             told: list[str] = []
             client.on_close(lambda: told.append("client"))
-            asked = asyncio.create_task(client.call(APPEND, timeout_s=20))
+            asked = asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S))
             await wait_until(lambda: bool(service.kept))
             service.connections[0].close()
             with pytest.raises(ConnectionLost) as lost:
@@ -309,15 +309,15 @@ def test_a_closed_server_closes_its_connections_and_frees_its_address(world: Wor
     async def body(there: Transport, here: Transport) -> None:
         service = Service(echo)
         async with served(service, there, here) as (client, server):
-            await client.call(APPEND, timeout_s=5)
+            await client.call(APPEND, timeout_s=DEADLINE_S)
             await server.close()
             await wait_until(lambda: client.closed)
             with pytest.raises(ConnectionLost):
-                await here.connect(server.address, timeout_s=5)
+                await here.connect(server.address, timeout_s=DEADLINE_S)
             again = await there.serve(server.address, service.make_handler)
             assert again.address == server.address
-            second = await here.connect(again.address, timeout_s=5)
-            assert (await second.call(APPEND, timeout_s=5))[0] == APPEND
+            second = await here.connect(again.address, timeout_s=DEADLINE_S)
+            assert (await second.call(APPEND, timeout_s=DEADLINE_S))[0] == APPEND
             second.close()
             await again.close()
 
@@ -329,7 +329,7 @@ def test_nobody_listens_means_certainly_not_sent(world: World) -> None:
         server = await there.serve(ADDRESS, Service().make_handler)
         await server.close()
         with pytest.raises(ConnectionLost, match=server.address) as lost:
-            await here.connect(server.address, timeout_s=5)
+            await here.connect(server.address, timeout_s=DEADLINE_S)
         assert not lost.value.sent
 
     world(body)
@@ -353,7 +353,7 @@ def test_a_call_that_is_not_answered_in_time_fails_alone_and_its_late_answer_is_
             with pytest.raises(CallTimeout, match=r"Append within 0\.05 s"):
                 await client.call(APPEND, b"slow", timeout_s=0.05)
             await wait_until(lambda: len(service.kept) == 1)
-            second = asyncio.create_task(client.call(APPEND, timeout_s=20))
+            second = asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S))
             await wait_until(lambda: len(service.kept) == 2)
             service.kept[0].reply(TailIs(GLSN(1), GLSN(0)))
             service.kept[1].reply(Appended(GLSN(2), LLSN(2)))
@@ -366,7 +366,7 @@ def test_a_caller_that_is_cancelled_leaves_the_connection_in_order(world: World)
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, _):
-            first, second = (asyncio.create_task(client.call(APPEND, timeout_s=20)) for _ in range(2))
+            first, second = (asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S)) for _ in range(2))
             await wait_until(lambda: len(service.kept) == 2)
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
@@ -381,8 +381,10 @@ def test_an_answer_after_the_asker_left_is_harmless(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, server):
-            other = await here.connect(server.address, timeout_s=5)
-            asked = [asyncio.create_task(client.call(APPEND, bytes(MIB), timeout_s=20)) for _ in range(3)]
+            other = await here.connect(server.address, timeout_s=DEADLINE_S)
+            asked = [
+                asyncio.create_task(client.call(APPEND, bytes(MIB), timeout_s=DEADLINE_S)) for _ in range(3)
+            ]
             await wait_until(lambda: len(service.kept) == 3)
             client.close()
             await asyncio.gather(*asked, return_exceptions=True)
@@ -390,7 +392,7 @@ def test_an_answer_after_the_asker_left_is_harmless(world: World) -> None:
             await wait_until(lambda: service.connections[0].closed)
             service.kept[1].reply(DONE, bytes(MIB))
             service.kept[2].fail(Unavailable("too late"))
-            asking = asyncio.create_task(other.call(APPEND, timeout_s=5))
+            asking = asyncio.create_task(other.call(APPEND, timeout_s=DEADLINE_S))
             await wait_until(lambda: len(service.kept) == 4)
             service.kept[3].reply(DONE)
             assert (await asking)[0] == DONE
@@ -403,7 +405,7 @@ def test_a_call_is_answered_once(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, _):
-            asked = asyncio.create_task(client.call(APPEND, timeout_s=5))
+            asked = asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S))
             await wait_until(lambda: bool(service.kept))
             service.kept[0].reply(DONE)
             with pytest.raises(InvariantBroken, match="answered once"):
@@ -422,12 +424,12 @@ def test_what_is_over_the_limit_is_refused_where_it_is_sent(world: World) -> Non
     async def body(there: Transport, here: Transport) -> None:
         async with served(Service(answer), there, here) as (client, _):
             with pytest.raises(InvalidRequest, match="limit"):
-                await client.call(APPEND, bytes(FRAME_BYTES_MAX + 1), timeout_s=5)
+                await client.call(APPEND, bytes(FRAME_BYTES_MAX + 1), timeout_s=DEADLINE_S)
             with pytest.raises(InvalidRequest, match="limit"):
                 client.send(REPLICATE, bytes(FRAME_BYTES_MAX + 1))
             with pytest.raises(InvalidRequest, match="limit"):  # the answer is
-                await client.call(APPEND, b"x", timeout_s=5)
-            assert (await client.call(APPEND, timeout_s=5))[0] == DONE
+                await client.call(APPEND, b"x", timeout_s=DEADLINE_S)
+            assert (await client.call(APPEND, timeout_s=DEADLINE_S))[0] == DONE
 
     world(body)
 
@@ -439,12 +441,14 @@ def test_a_server_that_does_not_answer_stops_those_who_ask(world: World) -> None
         service = Service()
         async with served(service, there, here) as (client, server):
             payload = bytes(MIB)
-            asked = [asyncio.create_task(client.call(APPEND, payload, timeout_s=50)) for _ in range(120)]
+            asked = [
+                asyncio.create_task(client.call(APPEND, payload, timeout_s=DEADLINE_S)) for _ in range(120)
+            ]
             await wait_until(lambda: service.kept_bytes >= CONNECTION_REQUEST_BYTES_MAX)
             # Another connection is not held up; its calls give the first one every chance to go on.
-            other = await here.connect(server.address, timeout_s=5)
+            other = await here.connect(server.address, timeout_s=DEADLINE_S)
             for _ in range(50):
-                asking = asyncio.create_task(other.call(APPEND, timeout_s=5))
+                asking = asyncio.create_task(other.call(APPEND, timeout_s=DEADLINE_S))
                 await wait_until(lambda: service.came[-1] == (APPEND, b""))
                 service.kept.pop().reply(DONE)
                 service.came.pop()
@@ -468,7 +472,9 @@ def test_a_receiver_that_is_held_up_stops_a_stream_of_one_way_messages(world: Wo
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, _):
-            asked = [asyncio.create_task(client.call(APPEND, bytes(MIB), timeout_s=50)) for _ in range(33)]
+            asked = [
+                asyncio.create_task(client.call(APPEND, bytes(MIB), timeout_s=DEADLINE_S)) for _ in range(33)
+            ]
             await wait_until(lambda: len(service.kept) >= 32)
             sent = 0
 
@@ -499,7 +505,9 @@ def test_waiting_to_write_ends_when_the_connection_does(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         service = Service()
         async with served(service, there, here) as (client, _):
-            asked = [asyncio.create_task(client.call(APPEND, bytes(MIB), timeout_s=50)) for _ in range(120)]
+            asked = [
+                asyncio.create_task(client.call(APPEND, bytes(MIB), timeout_s=DEADLINE_S)) for _ in range(120)
+            ]
             await wait_until(lambda: service.kept_bytes >= CONNECTION_REQUEST_BYTES_MAX)
             waiting = asyncio.create_task(client.wait_writable())
             await asyncio.sleep(0)

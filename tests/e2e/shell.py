@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.e2e.pages import Block
+from varlog.testing.processes import PATIENCE_S
 
 PROMPT = "$ "
 MORE = "…"
@@ -93,7 +94,7 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         return self.as_shown(ran.stdout)

@@ -28,7 +28,8 @@ from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.node import StorageNode
 
 CLUSTER = ClusterID(5)
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
+STORY_S = 240.0
 
 
 class InProcessCluster:
@@ -145,7 +146,7 @@ def test_every_append_resolves_to_one_position_while_primaries_are_killed(
         await log.close()
         await cluster.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 120))
+    asyncio.run(asyncio.wait_for(story(), STORY_S))
 
 
 def test_answers_that_are_lost_after_the_append_was_ordered_double_nothing(
@@ -177,4 +178,4 @@ def test_answers_that_are_lost_after_the_append_was_ordered_double_nothing(
         await log.close()
         await cluster.stop()
 
-    asyncio.run(asyncio.wait_for(story(), 120))
+    asyncio.run(asyncio.wait_for(story(), STORY_S))

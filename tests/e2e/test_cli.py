@@ -16,19 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.cluster_plan import free_ports
+from varlog.cli.ports import free_block
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.disk import OsDisk
 from varlog.storage.log_store import LogStore
-from varlog.testing.processes import children_of, command, living
+from varlog.testing.processes import PATIENCE_S, children_of, command, living
 
 pytestmark = pytest.mark.process
 
-TIMEOUT_S = 60.0
-
 
 def wait(there: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not there():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -75,7 +73,7 @@ def running(arguments: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]
 
 def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
     process.send_signal(number)
-    return process.wait(TIMEOUT_S)
+    return process.wait(PATIENCE_S)
 
 
 def test_a_volume_that_is_missing_a_file_or_read_only_is_named(tmp_path: Path) -> None:
@@ -196,27 +194,27 @@ def _manager_known(repository: str) -> bool:
 def up(directory: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`varlog up` that is ready, and the address of its cluster. However the body ends, nothing may be left
     of it."""
-    port = next(port for port in free_ports(50) if port < 30_000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "varlog.cli", "up", f"--data={directory}", f"--port={port}", *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None and process.stderr is not None
-        told = ""
-        while "Ctrl-C" not in told:
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            told += line
-        children = children_of(process.pid)
-        yield process, f"127.0.0.1:{port}"
-        process.kill()
-        wait(lambda: living(children) == [], "no child outlives its supervisor")
-    finally:
-        process.kill()
-        process.communicate()
+    with free_block() as port:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "varlog.cli", "up", f"--data={directory}", f"--port={port}", *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            told = ""
+            while "Ctrl-C" not in told:
+                line = process.stdout.readline()
+                assert line, process.stderr.read()
+                told += line
+            children = children_of(process.pid)
+            yield process, f"127.0.0.1:{port}"
+            process.kill()
+            wait(lambda: living(children) == [], "no child outlives its supervisor")
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_up_serves_shell_and_python_and_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -236,12 +234,16 @@ def test_up_serves_shell_and_python_and_leaves_no_process_behind(tmp_path: Path)
             [sys.executable, "-c", script, address],
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.stdout == "from python 2\n", done.stderr
-        status = json.loads(command("varlog.cli", ["status", "--json", *cluster]).stdout)
-        assert [node["alive"] for node in status["nodes"]] == [True] * 3
+
+        def alive() -> list[bool]:
+            status = json.loads(command("varlog.cli", ["status", "--json", *cluster]).stdout)
+            return [node["alive"] for node in status["nodes"]]
+
+        wait(lambda: alive() == [True] * 3, "all nodes are seen")
         children = children_of(process.pid)
         assert len(children) == 7  # a sequencer and a proxy among them
         second = command("varlog.cli", ["up", f"--data={data}", "--port=20000"])
@@ -288,18 +290,22 @@ def test_a_followed_tail_shows_what_comes_and_ends_with_its_reader(tmp_path: Pat
         follow = [sys.executable, "-m", "varlog.cli", "tail", "-f", "default", "--cluster", address]
         for end in ("pipe", "signal"):
             tail = subprocess.Popen(follow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            assert tail.stdout is not None and tail.stderr is not None
-            command("varlog.cli", ["append", "default", "now", "--cluster", address])
-            assert tail.stdout.readline() == "now\n"
-            if end == "signal":
-                tail.send_signal(signal.SIGINT)
-            else:
-                tail.stdout.close()
-                command("varlog.cli", ["append", "default", "nobody reads this", "--cluster", address])
-            assert tail.wait(TIMEOUT_S) == (130 if end == "signal" else 1)
-            assert tail.stderr.read() == ""
-            tail.stdout.close()
-            tail.stderr.close()
+            try:
+                assert tail.stdout is not None and tail.stderr is not None
+                command("varlog.cli", ["append", "default", "now", "--cluster", address])
+                assert tail.stdout.readline() == "now\n"
+                if end == "signal":
+                    tail.send_signal(signal.SIGINT)
+                else:
+                    tail.stdout.close()
+                    command("varlog.cli", ["append", "default", "nobody reads this", "--cluster", address])
+                assert tail.wait(PATIENCE_S) == (130 if end == "signal" else 1)
+                assert tail.stderr.read() == ""
+            finally:
+                tail.kill()
+                tail.wait()
+                for pipe in filter(None, (tail.stdout, tail.stderr)):
+                    pipe.close()
 
 
 # --- varlog demo --------------------------------------------------------------------------------------------
@@ -310,7 +316,7 @@ def test_demo_shows_that_nothing_is_lost_and_leaves_nothing_behind(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     # Its step on Spark has tests of its own: starting Java takes longer than all of the rest.
-    done = command("varlog.cli", ["demo", "--no-spark"])
+    done = command("varlog.cli", ["demo", "--no-spark"], timeout_s=2 * PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Nothing was lost." in done.stdout
     assert list(tmp_path.iterdir()) == []

@@ -92,8 +92,8 @@ def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_pat
             for topic in ("copy", "late"):
                 await admin.create_topic(topic, streams=1, first=FIRST)
         async with (
-            aio.connect(supervisor.address, "copy", timeout_s=30.0) as log,
-            aio.connect(supervisor.address, "late", timeout_s=30.0) as late,
+            aio.connect(supervisor.address, "copy", timeout_s=60.0) as log,
+            aio.connect(supervisor.address, "late", timeout_s=60.0) as late,
         ):
             assert (await log.append(b"one")).glsn == FIRST
             reader = await log.set_reader("nightly", FIRST)

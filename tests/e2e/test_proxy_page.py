@@ -23,6 +23,7 @@ from varlog.model import errors as model
 from varlog.proxy.app import make_app
 from varlog.proxy.errors import ChangeUnknown, ProxyError
 from varlog.proxy.gateway import EmbeddedOpener, Gateway
+from varlog.testing.processes import PATIENCE_S
 
 PAGE = "docs/proxy.md"
 TABLES = page(PAGE)
@@ -47,7 +48,7 @@ def proxy_of(directory: Path) -> Iterator[int]:
         assert told.startswith("ready"), process.stderr.read()
         yield int(told.rpartition(":")[2])
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     finally:
         process.kill()

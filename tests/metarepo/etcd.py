@@ -13,7 +13,7 @@ from varlog.cli.etcd import EtcdPlan
 from varlog.cli.process import ServerProcess
 from varlog.model.ids import ClusterID
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
 
 _clusters = itertools.count(1)
 

@@ -27,6 +27,8 @@ M = TypeVar("M", bound=m.Message)
 
 CLUSTER = ClusterID(1)
 MR = "mr"
+# Only so that nothing hangs: a busy machine may stand still for seconds.
+WAIT_S = 90.0
 
 
 def seeded_doors() -> Doors:
@@ -35,7 +37,7 @@ def seeded_doors() -> Doors:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the loop run until `condition` holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while not condition():
             await asyncio.sleep(0)
 
@@ -206,7 +208,7 @@ class World:
         config = MetadataRepositoryConfig(CLUSTER, MR, node_retry_s=retry_s)
         self.repository = MetadataRepository(config, MemoryStore(self.metadata), self.doors, self.transport)
         await self.repository.start()
-        self._client = await self.transport.connect(MR, timeout_s=1)
+        self._client = await self.transport.connect(MR, timeout_s=WAIT_S)
 
     async def stop_repository(self) -> None:
         if self._client is not None:
@@ -225,7 +227,7 @@ class World:
 
     async def ask(self, request: m.Message, expected: type[M]) -> M:
         assert self._client is not None
-        answer, _ = await self._client.call(request, timeout_s=20)
+        answer, _ = await self._client.call(request, timeout_s=WAIT_S)
         assert isinstance(answer, expected), answer
         return answer
 

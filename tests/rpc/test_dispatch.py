@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from tests.rpc.helpers import run, wait_until
+from tests.rpc.helpers import DEADLINE_S, run, wait_until
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Sealed, Unavailable
 from varlog.model.ids import LogStreamID, TopicID
@@ -25,7 +25,7 @@ ANSWER = TailIs(GLSN(9), GLSN(0))
 async def connected(dispatcher: Dispatcher) -> Connection:
     transport = MemoryTransport()
     await transport.serve("node", lambda connection: dispatcher.handle)
-    return await transport.connect("node", timeout_s=1)
+    return await transport.connect("node", timeout_s=DEADLINE_S)
 
 
 def test_a_handler_answers_its_call_and_a_coroutine_returns_the_answer() -> None:
@@ -46,9 +46,15 @@ def test_a_handler_answers_its_call_and_a_coroutine_returns_the_answer() -> None
         dispatcher.on_async(GetTail, tail)
         dispatcher.on_async(OperateSeal, seal)
         client = await connected(dispatcher)
-        assert await client.call(APPEND, b"x", timeout_s=1) == (Appended(GLSN(1), LLSN(1)), bytearray(b"x"))
-        assert await client.call(TAIL, timeout_s=1) == (ANSWER, bytearray())
-        assert await client.call(OperateSeal(LogStreamID(1)), timeout_s=1) == (Done(), bytearray(b"sealed"))
+        assert await client.call(APPEND, b"x", timeout_s=DEADLINE_S) == (
+            Appended(GLSN(1), LLSN(1)),
+            bytearray(b"x"),
+        )
+        assert await client.call(TAIL, timeout_s=DEADLINE_S) == (ANSWER, bytearray())
+        assert await client.call(OperateSeal(LogStreamID(1)), timeout_s=DEADLINE_S) == (
+            Done(),
+            bytearray(b"sealed"),
+        )
         await dispatcher.close()
 
     run(body())
@@ -67,10 +73,10 @@ def test_what_a_handler_raises_is_the_answer() -> None:
         dispatcher.on_async(GetTail, tail)
         client = await connected(dispatcher)
         with pytest.raises(Sealed) as sealed:
-            await client.call(APPEND, timeout_s=1)
+            await client.call(APPEND, timeout_s=DEADLINE_S)
         assert sealed.value.log_stream == 1
         with pytest.raises(Unavailable, match="not yet"):
-            await client.call(TAIL, timeout_s=1)
+            await client.call(TAIL, timeout_s=DEADLINE_S)
 
     run(body())
 
@@ -79,7 +85,7 @@ def test_a_message_that_is_not_served_is_unavailable_and_names_both() -> None:
     async def body() -> None:
         client = await connected(Dispatcher("the repository"))
         with pytest.raises(Unavailable, match="Append is not served by the repository"):
-            await client.call(APPEND, timeout_s=1)
+            await client.call(APPEND, timeout_s=DEADLINE_S)
 
     run(body())
 
@@ -105,13 +111,13 @@ def test_closing_cancels_what_is_under_way_and_tells_its_callers() -> None:
         dispatcher = Dispatcher("a node")
         dispatcher.on_async(GetTail, tail)
         client = await connected(dispatcher)
-        calls = [asyncio.create_task(client.call(TAIL, timeout_s=5)) for _ in range(3)]
+        calls = [asyncio.create_task(client.call(TAIL, timeout_s=DEADLINE_S)) for _ in range(3)]
         await wait_until(lambda: len(started) == 3)
         await dispatcher.close()
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(outcome, Unavailable) and "stopping" in str(outcome)
         with pytest.raises(Unavailable, match="stopping"):
-            await client.call(TAIL, timeout_s=1)
+            await client.call(TAIL, timeout_s=DEADLINE_S)
 
     run(body())
 

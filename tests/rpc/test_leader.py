@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.rpc.helpers import run
+from tests.rpc.helpers import DEADLINE_S, run
 from varlog.model.errors import NotLeader, Refused
 from varlog.rpc.leader import Leader, addresses_of
 from varlog.rpc.memory import MemoryTransport
@@ -61,8 +61,8 @@ def test_who_does_not_lead_points_to_who_does_and_that_one_is_remembered() -> No
     async def body() -> None:
         found = await group("c", "a", "b", "c")
         leader = Leader(ConnectionPool(found.transport), "a,b")
-        assert await leader.call(GetView(), timeout_s=5) == Done()
-        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
+        assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
         assert found.asked == ["a", "c", "c"]
         assert leader.address == "c" and leader.addresses == ("a", "b", "c") and str(leader) == "a,b"
 
@@ -73,7 +73,7 @@ def test_who_is_not_there_is_passed_by() -> None:
     async def body() -> None:
         found = await group("b", "b")
         leader = Leader(ConnectionPool(found.transport), "a,b")
-        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
         assert found.asked == ["b"]
 
     run(body())
@@ -84,10 +84,10 @@ def test_when_nobody_leads_everyone_is_asked_once_and_the_caller_is_told() -> No
         found = await group(None, "a", "b", "c")
         leader = Leader(ConnectionPool(found.transport), "a,b,c")
         with pytest.raises(NotLeader):
-            await leader.call(GetView(), timeout_s=5)
+            await leader.call(GetView(), timeout_s=DEADLINE_S)
         assert sorted(found.asked) == ["a", "b", "c"]
         found.leader = "b"
-        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
 
     run(body())
 
@@ -98,7 +98,7 @@ def test_two_that_point_at_each_other_are_not_believed_for_ever() -> None:
         leader = Leader(ConnectionPool(found.transport), "a,b")
         found.told = "a"
         with pytest.raises(NotLeader):
-            await leader.call(GetView(), timeout_s=5)
+            await leader.call(GetView(), timeout_s=DEADLINE_S)
         assert len(found.asked) == 2
 
     run(body())
@@ -110,9 +110,9 @@ def test_a_request_that_may_have_been_done_is_not_sent_to_another() -> None:
         found.closing = {"a"}
         leader = Leader(ConnectionPool(found.transport), "a,b")
         with pytest.raises(ConnectionLost) as lost:
-            await leader.call(GetView(), timeout_s=5)
+            await leader.call(GetView(), timeout_s=DEADLINE_S)
         assert lost.value.sent and found.asked == ["a"]
-        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
         assert found.asked == ["a", "b"]
 
     run(body())
@@ -123,13 +123,13 @@ def test_one_that_hangs_is_left_and_so_are_those_who_still_wait_for_it() -> None
         found = await group("b", "a", "b")
         found.silent = {"a"}
         leader = Leader(ConnectionPool(found.transport), "a,b")
-        patient = asyncio.create_task(leader.call(GetView(0, 20.0), timeout_s=30))
+        patient = asyncio.create_task(leader.call(GetView(0, 20.0), timeout_s=DEADLINE_S))
         await asyncio.sleep(0)
         with pytest.raises(CallTimeout):
             await leader.call(GetView(), timeout_s=0.05)
         with pytest.raises(ConnectionLost):
             await patient
-        assert await leader.call(GetView(), timeout_s=5) == Done()
+        assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
         assert found.asked[-1] == "b"
 
     run(body())
@@ -144,7 +144,7 @@ def test_a_refusal_is_the_answer() -> None:
 
         await transport.serve("a", lambda _: handle)
         with pytest.raises(Refused):
-            await Leader(ConnectionPool(transport), "a,b").call(GetView(), timeout_s=5)
+            await Leader(ConnectionPool(transport), "a,b").call(GetView(), timeout_s=DEADLINE_S)
 
     run(body())
 

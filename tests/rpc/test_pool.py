@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.rpc.helpers import run, wait_until
+from tests.rpc.helpers import DEADLINE_S, run, wait_until
 from varlog.model.ids import LogStreamID
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.messages import Append, Done, Message
@@ -106,7 +106,7 @@ def test_a_broken_connection_is_made_again() -> None:
         assert second is not first
         pool.drop("node")
         assert second.closed
-        assert (await pool.call("node", Append(LogStreamID(1)), timeout_s=5))[0] == Done()
+        assert (await pool.call("node", Append(LogStreamID(1)), timeout_s=DEADLINE_S))[0] == Done()
         assert transport.dials == 3
         await pool.close()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.rpc.helpers import run, wait_until
+from tests.rpc.helpers import DEADLINE_S, run, wait_until
 from tests.rpc.samples import MESSAGES
 from varlog.model.epoch import Epoch
 from varlog.model.errors import InvalidRequest, NotInCluster, StartError, Unavailable
@@ -92,9 +92,9 @@ async def sent_raw(address: str, data: bytes) -> bytes:
 def test_a_request_of_another_cluster_is_refused_and_names_both(run_on: Run) -> None:
     async def body() -> None:
         async with served(Service()) as server:
-            client = await TcpTransport(ClusterID(8)).connect(server.address, timeout_s=5)
+            client = await TcpTransport(ClusterID(8)).connect(server.address, timeout_s=DEADLINE_S)
             with pytest.raises(NotInCluster) as refused:
-                await client.call(APPEND, timeout_s=5)
+                await client.call(APPEND, timeout_s=DEADLINE_S)
             assert (refused.value.asked, refused.value.here) == (8, 7)
             assert not client.closed
             client.close()
@@ -106,7 +106,7 @@ def test_a_one_way_message_of_another_cluster_ends_the_connection(run_on: Run) -
     async def body() -> None:
         service = Service()
         async with served(service) as server:
-            client = await TcpTransport(ClusterID(8)).connect(server.address, timeout_s=5)
+            client = await TcpTransport(ClusterID(8)).connect(server.address, timeout_s=DEADLINE_S)
             client.send(Replicate(LogStreamID(1), Epoch(1)))
             await wait_until(lambda: client.closed)
             assert service.came == []
@@ -117,8 +117,8 @@ def test_a_one_way_message_of_another_cluster_ends_the_connection(run_on: Run) -
 def test_who_knows_no_cluster_is_taken_by_any(run_on: Run) -> None:
     async def body() -> None:
         async with served(Service()) as server:
-            client = await TcpTransport(ANY_CLUSTER).connect(server.address, timeout_s=5)
-            assert (await client.call(APPEND, timeout_s=5))[0] == Done()
+            client = await TcpTransport(ANY_CLUSTER).connect(server.address, timeout_s=DEADLINE_S)
+            assert (await client.call(APPEND, timeout_s=DEADLINE_S))[0] == Done()
             client.close()
 
     run_on(body())
@@ -156,7 +156,7 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         with pytest.raises(StartError, match=r"127\.0\.0\.1:7100"):
             await TcpTransport(HERE).serve(address, Service().make_handler)
         with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1:7100"):
-            await TcpTransport(HERE).connect(address, timeout_s=1)
+            await TcpTransport(HERE).connect(address, timeout_s=DEADLINE_S)
 
     run(body())
 
@@ -225,10 +225,10 @@ def test_no_bytes_harm_the_server_or_its_other_connections(run_on: Run, seed: in
         rng = random.Random(seed)
         service = Service()
         async with served(service) as server:
-            healthy = await TcpTransport(HERE).connect(server.address, timeout_s=5)
+            healthy = await TcpTransport(HERE).connect(server.address, timeout_s=DEADLINE_S)
             for _ in range(300):
                 await sent_raw(server.address, malformed(rng))
-                assert (await healthy.call(APPEND, timeout_s=5))[0] == Done()
+                assert (await healthy.call(APPEND, timeout_s=DEADLINE_S))[0] == Done()
             await wait_until(lambda: sum(not one.closed for one in service.connections) == 1)
             healthy.close()
 
@@ -248,9 +248,9 @@ def test_no_bytes_from_a_server_harm_its_client(run_on: Run, seed: int) -> None:
         address = join_address(*server.sockets[0].getsockname())
         outcomes = {"answered": 0, "failed": 0}
         for _ in range(200):
-            client = await TcpTransport(HERE).connect(address, timeout_s=5)
+            client = await TcpTransport(HERE).connect(address, timeout_s=DEADLINE_S)
             try:
-                await client.call(APPEND, timeout_s=5)
+                await client.call(APPEND, timeout_s=DEADLINE_S)
                 outcomes["answered"] += 1
             except (Unavailable, InvalidRequest):
                 outcomes["failed"] += 1
@@ -316,9 +316,9 @@ def test_a_client_that_asks_and_never_reads_is_not_answered_without_end(run_on: 
             reader, writer = await asyncio.open_connection(*split_address(server.address), limit=1)
             writer.write(fetches)
             await wait_until(lambda: bool(service.came))
-            healthy = await TcpTransport(HERE).connect(server.address, timeout_s=5)
+            healthy = await TcpTransport(HERE).connect(server.address, timeout_s=DEADLINE_S)
             for _ in range(100):  # every chance to read on
-                await healthy.call(APPEND, timeout_s=5)
+                await healthy.call(APPEND, timeout_s=DEADLINE_S)
             asked = len(service.came) - 100
             assert asked < 100  # the write limit, and what the kernel's own buffers hold
             stalled = service.connections[0]
@@ -363,10 +363,10 @@ def test_a_service_that_fails_to_make_a_handler_loses_that_connection_only(run_o
             return service.make_handler(connection)
 
         server = await TcpTransport(HERE).serve("127.0.0.1:0", make_handler)
-        first = await TcpTransport(HERE).connect(server.address, timeout_s=5)
+        first = await TcpTransport(HERE).connect(server.address, timeout_s=DEADLINE_S)
         await wait_until(lambda: first.closed)
-        second = await TcpTransport(HERE).connect(server.address, timeout_s=5)
-        assert (await second.call(APPEND, timeout_s=5))[0] == Done()
+        second = await TcpTransport(HERE).connect(server.address, timeout_s=DEADLINE_S)
+        assert (await second.call(APPEND, timeout_s=DEADLINE_S))[0] == Done()
         second.close()
         await server.close()
 

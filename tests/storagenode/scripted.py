@@ -36,7 +36,7 @@ from varlog.storagenode.node import StorageNode
 
 TOPIC = TopicID(1)
 STREAM = LogStreamID(1)
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 def make_batch(*entries: bytes) -> bytearray:
@@ -177,7 +177,7 @@ def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
     async def told() -> None:
         bench = Bench(tmp_path)
         try:
-            await asyncio.wait_for(story(bench), 60)
+            await asyncio.wait_for(story(bench), 2 * TIMEOUT_S)
         finally:
             await bench.close()
 

@@ -14,7 +14,7 @@ from varlog.model.limits import KIB, MIB
 from varlog.testing.cut_ways import CutWays, Loss
 from varlog.testing.cutting_proxy import Address, CuttingProxy
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 SERVER = "server"
 ANY_PORT = "127.0.0.1:0"
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 DIAL = (
     "import socket, sys; wire = socket.create_connection((sys.argv[1], int(sys.argv[2]))); sys.stdin.read()"
 )
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from varlog.cli.supervisor import Supervisor
     from varlog.rpc.messages import ClusterStatusIs
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
 STREAMS_TIMEOUT_S = 10.0
 
 

@@ -52,6 +52,7 @@ def test_a_lease_that_is_not_renewed_ends_by_the_nodes_own_clock(tmp_path: Path)
         granter = await chain.serve()
         await chain.write(batch_at(1, b"a"))
         granter.grants = False
+        granter.tell(LEASE_S)
         waiting = asyncio.create_task(chain.fetch(2, wait_s=LEASE_S + 0.3))
         await chain.leased(valid=False)
         for ask in asks(chain):

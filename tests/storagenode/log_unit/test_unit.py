@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storagenode.log_unit.chain import STREAM, TOPIC, Chain, batch_at, entries_in, run_chain
+from tests.storagenode.log_unit.chain import STREAM, TIMEOUT_S, TOPIC, Chain, batch_at, entries_in, run_chain
 from varlog.model.batch import crc32c, junk, parse_header, place, walk
 from varlog.model.cluster import Ordering, changed
 from varlog.model.epoch import Epoch
@@ -231,7 +231,7 @@ def test_epoch_pages_and_low_end_survive_a_restart(tmp_path: Path) -> None:
             await chain.write(batch_at(llsn, b"%d" % llsn * 900), epoch=2)
         granter.order(2, low=3)
         await chain.leased()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(TIMEOUT_S):
             while (await chain.status()).low != 3:
                 await asyncio.sleep(0.001)
         before = await chain.status()
@@ -263,10 +263,10 @@ def test_a_fetch_waits_for_the_write_and_hears_of_a_hole(tmp_path: Path) -> None
         await chain.write(batch_at(1, b"a"))
         assert entries_in((await waiting)[1]) == [b"a"]
 
-        waiting = asyncio.create_task(chain.fetch(2, wait_s=20.0))
+        waiting = asyncio.create_task(chain.fetch(2, wait_s=10 * TIMEOUT_S))
         await asyncio.sleep(0.02)
         await chain.write(batch_at(4, b"d"))
-        fetched, payload = await asyncio.wait_for(waiting, 5)
+        fetched, payload = await waiting
         assert (fetched.next_llsn, fetched.newest, bytes(payload)) == (2, 4, b"")
         assert (await chain.fetch(2))[0].next_llsn == 2
         fetched, _ = await chain.fetch(5, wait_s=0.01)
