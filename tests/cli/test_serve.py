@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from varlog.testing.processes import PATIENCE_S
+
 SCRIPT = """
 import sys
 from varlog.cli import serve
@@ -22,7 +24,7 @@ serve.run_service("vmr", "warning", Service)
 def test_a_service_that_cannot_go_on_ends_its_process_and_says_why() -> None:
     """A supervisor restarts what exits; a process that stays up without serving would never be noticed (law 10)."""
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert ended.returncode == 1
     assert ended.stdout.split() == ["ready", "here", "stopped"]

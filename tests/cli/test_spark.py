@@ -21,6 +21,7 @@ from varlog.cli.spark.common import Settings, run
 from varlog.model.errors import InvalidRequest, StartError, Unavailable
 from varlog.spark.jobs.progress import Progress
 from varlog.spark.options import OptionError
+from varlog.testing.processes import PATIENCE_S
 
 runner = CliRunner()
 
@@ -63,7 +64,7 @@ def test_help_loads_neither_spark_nor_arrow() -> None:
         "print(*sorted({'pyspark', 'pyarrow', 'py4j', 'pandas'} & set(sys.modules)))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
@@ -101,7 +102,7 @@ def test_the_launcher_is_a_program_for_spark_submit() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0 and "varlog spark report" in done.stdout, done.stderr
 

@@ -18,6 +18,7 @@ from varlog.client.connect import connect_admin
 from varlog.client.log import Log as AsyncLog
 from varlog.model.entry import Position
 from varlog.model.errors import EmptyBatch, NotWritten, Trimmed, Unavailable
+from varlog.testing.processes import PATIENCE_S
 
 
 @contextmanager
@@ -179,8 +180,12 @@ def test_ctrl_c_ends_a_waiting_subscription_and_the_exit_is_quiet(end: str) -> N
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "got 1\n"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (out, err, process.returncode) == ("interrupted 2\n", "", 0)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "got 1\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert (out, err, process.returncode) == ("interrupted 2\n", "", 0)
+    finally:
+        process.kill()
+        process.communicate()

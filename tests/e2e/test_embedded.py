@@ -13,6 +13,7 @@ import pytest
 
 import varlog
 import varlog.aio
+from varlog.testing.processes import PATIENCE_S
 
 
 def test_the_code_of_the_readme_works_as_written(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
                 os.kill(process.pid, signal.SIGKILL)
                 break
         process.stdout.close()
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE_S)
         with varlog.open(tmp_path, topic="t") as log:
             tail = log.tail()
             assert tail >= acknowledged > 0
@@ -225,7 +226,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 def test_importing_varlog_is_light() -> None:
     script = "import sys, varlog; print(*sorted({'pyarrow', 'numpy', 'typer', 'rich', 'asyncio'} & set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert done.stdout.split() == []
 

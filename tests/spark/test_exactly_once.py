@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import varlog
 from tests.spark.busy_topic import BusyTopic, busy_topic
 from tests.spark.driver import Job, driver_of, rows_of, run_batch, run_query
-from tests.spark.faulty import FaultySource, wait_for, wait_until
+from tests.spark.faulty import WAIT_S, FaultySource, wait_for, wait_until
 from tests.spark.standalone import standalone
 from varlog.runtime.loop_thread import LoopThread
 from varlog.testing.tcp_cluster import TcpCluster, running
@@ -152,7 +152,7 @@ def test_two_attempts_at_once_write_each_row_once(topic: BusyTopic, tmp_path: Pa
     with standalone(tmp_path) as master:
         batch = fault(topic, tmp_path, "fall-behind", at=1)
         with driver_of(Job(batch=batch, rows=ROWS, master=master, conf=conf), tmp_path) as driver:
-            assert driver.wait(120) == 0
+            assert driver.wait(2 * WAIT_S) == 0
     assert (tmp_path / "fall-behind-over").exists(), "there was a second attempt"
     topic.check(WANTED)
 

@@ -117,7 +117,7 @@ def _streamed(spark: SparkSession, topic: Topic, place: Path) -> dict[int, bytes
         .format("parquet").option("checkpointLocation", str(place / "checkpoint")).option("path", str(place / "out"))
         .trigger(availableNow=True).start()
     )  # fmt: skip
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(240)
     return rows(spark.read.parquet(str(place / "out")))
 
 

@@ -112,7 +112,7 @@ def test_available_now_takes_nothing_that_came_since_and_its_checkpoint_is_for_i
     with Reading(
         spark, tmp_path, options, available_now=True, during=lambda number: topic.append(7)
     ) as reading:
-        assert reading.query.awaitTermination(120)
+        assert reading.query.awaitTermination(240)
     assert [len(batch) for batch in reading.batches] == [25, 25, 10]
     assert reading.rows == entries(topic)[:60]
     assert [found.position for found in topic.log.readers()] == [60]
@@ -121,7 +121,7 @@ def test_available_now_takes_nothing_that_came_since_and_its_checkpoint_is_for_i
     other.log.close()
     with Reading(spark, tmp_path, other.source, available_now=True) as wrong:
         with pytest.raises(StreamingQueryException, match="which option topic leaves out"):
-            wrong.query.awaitTermination(120)
+            wrong.query.awaitTermination(240)
         assert wrong.batches == []
 
 
@@ -136,7 +136,7 @@ def test_a_query_reads_on_over_failovers(
 
     options = {**topic.source, "maxRecordsPerTrigger": "30"}
     with Reading(spark, tmp_path, options, available_now=True, during=fail_over) as reading:
-        assert reading.query.awaitTermination(120)
+        assert reading.query.awaitTermination(240)
     with Reading(spark, tmp_path, options) as later:
         later.query.processAllAvailable()
     assert [len(batch) for batch in (*reading.batches, *later.batches)] == [30, 30, 30, 30]

@@ -171,7 +171,7 @@ def test_a_repository_that_is_away_for_a_while_is_waited_for(
     asking = threading.Thread(target=lambda: found.append(reader.latestOffset(start, ALL)))
     asking.start()
     thread.run(cluster.start_repository(address))
-    asking.join(30)
+    asking.join(120)
     assert found == [at(topic, 6)]
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from varlog.testing.codemap import LAYERS, PACKAGE, PUBLIC
+from varlog.testing.processes import PATIENCE_S
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -327,7 +328,7 @@ def test_importing_the_public_names_loads_nothing_heavy() -> None:
     public = ["varlog", *(f"varlog.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem != "__init__")]
     script = f"import sys, {', '.join(public)}; print(*sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
