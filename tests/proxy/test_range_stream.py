@@ -71,7 +71,7 @@ def test_who_leaves_in_the_middle_gives_his_place_back(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
         await _fill(proxy)
         async with _range(proxy) as (reader, writer):
-            await reader.readuntil(b"\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
             await wait_until(lambda: proxy.app.state.admission.subscriptions == 1)
             writer.transport.abort()
             await wait_until(lambda: proxy.app.state.admission.subscriptions == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import count
 from pathlib import Path
@@ -11,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import varlog
-from varlog.model.errors import Filled, Refused
+from varlog.model.errors import Filled, Refused, StaleEpoch, Unavailable
 from varlog.rpc.messages import NextTokens, TokensAre
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.loop_thread import LoopThread
@@ -21,7 +22,7 @@ from varlog.spark.jobs.compact import compact
 from varlog.spark.jobs.mirror import mirror
 from varlog.spark.jobs.report import report
 from varlog.spark.jobs.restore import restore
-from varlog.testing.tcp_cluster import TcpCluster
+from varlog.testing.tcp_cluster import WAIT_S, TcpCluster
 
 _numbers = count(1)
 
@@ -49,15 +50,26 @@ class Topic:
         self.given_up |= set(self._thread.run(self._tokens(positions)))
 
     async def _tokens(self, positions: int) -> range:
+        """On a machine that stood still for longer than a lease there may be a new epoch: then of that one."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                try:
+                    return await self._tokens_of_this_epoch(positions)
+                except (StaleEpoch, Unavailable):
+                    await asyncio.sleep(0.05)
+
+    async def _tokens_of_this_epoch(self, positions: int) -> range:
         async with varlog.aio.admin(self.address) as admin:
             view = await admin.view()
         topic = view.topic_named(self.name)
         assert topic is not None
         projection = view.projection(topic.topic)
         assert projection is not None and projection.sequencer is not None
-        connection = await TcpTransport(view.cluster).connect(projection.sequencer.address, timeout_s=5)
+        connection = await TcpTransport(view.cluster).connect(projection.sequencer.address, timeout_s=WAIT_S)
         try:
-            told, _ = await connection.call(NextTokens(topic.topic, projection.epoch, positions), timeout_s=5)
+            told, _ = await connection.call(
+                NextTokens(topic.topic, projection.epoch, positions), timeout_s=WAIT_S
+            )
             assert isinstance(told, TokensAre)
             return range(told.first - told.skipped, told.first + positions)
         finally:
