@@ -141,27 +141,33 @@ async def make_topic(
     others.
     """
     from varlog.cli.target import Target
-    from varlog.model.errors import StartError
+    from varlog.model.errors import Refused, StartError, Unavailable
 
     loop = asyncio.get_running_loop()
     patience = loop.time() + STREAMS_TIMEOUT_S
+    why = ""
+    silent: list[int] = []
     try:
         async with asyncio.timeout(READY_TIMEOUT_S), Target(plan.repository).admin() as admin:
             while True:
-                seen = await admin.status()
-                silent = _not_running(seen)
-                if sum(health.alive for health in seen.nodes) < plan.nodes:
-                    pass
-                elif seen.view.topic_named(topic) is None:
-                    await admin.create_topic(
-                        topic, streams=plan.streams, replicas=plan.replicas, ordering=ordering, unit=unit
-                    )
-                elif not silent or loop.time() > patience:
-                    break
+                try:
+                    seen = await admin.status()
+                    silent = _not_running(seen)
+                    if sum(health.alive for health in seen.nodes) < plan.nodes:
+                        pass
+                    elif seen.view.topic_named(topic) is None:
+                        await admin.create_topic(
+                            topic, streams=plan.streams, replicas=plan.replicas, ordering=ordering, unit=unit
+                        )
+                    elif not silent or loop.time() > patience:
+                        break
+                except (Refused, Unavailable) as error:
+                    # On a busy machine a node that answered a moment ago may not, or a stream takes its time: look again.
+                    why = f" ({error})"
                 await asyncio.sleep(0.05)
     except TimeoutError:
         raise StartError(
-            f"the cluster did not come up within {READY_TIMEOUT_S:g} s: see the logs in {plan.data / 'logs'}"
+            f"the cluster did not come up within {READY_TIMEOUT_S:g} s{why}: see the logs in {plan.data / 'logs'}"
         ) from None
     if silent:
         say(f"log streams {silent} do not run: see `varlog status --cluster {plan.repository}`")

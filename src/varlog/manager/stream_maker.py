@@ -81,9 +81,16 @@ class StreamMaker:
                 chains = [stream.replicas for stream in present]
                 return snapshot, place_chain(snapshot.load(), wanted, grouping, chains)
             except Refused:
-                awaited = self._registrar.pending or any(
-                    away_s < NODES_TIMEOUT_S for away_s in snapshot.away_s.values()
-                )
-                if not awaited or loop.time() > deadline:
+                if not (self._registrar.pending or _may_be_back(snapshot)) or loop.time() > deadline:
                     raise
             await asyncio.sleep(LOOK_S)
+
+
+def _may_be_back(snapshot: Snapshot) -> bool:
+    """A registered node gave no answer in this round, and has not been silent for long; one that is back since then is not called
+    silent any more, and has still given none."""
+    return any(
+        snapshot.away_s.get(known.node, 0.0) < NODES_TIMEOUT_S
+        for known in snapshot.view.nodes
+        if known.node not in snapshot.nodes
+    )
