@@ -15,6 +15,7 @@ from varlog.rpc.messages import GetTail, GetView, TailIs
 from varlog.rpc.tcp import TcpTransport
 from varlog.rpc.transport import Connection
 from varlog.testing.cluster_under_load import WAIT_TIMEOUT_S, ClusterUnderLoad, Story, plan_for, run_story
+from varlog.testing.processes import stand_still
 
 pytestmark = pytest.mark.process
 
@@ -55,7 +56,7 @@ def test_a_leader_that_hung_longer_than_its_lease_wakes_up_powerless(tmp_path: P
     async def story(cluster: ClusterUnderLoad) -> None:
         sleeper, witness = await _leader_and_witness(cluster)
 
-        cluster.supervisor.signal(sleeper, signal.SIGSTOP)
+        stand_still(cluster.supervisor.pids()[sleeper])
         await wait_pause_over(cluster)
         # Asked while it sleeps: these lie in its socket, and are what it wakes up to.
         asked = [

@@ -15,6 +15,7 @@ from varlog.metarepo.store.base import Change, Fenced, MetadataStore, Put
 from varlog.metarepo.store.etcd import etcd_store, members_of
 from varlog.model.errors import StartError
 from varlog.runtime.doors import system_doors
+from varlog.testing.processes import stand_still
 
 LEASE_S = 4.0
 # Only so that nothing hangs: a busy machine may stand still for longer than a lease.
@@ -31,9 +32,14 @@ def test_members_are_those_between_the_commas() -> None:
     assert members_of("etcd://a:1,b:2, c:3/") == ["a:1", "b:2", "c:3"]
 
 
-def signalled(processes: list[ServerProcess], number: signal.Signals) -> None:
+def stopped(processes: list[ServerProcess]) -> None:
     for process in processes:
-        os.kill(process.pid, number)
+        stand_still(process.pid)
+
+
+def woken(processes: list[ServerProcess]) -> None:
+    for process in processes:
+        os.kill(process.pid, signal.SIGCONT)
 
 
 async def commit_in_some_reign(store: MetadataStore, change: Change) -> None:
@@ -55,16 +61,16 @@ def test_members_that_hang_cost_a_try_or_the_reign_and_never_what_was_committed(
         await commit_in_some_reign(store, Put("a", b"1"))
         # Whichever member is asked is among them: each hangs for a while, and a majority is always there.
         for member in members:
-            signalled([member], signal.SIGSTOP)
+            stopped([member])
             await commit_in_some_reign(store, Put("b", member.name.encode()))
-            signalled([member], signal.SIGCONT)
+            woken([member])
 
-        signalled(members[:2], signal.SIGSTOP)
+        stopped(members[:2])
         with pytest.raises(Fenced):
             await store.commit([Put("c", b"unknown")])
         async with asyncio.timeout(WAIT_S):
             assert isinstance(await store.wait_lost(), Fenced)
-        signalled(members[:2], signal.SIGCONT)
+        woken(members[:2])
         async with asyncio.timeout(WAIT_S):
             opened = await store.open("mr:1")
         assert opened.term > term

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 
@@ -35,6 +38,28 @@ def children_of(pid: int) -> list[psutil.Process]:
 def living(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Those that have not ended: neither gone nor waiting to be buried."""
     return [found for found in processes if found.is_running() and _status(found) != psutil.STATUS_ZOMBIE]
+
+
+def stand_still(pid: int) -> None:
+    """SIGSTOP, and back once no thread of the process runs any more: until then it may still do what it was asked before."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + PATIENCE_S
+    while not _stands_still(pid):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} was told to stop, and goes on")
+        time.sleep(0.001)
+
+
+def _stands_still(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task")
+    if not threads.exists():
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    try:
+        # The state is behind the name, which is in brackets and may have some in it.
+        states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()]
+    except OSError:
+        return False  # one has just ended: they still run
+    return all(state in "Tt" for state in states)
 
 
 def _status(process: psutil.Process) -> str:

@@ -1,0 +1,39 @@
+"""A process that was told to stand still does so before anything else is done to it, all of its threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from varlog.testing.processes import stand_still
+
+# Each thread writes a byte again and again, into a pipe that is always empty enough.
+BUSY = """
+import os, threading
+def write():
+    while True:
+        os.write(1, b".")
+for _ in range(4):
+    threading.Thread(target=write).start()
+"""
+
+
+@pytest.mark.process
+def test_nothing_is_written_by_one_that_stands_still_until_it_is_woken() -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, bufsize=0) as child:
+        try:
+            assert child.stdout is not None and child.stdout.read(1) == b"."
+            stand_still(child.pid)
+            os.set_blocking(child.stdout.fileno(), False)
+            while child.stdout.read(1 << 16):
+                pass
+            assert child.stdout.read(1) is None, "what it had written was all"
+            os.kill(child.pid, signal.SIGCONT)
+            os.set_blocking(child.stdout.fileno(), True)
+            assert child.stdout.read(1) == b"."
+        finally:
+            child.kill()
