@@ -128,6 +128,13 @@ def test_an_epoch_that_somebody_began_is_ended_after_a_while() -> None:
     assert _wish(plan(_case((A, B), units=ahead, around=but(ALONE, ahead_s=AHEAD_S)))) == ({}, {}, {})
 
 
+def test_an_epoch_that_only_a_newcomer_knows_is_ended_too() -> None:
+    """R-SEQ-12: a manager that died may have sealed no member yet. The newcomer waited for that epoch for ever."""
+    moving = but(ALONE, moves={LS: Move(A, D)}, ahead_s=AHEAD_S)
+    ahead = {A: _unit(A), B: _unit(B), D: _unit(D, epoch=4)}
+    assert _wish(plan(_case((A, B), units=ahead, around=moving))) == ({}, {}, {})
+
+
 def test_who_is_away_is_made_rebuilt_filled_and_joined_in_turn() -> None:
     """R-SEQ-14."""
 

@@ -80,9 +80,9 @@ class TopicCase:
         return [node for node in chain.nodes if not self.defect(chain.log_stream, node)]
 
     def is_ahead(self, chain: Chain) -> bool:
-        """A member knows a newer epoch than the projection: it was sealed for the next one."""
-        units = [self.unit(chain.log_stream, node) for node in chain.members]
-        return any(unit is not None and unit.epoch > self.epoch for unit in units)
+        """A unit knows a newer epoch than the projection: it was sealed for the next one. One that was about to join counts, too:
+        it may be the only one that the manager before this one came to seal."""
+        return any(unit.epoch > self.epoch for unit in self.units.get(chain.log_stream, {}).values())
 
     def is_lost(self, log_stream: LogStreamID, node: NodeID) -> bool:
         """It has been of no use for so long that another is to take its place."""
