@@ -28,7 +28,8 @@ import uvloop
 
 from varlog import aio
 from varlog.cli.bench.figures import percentile, told_count, told_ms
-from varlog.cli.cluster_plan import HOST, ClusterPlan, free_ports
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.ports import HOST, free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.client.log import Log
 

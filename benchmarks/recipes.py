@@ -27,7 +27,8 @@ import uvloop
 from varlog import aio
 from varlog.cli.bench.conditions import conditions_of
 from varlog.cli.bench.figures import percentile, told_count, told_ms
-from varlog.cli.cluster_plan import ClusterPlan, free_ports
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.recipes import Conflict, Isolation, KeyValue, Transaction, Transactions
 

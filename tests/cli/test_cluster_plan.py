@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from varlog.cli.cluster_plan import (
-    HOST,
     ClusterPlan,
-    free_ports,
     ports_from,
     replicated_ports_from,
     sequencer_port_from,
 )
 from varlog.cli.etcd import find_etcd
+from varlog.cli.ports import HOST, free_ports
 from varlog.model.errors import StartError
 
 

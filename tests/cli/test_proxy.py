@@ -12,13 +12,12 @@ import varlog.cli.proxy
 from varlog.cli import up
 from varlog.cli.cluster_plan import (
     ClusterPlan,
-    free_ports,
-    is_free,
     ports_from,
     proxy_port_from,
     sequencer_port_from,
 )
 from varlog.cli.main import app
+from varlog.cli.ports import free_ports, is_free
 
 runner = CliRunner()
 

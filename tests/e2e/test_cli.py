@@ -20,7 +20,7 @@ from varlog.cli.ports import free_block
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.disk import OsDisk
 from varlog.storage.log_store import LogStore
-from varlog.testing.processes import PATIENCE_S, children_of, command, living
+from varlog.testing.processes import PATIENCE_S, children_of, command, living, started
 
 pytestmark = pytest.mark.process
 
@@ -195,26 +195,12 @@ def up(directory: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], str
     """`varlog up` that is ready, and the address of its cluster. However the body ends, nothing may be left
     of it."""
     with free_block() as port:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "varlog.cli", "up", f"--data={directory}", f"--port={port}", *more],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None and process.stderr is not None
-            told = ""
-            while "Ctrl-C" not in told:
-                line = process.stdout.readline()
-                assert line, process.stderr.read()
-                told += line
+        arguments = ["up", f"--data={directory}", f"--port={port}", *more]
+        with started(arguments, "Ctrl-C") as (process, _):
             children = children_of(process.pid)
             yield process, f"127.0.0.1:{port}"
             process.kill()
             wait(lambda: living(children) == [], "no child outlives its supervisor")
-        finally:
-            process.kill()
-            process.communicate()
 
 
 def test_up_serves_shell_and_python_and_leaves_no_process_behind(tmp_path: Path) -> None:

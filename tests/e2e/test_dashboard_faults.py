@@ -13,7 +13,8 @@ import pytest
 
 from tests.e2e.browser import SCREENSHOTS, STORY_S, browser, chromium, visit
 from varlog import aio
-from varlog.cli.cluster_plan import ClusterPlan, free_ports
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
 from varlog.client.log import Log

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import httpx
 import pytest
 
 from varlog.cli.ports import free_block
-from varlog.testing.processes import PATIENCE_S, children_of, living
+from varlog.testing.processes import PATIENCE_S, children_of, living, started
 
 pytestmark = pytest.mark.process
 
@@ -28,28 +27,6 @@ def wait(there: Callable[[], bool], what: str) -> None:
     while not there():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
-
-
-@contextmanager
-def started(arguments: list[str], until: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A command that has printed a line with `until` in it, and everything up to there."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "varlog.cli", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None and process.stderr is not None
-        told = ""
-        while until not in told:
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            told += line
-        yield process, told
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def stop(process: subprocess.Popen[str]) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from varlog.cli.cluster_plan import free_ports
 from varlog.cli.etcd import EtcdPlan
+from varlog.cli.ports import free_ports
 from varlog.cli.process import ServerProcess
 from varlog.model.ids import ClusterID
 

@@ -9,9 +9,7 @@ from pathlib import Path
 import msgspec
 
 from varlog.cli.etcd import EtcdPlan
-from varlog.cli.ports import HOST as HOST
-from varlog.cli.ports import free_ports as free_ports
-from varlog.cli.ports import is_free as is_free
+from varlog.cli.ports import HOST, free_ports
 from varlog.cli.process import ServerProcess
 from varlog.model.errors import StartError
 

@@ -188,7 +188,8 @@ async def _account(account: Account, directory: Path, ordering: Ordering, *, spa
 
 @asynccontextmanager
 async def _cluster(directory: Path, ordering: Ordering) -> AsyncIterator[Supervisor]:
-    from varlog.cli.cluster_plan import ClusterPlan, free_ports
+    from varlog.cli.cluster_plan import ClusterPlan
+    from varlog.cli.ports import free_ports
     from varlog.cli.supervisor import Supervisor
     from varlog.cli.up import make_topic
 

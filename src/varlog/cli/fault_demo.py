@@ -17,13 +17,14 @@ from rich.console import Console
 
 from varlog import aio
 from varlog.cli.acknowledgements import Acknowledgements
-from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
+from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan
 from varlog.cli.demo import History, all_run, given_up
 from varlog.cli.etcd import etcd_is_here
 from varlog.cli.fault_account import Killed, account_of
 from varlog.cli.fault_display import FaultDisplay, ProcessLine, Scene, fault_display
 from varlog.cli.leader import leading_repository
 from varlog.cli.output import wait_until
+from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
 from varlog.client.admin import Admin

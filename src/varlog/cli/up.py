@@ -81,7 +81,8 @@ def up(
 def _proxy_port(asked: int | None, port: int, nodes: int) -> int | None:
     """The port that was asked for, else the usual one, else any: who only wants a log shall not miss it for its proxy. None, and a
     word about it, where the proxy is not installed."""
-    from varlog.cli.cluster_plan import free_ports, is_free, proxy_port_from
+    from varlog.cli.cluster_plan import proxy_port_from
+    from varlog.cli.ports import free_ports, is_free
     from varlog.cli.proxy import INSTALL, missing_packages
 
     if missing := missing_packages():

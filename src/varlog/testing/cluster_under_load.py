@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from varlog import aio
-from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
+from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan
 from varlog.cli.demo import all_run
 from varlog.cli.output import wait_until
+from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
 from varlog.model.cluster import ClusterView, LogStream, Ordering, StreamState

@@ -1,4 +1,4 @@
-"""Real processes for tests: run a command to its end, and see who is left."""
+"""Real processes for tests: run a command, to its end or until it is ready, and see who is left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,28 @@ def command(
         check=False,
         env={**os.environ, "TERM": "dumb", "COLUMNS": "200"},
     )
+
+
+@contextmanager
+def started(arguments: Sequence[str], until: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`varlog ARGUMENTS` that has printed a line with `until` in it, and everything up to there. Killed in the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "varlog.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        told = ""
+        while until not in told:
+            line = process.stdout.readline() if process.stdout is not None else ""
+            if not line:
+                raise AssertionError(process.communicate()[1])
+            told += line
+        yield process, told
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def children_of(pid: int) -> list[psutil.Process]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from varlog.cli.cluster_plan import HOST, ClusterPlan, free_ports
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.ports import HOST, free_ports
 from varlog.cli.process import ServerProcess
 from varlog.testing.cuttable_network import server_places
 

@@ -14,9 +14,10 @@ from varlog.cli.bench.figures import told_count, told_ms
 from varlog.cli.bench.raw import RawLimits
 from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured, Verdict
-from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan, free_ports
+from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan
 from varlog.cli.demo import all_run
 from varlog.cli.leader import leading_repository
+from varlog.cli.ports import free_ports
 from varlog.cli.repair_times import reopening_s, sealing_s
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import varlog.aio
 from varlog.cli.bench.settings import Settings
-from varlog.cli.cluster_plan import ClusterPlan, free_ports
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.client.log import Log
 from varlog.model.cluster import Ordering
