@@ -123,7 +123,14 @@ class TcpCluster:
             await self.stop_node(index)
 
     async def _start_node(self, index: int, listen: str) -> StorageNode:
-        config = StorageNodeConfig(CLUSTER, NodeID(index + 1), (self._volumes[index],), listen=listen)
+        config = StorageNodeConfig(
+            CLUSTER,
+            NodeID(index + 1),
+            (self._volumes[index],),
+            listen=listen,
+            # Its first pass comes a minute after the start: what a test spoils would be mended before anybody looks.
+            scrub_bytes_per_s=0,
+        )
         node = StorageNode(config, self._doors, self._transport)
         await node.start()
         return node
