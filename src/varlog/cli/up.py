@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +20,12 @@ from varlog.model.cluster import Ordering
 if TYPE_CHECKING:
     from varlog.cli.cluster_plan import ClusterPlan
     from varlog.cli.supervisor import Supervisor
+    from varlog.client.admin import Admin
     from varlog.rpc.messages import ClusterStatusIs
 
 READY_TIMEOUT_S = 60.0
 STREAMS_TIMEOUT_S = 10.0
+LOOK_S = 0.05
 
 
 def up(
@@ -141,37 +145,71 @@ async def make_topic(
     One stream that does not come back, with a damaged replica perhaps, is told of, and keeps nobody from the
     others.
     """
-    from varlog.cli.target import Target
-    from varlog.model.errors import Refused, StartError, Unavailable
+    from varlog.model.errors import Refused, Unavailable
 
     loop = asyncio.get_running_loop()
     patience = loop.time() + STREAMS_TIMEOUT_S
-    why = ""
     silent: list[int] = []
+    await wait_nodes(plan)
+    async with _looking(plan) as look:
+        while True:
+            try:
+                seen = await look.admin.status()
+                silent = _not_running(seen)
+                if seen.view.topic_named(topic) is None:
+                    await look.admin.create_topic(
+                        topic, streams=plan.streams, replicas=plan.replicas, ordering=ordering, unit=unit
+                    )
+                elif not silent or loop.time() > patience:
+                    break
+            except (Refused, Unavailable) as error:
+                # On a busy machine a node that answered a moment ago may not, or a stream takes its time: look again.
+                look.why = f" ({error})"
+            await asyncio.sleep(LOOK_S)
+    if silent:
+        say(f"log streams {silent} do not run: see `varlog status --cluster {plan.repository}`")
+
+
+async def wait_nodes(plan: ClusterPlan) -> None:
+    """Until every node is registered and alive: processes that are ready may not have met yet."""
+    from varlog.model.errors import Unavailable
+
+    async with _looking(plan) as look:
+        while True:
+            try:
+                if sum(health.alive for health in (await look.admin.status()).nodes) >= plan.nodes:
+                    return
+            except Unavailable as error:
+                look.why = f" ({error})"
+            await asyncio.sleep(LOOK_S)
+
+
+@dataclass
+class _Look:
+    """`why`: what stood in the way the last time."""
+
+    admin: Admin
+    why: str = ""
+
+
+@asynccontextmanager
+async def _looking(plan: ClusterPlan) -> AsyncIterator[_Look]:
+    """Somebody looks at the cluster again and again; StartError if that takes too long."""
+    from varlog.cli.target import Target
+    from varlog.model.errors import StartError
+
+    why = ""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S), Target(plan.repository).admin() as admin:
-            while True:
-                try:
-                    seen = await admin.status()
-                    silent = _not_running(seen)
-                    if sum(health.alive for health in seen.nodes) < plan.nodes:
-                        pass
-                    elif seen.view.topic_named(topic) is None:
-                        await admin.create_topic(
-                            topic, streams=plan.streams, replicas=plan.replicas, ordering=ordering, unit=unit
-                        )
-                    elif not silent or loop.time() > patience:
-                        break
-                except (Refused, Unavailable) as error:
-                    # On a busy machine a node that answered a moment ago may not, or a stream takes its time: look again.
-                    why = f" ({error})"
-                await asyncio.sleep(0.05)
+            look = _Look(admin)
+            try:
+                yield look
+            finally:
+                why = look.why
     except TimeoutError:
         raise StartError(
             f"the cluster did not come up within {READY_TIMEOUT_S:g} s{why}: see the logs in {plan.data / 'logs'}"
         ) from None
-    if silent:
-        say(f"log streams {silent} do not run: see `varlog status --cluster {plan.repository}`")
 
 
 def _not_running(seen: ClusterStatusIs) -> list[int]:

@@ -19,7 +19,8 @@ from varlog.rpc import messages
 from varlog.rpc.messages import Message
 from varlog.runtime.logs import get_logger, told
 
-NODES_TIMEOUT_S = 5.0
+# Less than clients wait for an answer.
+NODES_TIMEOUT_S = 8.0
 
 log = get_logger("manager")
 

@@ -13,6 +13,7 @@ from varlog.cli.bench.settings import Settings
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import wait_nodes
 from varlog.client.log import Log
 from varlog.model.cluster import Ordering
 
@@ -82,6 +83,7 @@ async def ground_for(settings: Settings) -> AsyncIterator[Ground]:
         supervisor = Supervisor(plan)
         await supervisor.start()
         try:
+            await wait_nodes(plan)
             yield Cluster(supervisor.address, settings.streams, supervisor)
         finally:
             await supervisor.stop()
