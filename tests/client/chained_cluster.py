@@ -9,7 +9,7 @@ from varlog.model.errors import ChainBroken, NotAccepted, PositionTaken, Sealed
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.rpc.messages import Append, Appended, ChainIs, ListChain, Message
 from varlog.rpc.transport import Call
-from varlog.storagenode.log_stream.chain_rules import Judgement, Link, judge
+from varlog.storagenode.log_stream.chain_rules import Judgement, Link, Sent, judge
 
 
 class ChainedCluster(FakeCluster):
@@ -19,6 +19,8 @@ class ChainedCluster(FakeCluster):
     def __init__(self, *, nodes: int = 1, streams: int = 1) -> None:
         super().__init__(nodes=nodes, streams=streams)
         self.chains: dict[tuple[LogStreamID, ProducerID], list[tuple[BatchHeader, Appended]]] = {}
+        # Who sent the newest batch of each.
+        self.attempts: dict[tuple[LogStreamID, ProducerID], int] = {}
         self.in_flight_most = 1 << 30
         self.rivals: list[tuple[Append, bytearray]] = []
         self.requests_held: list[Append] = []
@@ -78,15 +80,26 @@ class ChainedCluster(FakeCluster):
         header = parse_header(payload, signed=False)
         if message.at and message.at != self.streams[message.log_stream].end:
             raise PositionTaken(message.log_stream, message.at, self.streams[message.log_stream].end)
-        chain = self.chains.setdefault((message.log_stream, header.producer), [])
+        name = message.log_stream, header.producer
+        chain = self.chains.setdefault(name, [])
         if message.chained:
             newest = chain[-1] if chain else None
-            link = newest and Link(header.producer, newest[0].sequence, newest[1].llsn, newest[0].body_crc)
-            judgement = judge(link or None, header.sequence, header.body_crc, message.previous_crc)
+            link = newest and Link(
+                header.producer,
+                newest[0].sequence,
+                newest[1].llsn,
+                newest[0].body_crc,
+                self.attempts[name],
+            )
+            sent = Sent(
+                header.sequence, header.body_crc, message.previous_crc, message.attempt, message.known
+            )
+            judgement = judge(link or None, sent)
             if judgement is Judgement.SAME and newest:
                 return newest[1]
             if judgement is Judgement.BROKEN:
                 raise ChainBroken(message.log_stream, header.sequence, link.sequence if link else 0)
         appended = self.order(message.log_stream, bytearray(payload))
         chain.append((header, appended))
+        self.attempts[name] = message.attempt
         return appended

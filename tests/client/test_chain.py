@@ -110,6 +110,25 @@ def test_arrow_buffers_are_packed_as_they_are_from_any_offset_on() -> None:
     run(body())
 
 
+def test_a_row_in_the_same_place_of_two_orders_lets_nothing_behind_it_in_twice() -> None:
+    """All batches of the second attempt are on their way before the first is refused; its third goes on behind "b", as it seems."""
+
+    async def body() -> None:
+        cluster = ChainedCluster()
+        await cluster.start()
+        async with await cluster.connect() as log:
+            first = chain_of(log)
+            for row in (b"a", b"b"):
+                await first.append([row])
+            await first.finish()
+            assert await write(chain_of(log), [b"c", b"b", b"a"], 1) == ChainEnd(
+                1, 2, Position(GLSN(3), LLSN(3), ONE)
+            )
+        assert cluster.rows == [b"a", b"b", b"c"]
+
+    run(body())
+
+
 # --- Attempts in turn ---------------------------------------------------------------------------------------------------------
 
 

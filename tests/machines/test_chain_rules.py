@@ -17,7 +17,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.storagenode.log_stream import chains as chains_module
-from varlog.storagenode.log_stream.chain_rules import Judgement, Link, judge, link_of
+from varlog.storagenode.log_stream.chain_rules import Judgement, Link, Sent, judge, link_of
 from varlog.storagenode.log_stream.chains import Chains
 
 P = ProducerID(9)
@@ -32,10 +32,10 @@ def link(sequence: int, crc: int, producer: int = 9, llsn: int = 1) -> Link:
 
 
 def test_a_chain_begins_with_batch_one_behind_nothing() -> None:
-    assert judge(None, 1, 5, 0) is Judgement.TAKE
-    assert judge(None, 2, 5, 0) is Judgement.BROKEN
-    assert judge(None, 1, 5, 3) is Judgement.BROKEN
-    assert judge(None, 0, 0, 0) is Judgement.BROKEN
+    assert judge(None, Sent(1, 5, 0)) is Judgement.TAKE
+    assert judge(None, Sent(2, 5, 0)) is Judgement.BROKEN
+    assert judge(None, Sent(1, 5, 3)) is Judgement.BROKEN
+    assert judge(None, Sent(0, 0, 0)) is Judgement.BROKEN
 
 
 @given(
@@ -48,9 +48,38 @@ def test_a_chain_begins_with_batch_one_behind_nothing() -> None:
 def test_a_batch_is_taken_behind_its_predecessor_alone_and_known_by_its_checksum(
     newest: int, crc: int, sequence: int, mine: int, previous: int
 ) -> None:
-    judgement = judge(link(newest, crc), sequence, mine, previous)
+    judgement = judge(link(newest, crc), Sent(sequence, mine, previous))
     assert (judgement is Judgement.TAKE) == (sequence == newest + 1 and previous == crc)
     assert (judgement is Judgement.SAME) == (sequence == newest and mine == crc)
+
+
+@pytest.mark.parametrize(
+    ("last_attempt", "known", "judgement"),
+    [(7, 0, Judgement.TAKE), (8, 4, Judgement.TAKE), (8, 3, Judgement.BROKEN), (0, 3, Judgement.BROKEN)],
+)
+def test_behind_what_it_knows_an_attempt_follows_its_own_batches_alone(
+    last_attempt: int, known: int, judgement: Judgement
+) -> None:
+    """Another order of the same rows may have the same row in place 4, and would go on with one that is further up (seed 19)."""
+    newest = Link(P, 4, LLSN(1), 40, last_attempt)
+    assert judge(newest, Sent(5, 50, 40, attempt=7, known=known)) is judgement
+
+
+@given(rows=st.lists(st.binary(max_size=2), unique=True, max_size=8), seed=st.integers(0, 2**32))
+def test_attempts_that_send_everything_at_once_bring_no_row_in_twice(rows: list[bytes], seed: int) -> None:
+    """Each the beginning of its own order, knowing nothing of the chain."""
+    rng = Random(seed)
+    sent = [rng.sample(rows, len(rows)) for _ in range(3)]
+    newest: Link | None = None
+    taken: list[bytes] = []
+    for attempt in rng.choices((1, 2, 3), k=6):
+        mine = sent[attempt - 1]
+        for at, one in enumerate(mine[: rng.randint(0, len(mine))]):
+            previous = crc32c(mine[at - 1]) if at else 0
+            if judge(newest, Sent(at + 1, crc32c(one), previous, attempt)) is Judgement.TAKE:
+                newest = Link(P, at + 1, LLSN(1), crc32c(one), attempt)
+                taken.append(one)
+    assert len(taken) == len(set(taken))
 
 
 def test_what_is_under_way_is_found_by_number_and_checksum() -> None:
@@ -77,7 +106,7 @@ def test_attempts_that_race_and_repeat_themselves_make_one_chain_of_what_one_of_
         at = rng.randrange(len(mine))
         crc, previous = crc32c(mine[at]), crc32c(mine[at - 1]) if at else 0
         newest = link(*taken[-1]) if taken else None
-        if judge(newest, at + 1, crc, previous) is Judgement.TAKE:
+        if judge(newest, Sent(at + 1, crc, previous)) is Judgement.TAKE:
             taken.append((at + 1, crc))
     assert [sequence for sequence, _ in taken] == list(range(1, len(taken) + 1))
     for (_, before), (sequence, crc) in pairwise(taken):

@@ -52,6 +52,7 @@ class Chain(Pipelined):
         self._others = Rows()
         self._rows_written = 0
         self._rows_found = 0
+        self._attempt = _new_attempt(routing)
 
     async def append(self, entries: Sequence[bytes] | Columns) -> None:
         """The chain's next batch, within the limits of one. Returns when there is room for the next: before it is in the log, and
@@ -97,8 +98,17 @@ class Chain(Pipelined):
     def _pack(self, entries: Sequence[bytes] | Columns, sequence: int, previous_crc: int) -> Outgoing:
         time_us = self._routing.doors.clock.wall_us()
         batch = pack(entries, producer=self._producer, sequence=sequence, time_us=time_us)
-        request = Append(self._log_stream, after=self._after, chained=True, previous_crc=previous_crc)
-        return Outgoing(request, batch)
+        return Outgoing(self._request(previous_crc), batch)
+
+    def _request(self, previous_crc: int) -> Append:
+        return Append(
+            self._log_stream,
+            after=self._after,
+            chained=True,
+            previous_crc=previous_crc,
+            attempt=self._attempt,
+            known=self._end.sequence,
+        )
 
     def _leave_out(self, outgoing: Outgoing) -> Outgoing | None:
         """The batch without the rows that others wrote, as the next one of the chain; None: nothing of it is left."""
@@ -139,7 +149,10 @@ class Chain(Pipelined):
         for _ in range(common([_mine(one) for one in batches], self._recorded)):
             batches.popleft()
             self._found()
+        self._attempt = _new_attempt(self._routing)
         if not (batches and self._recorded):
+            for outgoing in batches:
+                outgoing.request = self._request(outgoing.request.previous_crc)
             return
         while self._recorded:
             await self._learn()
@@ -192,6 +205,11 @@ class Chain(Pipelined):
         except Trimmed:
             return None
         return entry.position
+
+
+def _new_attempt(routing: Routing) -> int:
+    """What was sent before this look at the chain is none of ours any more: it may still arrive."""
+    return routing.doors.entropy.getrandbits(63) | 1
 
 
 def _mine(outgoing: Outgoing) -> Mine:

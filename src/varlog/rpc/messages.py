@@ -61,6 +61,10 @@ class Append(Message, frozen=True):
     `previous_crc` (0 before the first). If it is there already, with the same checksum, its position is the answer; else
     ChainBroken. May be sent as often as one likes, in any epoch.
 
+    `attempt` (0: not told) names whoever extends the chain, anew each time he has looked at it, and `known` is the sequence up to
+    which he has: a batch behind that is taken only if its predecessor is of the same attempt. Else two orders of the same rows that
+    have one row in the same place would meet there, and go on with rows that the chain has further up.
+
     `at` (0: anywhere): taken only if its first entry gets this LLSN; else PositionTaken.
     """
 
@@ -72,6 +76,8 @@ class Append(Message, frozen=True):
     chained: bool = False
     previous_crc: int = 0
     at: LLSN = LLSN(0)
+    attempt: int = 0
+    known: int = 0
 
 
 class Appended(Message, frozen=True):

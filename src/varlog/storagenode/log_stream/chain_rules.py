@@ -1,7 +1,8 @@
 """[A4] PURE. Whether a batch of a chain is taken: behind its predecessor only, and never twice (R-USE-4, R-ORD-7).
 
 Each batch of a chain names its predecessor by sequence and body checksum. So whoever sends the same chain, however often and from
-wherever, can only extend it, or be told that what he sends is there already, or that the chain goes on in another way.
+wherever, can only extend it, or be told that what he sends is there already, or that the chain goes on in another way. What he
+sends before he knows the answers must follow his own batches: two orders of the same rows may have one of them in the same place.
 """
 
 from __future__ import annotations
@@ -11,16 +12,27 @@ from enum import Enum
 from typing import NamedTuple
 
 from varlog.model.ids import ProducerID
-from varlog.model.lsn import LLSN
+from varlog.model.lsn import LLSN, NO_LLSN
 
 
 class Link(NamedTuple):
-    """A batch as one link of its producer's chain."""
+    """A batch as one link of its producer's chain. `attempt`: who sent it; 0 where that is not remembered."""
 
     producer: ProducerID
     sequence: int
     llsn: LLSN
     body_crc: int
+    attempt: int = 0
+
+
+class Sent(NamedTuple):
+    """A batch that is to extend a chain, and what its sender says of the chain: see Append."""
+
+    sequence: int
+    body_crc: int
+    previous_crc: int
+    attempt: int = 0
+    known: int = 0
 
 
 class Judgement(Enum):
@@ -31,12 +43,13 @@ class Judgement(Enum):
     BROKEN = "the chain goes on in another way, or is not so long yet"
 
 
-def judge(newest: Link | None, sequence: int, body_crc: int, previous_crc: int) -> Judgement:
+def judge(newest: Link | None, sent: Sent) -> Judgement:
     """What becomes of a batch, where `newest` is the last one of its chain (None: there is none yet)."""
-    last_sequence, last_crc = (newest.sequence, newest.body_crc) if newest is not None else (0, 0)
-    if sequence == last_sequence + 1 and previous_crc == last_crc:
-        return Judgement.TAKE
-    if newest is not None and sequence == last_sequence and body_crc == last_crc:
+    last = newest if newest is not None else Link(ProducerID(0), 0, NO_LLSN, 0)
+    if sent.sequence == last.sequence + 1 and sent.previous_crc == last.body_crc:
+        follows = sent.attempt in (0, last.attempt) or sent.known == last.sequence
+        return Judgement.TAKE if follows else Judgement.BROKEN
+    if newest is not None and (sent.sequence, sent.body_crc) == (last.sequence, last.body_crc):
         return Judgement.SAME
     return Judgement.BROKEN
 

@@ -20,7 +20,7 @@ from varlog.runtime.worker import Worker
 from varlog.storage.headers import BatchPlace, HeaderStretch
 from varlog.storage.log_store import LogStore
 from varlog.storagenode.log_stream.batch_search import BatchSearch, Damaged, SearchParts
-from varlog.storagenode.log_stream.chain_rules import Judgement, Link, judge, link_of
+from varlog.storagenode.log_stream.chain_rules import Judgement, Link, Sent, judge, link_of
 from varlog.storagenode.log_stream.chains import Chains
 from varlog.storagenode.log_stream.intake import Arrival
 from varlog.storagenode.log_stream.replica_machine import ReplicaMachine
@@ -86,7 +86,8 @@ class ChainedAppends:
         if not known:
             self._search(arrival, floor)
             return False
-        judgement = judge(newest, header.sequence, header.body_crc, request.previous_crc)
+        sent = Sent(header.sequence, header.body_crc, request.previous_crc, request.attempt, request.known)
+        judgement = judge(newest, sent)
         if judgement is Judgement.TAKE:
             return True
         self._answer_same(arrival, newest, judgement)

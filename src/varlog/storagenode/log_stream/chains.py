@@ -50,9 +50,9 @@ class Chains:
             self._forget(end)
         self._epoch, self._ordered_end, self._noted_end = epoch, end, end
 
-    def note(self, header: BatchHeader, llsn: LLSN) -> None:
+    def note(self, header: BatchHeader, llsn: LLSN, attempt: int = 0) -> None:
         """A batch was taken in, behind all that came before it in this epoch."""
-        link = Link(header.producer, header.sequence, llsn, header.body_crc)
+        link = Link(header.producer, header.sequence, llsn, header.body_crc, attempt)
         self._pending.append(link)
         links = self._pending_of.get(link.producer)
         if links is None:

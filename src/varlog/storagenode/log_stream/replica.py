@@ -200,7 +200,7 @@ class Replica:
         machine = self._machine
         first = machine.accept(header.count)
         place(batch, machine.epoch, first)
-        self._chains.note(header, first)
+        self._chains.note(header, first, request.attempt if request is not None else 0)
         self._waiters.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:

@@ -22,8 +22,8 @@ WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 f"{_CHAIN_RULES}:judge",
-                "last_sequence, last_crc = ",
-                "previous_crc = body_crc = newest.body_crc if newest is not None else 0\n    last_sequence, last_crc = ",
+                "if sent.sequence ==",
+                "sent = sent._replace(previous_crc=last.body_crc, body_crc=last.body_crc)\n    if sent.sequence ==",
             ),
         ),
     ),
