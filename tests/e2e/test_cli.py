@@ -55,20 +55,8 @@ def vsn(*volumes: Path, cluster: int = 1, node: int = 1, more: tuple[str, ...] =
 @contextmanager
 def running(arguments: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process that has said `ready`, and its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "varlog.cli.serve", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None and process.stderr is not None
-        word, _, address = process.stdout.readline().strip().partition(" ")
-        assert word == "ready", process.stderr.read()
-        yield process, address
-    finally:
-        process.kill()
-        process.communicate()
+    with started(arguments, "ready", module="varlog.cli.serve") as (process, told):
+        yield process, told.split()[1]
 
 
 def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:

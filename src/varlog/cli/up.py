@@ -148,9 +148,9 @@ async def make_topic(
     from varlog.model.errors import Refused, Unavailable
 
     loop = asyncio.get_running_loop()
-    patience = loop.time() + STREAMS_TIMEOUT_S
     silent: list[int] = []
     await wait_nodes(plan)
+    patience = loop.time() + STREAMS_TIMEOUT_S
     async with _looking(plan) as look:
         while True:
             try:

@@ -32,10 +32,12 @@ def command(
 
 
 @contextmanager
-def started(arguments: Sequence[str], until: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def started(
+    arguments: Sequence[str], until: str, *, module: str = "varlog.cli"
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`varlog ARGUMENTS` that has printed a line with `until` in it, and everything up to there. Killed in the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "varlog.cli", *arguments],
+        [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
