@@ -75,7 +75,9 @@ FIGURES = ("p50_s", "p99_s", "appends_per_s", "cpu_us_per_call")
 class Side:
     """One revision with its cluster."""
 
-    def __init__(self, revision: str, source: Path, data: Path, workload: str, options: dict[str, float]) -> None:
+    def __init__(
+        self, revision: str, source: Path, data: Path, workload: str, options: dict[str, float]
+    ) -> None:
         self.revision = revision
         self.slices: list[dict[str, float]] = []
         data.mkdir()

@@ -73,9 +73,9 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     _filled(path, 1)
     newer = sqlite3.connect(path)
-    newer.execute("PRAGMA user_version = 2")
+    newer.execute("PRAGMA user_version = 3")
     newer.close()
-    with pytest.raises(StartError, match="has format version 2, this program knows version 1"):
+    with pytest.raises(StartError, match="has format version 3, this program knows version 2"):
         _open(path)
 
 

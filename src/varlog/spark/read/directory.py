@@ -25,6 +25,7 @@ from varlog.client.chunk import Chunk
 from varlog.client.range_arrow import RangeBuilder
 from varlog.client.range_reader import Cut
 from varlog.metarepo import records
+from varlog.metarepo.store.journal import JournalDamaged, journal_path, records_after
 from varlog.model.cluster import ClusterView, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.errors import Damaged, Trimmed, Unavailable, UnknownTopic
@@ -200,7 +201,14 @@ def _look(database: Path) -> _Metadata:
             for topic in cut.topics:
                 for log_stream, row in topic.rows:
                     rows.setdefault(log_stream, []).append(row)
-    except (OSError, sqlite3.Error, KeyError, ValueError, msgspec.DecodeError) as error:
+    except (
+        OSError,
+        sqlite3.Error,
+        JournalDamaged,
+        KeyError,
+        ValueError,
+        msgspec.DecodeError,
+    ) as error:
         raise Unavailable(
             f"option 'path': {database} cannot be read as metadata of varlog ({error}): see `varlog dump`"
         ) from error
@@ -208,7 +216,25 @@ def _look(database: Path) -> _Metadata:
 
 
 def _items(database: Path) -> dict[str, bytes]:
-    """Everything in the database. One that nobody has open is a plain file; else what was written last is in its log."""
+    """Everything in the database and in the journal beside it. Who has them open may move commits from one to the other between
+    our two looks: then we look again."""
+    for _ in range(LOOKS - 1):
+        with suppress(JournalDamaged):
+            return _items_now(database)
+    return _items_now(database)
+
+
+def _items_now(database: Path) -> dict[str, bytes]:
+    items, applied = _database_items(database)
+    journal = journal_path(database)
+    if applied is not None and journal.exists():
+        for puts in records_after(journal.read_bytes(), applied):
+            items.update(puts)
+    return items
+
+
+def _database_items(database: Path) -> tuple[dict[str, bytes], int | None]:
+    """A database that nobody has open is a plain file; else what was written last is in its log."""
     log = database.with_name(database.name + "-wal")
     if not log.exists() or not log.stat().st_size:
         return _select(f"{database.absolute().as_uri()}?mode=ro&immutable=1")
@@ -222,9 +248,14 @@ def _items(database: Path) -> dict[str, bytes]:
             return _select((Path(copy) / database.name).as_uri())
 
 
-def _select(uri: str) -> dict[str, bytes]:
+def _select(uri: str) -> tuple[dict[str, bytes], int | None]:
+    """The items, and up to which commit of the journal they go; None: it was written by a version that had no journal."""
     with closing(sqlite3.connect(uri, uri=True, timeout=5.0)) as opened:
-        return dict(opened.execute("SELECT key, value FROM items ORDER BY key"))
+        opened.execute("BEGIN")  # both of one moment
+        items = dict(opened.execute("SELECT key, value FROM items ORDER BY key"))
+        if opened.execute("SELECT 1 FROM sqlite_master WHERE name = 'journal'").fetchone() is None:
+            return items, None
+        return items, opened.execute("SELECT applied FROM journal").fetchone()[0]
 
 
 # --- the disk -------------------------------------------------------------------------------------------------------------
