@@ -6,15 +6,23 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+# What a job gave, or its exception: the other one is None.
+Settle = Callable[[Any, BaseException | None], None]
+Job = tuple[Callable[[], Any], Settle, asyncio.AbstractEventLoop]
 
 
 class Worker(Protocol):
     """Runs blocking jobs in order."""
+
+    def call(self, job: Callable[[], Any], done: Settle) -> None:
+        """Start `job` after all earlier ones; then `done` is called in the loop. For the paths that count their turns of the loop:
+        a future costs one more, and hands its result to the same callback in the end."""
+        ...
 
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
         """Start `job` after all earlier ones; the future has its result or its exception. Not cancelled with its waiter."""
@@ -38,10 +46,12 @@ class ThreadWorker:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
+    def call(self, job: Callable[[], Any], done: Settle) -> None:
+        self._jobs.put((job, done, asyncio.get_running_loop()))
+
     def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
-        self._jobs.put((job, done, loop))
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.call(job, partial(settle, done))
         return done
 
     async def close(self) -> None:
@@ -57,10 +67,11 @@ class ThreadWorker:
             except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means; the thread must go on
                 result, error = None, failure
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, done, result, error)
+                loop.call_soon_threadsafe(done, result, error)
 
 
-def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Into a future, unless nobody waits for it any more."""
     if done.done():
         return
     if error is None:

@@ -43,6 +43,7 @@ class CommitService:
         self._session: Connection | None = None
         self._dirty: dict[LogStreamID, Replica] = {}
         self._flush_soon = False
+        self._confirm = False
         self._serial = 0
         self._serial_applied = 0
         self._trims_under_way = 0
@@ -81,17 +82,30 @@ class CommitService:
     # --- reports -----------------------------------------------------------------------------------------------------
 
     def report_soon(self, replica: Replica) -> None:
-        """[A7] Reports of one turn of the loop leave as one message."""
+        """[A7] The first report of a turn of the loop leaves at once, for somebody waits for it; the rest of the turn's gather, and
+        leave as one message."""
         self._dirty[replica.log_stream] = replica
+        if not self._flush_soon:
+            self._flush()
+            self._schedule_flush()
+
+    def _confirm_soon(self) -> None:
+        """Marks were applied: the next message says so, and there is one."""
+        self._confirm = True
         self._schedule_flush()
 
     def _schedule_flush(self) -> None:
         if not self._flush_soon:
             self._flush_soon = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self._flush_gathered)
+
+    def _flush_gathered(self) -> None:
+        self._flush_soon = False
+        if self._dirty or self._confirm:
+            self._flush()
 
     def _flush(self) -> None:
-        self._flush_soon = False
+        self._confirm = False
         dirty, self._dirty = self._dirty, {}
         # Where nobody hears it: the next session starts with the points of every replica.
         self.send(Reports(tuple(replica.report() for replica in dirty.values()), self._serial_applied))
@@ -136,7 +150,7 @@ class CommitService:
         elif not self._trims_under_way:
             self._serial_applied = message.serial
             if confirm:
-                self._schedule_flush()
+                self._confirm_soon()
 
     def take_in(self, replica: Replica) -> None:
         """A replica is new here. What was trimmed before is told to nobody a second time, so it hears of it now (law 9)."""
@@ -152,7 +166,7 @@ class CommitService:
             self._trims_under_way -= 1
         if not self._trims_under_way:
             self._serial_applied = self._serial
-            self._schedule_flush()
+            self._confirm_soon()
         late = [trim for trim, done in zip(trims, kept, strict=True) if not done]
         await asyncio.gather(*(self._trim_late(replica, glsn) for replica, glsn in late))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from varlog.model.batch import Buffer
@@ -46,8 +45,7 @@ class Writer:
         group, self._queue = self._group()
         epoch, store = self._epoch, self._store
         self._busy = True
-        done = self._worker.run(lambda: store.append(group))
-        done.add_done_callback(lambda future: self._finished(future, epoch))
+        self._worker.call(lambda: store.append(group), lambda _, error: self._finished(error, epoch))
 
     def _group(self) -> tuple[list[Buffer], list[Buffer]]:
         """The next group within its bounds, and what stays queued."""
@@ -58,11 +56,9 @@ class Writer:
                 return queue[:index], queue[index:]
         return queue, []
 
-    def _finished(self, future: asyncio.Future[None], epoch: Epoch) -> None:
+    def _finished(self, error: BaseException | None, epoch: Epoch) -> None:
         self._busy = False
-        if future.cancelled():
-            return
-        if (error := future.exception()) is not None:
+        if error is not None:
             self._queue.clear()
             self._on_failed(error)
             return

@@ -6,8 +6,10 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
+from varlog.runtime.worker import Settle, settle
 from varlog.testing.sim.process import Process, ProcessCrashed
 
 T = TypeVar("T")
@@ -33,20 +35,23 @@ class SimWorker:
         self._process = process
         self._rng = rng
         self._delay = delay
-        self._jobs: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
-        self._answers: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._jobs: deque[tuple[Callable[[], Any], Settle]] = deque()
+        self._answers: deque[tuple[Settle, Any, BaseException | None]] = deque()
         self._busy = False
         self._answered_at = 0.0
         self._idle: list[asyncio.Future[None]] = []
 
-    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+    def call(self, job: Callable[[], Any], done: Settle) -> None:
         self._process.check()
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[T] = loop.create_future()
         self._jobs.append((job, done))
         if not self._busy:
             self._busy = True
+            loop = asyncio.get_running_loop()
             loop.call_later(self._delay(self._rng), self._work, context=self._process.context)
+
+    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.call(job, partial(settle, done))
         return done
 
     def _work(self) -> None:
@@ -69,16 +74,14 @@ class SimWorker:
 
     def _answer(self) -> None:
         done, result, error = self._answers.popleft()
-        if not done.done():
-            if error is None:
-                done.set_result(result)
-            else:
-                done.set_exception(error)
-        if not self._busy and not self._answers:
-            waiting, self._idle = self._idle, []
-            for waiter in waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
+        try:
+            done(result, error)
+        finally:
+            if not self._busy and not self._answers:
+                waiting, self._idle = self._idle, []
+                for waiter in waiting:
+                    if not waiter.done():
+                        waiter.set_result(None)
 
     async def close(self) -> None:
         """Wait for the jobs under way."""
