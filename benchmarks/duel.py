@@ -7,7 +7,7 @@ does to the next one, which is the other side's. Each revision (`.` is the worki
 table has, for each figure, the ratio of the medians against BEFORE and its 90 % interval (bootstrap over pairs of slices); one that
 holds 1.00 is no difference. Processor time is that of all the side's processes. An idle cluster is silent, so it disturbs little.
 
-Options behind `--`: streams=N, replicas=N, entry_bytes=N, appenders=N, batch=N.
+Options behind `--`: ordering=sequenced, streams=N, replicas=N, entry_bytes=N, appenders=N, batch=N.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pathlib import Path
 from varlog.cli.bench.catalogue import WORKLOADS
 from varlog.cli.bench.ground import ground_for
 from varlog.cli.bench.progress import Quiet
-from varlog.cli.bench.settings import Settings
+from varlog.cli.bench.settings import Measure, Settings
 from varlog.cli.bench.stage import Stage
 
 def used_s(pids):
@@ -51,6 +51,7 @@ def used_s(pids):
 
 async def main(data, name, options):
     workload = next(found for found in WORKLOADS if found.name == name)
+    options["measure"] = Measure(options.pop("ordering", "committed"))
     settings = Settings(data=Path(data), warm_up_s=0.2, **options)
     async with ground_for(settings) as ground:
         pids = [os.getpid(), *ground.processes().values()]
@@ -76,7 +77,7 @@ class Side:
     """One revision with its cluster."""
 
     def __init__(
-        self, revision: str, source: Path, data: Path, workload: str, options: dict[str, float]
+        self, revision: str, source: Path, data: Path, workload: str, options: dict[str, float | str]
     ) -> None:
         self.revision = revision
         self.slices: list[dict[str, float]] = []
@@ -156,8 +157,9 @@ def main() -> None:
     # By hand: argparse gives up on `--` behind options of its own.
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments = parser.parse_args(sys.argv[1:end])
-    options: dict[str, float] = {"seconds": arguments.seconds}
-    options |= {name: int(value) for name, value in (word.split("=") for word in sys.argv[end + 1 :])}
+    options: dict[str, float | str] = {"seconds": arguments.seconds}
+    for name, _, value in (word.partition("=") for word in sys.argv[end + 1 :]):
+        options[name] = int(value) if value.isdigit() else value
     with ExitStack() as stack:
         scratch = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="varlog-duel-", dir=arguments.data))
