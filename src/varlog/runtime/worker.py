@@ -1,31 +1,42 @@
-"""Worker: the only door to a thread. Jobs of one worker run one after the other, in order, off the event loop."""
+"""Worker: the only door to a thread. Jobs of one worker run one after the other, in order, off the event loop.
+
+A job that its owner calls *brief* (a small write with its sync) may run in the loop itself, in its turn, while such jobs have
+lately been quick: handing it to a thread and back costs as much as a good disk takes for it. One that turns out slow holds the loop
+up once; those after it go to the thread until they are quick again (decision 18).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 # What a job gave, or its exception: the other one is None.
 Settle = Callable[[Any, BaseException | None], None]
-Job = tuple[Callable[[], Any], Settle, asyncio.AbstractEventLoop]
+Job = tuple[Callable[[], Any], Settle, bool, asyncio.AbstractEventLoop]
 
 
 class Worker(Protocol):
     """Runs blocking jobs in order."""
 
-    def call(self, job: Callable[[], Any], done: Settle) -> None:
-        """Start `job` after all earlier ones; then `done` is called in the loop. For the paths that count their turns of the loop:
-        a future costs one more, and hands its result to the same callback in the end."""
+    @property
+    def at_once(self) -> bool:
+        """True if a brief job would run now, before `call` or `run` returns."""
         ...
 
-    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """Start `job` after all earlier ones; the future has its result or its exception. Not cancelled with its waiter."""
+    def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
+        """Run `job` after all earlier ones; then `done` is called in the loop, maybe before this returns. For the paths that count
+        their turns of the loop: a future costs one more."""
+        ...
+
+    def run(self, job: Callable[[], T], *, brief: bool = False) -> asyncio.Future[T]:
+        """Run `job` after all earlier ones; the future has its result or its exception. Not cancelled with its waiter."""
         ...
 
     async def close(self) -> None:
@@ -38,20 +49,54 @@ def new_guard() -> contextlib.AbstractContextManager[bool]:
     return threading.Lock()
 
 
+# A brief job that takes longer is slow. A thread and back is about 0.1 ms on a busy machine.
+QUICK_S: Final = 0.001
+# After a slow one so many in a row must be quick in the thread before the loop does them again.
+QUICK_IN_A_ROW: Final = 8
+
+
+class Pace:
+    """Whether brief jobs are quick, by those that were done last."""
+
+    def __init__(self) -> None:
+        self._missing = 0
+
+    @property
+    def quick(self) -> bool:
+        return self._missing == 0
+
+    def took(self, seconds: float) -> None:
+        if seconds > QUICK_S:
+            self._missing = QUICK_IN_A_ROW
+        elif self._missing:
+            self._missing -= 1
+
+
 class ThreadWorker:
     """One thread, one queue."""
 
     def __init__(self, name: str) -> None:
+        self._pace = Pace()
+        # Jobs that were handed to the thread and of which the loop has not heard yet: nothing may overtake them.
+        self._handed = 0
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
-    def call(self, job: Callable[[], Any], done: Settle) -> None:
-        self._jobs.put((job, done, asyncio.get_running_loop()))
+    @property
+    def at_once(self) -> bool:
+        return self._handed == 0 and self._pace.quick
 
-    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
+    def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
+        if brief and self.at_once:
+            done(*self._timed(job))
+        else:
+            self._handed += 1
+            self._jobs.put((job, done, brief, asyncio.get_running_loop()))
+
+    def run(self, job: Callable[[], T], *, brief: bool = False) -> asyncio.Future[T]:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.call(job, partial(settle, done))
+        self.call(job, partial(settle, done), brief=brief)
         return done
 
     async def close(self) -> None:
@@ -61,13 +106,27 @@ class ThreadWorker:
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, done, loop = item
-            try:
-                result, error = job(), None
-            except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means; the thread must go on
-                result, error = None, failure
+            job, done, brief, loop = item
+            outcome = self._timed(job) if brief else _outcome(job)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(done, result, error)
+                loop.call_soon_threadsafe(self._heard, done, outcome)
+
+    def _heard(self, done: Settle, outcome: tuple[Any, BaseException | None]) -> None:
+        self._handed -= 1
+        done(*outcome)
+
+    def _timed(self, job: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        begin = time.perf_counter()
+        outcome = _outcome(job)
+        self._pace.took(time.perf_counter() - begin)
+        return outcome
+
+
+def _outcome(job: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return job(), None
+    except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means; the thread must go on
+        return None, failure
 
 
 def settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -83,7 +83,7 @@ class SqliteStore(SoleStore):
     async def commit(self, changes: Sequence[Change]) -> None:
         if self._worker is None:
             raise Unavailable(f"{self._path} is not open")
-        await self._worker.run(lambda: self._commit(changes))
+        await self._worker.run(lambda: self._commit(changes), brief=_only_puts(changes) is not None)
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None
@@ -247,7 +247,7 @@ def _only_puts(changes: Sequence[Change]) -> Puts | None:
 
 
 def _without_deleted(pending: dict[str, bytes], changes: Sequence[Change]) -> dict[str, bytes]:
-    """`pending` without the keys that `changes` delete anyway: most cuts never reach the database, for a base comes in their place."""
+    """`pending` without the keys that `changes` delete: most cuts never reach the database, for a base comes in their place."""
     for change in changes:
         if isinstance(change, DeleteRange):
             begin, end = change.begin, change.end

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
-from varlog.model.limits import GROUP_BATCHES_MAX, GROUP_BYTES_MAX
+from varlog.model.limits import BRIEF_GROUP_BYTES_MAX, GROUP_BATCHES_MAX, GROUP_BYTES_MAX
 from varlog.rpc.transport import Call
 from varlog.runtime.worker import Worker
 from varlog.storage.page_store import Page, PageStore
@@ -83,19 +83,20 @@ class UnitWriter:
                 self._start()
 
     def _start(self) -> None:
-        group, self._queue = self._group()
+        group, self._queue, size = self._group()
         store, batches = self._store(), [write.batch for write in group]
-        self._busy = done = self._worker.run(lambda: store.append(batches))
+        brief = size <= BRIEF_GROUP_BYTES_MAX
+        self._busy = done = self._worker.run(lambda: store.append(batches), brief=brief)
         done.add_done_callback(lambda future: self._finished(future, store, group))
 
-    def _group(self) -> tuple[list[UnitWrite], list[UnitWrite]]:
-        """The next group within its bounds, and what stays queued."""
+    def _group(self) -> tuple[list[UnitWrite], list[UnitWrite], int]:
+        """The next group within its bounds, what stays queued, and the group's bytes."""
         queue, size = self._queue, 0
         for index, write in enumerate(queue):
+            if (size + len(write.batch) > GROUP_BYTES_MAX and index) or index >= GROUP_BATCHES_MAX:
+                return queue[:index], queue[index:], size
             size += len(write.batch)
-            if (size > GROUP_BYTES_MAX and index) or index >= GROUP_BATCHES_MAX:
-                return queue[:index], queue[index:]
-        return queue, []
+        return queue, [], size
 
     def _finished(self, future: asyncio.Future[list[Page]], store: PageStore, group: list[UnitWrite]) -> None:
         self._busy = None
