@@ -1,13 +1,12 @@
 """[A8] SqliteStore: the default metadata store. One database and a journal, one writer, every commit synced before it returns.
 
-A commit that only puts keys, as a cut does, goes to the journal beside the database, which takes a third of the time of an SQLite
-transaction; every other commit, and one for which the journal has no room, is a transaction that also takes in what the journal
-holds. So does a clean end: then the database has everything.
+A commit that only puts keys, as a cut does, goes to the journal beside the database: one write and one sync, and none of the pages
+and locks of an SQLite transaction. Every other commit, and one for which the journal has no room, is a transaction that also takes
+in what the journal holds. So does a clean end: then the database has everything.
 
 A lock file beside the database keeps a second repository out; the term in the database fences it even where locks do not hold: a
 transaction looks at it inside, and a commit to the journal behind its sync. Whoever opens takes a term first and reads the journal
-then: a commit that saw its own term still there is in what he reads. All of it runs in one worker: the event loop never waits for
-the disk.
+then: a commit that saw its own term still there is in what he reads. All of it runs in one worker.
 """
 
 from __future__ import annotations
