@@ -1,6 +1,6 @@
 """The same API without async, over one private loop thread: for scripts, commands and Spark.
 
-Iterators move whole lists and record batches between the threads, never entries, and fetch the next one while the last
+Iterators move whole chunks and record batches between the threads, never entries, and fetch the next one while the last
 one is used.
 """
 
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from varlog.client import admin as asynchronous_admin
 from varlog.client import log as asynchronous_log
+from varlog.client.following import lists_of
+from varlog.client.merge_rules import Stretch
 from varlog.client.range_reader import Cut, Part
 from varlog.model.batch import Buffer
 from varlog.model.cluster import (
@@ -137,13 +139,13 @@ class Log(_Blocking):
         Waits for what is not written yet; goes on over reconnects, restarts and new log streams without a skip or a repeat
         (R-READ-3). Trimmed if the next position is trimmed.
         """
-        return self._entries(self._log.subscribe_lists(begin, end))
+        return self._entries(self._log.stretches(begin, end))
 
     def subscribe_lists(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[list[Entry], None, None]:
-        """As `subscribe`, in lists of whatever has arrived: less to do for each entry."""
-        return self._items(self._log.subscribe_lists(begin, end))
+        """As `subscribe`, in lists of what has arrived, of up to about a thousand: less to do for each entry."""
+        return self._lists(self._log.stretches(begin, end))
 
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
@@ -196,9 +198,14 @@ class Log(_Blocking):
         """As `chunks`, as record batches of about 1 MiB with the columns of `arrow`."""
         return self._items(self._log.range(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s))
 
-    def _entries(self, source: AsyncGenerator[list[Entry], None]) -> Generator[Entry, None, None]:
-        for entries in self._items(source):
+    def _entries(self, source: AsyncGenerator[list[Stretch], None]) -> Generator[Entry, None, None]:
+        for entries in self._lists(source):
             yield from entries
+
+    def _lists(self, source: AsyncGenerator[list[Stretch], None]) -> Generator[list[Entry], None, None]:
+        # Whole chunks change threads, and are taken apart here: a list would cost more on its way than it takes to make.
+        for taken in self._items(source):
+            yield from lists_of(taken)
 
     def _items(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
         feed = _Feed(source)

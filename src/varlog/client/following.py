@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
-from varlog.client.chunk import Chunk
+from varlog.client.chunk import CUT_ENTRIES, Chunk
 from varlog.client.merge_rules import Stretch
 from varlog.client.ordering import Subscribed
 from varlog.model.entry import Entry
-from varlog.model.lsn import GLSN
+from varlog.model.lsn import GLSN, LLSN
 
 
 class Following:
@@ -43,3 +43,20 @@ def entries_of(taken: list[Stretch]) -> list[Entry]:
         if isinstance(source, Chunk):
             entries += source.entries(log_stream, glsn, llsn, length)
     return entries
+
+
+def lists_of(taken: list[Stretch]) -> Iterator[list[Entry]]:
+    """The same in lists that are as long as is quick to make: see Chunk."""
+    entries: list[Entry] = []
+    for log_stream, glsn, llsn, length, source, _ in taken:
+        if isinstance(source, Chunk):
+            begin = 0
+            while begin < length:
+                count = min(length - begin, CUT_ENTRIES - len(entries))
+                entries += source.entries(log_stream, GLSN(glsn + begin), LLSN(llsn + begin), count)
+                begin += count
+                if len(entries) == CUT_ENTRIES:
+                    yield entries
+                    entries = []
+    if entries:
+        yield entries

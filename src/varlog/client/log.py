@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from varlog.client.appender import Appender
 from varlog.client.chain import Chain
 from varlog.client.committed_topic import CommittedTopic
-from varlog.client.following import Following, entries_of
+from varlog.client.following import Following, lists_of
 from varlog.client.merge_rules import Stretch
 from varlog.client.names import Names
 from varlog.client.one_node import OneNode
@@ -141,13 +141,13 @@ class Log:
         Waits for what is not written yet; goes on over reconnects, restarts and new log streams without a skip or a repeat
         (R-READ-3). Trimmed if the next position is trimmed.
         """
-        return self._entries(self._stretches(begin, end))
+        return self._entries(self.stretches(begin, end))
 
     def subscribe_lists(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> AsyncGenerator[list[Entry], None]:
-        """As `subscribe`, in lists of whatever has arrived: less to do for each entry."""
-        return self._lists(self._stretches(begin, end))
+        """As `subscribe`, in lists of what has arrived, of up to about a thousand: less to do for each entry."""
+        return self._lists(self.stretches(begin, end))
 
     def follow(self, begin: GLSN | int = FIRST_GLSN) -> Following:
         """As `subscribe_lists`, for ever, for who must know up to which position he has seen everything."""
@@ -159,7 +159,7 @@ class Log:
         """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
         from varlog.client.arrow import record_batches
 
-        return record_batches(self._stretches(begin, end))
+        return record_batches(self.stretches(begin, end))
 
     async def measure(
         self,
@@ -219,7 +219,10 @@ class Log:
         parts = self.chunks(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s)
         return range_batches(log_stream, parts)
 
-    def _stretches(self, begin: int | None, end: int | None) -> AsyncGenerator[list[Stretch], None]:
+    def stretches(
+        self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
+    ) -> AsyncGenerator[list[Stretch], None]:
+        """As `subscribe`, as it was fetched: for who makes entries (`lists_of`) or record batches of it elsewhere."""
         first = None if begin is None else GLSN(begin)
         until = None if end is None else GLSN(end)
         return self._ordered.subscription(first, until, self._timeout_s).stretches()
@@ -229,13 +232,15 @@ class Log:
     ) -> AsyncGenerator[list[Entry], None]:
         async with aclosing(stretches):
             async for taken in stretches:
-                yield entries_of(taken)
+                for entries in lists_of(taken):
+                    yield entries
 
     async def _entries(self, stretches: AsyncGenerator[list[Stretch], None]) -> AsyncGenerator[Entry, None]:
         async with aclosing(stretches):
             async for taken in stretches:
-                for entry in entries_of(taken):
-                    yield entry
+                for entries in lists_of(taken):
+                    for entry in entries:
+                        yield entry
 
     # --- Named readers and writers --------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -51,6 +52,9 @@ _HEADER = struct.Struct("<IBBHIIQQQqIIII")
 _UNSIGNED = struct.Struct("<IBBHIIQQQqIII")  # the header without its own CRC
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
+
+# So few entries are cut out one by one faster than numpy is called.
+_CUT_BY_HAND_MAX: Final = 32
 
 
 def crc32c(data: Buffer) -> int:
@@ -241,12 +245,34 @@ def offsets_of(buffer: Buffer, header: BatchHeader, at: int = 0) -> memoryview:
     return memoryview(buffer)[begin : begin + 4 * (header.count + 1)].cast("i")
 
 
-def entries_of(buffer: Buffer, header: BatchHeader, at: int = 0) -> list[bytes]:
-    """The entries' bytes, copied out."""
-    offsets = offsets_of(buffer, header, at).tolist()
-    begin = at + HEADER_BYTES + 4 * (header.count + 1)
-    data = bytes(memoryview(buffer)[begin : begin + offsets[-1]])
-    return [data[low:high] for low, high in pairwise(offsets)]
+def entries_of(
+    buffer: Buffer, header: BatchHeader, at: int = 0, begin: int = 0, end: int | None = None
+) -> list[bytes]:
+    """The bytes of the batch's entries, or of entries [begin, end) of it, copied out once, without a loop in Python.
+
+    For 100 B entries a slice each takes 76 ns an entry; `read` of a BytesIO takes 40 ns, and 20 ns where all are of one length.
+    """
+    if header.count == 1:  # as most are where few append
+        begin_at = at + HEADER_BYTES + 8
+        (length,) = _U32.unpack_from(buffer, begin_at - 4)
+        return [bytes(memoryview(buffer)[begin_at : begin_at + length])]
+    end = header.count if end is None else end
+    offsets = offsets_of(buffer, header, at)
+    start = at + HEADER_BYTES + 4 * (header.count + 1)
+    low = offsets[begin]
+    if end - begin < _CUT_BY_HAND_MAX:
+        data = bytes(memoryview(buffer)[start + low : start + offsets[end]])
+        places = offsets.tolist() if low == 0 else [place - low for place in offsets[begin : end + 1]]
+        return [data[one:other] for one, other in pairwise(places[: end - begin + 1])]
+    import numpy as np  # here, not above: whoever reads or packs single entries starts faster without it
+
+    lengths = np.diff(np.frombuffer(offsets, "<i4")[begin : end + 1])
+    length = int(lengths[0])
+    if length > 0 and bool((lengths == length).all()):
+        same: list[bytes] = np.frombuffer(buffer, f"V{length}", end - begin, start + low).tolist()
+        return same
+    data_view = memoryview(buffer)[start + low : start + offsets[end]]
+    return list(map(BytesIO(data_view).read, lengths.tolist()))
 
 
 def single(buffer: Buffer, header: BatchHeader, index: int, at: int = 0) -> bytearray:
