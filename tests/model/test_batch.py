@@ -37,6 +37,29 @@ def packed(entries: list[bytes], llsn: int = 1) -> bytearray:
     return batch
 
 
+@given(
+    st.one_of(
+        ENTRIES,
+        st.lists(st.binary(max_size=3), min_size=30, max_size=200),
+        st.integers(0, 9).flatmap(
+            lambda n: st.lists(st.binary(min_size=n, max_size=n), min_size=30, max_size=80)
+        ),
+    ),
+    st.data(),
+)
+def test_any_part_of_a_batch_is_cut_out_as_it_was_packed(entries: list[bytes], data: st.DataObject) -> None:
+    """Few entries, many of all lengths, and many of one length go three ways. Trailing zeros are part of an entry."""
+    entries = [entry + b"\0" * (len(entry) % 2) for entry in entries]
+    begin = data.draw(st.integers(0, len(entries) - 1))
+    end = data.draw(st.integers(begin + 1, len(entries)))
+    buffer = b"before" * 4 + packed(entries)
+    header = parse_header(buffer, 24)
+    found = entries_of(buffer, header, 24, begin, end)
+    assert found == entries[begin:end]
+    assert all(type(entry) is bytes for entry in found)
+    assert entries_of(buffer, header, 24) == entries
+
+
 @given(ENTRIES, st.integers(1, 2**62))
 def test_what_is_packed_comes_back(entries: list[bytes], llsn: int) -> None:
     batch = packed(entries, llsn)

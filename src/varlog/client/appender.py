@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from varlog.client.gatherer import Gatherer
 from varlog.client.ordering import Carrier
@@ -30,7 +30,9 @@ class Appender:
         self._gatherers: dict[LogStreamID | None, Gatherer] = {}
         self._sent = Budget(SENT_BYTES_MAX)
 
-    async def append(self, data: Buffer, log_stream: LogStreamID | None, timeout_s: float) -> Position:
+    def append(self, data: Buffer, log_stream: LogStreamID | None, timeout_s: float) -> Awaitable[Position]:
+        """The position, to be waited for. Mostly a future, and no coroutine around it: of what an append in a large batch costs
+        this process, half is the way from its caller to the batch and back."""
         if type(data) is not bytes:
             data = _own(data)
         if len(data) > ENTRY_BYTES_MAX:
@@ -39,10 +41,15 @@ class Appender:
             raise NotAccepted("the log was closed")
         gatherer = self._gatherers.get(log_stream)
         if gatherer is None:
-            await self._check(log_stream, timeout_s)
-            gatherer = self._gatherers.setdefault(
-                log_stream, Gatherer(self._courier, self._routing.tasks, self.pack, log_stream)
-            )
+            return self._append_first(data, log_stream, timeout_s)
+        return gatherer.append(data, timeout_s)
+
+    async def _append_first(self, data: bytes, log_stream: LogStreamID | None, timeout_s: float) -> Position:
+        """The first one to a stream."""
+        await self._check(log_stream, timeout_s)
+        gatherer = self._gatherers.setdefault(
+            log_stream, Gatherer(self._courier, self._routing.tasks, self.pack, log_stream)
+        )
         return await gatherer.append(data, timeout_s)
 
     async def append_batch(

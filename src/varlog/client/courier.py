@@ -15,7 +15,7 @@ from varlog.client.parcel import Parcel
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing, expect
 from varlog.client.routing_rules import in_turn, preferred
-from varlog.client.stuck import Stuck
+from varlog.client.stuck import Patience, Stuck
 from varlog.model.batch import parse_header
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.entry import Position
@@ -30,7 +30,7 @@ from varlog.model.errors import (
     VarlogError,
 )
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.model.limits import GATHER_ENTRIES_MAX
+from varlog.model.limits import CONNECTION_WRITE_BYTES_MAX, GATHER_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
 from varlog.rpc.messages import Append, Appended, AppendOutcome, FindAppend
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
@@ -56,6 +56,8 @@ class Courier:
         self._newest: dict[LogStreamID, LLSN] = {}  # acknowledged to us, by stream
         self._tail: GLSN = NO_GLSN  # the newest position that we know of
         self._learning_tail = False
+        # Sent and not answered: up to a connection's write limit there is room in it, and a batch leaves without waiting for any.
+        self._out_bytes = 0
         self._heard: dict[NodeID, float] = {}
         self._turn = routing.turn
         self._loop = asyncio.get_running_loop()
@@ -210,35 +212,36 @@ class Courier:
     async def _try(
         self, stream: LogStream, parcel: Parcel, attempt: Attempt, backoff: Backoff, *, again: bool = False
     ) -> Position:
-        node, dial_s = stream.primary, min(backoff.remaining_s, DIAL_S)
-        sent_at = 0.0
+        node = stream.primary
+        connection = self._routing.at_hand(node)
+        if connection is None or self._out_bytes + len(parcel.batch) > CONNECTION_WRITE_BYTES_MAX:
+            connection = await self._reach(node, backoff)
+        if parcel.dropped:
+            raise NotAccepted("nobody waits for it any more")
+        parcel.attempt = attempt
+        request = Append(attempt.log_stream, attempt.epoch, again, attempt.floor, attempt.after)
         try:
-            async with asyncio.timeout(dial_s) as patience:
+            with Patience() as patience:  # it ends only the wait for an epoch that is over: see Stuck
+                answer = await self._call(node, connection, request, parcel, backoff, patience)
+        except TimeoutError:
+            raise Unavailable(f"epoch {attempt.epoch} of log stream {attempt.log_stream} is over") from None
+        self._trust.stream_took(stream)
+        return self._acknowledged(attempt.log_stream, answer.glsn, answer.llsn)
+
+    async def _reach(self, node: NodeID, backoff: Backoff) -> Connection:
+        """A connection with room for a batch. ConnectionLost, not sent: there is none in time."""
+        dial_s = min(backoff.remaining_s, DIAL_S)
+        try:
+            async with asyncio.timeout(dial_s):
                 connection = await self._routing.connection_to(node, dial_s)
                 await connection.wait_writable()
-                if parcel.dropped:
-                    raise NotAccepted("nobody waits for it any more")
-                patience.reschedule(
-                    None
-                )  # from here on it ends only the wait for an epoch that is over: see Stuck
-                sent_at, parcel.attempt = self._loop.time(), attempt
-                request = Append(attempt.log_stream, attempt.epoch, again, attempt.floor, attempt.after)
-                limit_s = min(backoff.remaining_s, TRY_S_MAX)
-                answer = await self._call(node, connection, request, parcel, limit_s, patience)
+                return connection
         except TimeoutError:
-            if sent_at:
-                raise Unavailable(
-                    f"epoch {attempt.epoch} of log stream {attempt.log_stream} is over"
-                ) from None
             self._trust.node_failed(node, "it cannot be reached in time")
             raise ConnectionLost(f"node {node} could not be reached in time", False) from None
         except ConnectionLost as error:
-            if sent_at:
-                raise
             self._trust.node_failed(node, error.what, refused=True)
             raise ConnectionLost(error.what, False) from error
-        self._trust.stream_took(stream)
-        return self._acknowledged(attempt.log_stream, answer.glsn, answer.llsn)
 
     async def _call(
         self,
@@ -246,18 +249,21 @@ class Courier:
         connection: Connection,
         request: Append,
         parcel: Parcel,
-        limit_s: float,
-        patience: asyncio.Timeout,
+        backoff: Backoff,
+        patience: Patience,
     ) -> Appended:
-        began = self._loop.time()
+        began, size = self._loop.time(), len(parcel.batch)
+        limit_s = min(backoff.remaining_s, TRY_S_MAX)
         self._stuck.call_began(parcel, patience)
         slow = self._loop.call_later(SLOW_S, self._slow, parcel, node, began, patience)
+        self._out_bytes += size
         try:
             answer, _ = await connection.call(request, parcel.batch, timeout_s=limit_s)
         except VarlogError as error:
             self._failed(node, error, began, limit_s)
             raise
         finally:
+            self._out_bytes -= size
             slow.cancel()
             self._stuck.call_ended(parcel)
         self._answered(node)
@@ -286,12 +292,12 @@ class Courier:
             self._trust.node_failed(node, error.what)
             self._routing.hang_up(node)
 
-    def _slow(self, parcel: Parcel, node: NodeID, began: float, patience: asyncio.Timeout) -> None:
+    def _slow(self, parcel: Parcel, node: NodeID, began: float, patience: Patience) -> None:
         if self._heard.get(node, 0.0) < began:
             self._trust.node_failed(node, f"no answer within {SLOW_S:g} s")
         self._hold_up(parcel, patience)
 
-    def _hold_up(self, parcel: Parcel, patience: asyncio.Timeout | None = None) -> None:
+    def _hold_up(self, parcel: Parcel, patience: Patience | None = None) -> None:
         if self._stuck.hold_up(parcel, patience):
             self.on_slow()
 

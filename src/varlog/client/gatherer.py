@@ -7,13 +7,14 @@ A caller costs one future and one line in a queue; everything else is done per b
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from varlog.client.append_rules import spent, unknown
 from varlog.client.ordering import Carrier
 from varlog.client.parcel import Parcel
-from varlog.model.entry import Position
+from varlog.model.entry import Position, Run
 from varlog.model.errors import NotAccepted, OutcomeUnknown, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import (
@@ -22,22 +23,11 @@ from varlog.model.limits import (
     GATHER_WAITING_BYTES_MAX,
     GATHER_WAITING_ENTRIES_MAX,
 )
-from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.tasks import Tasks
 
-
-class _Waiting:
-    """One append that waits for its position."""
-
-    __slots__ = ("data", "deadline", "done", "timeout_s")
-
-    def __init__(
-        self, data: bytes, done: asyncio.Future[Position], deadline: float, timeout_s: float
-    ) -> None:
-        self.data = data
-        self.done = done
-        self.deadline = deadline
-        self.timeout_s = timeout_s
+# One append that waits for its position: its bytes, who is told, its deadline, and how long after its start that is. A plain tuple:
+# an object with names takes three times as long to make, and there is one for every entry.
+_Waiting = tuple[bytes, asyncio.Future[Position], float, float]
 
 
 class Gatherer:
@@ -61,9 +51,20 @@ class Gatherer:
         self._under_way: dict[Parcel, list[_Waiting]] = {}
         self._dispatching = False
         self._expiry: asyncio.TimerHandle | None = None
+        self._expires_at = math.inf
         self._closed = False
 
-    async def append(self, data: bytes, timeout_s: float) -> Position:
+    def append(self, data: bytes, timeout_s: float) -> Awaitable[Position]:
+        """The position, to be waited for: a future, which wakes its caller and nobody in between, unless there is no room."""
+        if (
+            self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
+            or len(self._waiting) >= GATHER_WAITING_ENTRIES_MAX
+            or self._closed
+        ):
+            return self._append_later(data, timeout_s)
+        return self._put(data, self._loop.time() + timeout_s, timeout_s)
+
+    async def _append_later(self, data: bytes, timeout_s: float) -> Position:
         deadline = self._loop.time() + timeout_s
         while (
             self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
@@ -72,13 +73,17 @@ class Gatherer:
             await self._wait_room(deadline, timeout_s)
         if self._closed:
             raise NotAccepted("the log was closed")
+        return await self._put(data, deadline, timeout_s)
+
+    def _put(self, data: bytes, deadline: float, timeout_s: float) -> asyncio.Future[Position]:
         done: asyncio.Future[Position] = self._loop.create_future()
-        self._waiting.append(_Waiting(data, done, deadline, timeout_s))
+        self._waiting.append((data, done, deadline, timeout_s))
         self._waiting_bytes += len(data)
-        if self._expiry is None or deadline < self._expiry.when():
+        if deadline < self._expires_at:
             self._expire_at(deadline)
-        self.dispatch_soon()
-        return await done
+        if not self._dispatching:
+            self.dispatch_soon()
+        return done
 
     def dispatch_soon(self) -> None:
         """In the next turn of the loop, so that everyone who was woken in this one can come along."""
@@ -112,23 +117,29 @@ class Gatherer:
         return full and prompt < GATHER_REQUESTS_MAX * streams
 
     def _gather(self) -> list[_Waiting]:
-        members: list[_Waiting] = []
-        size, most = 0, self._courier.gather_entries_max
-        while self._waiting and len(members) < most:
-            length = len(self._waiting[0].data)
-            if members and size + length > GATHER_BYTES_MAX:
-                break
-            member = self._waiting.popleft()
-            self._waiting_bytes -= length
-            if not member.done.done():  # its caller gave up, or its time is over
-                members.append(member)
+        """The next batch: all who wait, as long as they fit."""
+        most = self._courier.gather_entries_max
+        if self._waiting_bytes <= GATHER_BYTES_MAX and len(self._waiting) <= most:
+            gathered = list(self._waiting)
+            self._waiting.clear()
+            self._waiting_bytes = 0
+        else:
+            gathered, size = [], 0
+            while self._waiting and len(gathered) < most:
+                length = len(self._waiting[0][0])
+                if gathered and size + length > GATHER_BYTES_MAX:
+                    break
+                gathered.append(self._waiting.popleft())
                 size += length
-        return members
+            self._waiting_bytes -= size
+        return [
+            member for member in gathered if not member[1].done()
+        ]  # or its caller gave up, or its time is over
 
     async def _send(self, members: list[_Waiting]) -> None:
-        latest = max(member.deadline for member in members)
-        batch = self._pack([member.data for member in members])
-        parcel = Parcel(batch, self._log_stream, max(0.0, latest - self._loop.time()), self._leave_out)
+        data, _, deadlines, _ = zip(*members, strict=True)
+        timeout_s = max(0.0, max(deadlines) - self._loop.time())
+        parcel = Parcel(self._pack(data), self._log_stream, timeout_s, self._leave_out)
         self._under_way[parcel] = members
         try:
             first = await self._courier.deliver(parcel)
@@ -139,10 +150,9 @@ class Gatherer:
             if not isinstance(error, asyncio.CancelledError):
                 raise
         else:
-            glsn, llsn, log_stream = first.glsn, first.llsn, first.log_stream
-            for index, member in enumerate(members):
-                if not member.done.done():
-                    member.done.set_result(Position(GLSN(glsn + index), LLSN(llsn + index), log_stream))
+            for (_, done, _, _), position in zip(members, Run(first, len(members)), strict=True):
+                if not done.done():
+                    done.set_result(position)
         finally:
             del self._under_way[parcel]
             self.dispatch_soon()
@@ -152,24 +162,25 @@ class Gatherer:
     def _expire_at(self, deadline: float) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
+        self._expires_at = deadline
         self._expiry = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        self._expiry = None
+        self._expiry, self._expires_at = None, math.inf
         now = self._loop.time()
         due = []
-        for member in self._waiting:
-            if member.deadline <= now:
-                _settle(member, spent(self._log_stream, None, member.timeout_s))
-            elif not member.done.done():
-                due.append(member.deadline)
+        for _, done, deadline, timeout_s in self._waiting:
+            if deadline <= now:
+                _settle(done, spent(self._log_stream, None, timeout_s))
+            elif not done.done():
+                due.append(deadline)
         for parcel, members in self._under_way.items():
-            late = [member for member in members if member.deadline <= now]
-            for member in late:
-                _settle(member, _late(parcel, member.timeout_s))
+            late = [member for member in members if member[2] <= now]
+            for _, done, _, timeout_s in late:
+                _settle(done, _late(parcel, timeout_s))
             if late and not parcel.sent:
                 self._leave_out(parcel)
-            due += [member.deadline for member in members if not member.done.done()]
+            due += [deadline for _, done, deadline, _ in members if not done.done()]
         if due:
             self._expire_at(min(due))
 
@@ -177,11 +188,12 @@ class Gatherer:
         """The batch is certainly not in the log, and those whose time is over were told so: the next try must go without them
         (law 10), or not at all. Another batch has another sequence."""
         members = self._under_way[parcel]
-        if not any(member.done.done() for member in members):
+        left = [member for member in members if not member[1].done()]
+        if len(left) == len(members):
             return
-        members[:] = [member for member in members if not member.done.done()]
-        if members:
-            parcel.batch = self._pack([member.data for member in members])
+        members[:] = left
+        if left:
+            parcel.batch = self._pack([data for data, _, _, _ in left])
         else:
             parcel.dropped = True
 
@@ -204,14 +216,14 @@ class Gatherer:
         self._dispatch()
 
 
-def _settle(member: _Waiting, error: VarlogError) -> None:
-    if not member.done.done():
-        member.done.set_exception(error)
+def _settle(done: asyncio.Future[Position], error: VarlogError) -> None:
+    if not done.done():
+        done.set_exception(error)
 
 
 def _settle_all(members: Iterable[_Waiting], error: VarlogError) -> None:
-    for member in members:
-        _settle(member, type(error)(*error.args))  # one each: a traceback belongs to one caller
+    for _, done, _, _ in members:
+        _settle(done, type(error)(*error.args))  # one each: a traceback belongs to one caller
 
 
 def _late(parcel: Parcel, timeout_s: float) -> VarlogError:

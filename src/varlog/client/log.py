@@ -65,7 +65,11 @@ class Log:
         Appends that wait at the same time share a batch; their order among each other is not promised. One that starts
         after another was acknowledged gets the larger GLSN, whatever streams they go to (R-ORD-4).
         """
-        return await self._appender.append(data, _stream_id(log_stream), self._limit(timeout_s))
+        return await self._appender.append(
+            data,
+            None if log_stream is None else LogStreamID(log_stream),
+            self._timeout_s if timeout_s is None else timeout_s,
+        )
 
     async def append_batch(
         self,

@@ -64,6 +64,7 @@ class Routing:
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._running: tuple[LogStream, ...] = ()
+        self._at_hand: dict[NodeID, Connection] = {}
         self._in_use = False
         self._keeping_fresh: asyncio.Task[None] | None = None
         self.trust = Trust(self._suspect)
@@ -131,6 +132,7 @@ class Routing:
         before = {(stream.log_stream, stream.epoch) for stream in self._running}
         topic = view.topic_named(self.topic_name)
         self.view = view
+        self._at_hand.clear()  # a node may have moved
         self._running = running(view, topic.topic) if topic else ()
         self.trimmed = topic.trimmed if topic else NO_GLSN
         for stream in self._running:
@@ -206,7 +208,17 @@ class Routing:
     async def connection_to(self, node: NodeID, timeout_s: float) -> Connection:
         """A connection to a storage node; ConnectionLost(sent=False) if there is none to be had."""
         self.check_open()
-        return await self._pool.get(self.address_of(node), timeout_s)
+        address = self.address_of(node)
+        connection = await self._pool.get(address, timeout_s)
+        found = self.view.node(node)
+        if found is not None and found.address == address:
+            self._at_hand[node] = connection
+        return connection
+
+    def at_hand(self, node: NodeID) -> Connection | None:
+        """The connection to a storage node if there is one, as there nearly always is: nothing need be waited for."""
+        connection = self._at_hand.get(node)
+        return None if connection is None or connection.closed or self.closed else connection
 
     def hold_against(self, node: NodeID, error: VarlogError, *, patient: bool = True) -> None:
         """A read of this node failed so: others are asked first for a while, and a silence is shared (R-FAIL-2)."""

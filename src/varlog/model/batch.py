@@ -271,8 +271,10 @@ def entries_of(
     if length > 0 and bool((lengths == length).all()):
         same: list[bytes] = np.frombuffer(buffer, f"V{length}", end - begin, start + low).tolist()
         return same
-    data_view = memoryview(buffer)[start + low : start + offsets[end]]
-    return list(map(BytesIO(data_view).read, lengths.tolist()))
+    data = bytes(
+        memoryview(buffer)[start + low : start + offsets[end]]
+    )  # which BytesIO does not copy once more
+    return list(map(BytesIO(data).read, lengths.tolist()))
 
 
 def single(buffer: Buffer, header: BatchHeader, index: int, at: int = 0) -> bytearray:

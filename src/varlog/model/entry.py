@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 
 import msgspec
 
@@ -36,7 +37,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return Position(GLSN(first.glsn + index), LLSN(first.llsn + index), first.log_stream)
 
     def __iter__(self) -> Iterator[Position]:
-        return map(self.__getitem__, range(self.count))
+        glsn, llsn, log_stream = self.first.glsn, self.first.llsn, self.first.log_stream
+        glsns, llsns = range(glsn, glsn + self.count), range(llsn, llsn + self.count)
+        return map(Position, glsns, llsns, repeat(log_stream))  # type: ignore[arg-type]
 
     @property
     def last(self) -> Position:
