@@ -57,7 +57,7 @@ class Trial:
     def report(self, node: NodeID, log_stream: int, end: int, synced: int) -> None:
         stream = self.state.streams.get(LogStreamID(log_stream))
         epoch = stream.epoch if stream is not None else Epoch(1)
-        self.reports.take(node, Report(LogStreamID(log_stream), epoch, LLSN(end), LLSN(synced)))
+        self.reports.take(node, [Report(LogStreamID(log_stream), epoch, LLSN(end), LLSN(synced))])
         self.loop.wake()
 
     def check_reload(self) -> None:

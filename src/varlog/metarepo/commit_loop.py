@@ -26,6 +26,9 @@ from varlog.rpc.messages import Message
 
 # After so many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
 CUTS_PER_BASE: Final = 512
+# A cut of so many rows is followed by a pause, in which reports gather for the next one: see `_gather`.
+ROWS_GATHERED_MIN: Final = 256
+GATHER_S_MAX: Final = 0.25
 # One commit takes at most so many operations, and so many may wait for theirs.
 OPERATIONS_PER_COMMIT_MAX: Final = 256
 OPERATIONS_WAITING_MAX: Final = 10_000
@@ -80,6 +83,8 @@ class CommitLoop:
         self._on_applied = on_applied
         self._operations: deque[Operation] = deque()
         self._work = asyncio.Event()
+        self._waits = True
+        self._spent_s = 0.0  # of the newest cut: what the processor did for it
         self._failed: BaseException | None = None
 
     def submit(self, operation: Operation) -> None:
@@ -91,6 +96,10 @@ class CommitLoop:
         self._operations.append(operation)
         self._work.set()
 
+    def asleep(self) -> bool:
+        """Whether it would not look at new reports by itself."""
+        return self._waits and not self._work.is_set()
+
     def wake(self) -> None:
         """Reports came in: see whether something may be ordered."""
         self._work.set()
@@ -100,18 +109,33 @@ class CommitLoop:
         plan: _Plan | None = None
         try:
             while True:
+                self._waits = True
                 await self._work.wait()
+                self._waits = False
                 self._work.clear()
                 while (plan := self._plan()) is not None:
                     if plan.changes:
                         await self._store.commit(plan.changes)
                     self._apply(plan)
+                    if plan.cut is not None and plan.cut.rows >= ROWS_GATHERED_MIN:
+                        await self._gather()
         except (Exception, asyncio.CancelledError) as error:
             self._fail(error, plan.answers if plan is not None else [])
             raise
 
+    async def _gather(self) -> None:
+        """A cut costs what it costs by its streams, however little is new in each: after one of many let reports come in for as
+        long as it took to make and to tell it. So a full cut takes half the time at most, and what few streams ask for never waits."""
+        await asyncio.sleep(min(self._spent_s, GATHER_S_MAX))
+
     def _plan(self) -> _Plan | None:
         """What the next commit holds. Changes nothing but what waits."""
+        began_s = _now_s()
+        plan = self._next_plan()
+        self._spent_s = _now_s() - began_s
+        return plan
+
+    def _next_plan(self) -> _Plan | None:
         state = self._state
         cut = state.next_cut(self._reports) if self._reports.changed else None
         if cut is None and not self._operations:
@@ -120,7 +144,7 @@ class CommitLoop:
         changes = records.changes_between(state.members, members)
         base = None
         if cut is not None:
-            if state.order.cuts_after_base >= CUTS_PER_BASE:
+            if state.order.cuts_after_base >= CUTS_PER_BASE or state.order.many_rows:
                 base = state.base(self._reports)
                 changes += records.put_base(base)
             changes.append(records.put_cut(cut))
@@ -130,6 +154,8 @@ class CommitLoop:
         """The members after as many of the waiting operations as one commit may hold. The cut comes first: a seal ends at it."""
         members = self._state.members
         answers: list[_Answer] = []
+        if not self._operations:
+            return members, answers
         facts = _facts_after(self._state, cut)
         while self._operations and len(answers) < OPERATIONS_PER_COMMIT_MAX:
             operation = self._operations[0]
@@ -150,6 +176,11 @@ class CommitLoop:
 
     def _apply(self, plan: _Plan) -> None:
         """It is durable: now it is so, and everyone may know."""
+        began_s = _now_s()
+        self._take_in(plan)
+        self._spent_s += _now_s() - began_s
+
+    def _take_in(self, plan: _Plan) -> None:
         state = self._state
         before = state.view
         if plan.base is not None:
@@ -188,6 +219,11 @@ def newest_position(members: Members, facts: Facts, topic: TopicID) -> GLSN:
     if found is not None and found.sequenced:
         return GLSN(LSN_MAX)
     return max(facts.high_watermark(topic), found.trimmed if found is not None else NO_GLSN)
+
+
+def _now_s() -> float:
+    """By the clock of the loop: in a simulation computing takes no time."""
+    return asyncio.get_running_loop().time()
 
 
 def _told(error: BaseException) -> BaseException:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import NamedTuple
 
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.commit import CommitRow, Report
@@ -16,9 +18,10 @@ from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A stream that may have something to order: how far it is ordered, and the newest report of each replica."""
+class Candidate(NamedTuple):
+    """A stream that may have something to order: how far it is ordered, and the newest report of each replica.
+
+    A tuple, because one is made for each of thousands of streams a cut: it costs half of what another object does."""
 
     stream: LogStream
     committed_end: LLSN
@@ -44,6 +47,10 @@ class Cut:
 
     version: int
     topics: tuple[TopicCut, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(len(part.rows) for part in self.topics)
 
 
 def orderable_end(candidate: Candidate) -> LLSN:
@@ -87,7 +94,7 @@ def next_cut(
 def _topic_cut(
     version: int, topic: TopicID, grown: list[tuple[LogStreamID, Candidate, int]], before: GLSN
 ) -> TopicCut:
-    grown.sort(key=lambda item: item[0])
+    grown.sort(key=itemgetter(0))
     after = GLSN(before + sum(count for _, _, count in grown))
     glsn = GLSN(before + 1)
     rows: list[tuple[LogStreamID, CommitRow]] = []
@@ -111,17 +118,28 @@ def check_cut(
     for topic_cut in cut.topics:
         before = high_watermarks.get(topic_cut.topic, NO_GLSN)
         glsn = GLSN(before + 1)
-        newest_stream = 0
+        newest_stream = LogStreamID(0)
         for log_stream, row in topic_cut.rows:
             end = committed_ends.get(log_stream, FIRST_LLSN)
-            invariant(row.version == cut.version, "a row belongs to its cut", row=row, cut=cut.version)
-            invariant(log_stream > newest_stream, "one row a stream, in order", stream=log_stream, row=row)
-            invariant(row.llsn_begin == end, "law 4: a row begins where its stream ended", row=row, end=end)
-            invariant(row.glsn_begin == glsn, "law 4: rows of a topic lie back to back", row=row, glsn=glsn)
-            invariant(
-                row.previous_high_watermark == before, "law 3: the order only grows", row=row, before=before
-            )
+            # All at once: a cut may have thousands of rows, and asking law by law takes longer than making them.
+            if not (
+                row.version == cut.version
+                and log_stream > newest_stream
+                and row.llsn_begin == end
+                and row.glsn_begin == glsn
+                and row.previous_high_watermark == before
+            ):
+                _tell_broken(row, cut.version, log_stream > newest_stream, end, glsn, before)
             newest_stream = log_stream
             glsn = row.glsn_end
         after = topic_cut.high_watermark
         invariant(glsn == after + 1, "law 4: a topic grows by what was ordered", after=after, reached=glsn)
+
+
+def _tell_broken(row: CommitRow, version: int, in_order: bool, end: LLSN, glsn: GLSN, before: GLSN) -> None:
+    """Which law is broken by a row that does not go on where everything before it ended."""
+    invariant(row.version == version, "a row belongs to its cut", row=row, cut=version)
+    invariant(in_order, "one row a stream, in order", row=row)
+    invariant(row.llsn_begin == end, "law 4: a row begins where its stream ended", row=row, end=end)
+    invariant(row.glsn_begin == glsn, "law 4: rows of a topic lie back to back", row=row, glsn=glsn)
+    invariant(row.previous_high_watermark == before, "law 3: the order only grows", row=row, before=before)

@@ -213,7 +213,9 @@ def register_log_stream(
         raise Refused(f"log stream id {log_stream} was not given out, or is used up: ask for a new one")
     # One of a sequenced topic has no epoch before a projection has it.
     stream = LogStream(log_stream, topic, replicas, epoch=NO_EPOCH if found.sequenced else FIRST_EPOCH)
-    streams = tuple(sorted([*view.streams, stream], key=lambda found: found.log_stream))
+    streams: tuple[LogStream, ...] = (*view.streams, stream)
+    if view.streams and view.streams[-1].log_stream > log_stream:
+        streams = tuple(sorted(streams, key=lambda found: found.log_stream))
     unused = tuple(found for found in members.unused if found != log_stream)
     return replace(with_view(members, streams=streams), unused=unused), stream
 
@@ -325,11 +327,10 @@ def check_replicas(view: ClusterView, log_stream: LogStreamID, replicas: tuple[N
 
 
 def _with_stream(members: Members, stream: LogStream) -> Members:
-    streams = members.view.streams
-    return with_view(
-        members,
-        streams=tuple(stream if found.log_stream == stream.log_stream else found for found in streams),
-    )
+    streams = list(members.view.streams)
+    place = next(place for place, found in enumerate(streams) if found.log_stream == stream.log_stream)
+    streams[place] = stream
+    return with_view(members, streams=tuple(streams))
 
 
 def with_view(members: Members, **changes: object) -> Members:

@@ -7,6 +7,7 @@ Rows are forgotten only when the base is rewritten, so that memory and store hol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from varlog.metarepo.commit_rules import Cut, check_cut
 from varlog.metarepo.records import BaseRecord, StreamBase
@@ -14,6 +15,10 @@ from varlog.model.cluster import ClusterView, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+
+# See `many_rows`.
+ROWS_PER_BASE_MIN: Final = 65_536
+CUTS_PER_BASE_MIN: Final = 8
 
 
 class Order:
@@ -23,6 +28,7 @@ class Order:
         """`topics`: those of the view. One that came after the base is nowhere else said to begin where it does."""
         self.base_version = base.version
         self.version = base.version
+        self._rows_after_base = 0
         self.high_watermarks: dict[TopicID, GLSN] = {
             found.topic: _before_first(found) for found in topics if not found.sequenced
         }
@@ -52,6 +58,12 @@ class Order:
     def cuts_after_base(self) -> int:
         return self.version - self.base_version
 
+    @property
+    def many_rows(self) -> bool:
+        """Whether the cuts after the base hold so many rows that a new base had better take their place, however few cuts they
+        are. It holds every stream, so it comes the rarer the more there are."""
+        return self._rows_after_base >= max(ROWS_PER_BASE_MIN, CUTS_PER_BASE_MIN * len(self.committed_ends))
+
     def committed_end(self, log_stream: LogStreamID) -> LLSN:
         return self.committed_ends.get(log_stream, FIRST_LLSN)
 
@@ -62,11 +74,16 @@ class Order:
         """Take a durable cut in (laws 3, 4)."""
         check_cut(cut, self.version, self.committed_ends, self.high_watermarks)
         self.version = cut.version
+        ends, kept = self.committed_ends, self._rows
         for topic_cut in cut.topics:
             self.high_watermarks[topic_cut.topic] = topic_cut.high_watermark
+            self._rows_after_base += len(topic_cut.rows)
             for log_stream, row in topic_cut.rows:
-                self.committed_ends[log_stream] = row.llsn_end
-                self._rows.setdefault(log_stream, []).append(row)
+                ends[log_stream] = LLSN(row.llsn_begin + row.count)
+                if (rows := kept.get(log_stream)) is None:
+                    kept[log_stream] = [row]
+                else:
+                    rows.append(row)
 
     def _know_left_topics(self, cut: Cut) -> None:
         """A topic that came and left after the base: where it began is said by its first row alone."""
@@ -94,11 +111,13 @@ class Order:
 
     def rows_from(self, log_stream: LogStreamID, begin: LLSN) -> list[CommitRow] | None:
         """The rows that order `begin` and everything after it, the first one cut there; None if some of them were forgotten."""
+        kept = self._rows.get(log_stream, [])
+        if kept and kept[-1].llsn_begin == begin:
+            return kept[-1:]  # nearly always: it lacks the newest row alone
         if begin >= self.committed_end(log_stream):
             return []
-        kept = self._rows.get(log_stream, [])
         first = len(kept)
-        while first > 0 and kept[first - 1].llsn_end > begin:  # from the newest back: nearly always one step
+        while first > 0 and kept[first - 1].llsn_end > begin:  # from the newest back: most often few steps
             first -= 1
         found = kept[first:]
         if not found or found[0].llsn_begin > begin:
@@ -120,6 +139,7 @@ class Order:
     def rebase(self, base: BaseRecord) -> None:
         """The base is durable: forget what it leaves out."""
         self.base_version = base.version
+        self._rows_after_base = 0
         self._rows = {stream.log_stream: list(stream.rows) for stream in base.streams if stream.rows}
 
 

@@ -22,6 +22,9 @@ ROWS_PER_MESSAGE_MAX: Final = 8_192
 
 _log = get_logger("metarepo")
 
+# Rows of one stream, oldest first.
+_Rows = tuple[LogStreamID, tuple[CommitRow, ...]]
+
 
 class Outbox:
     """What one node lacks, in one session."""
@@ -32,14 +35,23 @@ class Outbox:
         self._serial = 0
         # The next LLSN to send; None where the node lacks rows that are no longer here: only a sync can help it.
         self._cursors: dict[LogStreamID, LLSN | None] = {}
+        # The latter: nearly always none, and asked for with every report.
+        self.stuck: set[LogStreamID] = set()
         self._streams: dict[LogStreamID, None] = {}
         self._topics: dict[TopicID, None] = {}
         self._first = True
 
     def begin(self, log_stream: LogStreamID, committed_end: LLSN | None) -> None:
         """The node stands at `committed_end` with its replica of this stream. None: it can be told nothing of it."""
-        self._cursors[log_stream] = committed_end
+        self._set_cursor(log_stream, committed_end)
         self._streams[log_stream] = None
+
+    def _set_cursor(self, log_stream: LogStreamID, cursor: LLSN | None) -> None:
+        self._cursors[log_stream] = cursor
+        if cursor is None:
+            self.stuck.add(log_stream)
+        else:
+            self.stuck.discard(log_stream)
 
     def follow(self, streams: Iterable[LogStream]) -> None:
         """These are the node's streams now. One it did not speak of is new there, or was lost: a sync fills it, and then it says
@@ -47,11 +59,12 @@ class Outbox:
         current = {stream.log_stream: stream for stream in streams}
         for log_stream in [found for found in self._cursors if found not in current]:
             del self._cursors[log_stream]
+            self.stuck.discard(log_stream)
             self._streams.pop(log_stream, None)
         for log_stream, stream in current.items():
             if log_stream not in self._cursors:
                 fresh = self._state.order.committed_end(log_stream) == FIRST_LLSN
-                self._cursors[log_stream] = FIRST_LLSN if fresh else None
+                self._set_cursor(log_stream, FIRST_LLSN if fresh else None)
                 self._topics[stream.topic] = None
                 if not fresh:
                     facts = {"node": self._node_name, "log_stream": log_stream}
@@ -59,12 +72,11 @@ class Outbox:
 
     def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
         """A replica that lacked rows says it has them now (from another replica): go on from there."""
-        lacks = log_stream in self._cursors and self._cursors[log_stream] is None
-        if lacks and self._state.order.rows_from(log_stream, rows_synced_end) is not None:
+        if log_stream in self.stuck and self._state.order.rows_from(log_stream, rows_synced_end) is not None:
             self.begin(log_stream, rows_synced_end)
 
-    def add_stream(self, log_stream: LogStreamID) -> None:
-        self._streams[log_stream] = None
+    def add_streams(self, log_streams: dict[LogStreamID, None]) -> None:
+        self._streams.update(log_streams)
 
     def add_topic(self, topic: TopicID) -> None:
         self._topics[topic] = None
@@ -79,7 +91,7 @@ class Outbox:
             return None
         lacking = self._lacking()
         # In nearly every message each stream has one row: there is nothing to merge.
-        rows = [(log_stream, merged(found) if len(found) > 1 else found) for log_stream, found in lacking]
+        rows = [(found[0], tuple(merged(found[1]))) if len(found[1]) > 1 else found for found in lacking]
         whole = sum(len(found) for _, found in rows) <= ROWS_PER_MESSAGE_MAX
         if not whole:
             rows = _oldest(lacking)
@@ -87,25 +99,28 @@ class Outbox:
         if whole:
             self._streams.clear()
             self._topics.clear()
-        for log_stream, found in rows:
-            self._cursors[log_stream] = found[-1].llsn_end
+        cursors = self._cursors
+        for log_stream, told_rows in rows:
+            last = told_rows[-1]
+            cursors[log_stream] = LLSN(last.llsn_begin + last.count)
         if not rows and not marks and not self._first:
             return None
         self._first = False
         self._serial += 1
         version = self._state.order.version if whole else max(found[-1].version for _, found in rows)
-        return Commits(self._serial, version, marks, tuple((stream, tuple(found)) for stream, found in rows))
+        return Commits(self._serial, version, marks, tuple(rows))
 
-    def _lacking(self) -> list[tuple[LogStreamID, list[CommitRow]]]:
-        lacking = []
+    def _lacking(self) -> list[_Rows]:
+        lacking: list[_Rows] = []
+        cursors, rows_from = self._cursors, self._state.order.rows_from
         for log_stream in self._streams:
-            cursor = self._cursors.get(log_stream)
+            cursor = cursors.get(log_stream)
             if cursor is None:
                 continue
-            found = self._state.order.rows_from(log_stream, cursor)
+            found = rows_from(log_stream, cursor)
             if found is None:
                 # Sending what comes after the gap would only make the node ask again, for ever.
-                self._cursors[log_stream] = None
+                self._set_cursor(log_stream, None)
                 _log.warning(
                     told(
                         "a replica lacks commit rows that are no longer kept here: it needs a sync",
@@ -115,7 +130,7 @@ class Outbox:
                     )
                 )
             elif found:
-                lacking.append((log_stream, found))
+                lacking.append((log_stream, tuple(found)))
         return lacking
 
     def _mark(self, topic: TopicID, whole: bool) -> TopicMark:
@@ -124,9 +139,9 @@ class Outbox:
         return mark if whole else TopicMark(topic, NO_GLSN, mark.trimmed)
 
 
-def _oldest(lacking: list[tuple[LogStreamID, list[CommitRow]]]) -> list[tuple[LogStreamID, list[CommitRow]]]:
+def _oldest(lacking: list[_Rows]) -> list[_Rows]:
     """About ROWS_PER_MESSAGE_MAX of the oldest rows, whole versions only: rows are told in version order."""
     versions = sorted(row.version for _, found in lacking for row in found)
     newest = versions[ROWS_PER_MESSAGE_MAX - 1]
-    parts = ((log_stream, [row for row in found if row.version <= newest]) for log_stream, found in lacking)
+    parts = ((log_stream, tuple(row for row in found if row.version <= newest)) for log_stream, found in lacking)
     return [(log_stream, part) for log_stream, part in parts if part]

@@ -69,6 +69,7 @@ class Reign:
                 term,
                 parts.node_retry_s,
                 self._commits.wake,
+                self._commits.asleep,
                 self._leases,
             ),
             self._tasks,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from varlog.model.cluster import LogStream, ReplicaState
@@ -22,13 +22,15 @@ class ReportTable:
         # A dict, not a set: a simulated run must look at them in the same order every time.
         self.changed: dict[LogStreamID, None] = {}
 
-    def take(self, node: NodeID, report: Report) -> None:
-        """The newest word of one replica. A smaller claim than before is taken as well: it is the safer one."""
-        by_node = self._reports.get(report.log_stream)
-        if by_node is None:
-            by_node = self._reports[report.log_stream] = {}
-        by_node[node] = report
-        self.changed[report.log_stream] = None
+    def take(self, node: NodeID, reports: Iterable[Report]) -> None:
+        """The newest word of some replicas of a node. A smaller claim than before is taken as well: it is the safer one."""
+        known, changed = self._reports, self.changed
+        for report in reports:
+            by_node = known.get(report.log_stream)
+            if by_node is None:
+                by_node = known[report.log_stream] = {}
+            by_node[node] = report
+            changed[report.log_stream] = None
 
     def take_point(self, node: NodeID, point: ReplicaPoint) -> None:
         """Where a replica stands as a session opens. Only a running one claims new entries for the order: the tail of any
@@ -38,7 +40,7 @@ class ReportTable:
         if point.state is not ReplicaState.RUNNING:
             before = known.durable_end if known is not None and known.epoch == point.epoch else FIRST_LLSN
             durable_end = min(before, point.durable_end)
-        self.take(node, Report(point.log_stream, point.epoch, durable_end, point.rows_synced_end))
+        self.take(node, (Report(point.log_stream, point.epoch, durable_end, point.rows_synced_end),))
 
     def touch(self, log_stream: LogStreamID) -> None:
         """Look at this stream again: its own state changed."""

@@ -124,7 +124,7 @@ class NodeSession:
     def _begin(self, link: _Link, opened: SessionOpened) -> None:
         """Where the node stands -> what it lacks. Its first message is sent even if it lacks nothing: it waits for that."""
         state, reports = self._parts.state, self._parts.reports
-        registered = {stream.log_stream: stream for stream in state.streams_on.get(self.node.node, ())}
+        registered = state.streams_on.get(self.node.node, {})
         for point in opened.replicas:
             stream = registered.get(point.log_stream)
             if stream is None:
@@ -179,8 +179,6 @@ class NodeSession:
         if link.begun:
             if link is self._link:
                 self._take_in(link, message)
-                if self._parts.state.may_order(self._parts.reports):
-                    self._parts.wake()
         elif len(link.early) < EARLY_REPORTS_MAX:
             link.early.append(message)
         else:
@@ -201,22 +199,25 @@ class NodeSession:
 
     def _take(self, link: _Link, message: Reports) -> None:
         """[A7] Into the table. A stream that is not registered on this node is not for it to report (law 2)."""
-        node, streams, reports = self.node.node, self._parts.state.streams, self._parts.reports
-        for report in message.reports:
-            stream = streams.get(report.log_stream)
-            if stream is not None and node in stream.replicas:
-                reports.take(node, report)
+        registered = self._parts.state.streams_on.get(self.node.node, {})
+        taken = [report for report in message.reports if report.log_stream in registered]
+        self._parts.reports.take(self.node.node, taken)
+        if link.outbox.stuck:
+            for report in taken:
                 link.outbox.resume(report.log_stream, report.rows_synced_end)
         if not link.outbox.empty:
             self.flush()
         if message.marks_applied and (self._trims_sent or self._trim_waits):
             self._trims_confirmed(message.marks_applied)
+        # While a commit is under way the next one looks by itself at what came meanwhile.
+        if self._parts.asleep() and self._parts.state.may_order(self._parts.reports, taken):
+            self._parts.wake()
 
     # --- commits out -----------------------------------------------------------------------------------------------------
 
-    def add_stream(self, log_stream: LogStreamID) -> None:
+    def add_streams(self, log_streams: dict[LogStreamID, None]) -> None:
         if self._link is not None:
-            self._link.outbox.add_stream(log_stream)
+            self._link.outbox.add_streams(log_streams)
 
     def add_topic(self, topic: TopicID) -> None:
         if self._link is not None:
@@ -226,7 +227,7 @@ class NodeSession:
         """Streams came to this node, or left it."""
         link = self._link
         if link is not None and link.begun:
-            link.outbox.follow(self._parts.state.streams_on.get(self.node.node, ()))
+            link.outbox.follow(self._parts.state.streams_on.get(self.node.node, {}).values())
             self.flush()
 
     def flush(self) -> None:
@@ -280,7 +281,7 @@ class NodeSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What every session is handed. `wake` tells the commit loop that reports came in."""
+    """What every session is handed. `wake` tells the commit loop that reports came in; it needs that only while it is `asleep`."""
 
     state: RepositoryState
     reports: ReportTable
@@ -289,6 +290,7 @@ class SessionParts:
     term: int
     retry_s: float
     wake: Callable[[], None]
+    asleep: Callable[[], bool]
     leases: Leases
 
 
@@ -310,21 +312,23 @@ class Sessions:
         state = self._parts.state
         if state.view is not before:
             self.follow_view()
-        touched: dict[NodeID, NodeSession] = {}
+        touched: dict[NodeID, dict[LogStreamID, None]] = {}
         for topic_cut in cut.topics if cut is not None else ():
             # Streams before topics, and so each stream's primary before its backups: its client waits for this message.
             for log_stream, _ in topic_cut.rows:
-                stream = state.streams.get(log_stream)
-                for node in stream.replicas if stream is not None else ():
-                    if (session := self._sessions.get(node)) is not None:
-                        session.add_stream(log_stream)
-                        touched[node] = session
+                if (stream := state.streams.get(log_stream)) is not None:
+                    for node in stream.replicas:
+                        if (streams := touched.get(node)) is None:
+                            streams = touched[node] = {}
+                        streams[log_stream] = None
             for node in state.holders.get(topic_cut.topic, ()):
+                touched.setdefault(node, {})
                 if (session := self._sessions.get(node)) is not None:
                     session.add_topic(topic_cut.topic)
-                    touched[node] = session
-        for session in touched.values():
-            session.flush()
+        for node, streams in touched.items():
+            if (session := self._sessions.get(node)) is not None:
+                session.add_streams(streams)
+                session.flush()
 
     def follow_view(self) -> None:
         """A session for every registered node at its address, and for nobody else."""

@@ -5,6 +5,8 @@ It holds only what is durable: the commit loop changes it after the store's comm
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from varlog.metarepo import records
@@ -14,7 +16,7 @@ from varlog.metarepo.order import Order
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.store.base import Change
 from varlog.model.cluster import ClusterView, LogStream, Topic
-from varlog.model.commit import TopicMark
+from varlog.model.commit import Report, TopicMark
 from varlog.model.errors import StartError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.invariant import InvariantBroken
@@ -42,7 +44,7 @@ class RepositoryState:
         self.order.keep_only(view)
         self.topics: dict[TopicID, Topic] = {found.topic: found for found in view.topics}
         self.streams: dict[LogStreamID, LogStream] = {}
-        self.streams_on: dict[NodeID, list[LogStream]] = {found.node: [] for found in view.nodes}
+        self.streams_on: dict[NodeID, dict[LogStreamID, LogStream]] = {found.node: {} for found in view.nodes}
         self.units_on: dict[NodeID, list[LogStream]] = {}
         holders: dict[TopicID, dict[NodeID, None]] = {}
         for stream in view.streams:
@@ -52,7 +54,7 @@ class RepositoryState:
                 continue
             self.streams[stream.log_stream] = stream
             for node in stream.replicas:
-                self.streams_on.setdefault(node, []).append(stream)
+                self.streams_on.setdefault(node, {})[stream.log_stream] = stream
                 holders.setdefault(stream.topic, {})[node] = None
         self.holders: dict[TopicID, tuple[NodeID, ...]] = {
             topic: tuple(nodes) for topic, nodes in holders.items()
@@ -67,13 +69,14 @@ class RepositoryState:
         trimmed = known.trimmed if known is not None else NO_GLSN
         return TopicMark(topic, self.order.high_watermark(topic), trimmed)
 
-    def may_order(self, reports: ReportTable) -> bool:
-        """Whether a cut would hold anything. Of the reports of one batch only the last replica's is worth a wake-up."""
-        for log_stream in reports.changed:
-            stream = self.streams.get(log_stream)
+    def may_order(self, reports: ReportTable, taken: Iterable[Report]) -> bool:
+        """Whether a cut would hold anything because of what was just reported. Of the reports of one batch only the last replica's
+        is worth a wake-up."""
+        for report in taken:
+            stream = self.streams.get(report.log_stream)
             if stream is not None:
-                end = self.order.committed_end(log_stream)
-                if orderable_end(Candidate(stream, end, reports.of(log_stream))) > end:
+                end = self.order.committed_end(report.log_stream)
+                if orderable_end(Candidate(stream, end, reports.of(report.log_stream))) > end:
                     return True
         return False
 

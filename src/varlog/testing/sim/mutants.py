@@ -104,10 +104,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             ),
             (
                 "varlog.metarepo.reports:ReportTable.take",
-                "    by_node[node] = report\n",
+                "        by_node[node] = report\n",
                 (
-                    "    if node not in by_node or by_node[node].durable_end <= report.durable_end:\n"
-                    "        by_node[node] = report\n"
+                    "        if node not in by_node or by_node[node].durable_end <= report.durable_end:\n"
+                    "            by_node[node] = report\n"
                 ),
             ),
         ),
