@@ -101,7 +101,7 @@ screenshot: $(STAMP) chromium ## make the pictures of the dashboard in docs/ ane
 	VARLOG_SCREENSHOTS=docs $(PY) -m pytest -p no:xdist -rs tests/e2e/test_dashboard_faults.py -k screenshot
 
 ##@ Search and measure
-.PHONY: sim sim-recipes sim-mutants faults bench bench-faults bench-spark bench-orderings
+.PHONY: sim sim-recipes sim-mutants faults bench bench-faults bench-spark bench-orderings bench-ordering
 sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000 ORDERING=sequenced
 	$(SIM) run --seeds $(SEEDS) --ordering $(ORDERING)
 
@@ -128,6 +128,9 @@ bench-spark: $(STAMP) ## Spark on a topic against Spark on Parquet: read, write,
 bench-orderings: $(STAMP) ## the sequenced ordering against the committed one, in turns: appends, reads, and then faults
 	.venv/bin/varlog bench --ordering both $(ARGS)
 	.venv/bin/varlog bench --ordering both --faults $(ARGS)
+
+bench-ordering: $(STAMP) ## EMULATED: the real repository, thousands of streams on nodes without data; about three minutes
+	$(PY) -m benchmarks.ordering.scale $(ARGS)
 
 ##@ Clean up
 .PHONY: clean

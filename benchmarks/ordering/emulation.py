@@ -95,7 +95,9 @@ class Emulation:
         cpu_s = []
         for at_s in (begin_s, end_s):
             await asyncio.sleep(at_s - time.monotonic())
-            cpu_s.append((self._cpu_s(self._repository.pid), sum(self._cpu_s(p.pid) for p in self._emulators)))
+            cpu_s.append(
+                (self._cpu_s(self._repository.pid), sum(self._cpu_s(p.pid) for p in self._emulators))
+            )
         held_bytes = _resident_bytes(self._repository.pid)
         await self._hear()
         usage = [(after - before) / load.seconds for before, after in zip(*cpu_s, strict=True)]
@@ -129,8 +131,13 @@ class Emulation:
         """Nodes, topics and streams, as an operator and a manager would, many requests under way at a time."""
         repository = await TcpTransport(CLUSTER).connect(address, timeout_s=CALL_S_MAX)
         try:
-            await _calls(repository, [m.RegisterNode(NodeID(node + 1), at, ("/emulated",)) for node, at in addresses.items()])
-            made = await _calls(repository, [m.RegisterTopic(f"topic-{number}") for number in range(self.load.topics)])
+            await _calls(
+                repository,
+                [m.RegisterNode(NodeID(node + 1), at, ("/emulated",)) for node, at in addresses.items()],
+            )
+            made = await _calls(
+                repository, [m.RegisterTopic(f"topic-{number}") for number in range(self.load.topics)]
+            )
             topics = [found.topic.topic for found in made if isinstance(found, m.TopicIs)]
             ids: list[int] = []
             for begin in range(0, self.load.streams, REGISTERED_AT_ONCE):
@@ -139,7 +146,9 @@ class Emulation:
             repository.close()
         return np.array(ids, dtype=np.int64)
 
-    async def _register_some(self, repository: Connection, begin: int, topics: list[TopicID]) -> list[LogStreamID]:
+    async def _register_some(
+        self, repository: Connection, begin: int, topics: list[TopicID]
+    ) -> list[LogStreamID]:
         streams = range(begin, min(begin + REGISTERED_AT_ONCE, self.load.streams))
         holders = self.load.holders()
         given = await _calls(repository, [m.NewLogStreamID() for _ in streams])
@@ -184,7 +193,9 @@ class Emulation:
             async with asyncio.timeout(STEP_S_MAX):
                 line = await emulator.stdout.readline()
             if not line:
-                raise SystemExit(f"emulated nodes have ended; the repository said: {self._repository.last_words()}")
+                raise SystemExit(
+                    f"emulated nodes have ended; the repository said: {self._repository.last_words()}"
+                )
             heard.append(json.loads(line))
         return heard
 

@@ -55,7 +55,9 @@ def _of_replica(told: Told, replica: int, ends: Ints) -> tuple[Ints, Ints, Ints,
     mine = mine[np.argsort(told.stream[mine], kind="stable")]
     stream, llsn, glsn, count = told.stream[mine], told.llsn[mine], told.glsn[mine], told.count[mine]
     if len(np.unique(stream)) != len(ends):
-        raise OrderBroken(f"replica {replica}: {len(ends) - len(np.unique(stream))} streams were told nothing")
+        raise OrderBroken(
+            f"replica {replica}: {len(ends) - len(np.unique(stream))} streams were told nothing"
+        )
     first = np.flatnonzero(np.diff(stream, prepend=-1))
     same = stream[1:] == stream[:-1]
     wrong = np.flatnonzero(same & (llsn[1:] != llsn[:-1] + count[:-1]))
@@ -66,7 +68,9 @@ def _of_replica(told: Told, replica: int, ends: Ints) -> tuple[Ints, Ints, Ints,
     reached = llsn[last] + count[last]
     if (reached != ends).any():
         at = int(np.flatnonzero(reached != ends)[0])
-        raise OrderBroken(f"replica {replica}: stream {at} ends at {reached[at]}, and {ends[at]} was reported")
+        raise OrderBroken(
+            f"replica {replica}: stream {at} ends at {reached[at]}, and {ends[at]} was reported"
+        )
     goes_on = np.append(False, same & (glsn[1:] == glsn[:-1] + count[:-1]))
     begins = np.flatnonzero(~goes_on)
     return stream[begins], llsn[begins], glsn[begins], np.add.reduceat(count, begins)

@@ -1,4 +1,4 @@
-"""Load: which log streams there are, on which emulated nodes, and what each node says when. Pure numbers, the same in every process.
+"""Load: which log streams there are, on which emulated nodes, and what each node says when. Pure, the same in every process.
 
 Entries are never made, only counted: a stream gets entries at a constant rate of its own, from 0.5 to 1.5 of the mean, and at the
 time T after the start a replica that reports says that everything up to T is durable. Each node reports all its replicas every

@@ -60,7 +60,12 @@ def _latency(panel: Any, lines: list[dict[str, Any]], others: list[dict[str, Any
             label=figure.partition("_")[0],
         )  # fmt: skip
         panel.plot(
-            _streams(others), [row[figure] * 1e3 for row in others], "s", color=colour, markersize=3, alpha=0.6
+            _streams(others),
+            [row[figure] * 1e3 for row in others],
+            "s",
+            color=colour,
+            markersize=3,
+            alpha=0.6,
         )
     panel.set_yscale("log")
     panel.legend(fontsize=7)
@@ -68,8 +73,12 @@ def _latency(panel: Any, lines: list[dict[str, Any]], others: list[dict[str, Any
 
 
 def _work(panel: Any, lines: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
-    panel.plot(_streams(lines), [row["repository_cores"] for row in lines], "o-", color="#54a24b", markersize=4)
-    panel.plot(_streams(others), [row["repository_cores"] for row in others], "s", color="#54a24b", markersize=3)
+    panel.plot(
+        _streams(lines), [row["repository_cores"] for row in lines], "o-", color="#54a24b", markersize=4
+    )
+    panel.plot(
+        _streams(others), [row["repository_cores"] for row in others], "s", color="#54a24b", markersize=3
+    )
     panel.set_ylim(0, 1.2)
     panel.set_title("cores of the repository", fontsize=8, loc="left")
 

@@ -40,6 +40,11 @@ PAPER_RATE, APPENDERS_RATE, BATCHES_RATE = 15_000.0, 30_000.0, 140_000.0
 # So many replicas a node make about a million entries a second on it, at the paper's rate and in batches.
 PER_NODE, PER_NODE_IN_BATCHES = 64, 8
 
+WHERE = (
+    "EMULATED: the metadata repository is real, with its store, in a process of its own; all storage nodes are in one other process, "
+    "a listening socket and a session each, and have no data; 3 replicas of each log stream on different nodes, and all of them report"
+)
+
 
 def load_of(streams: int, rate: float = PAPER_RATE, **more: Any) -> Load:
     load = Load(streams, rate=rate, **more)
@@ -68,17 +73,19 @@ def series_of(seconds: float, quick: bool) -> dict[str, list[Load]]:
 
 
 def measured(load: Load, processes: int, data: Path | None) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="varlog-ordering-", dir=data) as directory:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(Emulation(load, Path(directory), processes).run()).as_json()
+    with (
+        tempfile.TemporaryDirectory(prefix="varlog-ordering-", dir=data) as directory,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(Emulation(load, Path(directory), processes).run()).as_json()
 
 
 def report_of(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=options.data) as directory:
         conditions = conditions_of(
             Path(directory),
-            where="EMULATED: one real metadata repository with its store, a process; all storage nodes are sockets of one other process, which has no data",
-            sync=f"fsync of every cut; 3 replicas of each log stream, on different nodes; each row measured for {options.seconds:g} s",
+            where=WHERE,
+            sync=f"every cut is synced; each row measured for {options.seconds:g} s",
         )
     report: dict[str, Any] = {"conditions": conditions.lines(), "series": {}}
     for name, loads in series_of(options.seconds, options.quick).items():

@@ -35,34 +35,34 @@ def reports(*ends: int, epoch: int = 4, log_stream: int = LS) -> dict[NodeID, Re
 @given(st.lists(st.integers(1, 100), min_size=3, max_size=3), st.integers(1, 100))
 def test_only_what_every_replica_holds_is_ordered(ends: list[int], committed_end: int) -> None:
     """Law 2, R-ORD-2; and a claim below what is ordered takes nothing back (law 3)."""
-    candidate = Candidate(stream(), LLSN(committed_end), reports(*ends))
-    assert orderable_end(candidate) == max(committed_end, min(ends))
+    candidate = (stream(), LLSN(committed_end), reports(*ends))
+    assert orderable_end(*candidate) == max(committed_end, min(ends))
 
 
 @pytest.mark.parametrize(
     ("candidate", "why"),
     [
-        (Candidate(stream(), LLSN(5), reports(9, 9)), "one replica never reported"),
-        (Candidate(stream(), LLSN(5), {}), "nobody reported"),
-        (Candidate(stream(), LLSN(5), reports(9, 9, 9, epoch=3)), "reports of an older epoch (law 7)"),
-        (Candidate(stream(), LLSN(5), reports(9, 9, 9, epoch=5)), "reports of an epoch not begun"),
-        (Candidate(stream(), LLSN(5), reports(9, 9, 9) | reports(9, epoch=3)), "one of an older epoch"),
-        (Candidate(stream(state=StreamState.SEALED), LLSN(5), reports(9, 9, 9)), "sealed (law 6)"),
+        ((stream(), LLSN(5), reports(9, 9)), "one replica never reported"),
+        ((stream(), LLSN(5), {}), "nobody reported"),
+        ((stream(), LLSN(5), reports(9, 9, 9, epoch=3)), "reports of an older epoch (law 7)"),
+        ((stream(), LLSN(5), reports(9, 9, 9, epoch=5)), "reports of an epoch not begun"),
+        ((stream(), LLSN(5), reports(9, 9, 9) | reports(9, epoch=3)), "one of an older epoch"),
+        ((stream(state=StreamState.SEALED), LLSN(5), reports(9, 9, 9)), "sealed (law 6)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_nothing_is_ordered_when(candidate: Candidate, why: str) -> None:
-    assert orderable_end(candidate) == 5, why
+    assert orderable_end(*candidate) == 5, why
     assert next_cut(1, [candidate], {}) is None
 
 
 def test_streams_of_a_topic_follow_each_other_by_id_and_topics_do_not_mix() -> None:
     """R-ORD-3: consecutive GLSNs to runs of LLSNs, one row a stream."""
     candidates = [
-        Candidate(stream(9, topic=1), LLSN(1), reports(3, 3, 3, log_stream=9)),
-        Candidate(stream(2, topic=1), LLSN(4), reports(9, 8, 7, log_stream=2)),
-        Candidate(stream(5, topic=2), LLSN(1), reports(2, 2, 2, log_stream=5)),
-        Candidate(stream(3, topic=1), LLSN(6), reports(6, 6, 6, log_stream=3)),
+        (stream(9, topic=1), LLSN(1), reports(3, 3, 3, log_stream=9)),
+        (stream(2, topic=1), LLSN(4), reports(9, 8, 7, log_stream=2)),
+        (stream(5, topic=2), LLSN(1), reports(2, 2, 2, log_stream=5)),
+        (stream(3, topic=1), LLSN(6), reports(6, 6, 6, log_stream=3)),
     ]
     cut = next_cut(10, candidates, {TopicID(1): GLSN(100)})
     assert cut == Cut(
@@ -179,7 +179,7 @@ class OrderingMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.table.values()))
     @rule()
     def cut(self) -> None:
-        candidates = [Candidate(s, self.ends[ls], self.table[ls]) for ls, s in self.streams.items()]
+        candidates = [(s, self.ends[ls], self.table[ls]) for ls, s in self.streams.items()]
         cut = next_cut(self.version, candidates, self.tops)
         if cut is None:
             return

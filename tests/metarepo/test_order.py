@@ -127,7 +127,7 @@ def test_what_gathers_while_a_node_reads_slowly_is_one_message() -> None:
     for cut in cuts((1, 0), (2, 0), (3, 0), (0, 4))[1:]:
         found.order.apply(cut)
         outbox.add_topic(TOPIC)
-        outbox.add_streams(dict.fromkeys(log_stream for log_stream, _ in cut.topics[0].rows))
+        outbox.add_rows([(log_stream, (row,)) for log_stream, row in cut.topics[0].rows])
     message = outbox.next_message()
     assert message is not None
     assert [(ls, [(row.llsn_begin, row.count) for row in rows]) for ls, rows in message.rows] == [

@@ -76,7 +76,13 @@ def test_the_report_that_is_looked_for_is_the_first_that_says_enough() -> None:
 def test_a_real_repository_orders_what_emulated_nodes_report(tmp_path: Path) -> None:
     """Laws 3 and 4 over real sockets and a real store: `run` fails if anything told is missing, double or different."""
     load = Load(
-        streams=300, rate=2_000.0, interval_ms=20.0, replicas_per_node=32, topics=3, warm_up_s=0.2, seconds=0.6
+        streams=300,
+        rate=2_000.0,
+        interval_ms=20.0,
+        replicas_per_node=32,
+        topics=3,
+        warm_up_s=0.2,
+        seconds=0.6,
     )
 
     async def body() -> int:

@@ -124,8 +124,8 @@ class CommitLoop:
             raise
 
     async def _gather(self) -> None:
-        """A cut costs what it costs by its streams, however little is new in each: after one of many let reports come in for as
-        long as it took to make and to tell it. So a full cut takes half the time at most, and what few streams ask for never waits."""
+        """A cut costs by its streams, however little is new in each: after one of many, let reports come in for as long as it took
+        to make and to tell it. So cuts take half the time at most; where few streams have something new, nobody waits."""
         await asyncio.sleep(min(self._spent_s, GATHER_S_MAX))
 
     def _plan(self) -> _Plan | None:

@@ -9,23 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import NamedTuple
 
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.commit import CommitRow, Report
+from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 
-
-class Candidate(NamedTuple):
-    """A stream that may have something to order: how far it is ordered, and the newest report of each replica.
-
-    A tuple, because one is made for each of thousands of streams a cut: it costs half of what another object does."""
-
-    stream: LogStream
-    committed_end: LLSN
-    reports: Mapping[NodeID, Report]
+# A stream that may have something to order, how far it is ordered, and the newest report of each replica. A plain tuple: in each
+# cut one is made for each of thousands of streams.
+Candidate = tuple[LogStream, LLSN, Mapping[NodeID, Report]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +47,13 @@ class Cut:
         return sum(len(part.rows) for part in self.topics)
 
 
-def orderable_end(candidate: Candidate) -> LLSN:
+def orderable_end(stream: LogStream, committed_end: LLSN, reports: Mapping[NodeID, Report]) -> LLSN:
     """One past the last LLSN that may be ordered now (law 2); `committed_end` if nothing may."""
-    stream, committed_end = candidate.stream, candidate.committed_end
     if stream.state is not StreamState.RUNNING:
         return committed_end
     end: LLSN | None = None
     for node in stream.replicas:
-        report = candidate.reports.get(node)
+        report = reports.get(node)
         # A report of another epoch speaks of entries that a seal may have cut (laws 6, 7).
         if report is None or report.epoch != stream.epoch:
             return committed_end
@@ -74,12 +67,13 @@ def next_cut(
     version: int, candidates: Iterable[Candidate], high_watermarks: Mapping[TopicID, GLSN]
 ) -> Cut | None:
     """The cut after `version`, or None if nothing may be ordered. Work per stream that moved, never per entry."""
-    grown: dict[TopicID, list[tuple[LogStreamID, Candidate, int]]] = {}
-    for candidate in candidates:
-        count = orderable_end(candidate) - candidate.committed_end
+    grown: dict[TopicID, list[_Grown]] = {}
+    for stream, committed_end, reports in candidates:
+        count = orderable_end(stream, committed_end, reports) - committed_end
         if count > 0:
-            stream = candidate.stream
-            grown.setdefault(stream.topic, []).append((stream.log_stream, candidate, count))
+            if (rows := grown.get(stream.topic)) is None:
+                rows = grown[stream.topic] = []
+            rows.append((stream.log_stream, committed_end, count, stream.epoch))
     if not grown:
         return None
     return Cut(
@@ -91,18 +85,17 @@ def next_cut(
     )
 
 
-def _topic_cut(
-    version: int, topic: TopicID, grown: list[tuple[LogStreamID, Candidate, int]], before: GLSN
-) -> TopicCut:
+# A stream, where it was ordered up to, how many entries come to that, and its epoch.
+_Grown = tuple[LogStreamID, LLSN, int, Epoch]
+
+
+def _topic_cut(version: int, topic: TopicID, grown: list[_Grown], before: GLSN) -> TopicCut:
     grown.sort(key=itemgetter(0))
-    after = GLSN(before + sum(count for _, _, count in grown))
+    after = GLSN(before + sum(count for _, _, count, _ in grown))
     glsn = GLSN(before + 1)
     rows: list[tuple[LogStreamID, CommitRow]] = []
-    for log_stream, candidate, count in grown:
-        epoch = candidate.stream.epoch
-        rows.append(
-            (log_stream, CommitRow(version, after, before, glsn, candidate.committed_end, count, epoch))
-        )
+    for log_stream, llsn, count, epoch in grown:
+        rows.append((log_stream, CommitRow(version, after, before, glsn, llsn, count, epoch)))
         glsn = GLSN(glsn + count)
     return TopicCut(topic, tuple(rows))
 

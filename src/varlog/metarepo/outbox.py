@@ -23,7 +23,7 @@ ROWS_PER_MESSAGE_MAX: Final = 8_192
 _log = get_logger("metarepo")
 
 # Rows of one stream, oldest first.
-_Rows = tuple[LogStreamID, tuple[CommitRow, ...]]
+StreamRows = tuple[LogStreamID, tuple[CommitRow, ...]]
 
 
 class Outbox:
@@ -38,6 +38,8 @@ class Outbox:
         # The latter: nearly always none, and asked for with every report.
         self.stuck: set[LogStreamID] = set()
         self._streams: dict[LogStreamID, None] = {}
+        # Rows of the newest cut, of streams that lack nothing else (none in `_streams`): nearly always the whole next message.
+        self._fresh: list[StreamRows] = []
         self._topics: dict[TopicID, None] = {}
         self._first = True
 
@@ -61,6 +63,7 @@ class Outbox:
             del self._cursors[log_stream]
             self.stuck.discard(log_stream)
             self._streams.pop(log_stream, None)
+            self._fresh = [found for found in self._fresh if found[0] != log_stream]
         for log_stream, stream in current.items():
             if log_stream not in self._cursors:
                 fresh = self._state.order.committed_end(log_stream) == FIRST_LLSN
@@ -75,26 +78,40 @@ class Outbox:
         if log_stream in self.stuck and self._state.order.rows_from(log_stream, rows_synced_end) is not None:
             self.begin(log_stream, rows_synced_end)
 
-    def add_streams(self, log_streams: dict[LogStreamID, None]) -> None:
-        self._streams.update(log_streams)
+    def add_rows(self, rows: list[StreamRows]) -> None:
+        """The newest rows of some streams. They are kept only if they are all that the node lacks of them, and until more come:
+        then positions say it."""
+        spilled, self._fresh = self._fresh, []
+        self._streams.update((log_stream, None) for log_stream, _ in spilled)
+        if self._streams:
+            self._streams.update((log_stream, None) for log_stream, _ in rows)
+            return
+        cursors = self._cursors
+        for found in rows:
+            if cursors.get(found[0]) == found[1][0].llsn_begin:
+                self._fresh.append(found)
+            else:
+                self._streams[found[0]] = None
 
     def add_topic(self, topic: TopicID) -> None:
         self._topics[topic] = None
 
     @property
     def empty(self) -> bool:
-        return not self._first and not self._streams and not self._topics
+        return not (self._first or self._streams or self._fresh or self._topics)
 
     def next_message(self) -> Commits | None:
         """Everything that the node lacks now, or the oldest part of it if it is too much for one message; None if nothing."""
         if self.empty:
             return None
-        lacking = self._lacking()
-        # In nearly every message each stream has one row: there is nothing to merge.
-        rows = [(found[0], tuple(merged(found[1]))) if len(found[1]) > 1 else found for found in lacking]
+        rows, self._fresh = self._fresh, []
+        if self._streams:
+            lacking = rows + self._lacking()
+            rows = [(found[0], tuple(merged(found[1]))) if len(found[1]) > 1 else found for found in lacking]
         whole = sum(len(found) for _, found in rows) <= ROWS_PER_MESSAGE_MAX
         if not whole:
-            rows = _oldest(lacking)
+            self._streams.update((log_stream, None) for log_stream, _ in rows)
+            rows = _oldest(self._lacking())
         marks = tuple(self._mark(topic, whole) for topic in self._topics if topic in self._state.topics)
         if whole:
             self._streams.clear()
@@ -110,8 +127,8 @@ class Outbox:
         version = self._state.order.version if whole else max(found[-1].version for _, found in rows)
         return Commits(self._serial, version, marks, tuple(rows))
 
-    def _lacking(self) -> list[_Rows]:
-        lacking: list[_Rows] = []
+    def _lacking(self) -> list[StreamRows]:
+        lacking: list[StreamRows] = []
         cursors, rows_from = self._cursors, self._state.order.rows_from
         for log_stream in self._streams:
             cursor = cursors.get(log_stream)
@@ -139,9 +156,11 @@ class Outbox:
         return mark if whole else TopicMark(topic, NO_GLSN, mark.trimmed)
 
 
-def _oldest(lacking: list[_Rows]) -> list[_Rows]:
+def _oldest(lacking: list[StreamRows]) -> list[StreamRows]:
     """About ROWS_PER_MESSAGE_MAX of the oldest rows, whole versions only: rows are told in version order."""
     versions = sorted(row.version for _, found in lacking for row in found)
     newest = versions[ROWS_PER_MESSAGE_MAX - 1]
-    parts = ((log_stream, tuple(row for row in found if row.version <= newest)) for log_stream, found in lacking)
+    parts = (
+        (log_stream, tuple(row for row in found if row.version <= newest)) for log_stream, found in lacking
+    )
     return [(log_stream, part) for log_stream, part in parts if part]

@@ -10,7 +10,7 @@ from typing import Final
 
 from varlog.metarepo.commit_rules import Cut
 from varlog.metarepo.leases import Leases
-from varlog.metarepo.outbox import Outbox
+from varlog.metarepo.outbox import Outbox, StreamRows
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.state import RepositoryState
 from varlog.model.cluster import ClusterView, StorageNode
@@ -215,9 +215,9 @@ class NodeSession:
 
     # --- commits out -----------------------------------------------------------------------------------------------------
 
-    def add_streams(self, log_streams: dict[LogStreamID, None]) -> None:
+    def add_rows(self, rows: list[StreamRows]) -> None:
         if self._link is not None:
-            self._link.outbox.add_streams(log_streams)
+            self._link.outbox.add_rows(rows)
 
     def add_topic(self, topic: TopicID) -> None:
         if self._link is not None:
@@ -312,22 +312,23 @@ class Sessions:
         state = self._parts.state
         if state.view is not before:
             self.follow_view()
-        touched: dict[NodeID, dict[LogStreamID, None]] = {}
+        touched: dict[NodeID, list[StreamRows]] = {}
         for topic_cut in cut.topics if cut is not None else ():
             # Streams before topics, and so each stream's primary before its backups: its client waits for this message.
-            for log_stream, _ in topic_cut.rows:
+            for log_stream, row in topic_cut.rows:
                 if (stream := state.streams.get(log_stream)) is not None:
+                    new = (log_stream, (row,))
                     for node in stream.replicas:
-                        if (streams := touched.get(node)) is None:
-                            streams = touched[node] = {}
-                        streams[log_stream] = None
+                        if (rows := touched.get(node)) is None:
+                            rows = touched[node] = []
+                        rows.append(new)
             for node in state.holders.get(topic_cut.topic, ()):
-                touched.setdefault(node, {})
+                touched.setdefault(node, [])
                 if (session := self._sessions.get(node)) is not None:
                     session.add_topic(topic_cut.topic)
-        for node, streams in touched.items():
+        for node, rows in touched.items():
             if (session := self._sessions.get(node)) is not None:
-                session.add_streams(streams)
+                session.add_rows(rows)
                 session.flush()
 
     def follow_view(self) -> None:

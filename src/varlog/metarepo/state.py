@@ -20,7 +20,7 @@ from varlog.model.commit import Report, TopicMark
 from varlog.model.errors import StartError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.invariant import InvariantBroken
-from varlog.model.lsn import LLSN, NO_GLSN
+from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 
 
 class RepositoryState:
@@ -76,18 +76,18 @@ class RepositoryState:
             stream = self.streams.get(report.log_stream)
             if stream is not None:
                 end = self.order.committed_end(report.log_stream)
-                if orderable_end(Candidate(stream, end, reports.of(report.log_stream))) > end:
+                if orderable_end(stream, end, reports.of(report.log_stream)) > end:
                     return True
         return False
 
     def next_cut(self, reports: ReportTable) -> Cut | None:
         """What may be ordered now, of the streams that have something new."""
-        candidates = []
+        candidates: list[Candidate] = []
+        streams, ends = self.streams, self.order.committed_ends
         for log_stream in reports.take_changed():
-            stream = self.streams.get(log_stream)
+            stream = streams.get(log_stream)
             if stream is not None and stream.topic not in self.distrusted:
-                end = self.order.committed_end(log_stream)
-                candidates.append(Candidate(stream, end, reports.of(log_stream)))
+                candidates.append((stream, ends.get(log_stream, FIRST_LLSN), reports.of(log_stream)))
         return next_cut(self.order.version, candidates, self.order.high_watermarks)
 
     def base(self, reports: ReportTable) -> records.BaseRecord:

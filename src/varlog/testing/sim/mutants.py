@@ -237,8 +237,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.metarepo.commit_rules:next_cut",
-                "count = orderable_end(candidate) - candidate.committed_end",
-                "count = orderable_end(candidate) - candidate.committed_end\n        count -= count > 1",
+                "count = orderable_end(stream, committed_end, reports) - committed_end",
+                "count = orderable_end(stream, committed_end, reports) - committed_end\n        count -= count > 1",
             ),
         ),
     ),
