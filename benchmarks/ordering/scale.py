@@ -1,6 +1,7 @@
 """How many entries a second the metadata repository orders, EMULATED: a real repository, and storage nodes that keep no data.
 
     python -m benchmarks.ordering.scale [--quick] [--series streams,rates,nodes,topics] [--seconds 4] [--json]
+    python -m benchmarks.ordering.scale --streams 3500 [--rate 15000] [--copies 3] [--topics 1] [--per-node 64] [--interval-ms 50]
     python -m benchmarks.ordering.scale --render [--from FILE ...]
 
 The repository is `vmr` in a process of its own, with its SQLite store and a sync for every cut. The nodes are sockets of another
@@ -19,6 +20,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +43,16 @@ PAPER_RATE, APPENDERS_RATE, BATCHES_RATE = 15_000.0, 30_000.0, 140_000.0
 PER_NODE, PER_NODE_IN_BATCHES = 64, 8
 
 WHERE = (
-    "EMULATED: the metadata repository is real, with its store, in a process of its own; all storage nodes are in one other process, "
-    "a listening socket and a session each, and have no data; 3 replicas of each log stream on different nodes, and all of them report"
+    "EMULATED: the metadata repository is real, with its store, in a process of its own; all storage nodes are in one other "
+    "process, a listening socket and a session each, and have no data; 3 replicas of each log stream on different nodes, and "
+    "all of them report"
 )
 
 
 def load_of(streams: int, rate: float = PAPER_RATE, **more: Any) -> Load:
     load = Load(streams, rate=rate, **more)
     interval_ms = max(INTERVAL_MS_MIN, 1e3 * streams * load.copies / REPORTS_PER_S_MAX)
-    return Load(**{**load.as_json(), "interval_ms": interval_ms})
+    return replace(load, interval_ms=interval_ms)
 
 
 def series_of(seconds: float, quick: bool) -> dict[str, list[Load]]:
@@ -72,6 +75,18 @@ def series_of(seconds: float, quick: bool) -> dict[str, list[Load]]:
     }
 
 
+def loads_of(options: argparse.Namespace) -> dict[str, list[Load]]:
+    if not options.streams:
+        return series_of(options.seconds, options.quick)
+    load = load_of(
+        options.streams, options.rate, copies=options.copies, topics=options.topics,
+        replicas_per_node=options.per_node, seconds=options.seconds,
+    )  # fmt: skip
+    if options.interval_ms:
+        load = replace(load, interval_ms=options.interval_ms)
+    return {"streams": [load]}
+
+
 def measured(load: Load, processes: int, data: Path | None) -> dict[str, Any]:
     with (
         tempfile.TemporaryDirectory(prefix="varlog-ordering-", dir=data) as directory,
@@ -88,7 +103,7 @@ def report_of(options: argparse.Namespace) -> dict[str, Any]:
             sync=f"every cut is synced; each row measured for {options.seconds:g} s",
         )
     report: dict[str, Any] = {"conditions": conditions.lines(), "series": {}}
-    for name, loads in series_of(options.seconds, options.quick).items():
+    for name, loads in loads_of(options).items():
         if options.series is None or name in options.series:
             report["series"][name] = [measured(load, options.processes, options.data) for load in loads]
     return report
@@ -147,6 +162,13 @@ def main() -> None:
     parser.add_argument(
         "--series", type=lambda told: told.split(","), help="only these: streams,rates,nodes,topics"
     )
+    alone = parser.add_argument_group("one load of your own")
+    alone.add_argument("--streams", type=int)
+    alone.add_argument("--rate", type=float, default=PAPER_RATE, help="entries a second and stream [15000]")
+    alone.add_argument("--copies", type=int, default=3)
+    alone.add_argument("--topics", type=int, default=1)
+    alone.add_argument("--per-node", type=int, default=PER_NODE, help="replicas [64]")
+    alone.add_argument("--interval-ms", type=float, help="between two reports of a node [by --streams]")
     parser.add_argument("--seconds", type=float, help="of each row [4]")
     parser.add_argument("--processes", type=int, default=1, help="that hold the emulated nodes")
     parser.add_argument("--data", type=Path, help="directory for the repository's store")

@@ -137,6 +137,22 @@ def test_what_gathers_while_a_node_reads_slowly_is_one_message() -> None:
     assert outbox.next_message() is None
 
 
+def test_the_rows_of_the_newest_cut_are_told_once_however_they_came() -> None:
+    """As they are where the node lacks nothing else, and by positions where it does."""
+    found = state((1, 1))
+    outbox = begun(found)
+    outbox.next_message()
+    cut = cuts((1, 1), (2, 3))[1]
+    found.order.apply(cut)
+    outbox.add_rows([(log_stream, (row,)) for log_stream, row in cut.topics[0].rows])
+    assert not outbox.empty
+    outbox.add_rows([])  # the marks of another topic: what was not sent yet is still to be sent
+    message = outbox.next_message()
+    assert message is not None
+    assert message.rows == tuple((log_stream, (row,)) for log_stream, row in cut.topics[0].rows)
+    assert outbox.empty
+
+
 def test_too_much_for_one_message_goes_out_by_versions_and_marks_come_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

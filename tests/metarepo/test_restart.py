@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.metarepo.helpers import CLUSTER, settle
 from varlog.metarepo import commit_loop, reader_rules, records, writer_rules
 from varlog.metarepo import membership_rules as rules
+from varlog.metarepo import order as orders
 from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation, newest_position
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.reports import ReportTable
@@ -251,6 +253,79 @@ def test_a_dead_replica_pins_its_own_rows_and_no_cuts(monkeypatch: pytest.Monkey
         await trial.stop()
 
     asyncio.run(body())
+
+
+def test_cuts_of_many_streams_are_replaced_by_a_base_before_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By rows: thousands of streams would else fill the memory long before CUTS_PER_BASE."""
+    monkeypatch.setattr(orders, "ROWS_PER_BASE_MIN", 12)
+    monkeypatch.setattr(orders, "CUTS_PER_BASE_MIN", 2)
+
+    async def body() -> None:
+        trial = Trial(MemoryMetadata())
+        await trial.start()
+        _prepare(trial, streams=3)
+        await settle()
+        for end in range(2, 40):
+            for node in NODES:
+                trial.reports.take(node, [_report(log_stream, end) for log_stream in (1, 2, 3)])
+            trial.loop.wake()
+            await settle()
+        assert trial.state.order.version == 38
+        assert len([key for key in trial.metadata.items if key.startswith("cut/")]) <= 5
+        assert len(trial.state.order.kept_rows(LogStreamID(1))) <= 6
+        trial.check_reload()
+        await trial.stop()
+
+    asyncio.run(body())
+
+
+def test_after_a_cut_of_many_reports_gather_for_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    pauses: list[float] = []
+
+    async def body() -> None:
+        gathered = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            await gathered.wait()
+
+        monkeypatch.setattr(commit_loop, "ROWS_GATHERED_MIN", 3)
+        monkeypatch.setattr(commit_loop, "_now_s", lambda: next(ticks) * 0.01)
+        monkeypatch.setattr(commit_loop, "_sleep", sleep)
+        trial = Trial(MemoryMetadata())
+        await trial.start()
+        _prepare(trial, streams=3)
+        await settle()
+        for node in NODES:
+            trial.reports.take(node, [_report(log_stream, 2) for log_stream in (1, 2, 3)])
+        trial.loop.wake()
+        await settle()
+        assert trial.state.order.version == 1
+        assert not trial.loop.asleep(), "it looks at what comes by itself"
+        for end in (3, 4, 5):
+            for node in NODES:
+                trial.report(node, 1, end, 1)
+            await settle()
+        assert trial.state.order.version == 1, "nothing was ordered meanwhile"
+        assert pauses == [pytest.approx(0.02)], "once to make the cut and once to tell it"
+        gathered.set()
+        await settle()
+        assert trial.state.order.version == 2, "all that came meanwhile is one cut"
+        for end in (6, 7):
+            for node in NODES:
+                trial.report(node, 1, end, 1)
+            await settle()
+        assert trial.state.order.version == 4, "after a cut of one stream nobody waits"
+        await trial.stop()
+
+    asyncio.run(body())
+
+
+def _report(log_stream: int, end: int) -> Report:
+    return Report(LogStreamID(log_stream), Epoch(1), LLSN(end), LLSN(end))
 
 
 # --- Items that are not ours ---------------------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class CommitLoop:
     async def _gather(self) -> None:
         """A cut costs by its streams, however little is new in each: after one of many, let reports come in for as long as it took
         to make and to tell it. So cuts take half the time at most; where few streams have something new, nobody waits."""
-        await asyncio.sleep(min(self._spent_s, GATHER_S_MAX))
+        await _sleep(min(self._spent_s, GATHER_S_MAX))
 
     def _plan(self) -> _Plan | None:
         """What the next commit holds. Changes nothing but what waits."""
@@ -219,6 +219,9 @@ def newest_position(members: Members, facts: Facts, topic: TopicID) -> GLSN:
     if found is not None and found.sequenced:
         return GLSN(LSN_MAX)
     return max(facts.high_watermark(topic), found.trimmed if found is not None else NO_GLSN)
+
+
+_sleep: Final = asyncio.sleep
 
 
 def _now_s() -> float:
