@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Final
 
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.commit import CommitRow, Report
@@ -16,6 +17,10 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+
+_RUNNING: Final = (
+    StreamState.RUNNING
+)  # to look a member up takes longer than all else that is asked of a stream
 
 # A stream that may have something to order, how far it is ordered, and the newest report of each replica. A plain tuple: in each
 # cut one is made for each of thousands of streams.
@@ -49,13 +54,14 @@ class Cut:
 
 def orderable_end(stream: LogStream, committed_end: LLSN, reports: Mapping[NodeID, Report]) -> LLSN:
     """One past the last LLSN that may be ordered now (law 2); `committed_end` if nothing may."""
-    if stream.state is not StreamState.RUNNING:
+    if stream.state is not _RUNNING:
         return committed_end
     end: LLSN | None = None
+    epoch = stream.epoch
     for node in stream.replicas:
         report = reports.get(node)
         # A report of another epoch speaks of entries that a seal may have cut (laws 6, 7).
-        if report is None or report.epoch != stream.epoch:
+        if report is None or report.epoch != epoch:
             return committed_end
         if end is None or report.durable_end < end:
             end = report.durable_end

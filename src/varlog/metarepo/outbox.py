@@ -34,7 +34,7 @@ class Outbox:
         self._node_name = node_name
         self._serial = 0
         # The next LLSN to send; None where the node lacks rows that are no longer here: only a sync can help it.
-        self._cursors: dict[LogStreamID, LLSN | None] = {}
+        self._cursors: dict[LogStreamID, int | None] = {}
         # The latter: nearly always none, and asked for with every report.
         self.stuck: set[LogStreamID] = set()
         self._streams: dict[LogStreamID, None] = {}
@@ -119,7 +119,7 @@ class Outbox:
         cursors = self._cursors
         for log_stream, told_rows in rows:
             last = told_rows[-1]
-            cursors[log_stream] = LLSN(last.llsn_begin + last.count)
+            cursors[log_stream] = last.llsn_begin + last.count
         if not rows and not marks and not self._first:
             return None
         self._first = False
@@ -134,7 +134,7 @@ class Outbox:
             cursor = cursors.get(log_stream)
             if cursor is None:
                 continue
-            found = rows_from(log_stream, cursor)
+            found = rows_from(log_stream, LLSN(cursor))
             if found is None:
                 # Sending what comes after the gap would only make the node ask again, for ever.
                 self._set_cursor(log_stream, None)

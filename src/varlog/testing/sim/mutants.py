@@ -99,7 +99,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.metarepo.commit_rules:orderable_end",
-                "report is None or report.epoch != stream.epoch",
+                "report is None or report.epoch != epoch",
                 "report is None",
             ),
             (
