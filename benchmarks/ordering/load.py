@@ -64,12 +64,12 @@ class Load:
 
     def rates(self) -> Floats:
         """Of each stream: spread evenly around the mean."""
-        part = np.arange(self.streams) * _SPREAD % 1.0
-        return self.rate * (0.5 + part + (0.5 - part.mean()))
+        part: Floats = np.arange(self.streams, dtype=np.float64) * _SPREAD % 1.0
+        return np.asarray(self.rate * (1.0 + part - part.mean()), dtype=np.float64)
 
     def phases_s(self) -> Floats:
         """When within the interval each node reports."""
-        return self.interval_s * (np.arange(self.nodes) * _SPREAD % 1.0)
+        return np.asarray(self.interval_s * (np.arange(self.nodes) * _SPREAD % 1.0), dtype=np.float64)
 
     def said_at_s(self, node: int, report: int) -> float:
         """The time that this report of this node is about."""
