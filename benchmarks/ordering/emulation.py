@@ -8,8 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from varlog.rpc.transport import Connection
 ROOT = Path(__file__).parents[2]
 CALL_S_MAX = 120.0
 STEP_S_MAX = 240.0
+LINE_BYTES_MAX = 1_000_000
 # Fewer than the repository remembers as given out and not used yet.
 REGISTERED_AT_ONCE = 500
 
@@ -70,9 +70,10 @@ class Emulation:
         self._emulators: list[asyncio.subprocess.Process] = []
 
     async def run(self) -> Figures:
-        async with AsyncExitStack() as stack:
-            _ = stack.callback(self._end)
+        try:
             return await self._run()
+        finally:
+            await self._end()
 
     async def _run(self) -> Figures:
         load, directory = self.load, self._directory
@@ -170,14 +171,15 @@ class Emulation:
                     sys.executable, "-m", "benchmarks.ordering.emulated_node",
                     str(self._directory), str(number), str(self._processes),
                     cwd=ROOT, env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},
-                    stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                    stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_BYTES_MAX,
                 )
             )  # fmt: skip
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         for emulator in self._emulators:
             if emulator.returncode is None:
                 emulator.kill()
+            _ = await emulator.communicate()  # its pipes are closed, and nothing of it is left
         self._repository.signal(signal.SIGTERM)
         self._repository.wait(10.0)
         self._repository.close()
@@ -222,7 +224,7 @@ def _resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def _calls(repository: Connection, requests: list[m.Message]) -> list[m.Message]:
+async def _calls(repository: Connection, requests: Sequence[m.Message]) -> list[m.Message]:
     """All of them at once, answers in their order."""
     answers = await asyncio.gather(*(repository.call(request, timeout_s=CALL_S_MAX) for request in requests))
     return [message for message, _ in answers]

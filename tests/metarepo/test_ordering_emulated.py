@@ -86,7 +86,7 @@ def test_a_real_repository_orders_what_emulated_nodes_report(tmp_path: Path) -> 
     )
 
     async def body() -> int:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(200):
             return (await Emulation(load, tmp_path, processes=2).run()).entries
 
     assert asyncio.run(body()) == int((durable_ends(load.rates(), load.end_s) - 1).sum())
