@@ -101,7 +101,8 @@ screenshot: $(STAMP) chromium ## make the pictures of the dashboard in docs/ ane
 	VARLOG_SCREENSHOTS=docs $(PY) -m pytest -p no:xdist -rs tests/e2e/test_dashboard_faults.py -k screenshot
 
 ##@ Search and measure
-.PHONY: sim sim-recipes sim-mutants faults bench bench-faults bench-spark bench-orderings bench-ordering
+.PHONY: sim sim-recipes sim-mutants faults bench bench-faults bench-spark bench-orderings
+.PHONY: bench-peers bench-ordering bench-growth bench-compare
 sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000 ORDERING=sequenced
 	$(SIM) run --seeds $(SEEDS) --ordering $(ORDERING)
 
@@ -122,6 +123,9 @@ bench: $(STAMP) ## measure, against the raw limits of this machine
 bench-faults: $(STAMP) ## kill a backup, a primary and the leading repository under load: how long it shows
 	.venv/bin/varlog bench --faults $(ARGS)
 
+bench-peers: $(STAMP) ## NATS JetStream, Redis Streams and etcd against varlog, by turns; about 20 minutes; ARGS=--quick for two
+	$(PY) -m benchmarks.peers $(ARGS)
+
 bench-spark: $(STAMP) ## Spark on a topic against Spark on Parquet: read, write, stream, audit, memory; about five minutes
 	.venv/bin/varlog bench --spark $(ARGS)
 
@@ -131,6 +135,18 @@ bench-orderings: $(STAMP) ## the sequenced ordering against the committed one, i
 
 bench-ordering: $(STAMP) ## EMULATED: the real repository, thousands of streams on nodes without data; about three minutes
 	$(PY) -m benchmarks.ordering.scale $(ARGS)
+
+bench-growth: $(STAMP) ## throughput and latency as streams, topics, appenders, entries, log and readers grow; about ten minutes
+	$(PY) -m benchmarks.growth --render $(ARGS)
+
+# Exit code 1: something is worse by more than the rounds differ. BASE is looked at first: setting up takes a minute.
+bench-compare: ## two revisions by turns, ratios with their spread: make bench-compare BASE=main ARGS='-w append-64'; six minutes
+	@if [ -z '$(BASE)' ]; then \
+	  echo 'make bench-compare: name the revision to compare with: make bench-compare BASE=<commit, tag or branch> [AFTER=<other>]' >&2; \
+	  exit 2; \
+	fi
+	@$(MAKE) --no-print-directory $(STAMP)
+	$(PY) benchmarks/compare.py '$(BASE)' '$(or $(AFTER),.)' $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ARGS),-- $(ARGS))
 
 ##@ Clean up
 .PHONY: clean
