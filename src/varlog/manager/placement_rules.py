@@ -27,8 +27,8 @@ class NodeLoad:
     def has_room(self) -> bool:
         return self.replicas < self.streams_max and not self.full
 
-    def with_one_more(self) -> NodeLoad:
-        return replace(self, replicas=self.replicas + 1)
+    def with_one_more(self, *, primary: bool = False) -> NodeLoad:
+        return replace(self, replicas=self.replicas + 1, primaries=self.primaries + primary)
 
 
 def loads(view: ClusterView, alive: Mapping[NodeID, NodeStatus]) -> tuple[NodeLoad, ...]:

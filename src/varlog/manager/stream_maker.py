@@ -37,11 +37,13 @@ class StreamMaker:
         self._repair = repair
         self._outlook = outlook
 
-    async def make(self, topic: Topic, replicas: int, *, streams_max: int = 0) -> LogStreamID:
+    async def make(
+        self, topic: Topic, replicas: int, *, streams_max: int = 0, seen: Snapshot | None = None
+    ) -> LogStreamID:
         """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
-        exists for others."""
+        exists for others. `seen`: a look that is new enough, and counts the stream from then on."""
         snapshot, nodes = await self.place(
-            replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping
+            replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping, seen=seen
         )
         new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.LogStreamIDIs)
         log_stream = new_id.log_stream
@@ -61,12 +63,19 @@ class StreamMaker:
         except (Rejected, Refused):
             await self._peers.ask_all(addresses, remove)
             raise
+        snapshot.placed(nodes)
         self._repair.wake()
         log.info(told("made a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
         return log_stream
 
     async def place(
-        self, replicas: int, topic: Topic | None = None, *, sequenced: bool, grouping: Grouping
+        self,
+        replicas: int,
+        topic: Topic | None = None,
+        *,
+        sequenced: bool,
+        grouping: Grouping,
+        seen: Snapshot | None = None,
     ) -> tuple[Snapshot, tuple[NodeID, ...]]:
         """Where a new stream goes. Too few nodes: those that were named at the start may still be coming up, and one that has just
         fallen silent may only be slow to answer."""
@@ -74,7 +83,7 @@ class StreamMaker:
         deadline = loop.time() + NODES_TIMEOUT_S
         wanted = replicas or self._config.replicas
         while True:
-            snapshot = await self._outlook.look()
+            snapshot, seen = seen or await self._outlook.look(), None
             present = snapshot.view.streams_of(topic.topic) if topic is not None else ()
             try:
                 if not sequenced:
