@@ -1,7 +1,7 @@
 """[A5 R6 Q5] SegmentFile: the file below a segment of either ordering: opened when needed, reserved ahead, written, synced.
 
 Only the newest segment of a store is written to. It is reserved ahead in steps, because a sync of reserved space is twice as
-fast.
+fast. The steps begin small and double: a thousand topics that hold little must not fill a disk with what they may need one day.
 """
 
 from __future__ import annotations
@@ -12,16 +12,23 @@ from pathlib import Path
 from typing import Final
 
 from varlog.model.batch import Buffer
-from varlog.model.limits import MIB
+from varlog.model.limits import KIB, MIB
 from varlog.runtime.disk import Disk
 from varlog.storage.open_file import OpenFile
 from varlog.storage.room import Room
 
+RESERVE_FIRST_BYTES: Final = 256 * KIB
 RESERVE_STEP_BYTES: Final = 8 * MIB
 # One writev takes no more buffers than this (IOV_MAX of Linux).
 WRITE_BUFFERS_MAX: Final = 1024
 SEGMENT_SUFFIX: Final = ".seg"
 INDEX_SUFFIX: Final = ".idx"
+
+
+def reserved_for(end: int) -> int:
+    """How far a segment that needs `end` bytes is reserved: the next power of two, and from a step on whole steps."""
+    step = min(RESERVE_STEP_BYTES, max(RESERVE_FIRST_BYTES, 1 << (end - 1).bit_length()))
+    return -(-end // step) * step
 
 
 def index_path(segment: Path) -> Path:
@@ -68,8 +75,7 @@ class SegmentFile:
         """Have room for `size` bytes behind the last batch. OSError: there is none, and no batch was touched."""
         end = self.size + size
         if end > self._reserved:
-            steps = -(-end // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES
-            wanted = max(end, min(steps, reserve_max))
+            wanted = max(end, min(reserved_for(end), reserve_max))
             reserved = self._reserved + room.take(end - self._reserved, wanted - self._reserved)
             self.open().file.reserve(reserved)
             self._reserved = reserved
