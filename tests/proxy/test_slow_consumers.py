@@ -20,7 +20,7 @@ from varlog.proxy import connection, event_stream
 from varlog.proxy.errors import TooSlow
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.outlet import Outlet
-from varlog.proxy.server import allow_open_files
+from varlog.runtime.open_files import allow_open_files
 
 # Far more than the kernel and the server hold between them for one connection.
 ENTRY = b"x" * 100_000

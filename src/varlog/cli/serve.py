@@ -336,11 +336,13 @@ def run_service(name: str, log_level: str, make: _Make) -> None:
 
 async def _serve(make: _Make) -> None:
     from varlog.model.errors import Unavailable
+    from varlog.runtime.open_files import allow_open_files
 
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told_to_stop.set)
+    allow_open_files()
     service = make()
     waiting = loop.create_task(told_to_stop.wait(), name="wait for a signal")
     starting = loop.create_task(service.start(), name="start")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
@@ -14,8 +13,6 @@ from varlog.proxy.connection import HttpConnection, SocketConnection
 
 # When it stops, what is under way has so long to end by itself.
 STOP_S: Final = 5.0
-# Every connection is an open file. More than what the limits of a proxy allow is of no use.
-OPEN_FILES: Final = 65_536
 
 
 class _Server(uvicorn.Server):
@@ -51,12 +48,3 @@ def make_server(
             timeout_graceful_shutdown=round(STOP_S),
         )
     )
-
-
-def allow_open_files() -> None:
-    """Have as many open files as the system lets this process have: what a shell allows is often 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):  # a system with a bound of its own below that
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

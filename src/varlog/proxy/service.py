@@ -12,8 +12,9 @@ from varlog.model.errors import StartError
 from varlog.proxy.app import make_app
 from varlog.proxy.config import ProxyConfig
 from varlog.proxy.gateway import ClusterOpener, EmbeddedOpener, Gateway, Opener
-from varlog.proxy.server import allow_open_files, make_server
+from varlog.proxy.server import make_server
 from varlog.rpc.tcp import join_address, split_address
+from varlog.runtime.open_files import allow_open_files
 from varlog.runtime.tasks import Tasks
 
 # Connections that wait to be accepted.
