@@ -27,6 +27,7 @@ class GrowthCluster:
     def __init__(self, supervisor: Supervisor, admin: Admin, logs: AsyncExitStack) -> None:
         self.supervisor = supervisor
         self.address = supervisor.address
+        self.data = supervisor.plan.data
         self._admin = admin
         self._logs = logs
 

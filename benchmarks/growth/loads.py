@@ -17,6 +17,7 @@ from benchmarks.growth.sweeps import Point, Sweep
 from varlog.cli.bench.figures import percentile
 from varlog.cli.bench.meter import Meter, metered
 from varlog.cli.bench.progress import Quiet
+from varlog.cli.bench.raw import write_bandwidth
 from varlog.client.log import Log
 from varlog.model.limits import GIB, KIB, MIB
 from varlog.model.lsn import FIRST_GLSN
@@ -29,6 +30,7 @@ FILLERS = 4
 MAKERS = 8
 READ_BYTES = 64 * MIB
 LIVE_PER_S = 100
+SIZE_STEP = 4
 # More reader processes than cores gain nothing, and fewer than this leave readers waiting for each other's Python.
 READER_PROCESSES_MAX = 4
 
@@ -43,8 +45,14 @@ class Pace:
     quick: bool = False
 
     def loads(self, sweep: Sweep) -> tuple[int, ...]:
+        """Its steps; a log grows as far as it may, in the same steps."""
         loads = sweep.quick_loads if self.quick else sweep.loads
-        return tuple(load for load in loads if sweep.name != "size" or load <= self.log_bytes_max)
+        if sweep.name != "size":
+            return loads
+        grown = loads[-1]
+        while not self.quick and (grown := grown * SIZE_STEP) <= self.log_bytes_max:
+            loads += (grown,)
+        return tuple(load for load in loads if load <= self.log_bytes_max)
 
 
 Load = Callable[[GrowthCluster, Sweep, Pace], AsyncIterator[Point]]
@@ -125,7 +133,7 @@ async def _appended(
     cores.begin()
     await metered(meter, Quiet(), appenders, append, each=1)
     busy = cores.end()
-    _check(acknowledged, await _tails(logs) - before)
+    check(acknowledged, await _tails(logs) - before)
     return Point(load, meter.measured(entries=1, entry_bytes=entry_bytes), busy)
 
 
@@ -134,7 +142,7 @@ async def _tails(logs: Sequence[Log]) -> int:
     return sum(await asyncio.gather(*(log.tail() for log in logs)))
 
 
-def _check(acknowledged: int, found: int) -> None:
+def check(acknowledged: int, found: int) -> None:
     if found < acknowledged:
         raise LostEntries(f"{acknowledged} appends were acknowledged and {found} are in the log: report this")
 
@@ -151,10 +159,12 @@ async def _size(cluster: GrowthCluster, sweep: Sweep, pace: Pace) -> AsyncIterat
         began, before = time.perf_counter(), await log.tail()
         await _fill(log, size // ENTRY_BYTES - before)
         filled_s, busy = time.perf_counter() - began, cores.end()
+        raw = write_bandwidth(cluster.data, pace.seconds / 4)  # blocks the loop, on purpose
         appended = await _appended(cluster, pace, size, [log], 1, ENTRY_BYTES)
         reads = await _read_anywhere(log, pace.seconds, chance)
         figures = {
             "bytes_per_s": (size - before * ENTRY_BYTES) / filled_s,
+            "raw_bytes_per_s": raw,
             "p50_s": appended.figures["p50_s"],
             "p99_s": appended.figures["p99_s"],
             "read_p50_s": percentile(reads, 50),
@@ -177,7 +187,7 @@ async def _fill(log: Log, count: int) -> None:
 
     before = await log.tail()
     await asyncio.gather(*(filler() for _ in range(FILLERS)))
-    _check(max(count, 0), await log.tail() - before)
+    check(max(count, 0), await log.tail() - before)
 
 
 async def _read_anywhere(log: Log, seconds: float, chance: random.Random) -> list[float]:
@@ -238,7 +248,7 @@ async def _followed(
             stamp = time.monotonic_ns().to_bytes(8, "little")
             appends.append(tasks.create_task(_append(log, stamp), name=f"growth/live={number}"))
     latencies = await following
-    _check(entries * count, len(latencies))
+    check(entries * count, len(latencies))
     return len(latencies), latencies
 
 

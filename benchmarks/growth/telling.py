@@ -22,6 +22,7 @@ FIGURES = {
     "appends_per_s": ("appends/s", _RATE),
     "entries_per_s": ("entries/s read", _RATE),
     "bytes_per_s": ("MB/s", _MB),
+    "raw_bytes_per_s": ("the disk then, MB/s", _MB),
     "p50_s": ("append p50", _MS),
     "p99_s": ("p99", _MS),
     "topics_made_per_s": ("topics made/s", _RATE),
@@ -39,7 +40,7 @@ COLUMNS = {
     "topics": ("appends_per_s", "bytes_per_s", "p50_s", "p99_s", "topics_made_per_s"),
     "appenders": ("appends_per_s", "bytes_per_s", "p50_s", "p99_s"),
     "entry": ("appends_per_s", "bytes_per_s", "p50_s", "p99_s"),
-    "size": ("bytes_per_s", "p50_s", "p99_s", "read_p50_s", "read_p99_s", "reopen_s"),
+    "size": ("bytes_per_s", "raw_bytes_per_s", "p50_s", "p99_s", "read_p50_s", "read_p99_s", "reopen_s"),
     "readers": ("entries_per_s", "live_per_s", "live_p50_s", "live_p99_s"),
 }
 
@@ -126,7 +127,8 @@ def bound(point: Point, report: Mapping[str, Any]) -> str:
     """What is used up at this point, by what was measured there."""
     cores, busy = report["conditions"]["cores"], point.busy
     server = _most_loaded(point)
-    written = COPIES * point.figures.get("bytes_per_s", 0.0) / report["raw"]["write_bytes_per_s"]
+    raw = point.figures.get("raw_bytes_per_s", report["raw"]["write_bytes_per_s"])
+    written = COPIES * point.figures.get("bytes_per_s", 0.0) / raw
     if written >= DISK_FULL:
         return f"At the end the disk bounds it: the copies together write {written:.2f} of what one thread can write and sync."
     if busy[MACHINE] >= CORES_FULL * cores:
