@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -160,6 +161,35 @@ def test_creating_a_topic_again_returns_the_one_that_is_there() -> None:
         assert [stream.log_stream for stream in cluster.repository.view.streams] == [1, 2]
         with pytest.raises(Refused, match="there already, with 2 log streams"):
             await cluster.ask(messages.CreateTopic("orders", streams=1))
+
+    run(story)
+
+
+def test_topics_that_are_made_at_once_are_spread_as_if_one_after_the_other() -> None:
+    """They share their look at the cluster: what each of them places counts for the next."""
+
+    async def story(cluster: FakeCluster) -> None:
+        names = [f"topic-{number}" for number in range(12)]
+        made = await asyncio.gather(*(cluster.ask(messages.CreateTopic(name)) for name in names))
+        assert all(isinstance(answer, messages.TopicIs) for answer in made)
+        assert cluster.all_run()
+        streams = cluster.repository.view.streams
+        assert len({stream.topic for stream in streams}) == len(streams) == len(names)
+        assert sorted(Counter(stream.primary for stream in streams).values()) == [4, 4, 4]
+
+    run(story)
+
+
+def test_a_topic_that_is_deleted_while_it_is_made_again_is_there_in_the_end_or_is_not() -> None:
+    async def story(cluster: FakeCluster) -> None:
+        await cluster.ask(messages.CreateTopic("orders"))
+        await asyncio.gather(
+            cluster.ask(messages.DeleteTopic("orders")), cluster.ask(messages.CreateTopic("orders"))
+        )
+        view = cluster.repository.view
+        assert len(view.streams) == len(view.topics)
+        await cluster.ask(messages.CreateTopic("orders"))
+        assert cluster.all_run() and len(cluster.repository.view.streams) == 1
 
     run(story)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from varlog.manager.config import ManagerConfig
 from varlog.manager.outlook import Outlook
@@ -11,7 +14,7 @@ from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.repair_steps import MendReplica, Nothing
 from varlog.manager.snapshot import Snapshot
-from varlog.manager.stream_maker import StreamMaker
+from varlog.manager.stream_maker import LOOK_LASTS_S, StreamMaker
 from varlog.model.cluster import Ordering, StreamState, Topic
 from varlog.model.errors import InvalidRequest, Refused, UnknownTopic
 from varlog.model.ids import LogStreamID, check_topic_name
@@ -39,6 +42,9 @@ class AdminService:
         self._maker = StreamMaker(config, peers, registrar, repair, self._outlook)
         # Two callers that make the same topic, or place streams by the same view, take turns.
         self._making = asyncio.Lock()
+        # How many callers make a topic of this name now, and how many topics were deleted.
+        self._names: Counter[str] = Counter()
+        self._deletions = 0
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on_async(messages.CreateTopic, self._create_topic)
@@ -59,8 +65,7 @@ class AdminService:
             raise InvalidRequest(
                 f"a topic is made with 1 to {STREAMS_PER_CALL_MAX} log streams, not {wanted}"
             )
-        async with self._making:
-            snapshot = await self._outlook.look()
+        async with self._seen(request.name) as snapshot:
             topic = snapshot.view.topic_named(request.name)
             present = snapshot.view.streams_of(topic.topic) if topic else ()
             if request.streams and len(present) > request.streams:
@@ -83,6 +88,25 @@ class AdminService:
                     streams = await self._make_streams(topic, wanted, request.replicas, snapshot)
         await self._outlook.wait_running(f"topic {request.name!r} is made", streams)
         return messages.TopicIs(topic)
+
+    @asynccontextmanager
+    async def _seen(self, name: str) -> AsyncIterator[Snapshot]:
+        """The caller's turn, with a look at the cluster. Those who make different topics at the same time share one look, taken
+        before their turns: with a thousand streams a look takes longer than making another."""
+        loop = asyncio.get_running_loop()
+        contended, deletions = name in self._names, self._deletions
+        self._names[name] += 1
+        try:
+            snapshot, seen_at = await self._outlook.look(), loop.time()
+            async with self._making:
+                late = loop.time() > seen_at + LOOK_LASTS_S
+                if contended or late or deletions != self._deletions:  # what was seen may be over
+                    snapshot = await self._outlook.look()
+                yield snapshot
+        finally:
+            self._names[name] -= 1
+            if not self._names[name]:
+                del self._names[name]
 
     async def _make_streams(
         self, topic: Topic, wanted: int, replicas: int, snapshot: Snapshot
@@ -117,6 +141,7 @@ class AdminService:
             snapshot = await self._outlook.look()
             streams = snapshot.view.streams_of(topic.topic)
             await self._peers.ask_repository(messages.UnregisterTopic(topic.topic), Message)
+            self._deletions += 1  # now, not before: who looks from here on sees it
         for stream in streams:
             living = [node for node in stream.replicas if node in snapshot.nodes]
             addresses = [found.address for node in living if (found := snapshot.view.node(node)) is not None]

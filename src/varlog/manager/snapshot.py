@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from varlog.manager.placement_rules import NodeLoad, loads, spares
 from varlog.manager.repair_case import Statuses
@@ -84,13 +84,6 @@ class Snapshot:
         if self._loads is None:
             self._loads = {load.node: load for load in loads(self.view, self.nodes)}
         return tuple(self._loads.values())
-
-    def placed(self, nodes: Sequence[NodeID]) -> None:
-        """A stream was made on these nodes, primary first: it counts there from now on, though this round did not see it."""
-        counted = {load.node: load for load in self.load()}
-        for node in nodes:
-            counted[node] = counted[node].with_one_more(primary=node == nodes[0])
-        self._loads = counted
 
     def spares(self) -> tuple[NodeID, ...]:
         return spares(self.load())

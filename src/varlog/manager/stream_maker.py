@@ -7,7 +7,7 @@ import asyncio
 from varlog.manager.config import ManagerConfig
 from varlog.manager.outlook import LOOK_S, Outlook
 from varlog.manager.peers import Peers
-from varlog.manager.placement_rules import place, place_chain
+from varlog.manager.placement_rules import NodeLoad, place, place_chain
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.snapshot import Snapshot
@@ -21,6 +21,8 @@ from varlog.runtime.logs import get_logger, told
 
 # Less than clients wait for an answer.
 NODES_TIMEOUT_S = 8.0
+# A node that was alive so long ago may be asked for a replica.
+LOOK_LASTS_S = 0.5
 
 log = get_logger("manager")
 
@@ -36,12 +38,14 @@ class StreamMaker:
         self._registrar = registrar
         self._repair = repair
         self._outlook = outlook
+        # What was made lately, and when: a look may be older.
+        self._made: dict[LogStreamID, tuple[tuple[NodeID, ...], float]] = {}
 
     async def make(
         self, topic: Topic, replicas: int, *, streams_max: int = 0, seen: Snapshot | None = None
     ) -> LogStreamID:
         """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
-        exists for others. `seen`: a look that is new enough, and counts the stream from then on."""
+        exists for others. `seen`: a look that is no older than LOOK_LASTS_S."""
         snapshot, nodes = await self.place(
             replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping, seen=seen
         )
@@ -63,7 +67,7 @@ class StreamMaker:
         except (Rejected, Refused):
             await self._peers.ask_all(addresses, remove)
             raise
-        snapshot.placed(nodes)
+        self._made[log_stream] = (nodes, asyncio.get_running_loop().time())
         self._repair.wake()
         log.info(told("made a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
         return log_stream
@@ -83,17 +87,32 @@ class StreamMaker:
         deadline = loop.time() + NODES_TIMEOUT_S
         wanted = replicas or self._config.replicas
         while True:
+            # Asked before the look: a node that is registered during it is not seen, and not pending any more.
+            more = seen is not None or bool(self._registrar.pending)
             snapshot, seen = seen or await self._outlook.look(), None
             present = snapshot.view.streams_of(topic.topic) if topic is not None else ()
             try:
+                load = self._load(snapshot)
                 if not sequenced:
-                    return snapshot, place(snapshot.load(), wanted)
+                    return snapshot, place(load, wanted)
                 chains = [stream.replicas for stream in present]
-                return snapshot, place_chain(snapshot.load(), wanted, grouping, chains)
+                return snapshot, place_chain(load, wanted, grouping, chains)
             except Refused:
-                if not (self._registrar.pending or _may_be_back(snapshot)) or loop.time() > deadline:
+                if not (more or _may_be_back(snapshot)) or loop.time() > deadline:
                     raise
             await asyncio.sleep(LOOK_S)
+
+    def _load(self, snapshot: Snapshot) -> tuple[NodeLoad, ...]:
+        """What the living nodes carry, with the streams that were made since the look."""
+        oldest = asyncio.get_running_loop().time() - 2 * LOOK_LASTS_S
+        self._made = {made: at for made, at in self._made.items() if at[1] > oldest}
+        known = {stream.log_stream for stream in snapshot.view.streams}
+        counted = {load.node: load for load in snapshot.load()}
+        for log_stream, (nodes, _) in self._made.items():
+            for node in nodes if log_stream not in known else ():
+                if node in counted:
+                    counted[node] = counted[node].with_one_more(primary=node == nodes[0])
+        return tuple(counted.values())
 
 
 def _may_be_back(snapshot: Snapshot) -> bool:
