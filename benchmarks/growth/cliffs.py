@@ -1,7 +1,8 @@
 """Cliff: two neighbouring loads between which far more is lost than the load can explain. Pure: points in, cliffs out.
 
 Doubled or quadrupled load may cost throughput, and a closed loop's latency grows with the load. A cliff is what goes beyond that:
-less than half the throughput at the next step, or a latency that grows more than twice as much as the load.
+less than half the throughput at the next step, or a latency that grows more than twice as much as the load. A rate that is a share
+of something (see Sweep.shares) may fall as much as the load grows; half of that would be a cliff.
 """
 
 from __future__ import annotations
@@ -40,11 +41,12 @@ def cliffs_of(sweep: Sweep, points: Sequence[Point]) -> list[Cliff]:
     found = []
     for one, other in pairwise(points):
         grown = other.load / one.load
-        for figure in (*sweep.rates, *sweep.latencies):
+        for figure in (*sweep.rates, *sweep.shares, *sweep.latencies):
             value, after = one.figures.get(figure), other.figures.get(figure)
             if value is None or after is None or value <= 0:
                 continue
             lost = figure in sweep.rates and after < value * RATE_KEPT_MIN
+            lost |= figure in sweep.shares and after < value / grown * RATE_KEPT_MIN
             jumped = figure in sweep.latencies and after > max(LATENCY_S_MIN, value * grown * JUMP_MAX)
             if lost or jumped:
                 found.append(Cliff(sweep.name, figure, one.load, other.load, value, after))

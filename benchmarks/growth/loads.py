@@ -25,6 +25,8 @@ from varlog.model.lsn import FIRST_GLSN
 ENTRY_BYTES = 1 * KIB
 APPENDERS = 256
 ENTRY_APPENDERS = 64
+BATCH_CALLERS, CALL_ENTRIES = 32, 100
+SINGLE = ("appends_per_s", "p50_s", "p99_s")
 BATCH_ENTRIES = 1000
 FILLERS = 4
 MAKERS = 8
@@ -95,8 +97,16 @@ async def _topics(cluster: GrowthCluster, sweep: Sweep, pace: Pace) -> AsyncIter
 
         await asyncio.gather(*(_make(cluster, names, logs) for _ in range(MAKERS)))
         made_per_s = fresh / (time.perf_counter() - began)
-        point = await _appended(cluster, pace, topics, logs, APPENDERS, ENTRY_BYTES)
-        yield Point(point.load, point.figures | {"topics_made_per_s": made_per_s}, point.busy)
+        batches = await _appended(cluster, pace, topics, logs, BATCH_CALLERS, ENTRY_BYTES, CALL_ENTRIES)
+        single = await _appended(cluster, pace, topics, logs, APPENDERS, ENTRY_BYTES)
+        figures = {
+            "topics_made_per_s": made_per_s,
+            "entries_per_s": batches.figures["entries_per_s"],
+            "bytes_per_s": batches.figures["bytes_per_s"],
+            "batch_p50_s": batches.figures["p50_s"],
+            "batch_p99_s": batches.figures["p99_s"],
+        }
+        yield Point(topics, {name: single.figures[name] for name in SINGLE} | figures, batches.busy)
 
 
 async def _make(cluster: GrowthCluster, names: Iterator[str], logs: list[Log]) -> None:
@@ -118,23 +128,30 @@ async def _entry(cluster: GrowthCluster, sweep: Sweep, pace: Pace) -> AsyncItera
 
 
 async def _appended(
-    cluster: GrowthCluster, pace: Pace, load: int, logs: Sequence[Log], appenders: int, entry_bytes: int
+    cluster: GrowthCluster,
+    pace: Pace,
+    load: int,
+    logs: Sequence[Log],
+    appenders: int,
+    entry_bytes: int,
+    entries: int = 1,
 ) -> Point:
-    """`appenders` tasks, one entry a call, going round `logs`; then everything that was acknowledged must be there."""
+    """`appenders` tasks, going round `logs`, with so many entries a call; then everything that was acknowledged must be there."""
     before = await _tails(logs)
-    data, turn, acknowledged = os.urandom(entry_bytes), itertools.cycle(logs), 0
+    batch, turn, acknowledged = [os.urandom(entry_bytes)] * entries, itertools.cycle(logs), 0
 
     async def append() -> None:
         nonlocal acknowledged
-        await next(turn).append(data)
-        acknowledged += 1
+        log = next(turn)
+        await (log.append(batch[0]) if entries == 1 else log.append_batch(batch))
+        acknowledged += entries
 
     cores, meter = Cores(cluster.supervisor.pids()), Meter(pace.warm_up_s, pace.seconds)
     cores.begin()
-    await metered(meter, Quiet(), appenders, append, each=1)
+    await metered(meter, Quiet(), appenders, append, each=entries)
     busy = cores.end()
     check(acknowledged, await _tails(logs) - before)
-    return Point(load, meter.measured(entries=1, entry_bytes=entry_bytes), busy)
+    return Point(load, meter.measured(entries=entries, entry_bytes=entry_bytes), busy)
 
 
 async def _tails(logs: Sequence[Log]) -> int:

@@ -23,7 +23,7 @@ from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, points_of  # noqa: E4
 from benchmarks.growth.telling import FIGURES, load_told  # noqa: E402
 
 WIDTH_IN, PANEL_IN, COLUMNS = 11.0, 3.0, 2
-RATE_COLOURS = ("#4c78a8", "#72b7b2")
+RATE_COLOURS = ("#4c78a8", "#72b7b2", "#54a24b")
 LATENCY_COLOURS = ("#e45756", "#f2a0a0", "#9d755d", "#d6b5a5", "#888888")
 CLIFF_COLOUR = "#b279a2"
 
@@ -49,7 +49,7 @@ def _draw_one(panel: Any, sweep: Sweep, points: Sequence[Point]) -> None:
     other = panel.twinx()
     lines = []
     for axis, figures, colours, style in (
-        (panel, sweep.rates, RATE_COLOURS, "o-"),
+        (panel, (*sweep.rates, *sweep.shares), RATE_COLOURS, "o-"),
         (other, sweep.latencies, LATENCY_COLOURS, "s--"),
     ):
         for figure, colour in zip(figures, colours, strict=False):

@@ -13,7 +13,8 @@ JSON_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """`loads` are its steps; `rates` are the figures that must not fall and `latencies` those that must not jump (see cliffs)."""
+    """`loads` are its steps; `rates` are the figures that must not fall, `latencies` those that must not jump, and `shares` rates
+    that may fall as the load grows, and no faster (see cliffs)."""
 
     name: str
     title: str
@@ -23,6 +24,7 @@ class Sweep:
     quick_loads: tuple[int, ...]
     rates: tuple[str, ...]
     latencies: tuple[str, ...]
+    shares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,15 @@ SWEEPS = {
         Sweep(
             "topics",
             "Topics",
-            "256 appenders of 1 KiB, one entry a call, each going round the topics; one log stream a topic",
+            "32 callers with batches of 100 x 1 KiB, then 256 appenders of 1 KiB, one entry a call, all going round the topics; a "
+            "log stream each. Batches are as large with any number of topics; single entries are gathered by topic, so the more "
+            "topics the fewer of them share a batch, a message and a sync",
             "topics",
             (1, 4, 16, 64, 250, 1000),
             (1, 8),
-            ("appends_per_s", "topics_made_per_s"),
-            APPEND[1],
+            ("entries_per_s", "topics_made_per_s"),
+            ("batch_p50_s", "batch_p99_s", "p50_s", "p99_s"),
+            ("appends_per_s",),
         ),
         Sweep(
             "appenders",

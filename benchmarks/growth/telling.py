@@ -20,9 +20,11 @@ CORES_FULL, PROCESS_FULL, DISK_FULL = 0.85, 0.85, 0.6
 _RATE, _MS, _MB, _S = "rate", "ms", "mb", "s"
 FIGURES = {
     "appends_per_s": ("appends/s", _RATE),
-    "entries_per_s": ("entries/s read", _RATE),
+    "entries_per_s": ("entries/s", _RATE),
     "bytes_per_s": ("MB/s", _MB),
     "raw_bytes_per_s": ("the disk then, MB/s", _MB),
+    "batch_p50_s": ("batch p50", _MS),
+    "batch_p99_s": ("p99", _MS),
     "p50_s": ("append p50", _MS),
     "p99_s": ("p99", _MS),
     "topics_made_per_s": ("topics made/s", _RATE),
@@ -37,7 +39,10 @@ FIGURES = {
 # A sweep's own columns; what is a constant of the load says nothing.
 COLUMNS = {
     "streams": ("appends_per_s", "bytes_per_s", "p50_s", "p99_s", "made_s"),
-    "topics": ("appends_per_s", "bytes_per_s", "p50_s", "p99_s", "topics_made_per_s"),
+    "topics": (
+        *("entries_per_s", "batch_p50_s", "batch_p99_s", "appends_per_s", "p50_s", "p99_s"),
+        "topics_made_per_s",
+    ),
     "appenders": ("appends_per_s", "bytes_per_s", "p50_s", "p99_s"),
     "entry": ("appends_per_s", "bytes_per_s", "p50_s", "p99_s"),
     "size": ("bytes_per_s", "raw_bytes_per_s", "p50_s", "p99_s", "read_p50_s", "read_p99_s", "reopen_s"),

@@ -51,7 +51,7 @@ def _appends(*steps: tuple[int, float, float]) -> list[Point]:
 def _whole(name: str, rate: float = 1000.0) -> list[Point]:
     """Two points with every figure that the sweep must have."""
     sweep = SWEEPS[name]
-    figures = dict.fromkeys({*sweep.rates, *sweep.latencies, *COLUMNS[name]}, 0.002)
+    figures = dict.fromkeys({*sweep.rates, *sweep.shares, *sweep.latencies, *COLUMNS[name]}, 0.002)
     return [Point(load, figures | {sweep.rates[0]: rate}, BUSY) for load in sweep.loads[:2]]
 
 
@@ -79,10 +79,24 @@ def test_a_few_milliseconds_are_no_cliff() -> None:
     assert cliffs_of(SWEEPS["streams"], _appends((1, 1000, 0.0005), (2, 1000, 0.0099))) == []
 
 
+def test_a_share_may_fall_as_the_load_grows_and_no_faster() -> None:
+    """Ten entries in a batch of one topic are two and a half in a batch of each of four."""
+
+    def steps(last: float) -> list[Point]:
+        return [
+            _point(16, entries_per_s=9.0, appends_per_s=1000),
+            _point(64, entries_per_s=9.0, appends_per_s=last),
+        ]
+
+    assert cliffs_of(SWEEPS["topics"], steps(125)) == []
+    (cliff,) = cliffs_of(SWEEPS["topics"], steps(124))
+    assert cliff.figure == "appends_per_s"
+
+
 def test_only_neighbours_are_compared() -> None:
     """A slow decline is not a cliff; it is what the plot is for."""
     steps = [(4**power, 1000 / 1.9**power, 0.001) for power in range(6)]
-    assert cliffs_of(SWEEPS["topics"], _appends(*steps)) == []
+    assert cliffs_of(SWEEPS["appenders"], _appends(*steps)) == []
 
 
 def test_a_cliff_is_in_the_report_and_in_its_exit_code(tmp_path: Path) -> None:
@@ -108,7 +122,7 @@ def test_acknowledged_entries_that_are_not_there_end_the_run() -> None:
 def test_parts_become_one_report_in_the_order_of_the_sweeps() -> None:
     whole = merged([_report("topics"), _report("streams"), _report("topics", rate=5.0)])
     assert list(whole["sweeps"]) == ["streams", "topics"]
-    assert points_of(whole)["topics"][0].figures["appends_per_s"] == 5.0
+    assert points_of(whole)["topics"][0].figures["entries_per_s"] == 5.0
 
 
 def test_a_report_survives_json() -> None:

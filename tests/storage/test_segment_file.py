@@ -6,11 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.helpers import numbered
-from varlog.model.ids import LogStreamID, TopicID
+from tests.storage.helpers import fill, new_store
 from varlog.model.limits import KIB, MIB, SEGMENT_BYTES
-from varlog.runtime.disk import OsDisk
-from varlog.storage.log_store import LogStore
 from varlog.storage.segment_file import RESERVE_FIRST_BYTES, RESERVE_STEP_BYTES, reserved_for
 
 
@@ -41,7 +38,7 @@ def test_a_log_is_reserved_seldom_however_long_it_grows() -> None:
 
 def test_a_log_that_holds_little_takes_little_of_the_disk(tmp_path: Path) -> None:
     """A thousand topics of three copies, reserved by the step, would take 24 GiB."""
-    store = LogStore.create(OsDisk(), tmp_path / "lsid=1", topic=TopicID(1), log_stream=LogStreamID(1))
-    store.append([numbered(1)])
-    (segment,) = (tmp_path / "lsid=1").glob("*.seg")
+    store = new_store(tmp_path, segment_bytes=SEGMENT_BYTES)
+    fill(store, [[b"entry"]])
+    (segment,) = store.path.glob("*.seg")
     assert segment.stat().st_blocks * 512 <= 2 * RESERVE_FIRST_BYTES
