@@ -46,6 +46,7 @@ from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
+from varlog.runtime.worker_pool import WorkerPool
 from varlog.storage.log_store import LogStore
 from varlog.storage.page_store import PageStore
 from varlog.storage.volume import NodeVolumes
@@ -65,6 +66,8 @@ M = TypeVar("M", bound=Message)
 
 # A removal that the disk refused is tried again after this.
 REMOVAL_RETRY_S = 1.0
+# So many replicas sync their commit rows after the delay that is configured.
+REPLICAS_SYNCING_AT_ONCE = 20
 
 _log = get_logger("node")
 
@@ -86,6 +89,7 @@ class StorageNode:
         # Units whose disk failed them, and which are looked after until it works again.
         self._mending: dict[LogStreamID, None] = {}
         self._marks = TopicMarks()
+        self._pools: dict[Path, WorkerPool] = {}  # by volume
         self._server: Server | None = None
         self._started_us = 0
 
@@ -142,6 +146,8 @@ class StorageNode:
         for replica in self._replicas.values():
             await replica.close()
         await self._read_worker.close()
+        for pool in self._pools.values():
+            await pool.close()
         self._volumes.release()
 
     # --- services ------------------------------------------------------------------------------------------
@@ -207,9 +213,18 @@ class StorageNode:
 
     # --- replicas, units -----------------------------------------------------------------------------------
 
+    def _make_worker(self, log_stream: LogStreamID, path: Path) -> Worker:
+        """Those of one volume share its threads: a disk that hangs must not hold up what lies on another."""
+        name, volume = f"lsid={log_stream}", path.parents[2]
+        if self._doors.make_pool is None:
+            return self._doors.make_worker(name)
+        if volume not in self._pools:
+            self._pools[volume] = self._doors.make_pool(f"volume={volume.name}")
+        return self._pools[volume].worker(name)
+
     async def _restore(self, log_stream: LogStreamID, path: Path) -> None:
         """R-SN-3. A damaged replica does not keep the others from starting; its files stay as they are."""
-        worker = self._doors.make_worker(f"lsid={log_stream}")
+        worker = self._make_worker(log_stream, path)
         try:
             if self._volumes.is_unit(log_stream):
                 await self._restore_unit(path, worker)
@@ -287,11 +302,16 @@ class StorageNode:
                 transport=self._transport,
                 marks=self._marks,
                 on_report=self._commit_service.report_soon,
-                rows_sync_delay_s=self._config.rows_sync_delay_s,
+                rows_sync_delay_s=self._rows_sync_delay_s,
                 on_suspicion=self._rot_service.look_soon,
             )
         )
         self._commit_service.take_in(replica)
+
+    def _rows_sync_delay_s(self) -> float:
+        """With many replicas each waits longer, so that the node's disk has as many of these syncs as with a few: nobody waits for
+        them, and until they are done the repository keeps the rows."""
+        return self._config.rows_sync_delay_s * max(1.0, len(self._replicas) / REPLICAS_SYNCING_AT_ONCE)
 
     def _adopt_unit(self, store: PageStore, worker: Worker) -> None:
         log_stream = store.log_stream
@@ -344,7 +364,7 @@ class StorageNode:
             self._changing.pop(log_stream, None)
 
     async def _make(self, topic: TopicID, log_stream: LogStreamID, path: Path, ordering: Ordering) -> None:
-        worker = self._doors.make_worker(f"lsid={log_stream}")
+        worker = self._make_worker(log_stream, path)
         try:
             if ordering is Ordering.SEQUENCED:
                 await self._make_unit(topic, log_stream, path, worker)

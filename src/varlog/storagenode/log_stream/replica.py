@@ -78,7 +78,7 @@ class ReplicaParts:
     transport: Transport
     marks: TopicMarks
     on_report: Callable[[Replica], None]
-    rows_sync_delay_s: float
+    rows_sync_delay_s: Callable[[], float]
     on_suspicion: Callable[[], None] = lambda: None
 
 
@@ -318,7 +318,7 @@ class Replica:
             and not self._rows_syncing
             and self.store.rows_synced_end < self.store.committed_end
         ):
-            delay_s = self._parts.rows_sync_delay_s
+            delay_s = self._parts.rows_sync_delay_s()
             self._rows_timer = asyncio.get_running_loop().call_later(delay_s, self._sync_rows)
 
     def _sync_rows(self) -> None:
