@@ -62,7 +62,7 @@ async def run(sweeps: Sequence[Sweep], pace: Pace, data: Path | None) -> dict[st
     for sweep in sweeps:
         with tempfile.TemporaryDirectory(prefix="varlog-growth-", dir=data) as place:
             points[sweep.name] = await measure(sweep, pace, Path(place), _progress)
-    return as_json(conditions.as_json(), raw.as_json(), points)
+    return as_json(conditions.as_json(), raw.as_json(), points, quick=pace.quick)
 
 
 def _progress(sweep: Sweep, point: Point) -> None:
@@ -72,9 +72,11 @@ def _progress(sweep: Sweep, point: Point) -> None:
 
 def write_docs(report: dict[str, Any]) -> None:
     """The section and its plot. Only a whole report: half of one would leave the other half's old figures beside it."""
+    if report["quick"]:
+        raise ValueError("the figures are rough: measure without --quick")
     if missing := [name for name in SWEEPS if name not in report["sweeps"]]:
-        raise SystemExit(
-            f"not rendered: the report lacks {', '.join(missing)}; measure them and put the parts together with --from"
+        raise ValueError(
+            f"the report lacks {', '.join(missing)}; measure them and put the parts together with --from"
         )
     from benchmarks.growth.plot import draw
 
@@ -119,8 +121,11 @@ def main() -> None:
             reports.append(runner.run(run(options.only or list(SWEEPS.values()), pace, options.data)))
     report = merged(reports)
     sys.stdout.write((json.dumps(report, indent=1) + "\n") if options.json else told(report))
-    if options.render and not options.quick:
-        write_docs(report)
+    if options.render:
+        try:
+            write_docs(report)
+        except ValueError as problem:
+            sys.stderr.write(f"not rendered: {problem}\n")
     sys.exit(1 if cliffs_in(report) else 0)
 
 

@@ -74,7 +74,7 @@ class ReaderProcesses:
 
     async def read_from_start(self, seconds: float, tail: int) -> float:
         """Entries a second, of all readers together, each reading [1, tail] again and again."""
-        return sum(await self._all({"do": "read", "seconds": seconds, "tail": tail}))
+        return float(sum(await self._all({"do": "read", "seconds": seconds, "tail": tail})))
 
     async def follow(self, begin: int, entries: int) -> asyncio.Task[list[float]]:
         """Have every reader follow from `begin` on; returned once they do. The task has how long each entry took to each reader."""

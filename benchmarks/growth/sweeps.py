@@ -110,10 +110,18 @@ SWEEPS = {
 Points = Mapping[str, Sequence[Point]]
 
 
-def as_json(conditions: Mapping[str, Any], raw: Mapping[str, float], points: Points) -> dict[str, Any]:
-    """A report, or a part of one: what other runs have measured can be added to it."""
+def as_json(
+    conditions: Mapping[str, Any], raw: Mapping[str, float], points: Points, *, quick: bool = False
+) -> dict[str, Any]:
+    """A report, or a part of one: what other runs have measured can be added to it. `quick`: nobody should rely on it."""
     sweeps = {name: [asdict(point) for point in found] for name, found in points.items()}
-    return {"version": JSON_VERSION, "conditions": dict(conditions), "raw": dict(raw), "sweeps": sweeps}
+    return {
+        "version": JSON_VERSION,
+        "quick": quick,
+        "conditions": dict(conditions),
+        "raw": dict(raw),
+        "sweeps": sweeps,
+    }
 
 
 def points_of(report: Mapping[str, Any]) -> dict[str, list[Point]]:
@@ -129,7 +137,8 @@ def merged(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             raise ValueError(
                 f"a part has version {part['version']}, this program reads {JSON_VERSION}: measure it again"
             )
-        report = {**part, "sweeps": report.get("sweeps", {}) | part["sweeps"]}
+        quick = part["quick"] or report.get("quick", False)
+        report = {**part, "quick": quick, "sweeps": report.get("sweeps", {}) | part["sweeps"]}
     if not report:
         raise ValueError("no parts: nothing to put together")
     report["sweeps"] = {name: report["sweeps"][name] for name in SWEEPS if name in report["sweeps"]}

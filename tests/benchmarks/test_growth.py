@@ -199,8 +199,14 @@ def test_the_plot_has_a_panel_a_sweep_and_is_the_same_twice(tmp_path: Path) -> N
 
 
 def test_half_a_report_is_not_rendered() -> None:
-    with pytest.raises(SystemExit, match="lacks topics, appenders"):
+    with pytest.raises(ValueError, match="lacks topics, appenders"):
         write_docs(_report("streams", "entry", "size", "readers"))
+
+
+def test_rough_figures_are_not_rendered() -> None:
+    rough = _report("topics") | {"quick": True}
+    with pytest.raises(ValueError, match="measure without --quick"):
+        write_docs(merged([rough, _report(*SWEEPS)]))
 
 
 def test_the_page_has_a_place_for_the_section() -> None:
