@@ -120,9 +120,8 @@ class Folder:
 
     def size(self) -> int:
         """Bytes of all files below, as processes see them."""
-        return sum(
-            node.size() if isinstance(node, Folder) else len(node.content) for node in self.entries.values()
-        )
+        entries = list(self.entries.values())  # at once: a test's worker has a thread, and writes meanwhile
+        return sum(node.size() if isinstance(node, Folder) else len(node.content) for node in entries)
 
     def _apply(self, change: tuple[str, str, Inode | Folder | None]) -> None:
         gone, name, node = change
