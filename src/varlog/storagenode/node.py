@@ -49,6 +49,7 @@ from varlog.runtime.worker import Worker
 from varlog.runtime.worker_pool import WorkerPool
 from varlog.storage.log_store import LogStore
 from varlog.storage.page_store import PageStore
+from varlog.storage.room import Room
 from varlog.storage.volume import NodeVolumes
 from varlog.storagenode.admin_service import AdminService, ReplicaMaking
 from varlog.storagenode.commit_service import CommitService
@@ -494,7 +495,13 @@ class StorageNode:
 
     def status(self) -> NodeStatus:
         """Who this node is, and how its replicas and units are; damaged ones included."""
-        replicas = [replica.status() for replica in self._replicas.values()]
+        full: dict[
+            Room, bool
+        ] = {}  # asked once a volume: it is a call of the system, and there may be a thousand replicas
+        for replica in self._replicas.values():
+            if (room := replica.store.room) not in full:
+                full[room] = room.full
+        replicas = [replica.status(full=full[replica.store.room]) for replica in self._replicas.values()]
         units = [unit.status() for unit in self._units.values()]
         for log_stream, damaged in self._damaged.items():
             if self._is_unit(log_stream):

@@ -610,9 +610,9 @@ class Replica:
 
     # --- status, end -----------------------------------------------------------------------------------------------------
 
-    def status(self) -> ReplicaStatus:
+    def status(self, *, full: bool) -> ReplicaStatus:
+        """`full`: its volume is; whoever asks many replicas of one volume asks that once."""
         machine, store = self._machine, self.store
-        full = store.room.full
         return ReplicaStatus(
             log_stream=self.log_stream,
             topic=self.topic,
