@@ -30,6 +30,8 @@ ATTEMPT_S = 3.0
 WATCH_S = 20.0
 # A view that is in use is refreshed about so often, even if nothing fails.
 REFRESH_S = 5.0
+# A view of more log streams than this is refreshed less often, by as much: a process may have a log, and a view, for each topic.
+STREAMS_A_REFRESH = 100
 
 logger = get_logger("client")
 
@@ -148,7 +150,8 @@ class Routing:
     async def _keep_fresh(self) -> None:
         while self._in_use:
             self._in_use = False
-            await asyncio.sleep(REFRESH_S * (0.5 + self.doors.entropy.random()))
+            often = max(1.0, len(self.view.streams) / STREAMS_A_REFRESH)
+            await asyncio.sleep(REFRESH_S * often * (0.5 + self.doors.entropy.random()))
             if not self._watchers:  # they hear of every change anyway
                 self.refresh_soon()
         self._keeping_fresh = None
