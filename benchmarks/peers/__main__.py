@@ -1,8 +1,10 @@
-"""`python -m benchmarks.peers`: measures varlog and its peers by turns, prints the tables, and with --render writes docs/."""
+"""`python -m benchmarks.peers`: measures varlog and its peers by turns and prints the tables; a full run writes them into docs/."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -34,11 +36,12 @@ def main() -> None:
         findings = _findings(arguments)
     except (PeerMissing, ServerFailed, ValueError, OSError) as error:
         sys.exit(f"bench-peers: {error}")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit("bench-peers: interrupted; servers and data are gone, nothing was written")
     if arguments.json:
         arguments.json.write_text(findings.as_json(), "utf-8")
-    if arguments.render:
+    partial = arguments.quick or arguments.only or arguments.workload or arguments.merge
+    if arguments.render or not (partial or findings.failures):
         from benchmarks.peers.render import render
 
         render(findings)
@@ -53,15 +56,22 @@ def _findings(arguments: argparse.Namespace) -> Findings:
     timing = QUICK if arguments.quick else Timing()
     if arguments.seconds is not None:
         timing = Timing(arguments.seconds, timing.warm_up_s, timing.read_bytes)
-    return uvloop.run(
-        measured(
-            chosen(arguments.only),
-            chosen_workloads(arguments.workload),
-            timing,
-            passes=arguments.passes or (QUICK_PASSES if arguments.quick else PASSES),
-            data=arguments.data,
-            say=_say,
-        )
+    return uvloop.run(_measured(arguments, timing))
+
+
+async def _measured(arguments: argparse.Namespace, timing: Timing) -> Findings:
+    """Ctrl-C and an end by another process cancel it: servers are stopped and data removed on the way out."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    if task is not None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+    return await measured(
+        chosen(arguments.only),
+        chosen_workloads(arguments.workload),
+        timing,
+        passes=arguments.passes or (QUICK_PASSES if arguments.quick else PASSES),
+        data=arguments.data,
+        say=_say,
     )
 
 

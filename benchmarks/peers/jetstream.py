@@ -24,6 +24,7 @@ from varlog.cli.cluster_plan import free_ports
 FETCH = 5000
 CALL_S = 30.0
 ASYNC_PENDING_MAX = 20_000
+_NOBODY_THERE = b"NATS/1.0 503"
 
 
 class JetStream:
@@ -203,9 +204,7 @@ class BareJournal:
 
     async def read(self, count: int, way: str, keep: Keep | None = None) -> int:
         """A pull consumer that need not acknowledge, asked once for everything."""
-        reading = _Reading(count, keep)
         wire, name = self._wires[0][0], self._names[0].decode()
-        inbox = f"_INBOX.read.{id(reading):x}"
         config: dict[str, Any] = {
             "deliver_policy": "all",
             "ack_policy": "none",
@@ -214,12 +213,17 @@ class BareJournal:
         }
         asked = msgspec.json.encode({"stream_name": name, "config": config})
         consumer = msgspec.json.decode(await wire.request(f"$JS.API.CONSUMER.CREATE.{name}", asked))["name"]
+        reading = _Reading(count, keep)
+        inbox = f"_INBOX.read.{id(reading):x}"
         subscription = wire.subscribe(inbox.encode(), reading.message)
-        wire.send(
-            f"$JS.API.CONSUMER.MSG.NEXT.{name}.{consumer}", inbox, msgspec.json.encode({"batch": count})
-        )
         async with asyncio.timeout(CALL_S):
-            await reading.done
+            while not reading.complete:
+                wire.send(
+                    f"$JS.API.CONSUMER.MSG.NEXT.{name}.{consumer}",
+                    inbox,
+                    msgspec.json.encode({"batch": count}),
+                )
+                await reading.wait()
         wire.unsubscribe(subscription)
         await wire.request(f"$JS.API.CONSUMER.DELETE.{name}.{consumer}")
         return reading.got
@@ -229,18 +233,32 @@ class _Reading:
     """Counts what comes."""
 
     def __init__(self, count: int, keep: Keep | None) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.got = 0
         self._count = count
         self._keep = keep
+        self._ended = asyncio.Event()
+        self._refused = b""
+
+    @property
+    def complete(self) -> bool:
+        return self.got == self._count
+
+    async def wait(self) -> None:
+        """Until all have come, or until it has to be asked for again."""
+        await self._ended.wait()
+        self._ended.clear()
+        # A consumer made a moment ago on another server may not be heard of here yet.
+        if self._refused and not (self._refused.startswith(_NOBODY_THERE) and self.got == 0):
+            raise WireError(f"the reading ended after {self.got} entries: {self._refused!r}")
+        self._refused = b""
 
     def message(self, reply: bytes, headers: bytes, payload: bytes) -> None:
         if headers and not payload:  # a word from the server, no entry: it will send no more
-            if not self.done.done():
-                self.done.set_exception(WireError(f"the reading ended after {self.got} entries: {headers!r}"))
+            self._refused = headers
+            self._ended.set()
             return
         self.got += 1
         if self._keep is not None:
             self._keep([payload])
-        if self.got == self._count and not self.done.done():
-            self.done.set_result(None)
+        if self.got == self._count:
+            self._ended.set()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.peers.ground import Ground, PeerMissing
+from benchmarks.peers.ground import Ground
 from benchmarks.peers.programs import require
 
 # Kinds of workloads; a system runs the kinds it names.
@@ -16,8 +16,9 @@ EVERYTHING = frozenset({CURVE, MAIN, SIZES, STREAMS, READ})
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What becomes of an entry that was answered for, after a fault: kept, or what may be lost."""
+    """When an append is answered, and what becomes of the entry after a fault: kept, or what may be lost."""
 
+    answered: str
     process_killed: str
     one_power_loss: str
     all_power_loss: str
@@ -26,7 +27,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One row of the tables. Systems of the same `ground` share its servers. `default`: as it comes, not as it is safest."""
+    """One row of the tables. Systems of the same `ground` share its servers. `synced`: its disk has the entry before the answer."""
 
     name: str
     title: str
@@ -37,17 +38,28 @@ class System:
     client: str
     promise: Promise
     kinds: frozenset[str] = EVERYTHING
-    ours: bool = False
 
 
 KEPT = "kept"
-_THREE_SYNCED = Promise(KEPT, KEPT, KEPT, "kept by the other two")
-_ONE_SYNCED = Promise(KEPT, KEPT, KEPT, "lost")
-_THREE_LATER = Promise(
-    KEPT, "kept by the other two", "up to the last 2 minutes may be lost", "kept by the other two"
+_ALL_SYNCED = Promise("all 3 copies are synced", KEPT, KEPT, KEPT, "kept: two more have it")
+_MOST_SYNCED = Promise("2 of 3 copies are synced", KEPT, KEPT, KEPT, "kept: one more has it")
+_ONE_SYNCED = Promise("it is synced", KEPT, KEPT, KEPT, "lost")
+_MOST_LATER = Promise(
+    "2 of 3 servers have it in memory",
+    *(
+        "kept: one more has it",
+        "kept: one more has it",
+        "up to the last 2 minutes may be lost",
+        "kept: one more has it",
+    ),
 )
-_ONE_LATER = Promise(KEPT, "up to the last 2 minutes may be lost", "the same", "lost")
-_ONE_SECOND = Promise(KEPT, "the last second or so may be lost", "the same", "lost")
+_ONE_LATER = Promise(
+    "the operating system has it", KEPT, "up to the last 2 minutes may be lost", "the same", "lost"
+)
+_ONE_SECOND = Promise(
+    "the operating system has it, or a sync is under way",
+    *("kept, or the last second", "the last second or two may be lost", "the same", "lost"),
+)
 
 _ALWAYS = "`sync_interval: always`"
 _TWO_MINUTES = "its default, synced every 2 minutes"
@@ -60,22 +72,22 @@ _NO_STREAMS = EVERYTHING - {STREAMS}
 _DEFAULTS = frozenset({CURVE, MAIN, READ})
 
 SYSTEMS: tuple[System, ...] = (
-    System("varlog-3", "varlog, 3 copies", "varlog", 3, True, "its defaults", "varlog.aio", _THREE_SYNCED, ours=True),
+    System("varlog-3", "varlog, 3 copies", "varlog", 3, True, "its defaults", "varlog.aio", _ALL_SYNCED),
     System(
         "varlog-sequenced-3", "varlog, sequenced, 3 copies", "varlog", 3, True, "its defaults", "varlog.aio",
-        _THREE_SYNCED, ours=True,
+        _ALL_SYNCED,
     ),
-    System("varlog-1", "varlog, 1 copy", "varlog", 1, True, "its defaults", "varlog.aio", _ONE_SYNCED, ours=True),
+    System("varlog-1", "varlog, 1 copy", "varlog", 1, True, "its defaults", "varlog.aio", _ONE_SYNCED),
     System(
         "varlog-embedded", "varlog, embedded", "varlog-embedded", 1, True, "its defaults", "varlog.aio, in the same process",
-        _ONE_SYNCED, _NO_STREAMS, ours=True,
+        _ONE_SYNCED, _NO_STREAMS,
     ),
-    System("nats-3", "NATS JetStream, 3 copies, synced; nats-py", "nats-3", 3, True, _ALWAYS, "nats-py", _THREE_SYNCED, _SHORT),
-    System("nats-3-bare", "NATS JetStream, 3 copies, synced; bare", "nats-3", 3, True, _ALWAYS, _BARE_NATS, _THREE_SYNCED),
+    System("nats-3", "NATS JetStream, 3 copies, synced; nats-py", "nats-3", 3, True, _ALWAYS, "nats-py", _MOST_SYNCED, _SHORT),
+    System("nats-3-bare", "NATS JetStream, 3 copies, synced; bare", "nats-3", 3, True, _ALWAYS, _BARE_NATS, _MOST_SYNCED),
     System("nats-1-bare", "NATS JetStream, 1 copy, synced; bare", "nats-1", 1, True, _ALWAYS, _BARE_NATS, _ONE_SYNCED),
     System(
         "nats-3-default-bare", "NATS JetStream, 3 copies, default; bare", "nats-3-default", 3, False, _TWO_MINUTES, _BARE_NATS,
-        _THREE_LATER, _DEFAULTS,
+        _MOST_LATER, _DEFAULTS,
     ),
     System(
         "nats-1-default-bare", "NATS JetStream, 1 copy, default; bare", "nats-1-default", 1, False, _TWO_MINUTES, _BARE_NATS,
@@ -90,7 +102,7 @@ SYSTEMS: tuple[System, ...] = (
         "redis-1-everysec-bare", "Redis Streams, 1 copy, everysec; bare", "redis-1-everysec", 1, False,
         "`appendfsync everysec`, the default of its file", _BARE_REDIS, _ONE_SECOND, _DEFAULTS,
     ),
-    System("etcd-3", "etcd puts, 3 copies", "etcd-3", 3, True, "its defaults", _STUBS, _THREE_SYNCED, _NO_STREAMS),
+    System("etcd-3", "etcd puts, 3 copies", "etcd-3", 3, True, "its defaults", _STUBS, _MOST_SYNCED, _NO_STREAMS),
     System("etcd-1", "etcd puts, 1 copy", "etcd-1", 1, True, "its defaults", _STUBS, _ONE_SYNCED, _NO_STREAMS),
 )  # fmt: skip
 
@@ -175,5 +187,3 @@ _GROUNDS: dict[str, Callable[[Path], Ground]] = {
     "etcd-3": _etcd(3),
     "etcd-1": _etcd(1),
 }
-
-__all__ = ["SYSTEMS", "PeerMissing", "Promise", "System", "chosen", "ground_of"]
