@@ -21,6 +21,7 @@ from benchmarks.peers.server import ServerFailed  # noqa: E402
 from benchmarks.peers.systems import SYSTEMS, chosen  # noqa: E402
 from benchmarks.peers.tables import section  # noqa: E402
 from benchmarks.peers.workloads import WORKLOADS, Timing, chosen_workloads  # noqa: E402
+from varlog.model.errors import StartError  # noqa: E402
 from varlog.model.limits import MIB  # noqa: E402
 
 PASSES, QUICK_PASSES = 4, 1
@@ -34,7 +35,7 @@ def main() -> None:
         return
     try:
         findings = _findings(arguments)
-    except (PeerMissing, ServerFailed, ValueError, OSError) as error:
+    except (PeerMissing, ServerFailed, StartError, ValueError, OSError) as error:
         sys.exit(f"bench-peers: {error}")
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit("bench-peers: interrupted; servers and data are gone, nothing was written")

@@ -147,9 +147,11 @@ class NatsWire(asyncio.Protocol):
         lost = error or ConnectionResetError("the NATS server has closed the connection")
         if not self._closed.done():
             self._closed.set_result(None)
-        for future in (self._ready, *(done for _, done in self._calls.values())):
-            if not future.done():
-                future.set_exception(lost)
+        if not self._ready.done():
+            self._ready.set_exception(lost)
+        for _, done in self._calls.values():
+            if not done.done():
+                done.set_exception(lost)
         self._calls.clear()
 
     def data_received(self, data: bytes) -> None:

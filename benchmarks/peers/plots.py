@@ -114,16 +114,17 @@ def _streams(panel: Any, findings: Findings) -> bool:
 
 
 def _copies(panel: Any, findings: Findings) -> bool:
-    rows = []
+    rows: list[tuple[str, float, float]] = []
     for title, one, three in COPIED:
-        rates = [findings.spread(name, "append-64", "entries_per_s") for name in (one, three)]
-        if all(rate is not None for rate in rates):
-            rows.append((title, [rate.median for rate in rates if rate is not None]))
-    for number, (_, rates) in enumerate(rows):
-        panel.bar(number - 0.2, rates[0], 0.38, color="#9ecae9", label="1 copy" if number == 0 else None)
-        panel.bar(number + 0.2, rates[1], 0.38, color="#4c78a8", label="3 copies" if number == 0 else None)
+        alone = findings.spread(one, "append-64", "entries_per_s")
+        copied = findings.spread(three, "append-64", "entries_per_s")
+        if alone is not None and copied is not None:
+            rows.append((title, alone.median, copied.median))
+    for number, (_, alone_rate, copied_rate) in enumerate(rows):
+        panel.bar(number - 0.2, alone_rate, 0.38, color="#9ecae9", label="1 copy" if number == 0 else None)
+        panel.bar(number + 0.2, copied_rate, 0.38, color="#4c78a8", label="3 copies" if number == 0 else None)
     if rows:
-        panel.set_xticks(range(len(rows)), [title for title, _ in rows], fontsize=7)
+        panel.set_xticks(range(len(rows)), [title for title, _, _ in rows], fontsize=7)
         panel.set_ylabel("entries/s")
         panel.legend(fontsize=7)
     return bool(rows)

@@ -73,16 +73,28 @@ async def grounds_for(systems: Sequence[System], data: Path) -> AsyncIterator[di
     try:
         for name in dict.fromkeys(system.ground for system in systems):
             grounds[name] = ground_of(name, directory / name)
-        # One after the other: two cores would make a slow start look like a failed one.
-        for ground in grounds.values():
-            await ground.start()
+        await _start_all(grounds)
         yield grounds
     finally:
         try:
-            for ground in grounds.values():
-                await ground.stop()
+            stopped = await asyncio.gather(
+                *(ground.stop() for ground in grounds.values()), return_exceptions=True
+            )
         finally:
             shutil.rmtree(directory, ignore_errors=True)
+        for failure in stopped:
+            if isinstance(failure, Exception):
+                raise failure
+
+
+async def _start_all(grounds: dict[str, Ground]) -> None:
+    """At the same time: most of a start is waiting. Raises what the first failure says."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for name, ground in grounds.items():
+                tasks.create_task(ground.start(), name=f"peers/start={name}")
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
 async def _look_at_idle(grounds: dict[str, Ground], findings: Findings, seconds: float) -> None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.peers.ground import Ground, Journal
 from benchmarks.peers.systems import CURVE, MAIN, READ, SIZES, STREAMS, System
@@ -70,9 +71,8 @@ class Workload:
         payloads = [os.urandom(self.entry_bytes) for _ in range(self.batch)]
         found = {}
         for way in journal.batch_ways:
-            found[self._of(way, journal.batch_ways)] = await self._metered(
-                lambda caller, way=way: journal.append_batch(caller, payloads, way), self.batch, usage, timing
-            )
+            call = partial(journal.append_batch, payloads=payloads, way=way)
+            found[self._of(way, journal.batch_ways)] = await self._metered(call, self.batch, usage, timing)
         return found
 
     async def _metered(
