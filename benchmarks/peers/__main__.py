@@ -24,7 +24,7 @@ from benchmarks.peers.workloads import WORKLOADS, Timing, chosen_workloads  # no
 from varlog.model.errors import StartError  # noqa: E402
 from varlog.model.limits import MIB  # noqa: E402
 
-PASSES, QUICK_PASSES = 4, 1
+PASSES, QUICK_PASSES, DUELS = 3, 1, 2
 QUICK = Timing(seconds=0.3, warm_up_s=0.1, read_bytes=4 * MIB)
 
 
@@ -38,9 +38,10 @@ def main() -> None:
     except (PeerMissing, ServerFailed, StartError, ValueError, OSError) as error:
         sys.exit(f"bench-peers: {error}")
     except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit("bench-peers: interrupted; servers and data are gone, nothing was written")
-    if arguments.json:
-        arguments.json.write_text(findings.as_json(), "utf-8")
+        sys.exit(
+            "bench-peers: interrupted; servers and data are gone; --json has the passes that were complete"
+        )
+    _write(findings, arguments.json)
     partial = arguments.quick or arguments.only or arguments.workload or arguments.merge
     if arguments.render or not (partial or findings.failures):
         from benchmarks.peers.render import render
@@ -73,7 +74,14 @@ async def _measured(arguments: argparse.Namespace, timing: Timing) -> Findings:
         passes=arguments.passes or (QUICK_PASSES if arguments.quick else PASSES),
         data=arguments.data,
         say=_say,
+        duels=arguments.duels if arguments.duels is not None else 0 if arguments.quick else DUELS,
+        keep=lambda findings: _write(findings, arguments.json),
     )
+
+
+def _write(findings: Findings, path: Path | None) -> None:
+    if path is not None:
+        path.write_text(findings.as_json(), "utf-8")
 
 
 def _say(line: str) -> None:
@@ -95,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seconds", type=float, help="of each measurement (1)")
     parser.add_argument("--passes", type=int, help=f"how often everything is measured ({PASSES})")
+    parser.add_argument(
+        "--duels", type=int, help=f"rounds more in each pass of what verdicts are about ({DUELS})"
+    )
     parser.add_argument(
         "--only", action="append", default=[], metavar="SYSTEM", help="only these, by name or its beginning"
     )

@@ -35,9 +35,9 @@ def draw_all(findings: Findings, directory: Path) -> list[tuple[Path, str]]:
     )
     drawn = []
     for name, caption, draw in plots:
-        figure, panel = plt.subplots(figsize=(WIDTH_IN, HEIGHT_IN))
-        if draw(panel, findings):
-            panel.set_title(caption, fontsize=10, loc="left")
+        figure = plt.figure(figsize=(WIDTH_IN, HEIGHT_IN))
+        if draw(figure, findings):
+            figure.suptitle(caption, fontsize=10, x=0.01, ha="left")
             figure.tight_layout()
             figure.savefig(directory / name, metadata={"Date": None})
             drawn.append((directory / name, caption))
@@ -50,7 +50,15 @@ def _style(system: System) -> dict[str, Any]:
     family = system.name.partition("-")[0]
     line = ":" if not system.synced else "-" if system.copies > 1 else "--"
     marker = {"varlog-sequenced-3": "s", "varlog-embedded": "^"}.get(system.name, "o")
-    return {"color": _COLOURS[family], "linestyle": line, "marker": marker, "markersize": 4, "linewidth": 1.4}
+    fill = "full" if system.copies > 1 else "none"
+    return {
+        "color": _COLOURS[family],
+        "linestyle": line,
+        "marker": marker,
+        "fillstyle": fill,
+        "markersize": 4,
+        "linewidth": 1.4,
+    }
 
 
 def _lines(panel: Any, findings: Findings, points: Callable[[System], list[tuple[float, float]]]) -> bool:
@@ -63,11 +71,13 @@ def _lines(panel: Any, findings: Findings, points: Callable[[System], list[tuple
             drawn = True
     panel.grid(visible=True, which="major", color="#dddddd", linewidth=0.6)
     if drawn:
-        panel.legend(fontsize=7, loc="best")
+        panel.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return drawn
 
 
-def _latency(panel: Any, findings: Findings) -> bool:
+def _latency(figure: Any, findings: Findings) -> bool:
+    panel = figure.subplots()
+
     def points(system: System) -> list[tuple[float, float]]:
         found = []
         for appenders in APPENDERS:
@@ -81,7 +91,9 @@ def _latency(panel: Any, findings: Findings) -> bool:
     return _lines(panel, findings, points)
 
 
-def _sizes(panel: Any, findings: Findings) -> bool:
+def _sizes(figure: Any, findings: Findings) -> bool:
+    panel = figure.subplots()
+
     def points(system: System) -> list[tuple[float, float]]:
         found = []
         for size, (_, workload) in zip(_SIZE_BYTES, SIZES, strict=True):
@@ -96,7 +108,9 @@ def _sizes(panel: Any, findings: Findings) -> bool:
     return _lines(panel, findings, points)
 
 
-def _streams(panel: Any, findings: Findings) -> bool:
+def _streams(figure: Any, findings: Findings) -> bool:
+    panel = figure.subplots()
+
     def points(system: System) -> list[tuple[float, float]]:
         found = []
         for count, workload in STREAMS:
@@ -113,7 +127,8 @@ def _streams(panel: Any, findings: Findings) -> bool:
     return drawn
 
 
-def _copies(panel: Any, findings: Findings) -> bool:
+def _copies(figure: Any, findings: Findings) -> bool:
+    panel = figure.subplots()
     rows: list[tuple[str, float, float]] = []
     for title, one, three in COPIED:
         alone = findings.spread(one, "append-64", "entries_per_s")
@@ -130,24 +145,28 @@ def _copies(panel: Any, findings: Findings) -> bool:
     return bool(rows)
 
 
-def _cpu(panel: Any, findings: Findings) -> bool:
-    rows: list[tuple[str, float, float]] = []
-    for system in SYSTEMS:
-        batch, _ = best_batch(findings, system)
-        for workload, told in (("append-64", "64 appenders"), (batch, "batches")):
+def _cpu(figure: Any, findings: Findings) -> bool:
+    loads = (("append-64", "64 appenders"), ("batch", "batches of 1000"))
+    rows = [
+        system for system in SYSTEMS if findings.values(system.name, "append-64", "client_cpu_s_per_entry")
+    ]
+    if not rows:
+        return False
+    figure.set_figheight(0.25 * len(rows) + 1.2)
+    panels = figure.subplots(1, len(loads), sharey=True)
+    for panel, (load, told) in zip(panels, loads, strict=True):
+        for number, system in enumerate(reversed(rows)):
+            workload = best_batch(findings, system)[0] if load == "batch" else load
             servers = findings.spread(system.name, workload, "server_cpu_s_per_entry")
             client = findings.spread(system.name, workload, "client_cpu_s_per_entry")
-            if servers is not None and client is not None:
-                rows.append((f"{system.title}: {told}", servers.median * 1e6, client.median * 1e6))
-    rows.reverse()
-    for number, (_, servers_us, client_us) in enumerate(rows):
-        panel.barh(number, servers_us, color="#4c78a8", label="servers" if number == 0 else None)
-        panel.barh(
-            number, client_us, left=servers_us, color="#f58518", label="client" if number == 0 else None
-        )
-    if rows:
-        panel.figure.set_figheight(0.22 * len(rows) + 1.2)
-        panel.set_yticks(range(len(rows)), [title for title, _, _ in rows], fontsize=6)
-        panel.set(xlabel="µs an entry", xscale="symlog")
-        panel.legend(fontsize=7)
-    return bool(rows)
+            if servers is None or client is None:
+                continue
+            servers_us, client_us = servers.median * 1e6, client.median * 1e6
+            label = ("servers", "client") if number == 0 else (None, None)
+            panel.barh(number, servers_us, color="#4c78a8", label=label[0])
+            panel.barh(number, client_us, left=servers_us, color="#f58518", label=label[1])
+        panel.set(xlabel="µs an entry")
+        panel.set_title(told, fontsize=8)
+        panel.set_yticks(range(len(rows)), [system.title for system in reversed(rows)], fontsize=7)
+    panels[0].legend(fontsize=7)
+    return True

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.peers.ground import Ground
 from benchmarks.peers.programs import version_of
 from benchmarks.peers.samples import Findings, Sample
-from benchmarks.peers.schedule import Turn, turns_of
+from benchmarks.peers.schedule import Turn, duel_of, turns_of
 from benchmarks.peers.systems import System, ground_of
 from benchmarks.peers.workloads import Timing, Workload
 from varlog.cli.bench.conditions import conditions_of
@@ -39,10 +39,13 @@ async def measured(
     passes: int,
     data: Path,
     say: Say,
+    duels: int = 0,
+    keep: Callable[[Findings], None] | None = None,
     idle_s: float = IDLE_S,
     raw_s: float = RAW_S,
 ) -> Findings:
-    """Everything, `passes` times. Servers and data are gone afterwards, also after a failure or Ctrl-C."""
+    """Everything, `passes` times, and in each pass what verdicts are about `duels` times more. `keep` gets what was found so far
+    after each pass. Servers and data are gone afterwards, also after a failure or Ctrl-C."""
     began, run = time.perf_counter(), f"{time.time_ns():x}"
     where = "one client process, servers as processes of their own, all on this machine and on one disk"
     conditions = conditions_of(data, where=where, sync="each system as its row says")
@@ -60,6 +63,12 @@ async def measured(
             await _look_at_idle(grounds, findings, idle_s)
             for turn in turns_of(number, workloads, systems):
                 await _take(turn, grounds, findings, f"{run}/{number}", timing, say)
+            for duel in range(duels):
+                say(f"duel {duel + 1} of {duels}")
+                for turn in duel_of(number + duel + 1, workloads, systems):
+                    await _take(turn, grounds, findings, f"{run}/{number}/{duel}", timing, say)
+        if keep is not None:
+            keep(findings)
     findings.rounds.append(await asyncio.to_thread(measure_raw, data, raw_s))
     findings.took_s = time.perf_counter() - began
     return findings
@@ -121,9 +130,8 @@ async def _take(
     await asyncio.to_thread(os.sync)
     try:
         async with asyncio.timeout(TURN_S_MAX):
-            found = await workload(
-                grounds[system.ground], system, f"p{turn.number}-{workload.name}-{system.name}", timing
-            )
+            topic = f"t{len(findings.samples)}-{workload.name}-{system.name}"
+            found = await workload(grounds[system.ground], system, topic, timing)
     except Exception as failure:  # noqa: BLE001 - said in the report; the others go on
         findings.failures.append(f"{system.name}, {workload.name}: {type(failure).__name__}: {failure}")
         say(f"  {workload.name:12} {system.name:22} FAILED: {type(failure).__name__}: {failure}")

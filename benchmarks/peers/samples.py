@@ -18,7 +18,7 @@ JSON_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The figures of one turn. `lap` is the run's name and the pass: what has the same one was measured side by side."""
+    """The figures of one turn. `lap` is `run/pass`, or `run/pass/duel`: what has the same one was measured side by side."""
 
     lap: str
     system: str
@@ -58,8 +58,12 @@ class Findings:
         return combined(self.rounds)
 
     @property
-    def laps(self) -> int:
-        return len({sample.lap for sample in self.samples})
+    def passes(self) -> int:
+        return len({sample.lap for sample in self.samples if sample.lap.count("/") == 1})
+
+    @property
+    def duels(self) -> int:
+        return len({sample.lap for sample in self.samples if sample.lap.count("/") == 2})
 
     def values(self, system: str, workload: str, figure: str) -> list[float]:
         return [

@@ -103,9 +103,10 @@ def _conditions(findings: Findings) -> str:
 
 
 def _told_passes(findings: Findings) -> str:
+    duels = f", {_counted(findings.duels, 'round')} more of what is judged" if findings.duels else ""
     return (
-        f"{_counted(findings.laps, 'pass')}, {findings.seconds:g} s a measurement; all systems one after the other for each "
-        "workload, in another order in each pass; figures are medians over the passes, in parentheses the lowest and the highest"
+        f"{_counted(findings.passes, 'pass')}{duels}, {findings.seconds:g} s a measurement; all systems one after the other for "
+        "each workload, in another order each time; figures are medians, in parentheses the lowest and the highest"
     )
 
 

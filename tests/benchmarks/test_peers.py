@@ -11,7 +11,7 @@ from benchmarks.peers.ground import PeerMissing
 from benchmarks.peers.programs import nats_program, require
 from benchmarks.peers.render import render
 from benchmarks.peers.samples import Findings, Sample, loaded, merged, spread_of
-from benchmarks.peers.schedule import turns_of
+from benchmarks.peers.schedule import duel_of, turns_of
 from benchmarks.peers.systems import SYSTEMS, chosen
 from benchmarks.peers.tables import section, told3
 from benchmarks.peers.verdicts import AIMS, reached, verdicts
@@ -72,6 +72,16 @@ def test_systems_take_turns_within_a_workload_and_begin_in_another_order_in_each
     assert len({order[0] for order in orders}) > 1
 
 
+def test_a_duel_has_every_system_that_a_verdict_needs_and_no_other() -> None:
+    there = {(turn.workload.name, turn.system.name) for turn in duel_of(0, WORKLOADS, SYSTEMS)}
+    assert {workload for workload, _ in there} == {aim.workload.partition("/")[0] for aim in AIMS}
+    for aim in AIMS:
+        workload = aim.workload.partition("/")[0]
+        assert {(workload, "varlog-3"), (workload, aim.peers[-1])} <= there
+    assert not any(system.startswith("etcd") or "default" in system for _, system in there)
+    assert duel_of(0, WORKLOADS, chosen(["etcd"])) == []
+
+
 def test_a_spread_is_the_median_and_what_lies_farthest_from_it() -> None:
     spread = spread_of([5.0, 1.0, 2.0])
     assert (spread.median, spread.low, spread.high, spread.count) == (2.0, 1.0, 5.0, 3)
@@ -120,7 +130,8 @@ def test_samples_survive_a_file_and_parts_of_a_run_become_one(tmp_path: Path) ->
         (tmp_path / f"{number}.json").write_text(part.as_json(), "utf-8")
     whole = merged([loaded(tmp_path / "0.json"), loaded(tmp_path / "1.json")])
     assert whole.samples == [*first.samples, *second.samples]
-    assert whole.laps == 2
+    assert whole.passes == 2
+    assert whole.duels == 0
     assert whole.idle == {"nats-3": [0.02, 0.02]}
 
 
