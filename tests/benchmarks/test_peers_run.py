@@ -128,6 +128,8 @@ def test_an_interrupted_run_stops_its_servers_and_removes_its_data(
         "benchmarks.peers",
         "--only",
         "redis-1",
+        "--seconds",
+        "0.1",
         "--passes",
         "1000",
         "--data",
