@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 T = TypeVar("T")
 # What a job gave, or its exception: the other one is None.
+Outcome = tuple[Any, BaseException | None]
 Settle = Callable[[Any, BaseException | None], None]
 Job = tuple[Callable[[], Any], Settle, bool, asyncio.AbstractEventLoop]
 
@@ -72,16 +73,13 @@ class Pace:
             self._missing -= 1
 
 
-class ThreadWorker:
-    """One thread, one queue."""
+class PacedWorker:
+    """What workers with threads share: brief jobs in the loop while they are quick, the others handed over, none overtaken."""
 
-    def __init__(self, name: str) -> None:
-        self._pace = Pace()
-        # Jobs that were handed to the thread and of which the loop has not heard yet: nothing may overtake them.
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        # Jobs that were handed to a thread and of which the loop has not heard yet: nothing may overtake them.
         self._handed = 0
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
 
     @property
     def at_once(self) -> bool:
@@ -89,40 +87,62 @@ class ThreadWorker:
 
     def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
         if brief and self.at_once:
-            done(*self._timed(job))
+            done(*self._do(job))
         else:
             self._handed += 1
-            self._jobs.put((job, done, brief, asyncio.get_running_loop()))
+            self._hand(job, done, brief)
 
     def run(self, job: Callable[[], T], *, brief: bool = False) -> asyncio.Future[T]:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.call(job, partial(settle, done), brief=brief)
         return done
 
+    def heard(self, done: Settle, outcome: Outcome) -> None:
+        """In the loop: a job that was handed over has ended."""
+        self._handed -= 1
+        done(*outcome)
+
+    def _hand(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+        """To a thread, behind all earlier ones; then `heard`."""
+        raise NotImplementedError
+
+    def _do(self, job: Callable[[], Any]) -> Outcome:
+        """A brief job, in the loop."""
+        return self._timed(job)
+
+    def _timed(self, job: Callable[[], Any]) -> Outcome:
+        begin = time.perf_counter()
+        outcome = outcome_of(job)
+        self._pace.took(time.perf_counter() - begin)
+        return outcome
+
+
+class ThreadWorker(PacedWorker):
+    """One thread, one queue."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Pace())
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
     async def close(self) -> None:
         self._jobs.put(None)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._thread.join)
 
+    def _hand(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+        self._jobs.put((job, done, brief, asyncio.get_running_loop()))
+
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, done, brief, loop = item
-            outcome = self._timed(job) if brief else _outcome(job)
+            outcome = self._timed(job) if brief else outcome_of(job)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._heard, done, outcome)
-
-    def _heard(self, done: Settle, outcome: tuple[Any, BaseException | None]) -> None:
-        self._handed -= 1
-        done(*outcome)
-
-    def _timed(self, job: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        begin = time.perf_counter()
-        outcome = _outcome(job)
-        self._pace.took(time.perf_counter() - begin)
-        return outcome
+                loop.call_soon_threadsafe(self.heard, done, outcome)
 
 
-def _outcome(job: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+def outcome_of(job: Callable[[], Any]) -> Outcome:
     try:
         return job(), None
     except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means; the thread must go on

@@ -12,14 +12,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
-# What a job gave, or its exception: the other one is None.
-Settle = Callable[[Any, BaseException | None], None]
-Done = tuple[Settle, Any, BaseException | None]
+from varlog.runtime.worker import Outcome, Pace, PacedWorker, Settle, outcome_of
+
+Done = tuple["PooledWorker", Settle, Outcome]
 
 
 class WorkerPool:
@@ -33,6 +31,10 @@ class WorkerPool:
         self._done: deque[Done] = deque()
         self._loop = asyncio.get_running_loop()
         self._telling = False
+        # One disk, one pace: what one worker finds out holds for all.
+        self.pace = Pace()
+        self._handed = 0
+        self._loop_wrote = False
 
     def worker(self, name: str) -> PooledWorker:
         """A worker of its own order, done by whichever thread is free."""
@@ -41,7 +43,25 @@ class WorkerPool:
             thread = threading.Thread(target=self._work, name=thread_name, daemon=True)
             self._threads.append(thread)
             thread.start()
-        return PooledWorker(self._ready)
+        return PooledWorker(self)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the loop itself may do a brief job: one in a turn, and none while threads are busy. Where several workers have
+        something to do, threads let their disk jobs overlap."""
+        return self._handed == 0 and not self._loop_wrote
+
+    def hand(self, worker: PooledWorker) -> None:
+        """This worker has something to do."""
+        self._ready.put(worker)
+
+    def handed_one(self) -> None:
+        self._handed += 1
+
+    def loop_did_one(self) -> None:
+        """The loop has done a brief job itself; the next turn may do another."""
+        self._loop_wrote = True
+        self._loop.call_soon(self._next_turn)
 
     async def close(self) -> None:
         """Wait for the jobs under way, then end the threads."""
@@ -50,6 +70,9 @@ class WorkerPool:
         for thread in self._threads:
             await self._loop.run_in_executor(None, thread.join)
         self._threads.clear()
+
+    def _next_turn(self) -> None:
+        self._loop_wrote = False
 
     def _work(self) -> None:
         while (worker := self._ready.get()) is not None:
@@ -64,60 +87,51 @@ class WorkerPool:
         self._telling = False
         try:
             while self._done:
-                settled, result, error = self._done.popleft()
-                settled(result, error)
+                worker, done, outcome = self._done.popleft()
+                self._handed -= 1
+                worker.heard(done, outcome)
         finally:
             if self._done:  # one of them raised: that is not the others' fault
                 self._loop.call_soon(self._tell)
 
 
-class PooledWorker:
+class PooledWorker(PacedWorker):
     """The jobs of one worker. It is in the pool's queue, or in one thread's hands, while it has any: never in two."""
 
-    def __init__(self, ready: SimpleQueue[PooledWorker | None]) -> None:
-        self._ready = ready
-        self._jobs: deque[tuple[Callable[[], Any], Settle]] = deque()
+    def __init__(self, pool: WorkerPool) -> None:
+        super().__init__(pool.pace)
+        self._pool = pool
+        self._jobs: deque[tuple[Callable[[], Any], Settle, bool]] = deque()
         self._guard = threading.Lock()
         self._queued = False
 
-    def call(self, job: Callable[[], Any], done: Settle) -> None:
-        """Start `job` after all earlier ones; then `done` is called in the loop."""
-        with self._guard:
-            self._jobs.append((job, done))
-            if self._queued:
-                return
-            self._queued = True
-        self._ready.put(self)
-
-    def run(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """As of any Worker."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.call(job, partial(_settle, done))
-        return done
+    @property
+    def at_once(self) -> bool:
+        return self._pool.at_once and super().at_once
 
     async def close(self) -> None:
         """Wait for the jobs under way. The threads are the pool's."""
         await self.run(lambda: None)
 
+    def _hand(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+        self._pool.handed_one()
+        with self._guard:
+            self._jobs.append((job, done, brief))
+            if self._queued:
+                return
+            self._queued = True
+        self._pool.hand(self)
+
+    def _do(self, job: Callable[[], Any]) -> Outcome:
+        self._pool.loop_did_one()
+        return super()._do(job)
+
     def work(self, out: deque[Done]) -> None:
         """In a thread: one job, its outcome into `out`, and only then back into the queue if there are more: outcomes keep the
         order of the jobs."""
-        job, done = self._jobs.popleft()
-        try:
-            result, error = job(), None
-        except BaseException as failure:  # noqa: BLE001 - the waiter decides what it means; the thread must go on
-            result, error = None, failure
-        out.append((done, result, error))
+        job, done, brief = self._jobs.popleft()
+        out.append((self, done, self._timed(job) if brief else outcome_of(job)))
         with self._guard:
             again = self._queued = bool(self._jobs)
         if again:
-            self._ready.put(self)
-
-
-def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if done.done():
-        return
-    if error is None:
-        done.set_result(result)
-    else:
-        done.set_exception(error)
+            self._pool.hand(self)
