@@ -67,7 +67,8 @@ WANTED = {
 def test_seeds_with_recipes_cover_what_they_are_for() -> None:
     """A simulation in which no claim is lost, no lock changes hands and no transaction clashes proves nothing."""
     seen: set[str] = set()
-    for seed in range(1, 60):
+    # A holder that stands still for just so long that another one takes its item is rare: one of a hundred seeds has it.
+    for seed in (239, *range(1, 60)):
         if seen >= WANTED:
             break
         lines: list[str] = []

@@ -338,6 +338,8 @@ class World:
                 self.history,
                 self.tell,
             )
+            if self._apart:
+                await self._before_work()  # an operator may seal the only stream that this needs
             working = judge_process.spawn("operator", operator.work())
             keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
             if self.history.sequenced:
@@ -352,8 +354,6 @@ class World:
 
     async def _work(self, faults: Faults) -> None:
         """Users work under faults for the time that the plan has, or until they have done all they wanted."""
-        if self._apart:
-            await self._before_work()
         for host in self._users:
             host.boot()
         faults.start()
