@@ -262,7 +262,7 @@ def entries_of(
     low = offsets[begin]
     if end - begin < _CUT_BY_HAND_MAX:
         data = bytes(memoryview(buffer)[start + low : start + offsets[end]])
-        places = offsets.tolist() if low == 0 else [place - low for place in offsets[begin : end + 1]]
+        places = offsets.tolist() if begin == 0 else [place - low for place in offsets[begin : end + 1]]
         return [data[one:other] for one, other in pairwise(places[: end - begin + 1])]
     import numpy as np  # here, not above: whoever reads or packs single entries starts faster without it
 
