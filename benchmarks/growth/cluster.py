@@ -12,7 +12,8 @@ import varlog.aio
 from varlog.cli.bench.conditions import busy_s
 from varlog.cli.bench.ground import TIMEOUT_S
 from varlog.cli.bench.processes import usage_of
-from varlog.cli.cluster_plan import ClusterPlan, free_ports
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.client.admin import Admin
 from varlog.client.log import Log

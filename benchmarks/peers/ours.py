@@ -10,7 +10,8 @@ from pathlib import Path
 import varlog.aio
 from benchmarks.peers.ground import Journal, Keep
 from varlog.cli.bench.ground import connected, embedded
-from varlog.cli.cluster_plan import ClusterPlan, free_ports
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.client.log import Log
 from varlog.model.cluster import Ordering
