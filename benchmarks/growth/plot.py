@@ -5,6 +5,7 @@ Needs matplotlib: pip install 'varlog[plot]'.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ matplotlib.rcParams["svg.fonttype"] = "none"
 matplotlib.rcParams["svg.hashsalt"] = "varlog"
 
 from matplotlib import pyplot as plt  # noqa: E402 - the backend is chosen first
+from matplotlib.ticker import NullFormatter  # noqa: E402
 
 from benchmarks.growth.cliffs import cliffs_of  # noqa: E402
 from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, points_of  # noqa: E402
@@ -58,7 +60,8 @@ def _draw_one(panel: Any, sweep: Sweep, points: Sequence[Point]) -> None:
             label = _label(sweep, figure)
             lines += axis.plot(loads, values, style, color=colour, linewidth=1.2, markersize=3, label=label)
         axis.set_yscale("log")
-        axis.tick_params(labelsize=7)
+        _open_up(axis)
+        axis.tick_params(labelsize=7, which="both")
     for cliff in cliffs_of(sweep, points):
         panel.axvspan(cliff.load, cliff.next_load, color=CLIFF_COLOUR, alpha=0.25, linewidth=0)
     panel.set_xscale("log")
@@ -69,6 +72,15 @@ def _draw_one(panel: Any, sweep: Sweep, points: Sequence[Point]) -> None:
     panel.set_ylabel("a second", fontsize=8)
     other.set_ylabel("ms", fontsize=8)
     panel.legend(handles=lines, fontsize=6, loc="best", framealpha=0.7)
+
+
+def _open_up(axis: Any) -> None:
+    """At least two decades high: else a few percent would look like a cliff."""
+    low, high = axis.get_ylim()
+    if high < 100 * low:
+        middle = math.sqrt(low * high)
+        axis.set_ylim(middle / 10, middle * 10)
+    axis.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _label(sweep: Sweep, figure: str) -> str:
