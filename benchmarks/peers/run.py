@@ -130,6 +130,8 @@ def _cpu_s(ground: Ground) -> float:
 async def _take(
     turn: Turn, grounds: dict[str, Ground], findings: Findings, lap: str, timing: Timing, say: Say
 ) -> None:
+    if (task := asyncio.current_task()) is not None and task.cancelling():
+        raise asyncio.CancelledError  # asked for during the turn before, and a client's library has kept it to itself
     system, workload = turn.system, turn.workload
     # What the one before has left in the page cache is written now, not during this turn.
     await asyncio.to_thread(os.sync)
