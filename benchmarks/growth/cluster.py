@@ -15,6 +15,7 @@ from varlog.cli.bench.processes import usage_of
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import wait_nodes
 from varlog.client.admin import Admin
 from varlog.client.log import Log
 
@@ -56,6 +57,7 @@ async def growth_cluster(directory: Path) -> AsyncIterator[GrowthCluster]:
     supervisor = Supervisor(plan)
     await supervisor.start()
     try:
+        await wait_nodes(plan)
         async with AsyncExitStack() as stack:
             admin = await stack.enter_async_context(varlog.aio.admin(supervisor.address, timeout_s=TIMEOUT_S))
             logs = await stack.enter_async_context(AsyncExitStack())

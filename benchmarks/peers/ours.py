@@ -13,6 +13,7 @@ from varlog.cli.bench.ground import connected, embedded
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
+from varlog.cli.up import wait_nodes
 from varlog.client.log import Log
 from varlog.model.cluster import Ordering
 from varlog.model.lsn import FIRST_GLSN, GLSN
@@ -29,6 +30,7 @@ class OurCluster:
 
     async def start(self) -> None:
         await self._supervisor.start()
+        await wait_nodes(self._supervisor.plan)
 
     async def stop(self) -> None:
         await self._supervisor.stop()

@@ -223,7 +223,7 @@ def _growth(*arguments: str) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
 
 
