@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from varlog.metarepo.store import journal as journals
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
+from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, Put
 from varlog.metarepo.store.journal import (
     JOURNAL_BYTES,
     RECORD_BYTES_MAX,
     Journal,
     JournalDamaged,
+    claim,
     empty_journal,
     encode_record,
     journal_path,
@@ -29,10 +30,11 @@ from varlog.runtime.doors import system_doors
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metadata_journal_v1.bin"
 HEADER_BYTES = 16
+TERM = 3
 
 
 def _journal(path: Path, applied: int = 0) -> Journal:
-    return Journal(OsDisk(synced=False), path, applied, synced=True)
+    return Journal(OsDisk(synced=False), path, TERM, applied, synced=True)
 
 
 def _written(path: Path, count: int, applied: int = 0) -> bytearray:
@@ -122,7 +124,7 @@ def test_another_file_is_refused(content: bytes) -> None:
 
 
 def test_a_newer_format_is_refused() -> None:
-    content = bytearray(empty_journal())
+    content = bytearray(empty_journal(TERM))
     content[4] = 2
     with pytest.raises(JournalDamaged, match="format version 2, this program knows version 1"):
         records_after(bytes(content), 0)
@@ -137,9 +139,29 @@ def test_a_commit_that_has_no_room_is_refused_and_leaves_no_trace(tmp_path: Path
     assert _numbers(records_after(path.read_bytes(), 0)) == ["small"]
 
 
+def test_its_owner_learns_that_somebody_else_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = _journal(path)
+    journal.append([("a", b"")])
+    before = journal.claimed
+    claim(OsDisk(), path, TERM + 1)
+    journal.append([("b", b"")])
+    assert (before, journal.claimed) == (False, True)
+    journal.close()
+    assert _numbers(records_after(path.read_bytes(), 0)) == ["a", "b"]  # a claim touches no record
+
+
+def test_what_is_no_journal_is_not_claimed(tmp_path: Path) -> None:
+    path = tmp_path / "letter"
+    path.write_bytes(b"a letter" * 100)
+    with pytest.raises(JournalDamaged, match="no journal"):
+        claim(OsDisk(), path, TERM)
+    assert path.read_bytes() == b"a letter" * 100
+
+
 def test_the_format_is_the_one_that_was_written_once() -> None:
     puts = [("cut/00000000000000000001", b"\x92\x01\x90"), ("reader/0000000001/ü", b"")]
-    content = empty_journal()[:HEADER_BYTES] + encode_record(1, puts) + encode_record(2, [("base", b"b")])
+    content = empty_journal(0)[:HEADER_BYTES] + encode_record(1, puts) + encode_record(2, [("base", b"b")])
     assert content == GOLDEN.read_bytes()
     assert records_after(GOLDEN.read_bytes(), 0) == [puts, [("base", b"b")]]
 
@@ -230,7 +252,27 @@ def test_a_damaged_journal_is_told_at_the_start_and_left_as_it_is(tmp_path: Path
     for _ in range(2):
         with pytest.raises(StartError, match="commit 2 cannot be read"):
             _items(path)
-    assert journal_path(path).read_bytes() == content
+    assert journal_path(path).read_bytes()[HEADER_BYTES:] == content[HEADER_BYTES:]
+
+
+def test_a_commit_that_a_newer_opening_did_not_read_is_not_acknowledged(tmp_path: Path) -> None:
+    """Law 7. The newer one comes between the write and the look behind it, where no lock keeps it out."""
+    path = tmp_path / "metadata.db"
+
+    async def body() -> dict[str, bytes]:
+        older, newer = _Killed(path, system_doors()), SqliteStore(path, system_doors())
+        await older.open()
+        await older.commit([Put("a", b"1")])
+        path.with_name("metadata.db.lock").unlink()
+        items = (await newer.open()).items
+        with pytest.raises(Fenced):
+            await older.commit([Put("b", b"2")])
+        await older.close()
+        await newer.close()
+        return items
+
+    assert asyncio.run(body()) == {"a": b"1"}
+    assert _items(path) == {"a": b"1"}
 
 
 def test_a_database_from_before_the_journal_is_taken_over(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ all laps, so that what is left of an older lap is never taken for a part of this
     offset  size  field
          0     4  magic "VLMJ"      \\
          4     4  format version     >  the file's header
-         8     8  zero              /
+         8     8  term of its owner /
         16     -  records, back to back:
                      4  magic "VLMR"
                      4  CRC32C of everything behind this field
@@ -17,6 +17,9 @@ all laps, so that what is left of an older lap is never taken for a part of this
 
 Record n + 1 is written only after record n was synced. A bad record is therefore the torn end of the journal if nothing newer is
 behind it; if something is, it is damage, and nobody may go on as if what follows had never been acknowledged (law 3).
+
+Whoever opens the store writes his term into the header of the journal that he finds, and reads it then. Its owner looks at the
+header behind each sync: while it is his own, what he wrote was there before anybody else read (law 7). The field was zero before.
 """
 
 from __future__ import annotations
@@ -43,6 +46,8 @@ _FILE_HEADER: Final = struct.Struct("<4sIQ")
 _RECORD_HEADER: Final = struct.Struct("<4sIQI")
 _CHECKED: Final = struct.Struct("<QI")  # the record's header behind its CRC
 _CHECKED_AT: Final = 8
+_TERM: Final = struct.Struct("<Q")
+_TERM_AT: Final = 8
 
 Puts = list[tuple[str, bytes]]
 
@@ -64,8 +69,19 @@ def encode_record(number: int, puts: Puts) -> bytes:
     return _RECORD_MAGIC + crc32c(checked).to_bytes(4, "little") + checked
 
 
-def empty_journal() -> bytes:
-    return _FILE_HEADER.pack(_FILE_MAGIC, FORMAT_VERSION, 0).ljust(JOURNAL_BYTES, b"\0")
+def empty_journal(term: int) -> bytes:
+    return _FILE_HEADER.pack(_FILE_MAGIC, FORMAT_VERSION, term).ljust(JOURNAL_BYTES, b"\0")
+
+
+def claim(disk: Disk, path: Path, term: int) -> None:
+    """Tell the owner of the journal at `path` that his term is over. Not synced: who is asked is a process on this machine, and
+    after a power loss there is none. JournalDamaged, and nothing is written, if it is not a journal."""
+    file = disk.open(path)
+    try:
+        _check_header(file.read_at(_FILE_HEADER.size, 0))
+        file.write_at([_TERM.pack(term)], _TERM_AT)
+    finally:
+        file.close()
 
 
 def records_after(content: bytes, applied: int) -> list[Puts]:
@@ -122,10 +138,11 @@ def _check_nothing_newer(content: bytes, at: int, newest: int) -> None:
 class Journal:
     """The journal of one opening of a store: a file of its own, so that an earlier opening writes into nobody's any more."""
 
-    def __init__(self, disk: Disk, path: Path, applied: int, *, synced: bool) -> None:
+    def __init__(self, disk: Disk, path: Path, term: int, applied: int, *, synced: bool) -> None:
         """A new, empty one in place of any other. The store holds every commit up to `applied`."""
-        disk.replace_file(path, empty_journal())
+        disk.replace_file(path, empty_journal(term))
         self.newest = applied
+        self._term = _TERM.pack(term)
         self._file: File = disk.open(path)
         self._synced = synced
         self._at = _FILE_HEADER.size
@@ -141,6 +158,11 @@ class Journal:
         self.newest += 1
         self._at += len(record)
         return True
+
+    @property
+    def claimed(self) -> bool:
+        """Whether somebody opened the store after us: what was written last may have come too late for him."""
+        return self._file.read_at(_TERM.size, _TERM_AT) != self._term
 
     def begin_lap(self) -> None:
         """The store holds everything up to `newest`: write over it."""
