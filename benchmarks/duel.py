@@ -6,6 +6,7 @@ For steps of a few percent, where the whole rounds of compare.py lie further apa
 does to the next one, which is the other side's. Each revision (`.` is the working tree) has its own cluster, client and meter. The
 table has, for each figure, the ratio of the medians against BEFORE and its 90 % interval (bootstrap over pairs of slices); one that
 holds 1.00 is no difference. Processor time is that of all the side's processes. An idle cluster is silent, so it disturbs little.
+A revision may name the interpreter that runs it (`.@/usr/bin/python3.12`), which must have what varlog needs installed.
 
 Options behind `--`: ordering=sequenced, streams=N, replicas=N, entry_bytes=N, appenders=N, batch=N.
 """
@@ -77,13 +78,14 @@ class Side:
     """One revision with its cluster."""
 
     def __init__(
-        self, revision: str, source: Path, data: Path, workload: str, options: dict[str, float | str]
+        self, named: str, source: Path, data: Path, workload: str, options: dict[str, float | str]
     ) -> None:
-        self.revision = revision
+        self.revision = named
+        _, _, interpreter = named.partition("@")
         self.slices: list[dict[str, float]] = []
         data.mkdir()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SIDE, data, workload, json.dumps(options)],
+            [interpreter or sys.executable, "-c", SIDE, data, workload, json.dumps(options)],
             env=os.environ | {"PYTHONPATH": str(source)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -166,7 +168,7 @@ def main() -> None:
         )
         sides = []
         for number, revision in enumerate(arguments.revisions):
-            source = stack.enter_context(source_of(revision))
+            source = stack.enter_context(source_of(revision.partition("@")[0]))
             side = Side(revision, source, scratch / str(number), arguments.workload, options)
             stack.callback(side.end)
             side.wait_ready()
