@@ -31,16 +31,25 @@ def in_memory(body: Body) -> None:
 
 
 def over_tcp(body: Body) -> None:
-    run(_two_processes(body))
+    run(_two_processes(body, short_cuts=False))
 
 
 def over_tcp_on_uvloop(body: Body) -> None:
-    run(_two_processes(body), runner=uvloop.run)
+    run(_two_processes(body, short_cuts=False), runner=uvloop.run)
 
 
-async def _two_processes(body: Body) -> None:
+def over_local_sockets(body: Body) -> None:
+    run(_two_processes(body, short_cuts=True))
+
+
+def over_local_sockets_on_uvloop(body: Body) -> None:
+    run(_two_processes(body, short_cuts=True), runner=uvloop.run)
+
+
+async def _two_processes(body: Body, *, short_cuts: bool) -> None:
     before = asyncio.all_tasks()
-    await body(TcpTransport(ClusterID(1)), TcpTransport(ClusterID(1)))
+    server = TcpTransport(ClusterID(1), short_cuts=short_cuts)
+    await body(server, TcpTransport(ClusterID(1), short_cuts=short_cuts))
     assert asyncio.all_tasks() == before
 
 
@@ -53,6 +62,8 @@ def in_simulation(body: Body) -> None:
 
 
 WORLDS: dict[str, World] = {
+    "local": over_local_sockets,
+    "local-uvloop": over_local_sockets_on_uvloop,
     "memory": in_memory,
     "simulation": in_simulation,
     "tcp": over_tcp,

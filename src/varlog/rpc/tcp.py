@@ -1,4 +1,4 @@
-"""TcpTransport: frames over TCP, made for uvloop. [A3 R3]
+"""TcpTransport: frames over TCP, or over a local socket where both ends are on one machine; made for uvloop. [A3 R3]
 
 Everything that arrives in one wake-up is parsed in one go; everything that is sent in one turn of the loop goes out
 together. No task is made for a request, and a payload is copied once when small and never when large.
@@ -16,6 +16,7 @@ from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, NotInCluster, StartError, Unavailable, VarlogError
 from varlog.model.ids import ClusterID
 from varlog.model.limits import CONNECTION_WRITE_BYTES_MAX, KIB
+from varlog.rpc import local
 from varlog.rpc.codec import decode, encode, number_of
 from varlog.rpc.endpoint import Endpoint
 from varlog.rpc.framing import ONEWAY, REPLY, REQUEST, FrameReader, MalformedFrame, frame_head
@@ -48,10 +49,11 @@ _KEEPALIVE: Final = {
 
 
 class TcpTransport:
-    """Connections of one process of `cluster` (0: any), in one event loop."""
+    """Connections of one process of `cluster` (0: any), in one event loop. `short_cuts`: local sockets where there are some."""
 
-    def __init__(self, cluster: ClusterID) -> None:
+    def __init__(self, cluster: ClusterID, *, short_cuts: bool = True) -> None:
         self.cluster = cluster
+        self._short_cuts = short_cuts
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     async def connect(
@@ -62,12 +64,16 @@ class TcpTransport:
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
         loop = asyncio.get_running_loop()
-        connection = TcpConnection(loop, self.cluster, self._scratch, accepting=False)
+        connection = TcpConnection(loop, self.cluster, self._scratch, address, accepting=False)
         if handler is not None:
             connection.serve_with(handler)
+        name = local.name_of(host, port) if self._short_cuts else None
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_connection(lambda: connection, host, port)
+                if name is not None and (wire := local.connect(name)) is not None:
+                    await loop.create_unix_connection(lambda: connection, sock=wire)
+                else:
+                    await loop.create_connection(lambda: connection, host, port)
         except TimeoutError:
             raise ConnectionLost(f"{address} did not answer within {timeout_s:g} s", sent=False) from None
         except OSError as error:
@@ -81,14 +87,15 @@ class TcpTransport:
             raise StartError(str(error)) from None
         server = TcpServer(self.cluster, self._scratch, make_handler)
         try:
-            await server.listen(host, port)
+            await server.listen(host, port, short_cuts=self._short_cuts)
         except OSError as error:
+            await server.close()
             raise StartError(f"cannot listen at {address}: {_reason(error)}. {_remedy(error)}") from None
         return server
 
 
 class TcpServer:
-    """A listening socket and the connections that came in by it."""
+    """A listening socket, the local one beside it, and the connections that came in by them."""
 
     def __init__(
         self, cluster: ClusterID, scratch: memoryview, make_handler: Callable[[Connection], Handler]
@@ -97,7 +104,7 @@ class TcpServer:
         self._scratch = scratch
         self._make_handler = make_handler
         self._loop = asyncio.get_running_loop()
-        self._server: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._address = ""
         self._connections: dict[TcpConnection, None] = {}
         self._closing = False
@@ -107,20 +114,30 @@ class TcpServer:
     def address(self) -> str:
         return self._address
 
-    async def listen(self, host: str, port: int) -> None:
-        self._server = await self._loop.create_server(self._accept, host, port, backlog=BACKLOG)
-        self._address = join_address(host, self._server.sockets[0].getsockname()[1])
+    async def listen(self, host: str, port: int, *, short_cuts: bool) -> None:
+        listener = await self._loop.create_server(self._accept, host, port, backlog=BACKLOG)
+        self._listeners.append(listener)
+        port = listener.sockets[0].getsockname()[1]
+        self._address = join_address(host, port)
+        name = local.name_of(host, port) if short_cuts else None
+        if name is not None:
+            wire = local.listen(name)
+            self._listeners.append(
+                await self._loop.create_unix_server(self._accept, sock=wire, backlog=BACKLOG)
+            )
 
     async def close(self) -> None:
-        if self._server is None or self._closing:
+        if self._closing:
             return
         self._closing = True
-        self._server.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self._connections):
             connection.close()
         if self._connections:
             await self._all_gone
-        await self._server.wait_closed()
+        for listener in self._listeners:
+            await listener.wait_closed()
 
     def _accept(self) -> TcpConnection:
         return TcpConnection(self._loop, self._cluster, self._scratch, accepting=True, server=self)
@@ -139,19 +156,21 @@ class TcpServer:
 
 
 class TcpConnection(Endpoint, asyncio.BufferedProtocol):
-    """One TCP connection."""
+    """One connection. Who dialled says to which `address`."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         cluster: ClusterID,
         scratch: memoryview,
+        address: str = "",
         *,
         accepting: bool,
         server: TcpServer | None = None,
     ) -> None:
         super().__init__(loop, accepting=accepting)
         self._cluster = cluster
+        self._dialled = address
         self._server = server
         self._reader = FrameReader(scratch, self._take_frame)
         self._transport: asyncio.Transport
@@ -163,15 +182,21 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(CONNECTION_WRITE_BYTES_MAX, CONNECTION_WRITE_BYTES_MAX // 2)
         wire = transport.get_extra_info("socket")
+        if wire.family == socket.AF_UNIX:
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, local.BUFFER_BYTES)
+            self._peer = self._dialled or f"process {local.credentials_of(wire)[0]} of this machine"
+        else:
+            self._made_by_tcp(wire, transport.get_extra_info("peername"))
+        if self._server is not None:
+            self._server.came(self)
+
+    def _made_by_tcp(self, wire: socket.socket, name: tuple[str, int] | None) -> None:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A peer whose machine vanished never says so, and an idle connection is silent: have the kernel ask.
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
             wire.setsockopt(socket.IPPROTO_TCP, option, value)
-        name = transport.get_extra_info("peername")
         self._peer = join_address(*name[:2]) if name else "a peer that left at once"
-        if self._server is not None:
-            self._server.came(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()
