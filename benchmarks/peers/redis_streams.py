@@ -1,7 +1,12 @@
-"""Redis Streams: one server with an append-only file, synced always or every second; by redis-py, or by the bare protocol."""
+"""Redis Streams: one server with an append-only file, synced always or every second; by redis-py, or by the bare protocol.
+
+Clients come by its Unix socket, as processes of one machine do with varlog: it is the faster way there.
+"""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,8 +33,12 @@ class RedisStreams:
 
     def __init__(self, directory: Path, *, always: bool) -> None:
         self._port = free_ports(1)[0]
+        # Not in `directory`: a socket's name may have no more than 107 bytes.
+        self._nest = Path(tempfile.mkdtemp(prefix="varlog-redis-"))
+        self._socket = self._nest / "socket"
         arguments = [
-            *("--port", str(self._port), "--bind", HOST, "--dir", str(directory)),
+            *("--port", str(self._port), "--bind", HOST, "--unixsocket", str(self._socket)),
+            *("--dir", str(directory)),
             *("--appendonly", "yes", "--appendfsync", "always" if always else "everysec"),
             *("--save", "", "--auto-aof-rewrite-percentage", "0"),
         ]
@@ -40,6 +49,7 @@ class RedisStreams:
 
     async def stop(self) -> None:
         await stop_all([self._server])
+        shutil.rmtree(self._nest, ignore_errors=True)
 
     def pids(self) -> list[int]:
         return [self._server.pid]
@@ -48,13 +58,13 @@ class RedisStreams:
     async def journal(self, system: str, topic: str, *, streams: int, callers: int) -> AsyncIterator[Journal]:
         keys = [f"{topic}-{number}".encode() for number in range(streams)]
         journal: BareJournal | ClientJournal
-        journal = BareJournal(self._port, keys) if "bare" in system else ClientJournal(self._port, keys)
+        journal = BareJournal(self._socket, keys) if "bare" in system else ClientJournal(self._socket, keys)
         await journal.open(callers)
         try:
             yield journal
         finally:
             await journal.close()
-            with redis.Redis(host=HOST, port=self._port) as admin:
+            with redis.Redis(unix_socket_path=str(self._socket)) as admin:
                 admin.unlink(*keys)
 
     async def _ready(self) -> bool:
@@ -67,10 +77,10 @@ class ClientJournal:
     batch_ways = ("pipeline",)
     read_ways = ("entries",)
 
-    def __init__(self, port: int, keys: Sequence[bytes]) -> None:
+    def __init__(self, place: Path, keys: Sequence[bytes]) -> None:
         self._keys = keys
-        self._port = port
-        self._blocking = redis.Redis(host=HOST, port=port)
+        self._place = str(place)
+        self._blocking = redis.Redis(unix_socket_path=self._place)
         self._clients: list[redis.asyncio.Redis] = []
 
     async def open(self, callers: int) -> None:
@@ -78,7 +88,7 @@ class ClientJournal:
             return
         # A connection a caller, as a pool would give it, without the pool's lock.
         for _ in range(callers):
-            client = redis.asyncio.Redis(host=HOST, port=self._port, single_connection_client=True)
+            client = redis.asyncio.Redis(unix_socket_path=self._place, single_connection_client=True)
             await client.ping()
             self._clients.append(client)
 
@@ -123,15 +133,15 @@ class BareJournal:
     batch_ways = ("pipeline",)
     read_ways = ("entries",)
 
-    def __init__(self, port: int, keys: Sequence[bytes]) -> None:
-        self._port, self._keys = port, keys
+    def __init__(self, place: Path, keys: Sequence[bytes]) -> None:
+        self._place, self._keys = str(place), keys
         self._wires: list[RedisWire] = []
-        self._blocking = redis.Redis(host=HOST, port=port)
+        self._blocking = redis.Redis(unix_socket_path=self._place)
         self._blocking.response_callbacks.pop("XRANGE")
 
     async def open(self, callers: int) -> None:
         for _ in range(min(callers, CONNECTIONS_MAX)):
-            self._wires.append(await RedisWire.connected(HOST, self._port))
+            self._wires.append(await RedisWire.connected(self._place))
 
     async def close(self) -> None:
         self._blocking.close()

@@ -28,8 +28,9 @@ class RedisWire(asyncio.Protocol):
         self._got: list[Any] = []
 
     @classmethod
-    async def connected(cls, host: str, port: int) -> RedisWire:
-        _, wire = await asyncio.get_running_loop().create_connection(cls, host, port)
+    async def connected(cls, place: str) -> RedisWire:
+        """By the server's Unix socket."""
+        _, wire = await asyncio.get_running_loop().create_unix_connection(cls, place)
         return wire
 
     async def close(self) -> None:
