@@ -163,6 +163,7 @@ def test_the_format_is_the_one_that_was_written_once() -> None:
     puts = [("cut/00000000000000000001", b"\x92\x01\x90"), ("reader/0000000001/ü", b"")]
     content = empty_journal(0)[:HEADER_BYTES] + encode_record(1, puts) + encode_record(2, [("base", b"b")])
     assert content == GOLDEN.read_bytes()
+    assert empty_journal(0x0102)[:HEADER_BYTES] == content[:8] + b"\x02\x01" + bytes(6)
     assert records_after(GOLDEN.read_bytes(), 0) == [puts, [("base", b"b")]]
 
 
@@ -256,7 +257,7 @@ def test_a_damaged_journal_is_told_at_the_start_and_left_as_it_is(tmp_path: Path
 
 
 def test_a_commit_that_a_newer_opening_did_not_read_is_not_acknowledged(tmp_path: Path) -> None:
-    """Law 7. The newer one comes between the write and the look behind it, where no lock keeps it out."""
+    """Law 7. The newer one has read the journal before this write, and no lock kept it out."""
     path = tmp_path / "metadata.db"
 
     async def body() -> dict[str, bytes]:

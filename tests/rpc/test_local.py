@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.rpc.helpers import DEADLINE_S, run
+from varlog.cli.ports import free_ports
 from varlog.model.errors import StartError
 from varlog.model.ids import ClusterID, LogStreamID
 from varlog.rpc import local
@@ -133,8 +133,7 @@ def test_a_server_does_not_start_where_somebody_has_its_name() -> None:
     """Else its clients would talk with him. The port is given back."""
 
     async def body() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_ports(1)[0]
         name = local.name_of("127.0.0.1", port)
         assert name is not None
         with local.listen(name), pytest.raises(StartError, match="another process listens there"):

@@ -130,7 +130,8 @@ class TcpServer:
         if self._closing:
             return
         self._closing = True
-        for listener in self._listeners:
+        # The name before its port: whoever gets the port next must find the name free.
+        for listener in reversed(self._listeners):
             listener.close()
         for connection in list(self._connections):
             connection.close()
