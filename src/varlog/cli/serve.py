@@ -319,14 +319,15 @@ def run_service(name: str, log_level: str, make: _Make) -> None:
     import uvloop
 
     from varlog.model.errors import VarlogError
+    from varlog.runtime.logs import LineFormatter
 
     _die_with_parent()
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         _refuse(name, f"--log-level {log_level} is not known: debug, info, warning or error", code=2)
-    logging.basicConfig(
-        stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=level, handlers=[handler])
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(make))

@@ -1,8 +1,16 @@
-"""Log lines for people and programs: `message key=value …` through the standard logging package."""
+"""Log lines for people and programs: `message key=value …` through the standard logging package.
+
+A value may come from a peer or a user: a topic's name, an error text, a path. So that no value can look like a line of its own,
+or drive the terminal that shows it, everything that is not printable is escaped.
+"""
 
 from __future__ import annotations
 
 import logging
+from typing import Final
+
+# A value of a log line is cut behind this many characters: a message of a peer may hold a MiB of text.
+VALUE_CHARS_MAX: Final = 2000
 
 # A library is silent until its user asks for its log; the commands set up a handler of their own.
 logging.getLogger("varlog").addHandler(logging.NullHandler())
@@ -14,9 +22,35 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def told(message: str, **facts: object) -> str:
-    """`message key=value …`, values quoted where they hold spaces."""
-    parts = [message]
+    """`message key=value …` on one line. Values are quoted where they hold spaces, quotes or anything that is not printable."""
+    parts = [escaped(message)]
     for key, value in facts.items():
         text = str(value)
-        parts.append(f"{key}={text!r}" if " " in text or not text else f"{key}={text}")
+        if len(text) > VALUE_CHARS_MAX:
+            text = f"{text[:VALUE_CHARS_MAX]}… ({len(text)} characters)"
+        plain = text.isprintable() and not (" " in text or '"' in text or "'" in text) and text
+        parts.append(f"{key}={text}" if plain else f"{key}={text!r}")
     return " ".join(parts)
+
+
+def escaped(text: str) -> str:
+    r"""`text` on one line and harmless to a terminal: line breaks, control characters, escape sequences, marks that turn the
+    direction of writing, and lone surrogates as \n, \x1b, \u202e. Text that is printable stays as it is, backslashes included."""
+    if text.isprintable():
+        return text
+    # repr() of one character escapes exactly those that are not printable.
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+class LineFormatter(logging.Formatter):
+    """One record, one line; the lines of a traceback are indented, so that none of them looks like a record."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:
+        text = super().formatException(ei)  # type: ignore[arg-type]
+        return "\n".join(f"    {escaped(line)}" for line in text.split("\n"))
