@@ -1,0 +1,205 @@
+"""PURE. Storage nodes as witnesses of the order: does one know more than the repository, and what do their commit rows add up to?
+
+Law 3: a position is given once. A repository whose store went back in time (a lost journal, an older copy) would give positions
+again that nodes have seen given. `claim` finds that out from what a node tells as its session opens; `join` puts the commit rows
+of all replicas together, and says which positions nobody tells and where two of them contradict each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from varlog.model.cluster import LogStream
+from varlog.model.commit import CommitRow, TopicMark
+from varlog.model.epoch import Epoch
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+
+# So many conflicts are told; there may be one for each row.
+CONFLICTS_TOLD_MAX = 20
+
+
+# --- One node against the repository ----------------------------------------------------------------------------------------
+
+
+class ReplicaWord(NamedTuple):
+    """What a node says of one replica: it has ordered entries below `committed_end`, the last of them at position `last_glsn`."""
+
+    epoch: Epoch
+    committed_end: LLSN
+    last_glsn: GLSN
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A node contradicts the repository. `position`: the newest position it knows of. `order_alone`: only the order is newer
+    there; the repository has lost nothing else that the node could know of."""
+
+    why: str
+    position: GLSN
+    order_alone: bool = True
+
+
+def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> Claim | None:
+    """A node has heard of newer positions, or of a newer trim, of a topic."""
+    if theirs.high_watermark > ours.high_watermark:
+        why = f"node {node} knows positions up to {theirs.high_watermark}, the repository up to {ours.high_watermark}"
+        return Claim(why, max(theirs.high_watermark, theirs.trimmed), theirs.trimmed <= ours.trimmed)
+    if theirs.trimmed > ours.trimmed:
+        why = f"node {node} knows that positions up to {theirs.trimmed} are trimmed, the repository up to {ours.trimmed}"
+        return Claim(why, theirs.trimmed, order_alone=False)
+    return None
+
+
+def claim_of_replica(
+    node: NodeID, stream: LogStream, word: ReplicaWord, committed_end: LLSN, our_glsn: GLSN | None
+) -> Claim | None:
+    """A replica holds more of the order of its stream than the repository, another order, or a newer epoch. `our_glsn`: where the
+    repository has the replica's last entry, if it still knows."""
+    name = f"log stream {stream.log_stream}"
+    if word.committed_end > committed_end:
+        why = (
+            f"node {node} holds {word.committed_end - 1} ordered entries of {name}, up to position {word.last_glsn}, "
+            f"the repository knows of {committed_end - 1}"
+        )
+        return Claim(why, word.last_glsn, word.epoch <= stream.epoch)
+    if our_glsn is not None and word.committed_end > FIRST_LLSN and our_glsn != word.last_glsn:
+        why = (
+            f"node {node} has entry {word.committed_end - 1} of {name} at position {word.last_glsn}, "
+            f"the repository at position {our_glsn}"
+        )
+        return Claim(why, word.last_glsn, order_alone=False)
+    if word.epoch > stream.epoch:
+        why = f"node {node} is in epoch {word.epoch} of {name}, the repository in epoch {stream.epoch}"
+        return Claim(why, word.last_glsn, order_alone=False)
+    return None
+
+
+# --- What all of them know together -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The commit rows that one replica told, oldest first, back to back in LLSN."""
+
+    node: NodeID
+    log_stream: LogStreamID
+    rows: tuple[CommitRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A run of positions, and which node told it first."""
+
+    node: NodeID
+    log_stream: LogStreamID
+    row: CommitRow
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The order from `begin` up to `end` (exclusive) as the nodes tell it. `taken`: by position. `missing`: ranges [begin, end) of
+    positions that nobody tells. `conflicts`: in words."""
+
+    begin: GLSN
+    end: GLSN
+    taken: tuple[Taken, ...]
+    missing: tuple[tuple[GLSN, GLSN], ...]
+    conflicts: tuple[str, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Every position is told once, and nobody contradicts: it can be taken over."""
+        return not self.missing and not self.conflicts
+
+    @property
+    def version(self) -> int:
+        """The newest cut that a row tells of."""
+        return max((found.row.version for found in self.taken), default=0)
+
+
+def join(begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], told: Iterable[Told]) -> Joined:
+    """What the nodes tell of the positions from `begin` on, at least up to `high_watermark`, which somebody has heard of.
+
+    `ends`: where the order of each stream ends before `begin`, as far as that is known; what is told goes on exactly there.
+    """
+    conflicts: list[str] = []
+    lanes: dict[LogStreamID, _Lane] = {}
+    for found in told:
+        lane = lanes.setdefault(found.log_stream, _Lane(found.log_stream, conflicts))
+        for row in found.rows:
+            if row.glsn_end > begin:
+                lane.add(found.node, row if row.glsn_begin >= begin else row.rest(begin - row.glsn_begin))
+    for log_stream, lane in lanes.items():
+        lane.check(ends.get(log_stream))
+    taken = sorted(
+        (piece for lane in lanes.values() for piece in lane.pieces), key=lambda piece: piece.row.glsn_begin
+    )
+    end = GLSN(max([high_watermark + 1, begin, *(piece.row.glsn_end for piece in taken)]))
+    missing: list[tuple[GLSN, GLSN]] = []
+    at = begin
+    before: Taken | None = None
+    for piece in taken:
+        row = piece.row
+        if row.glsn_begin > at:
+            missing.append((at, row.glsn_begin))
+        elif row.glsn_begin < at and before is not None:
+            conflicts.append(
+                f"position {row.glsn_begin} is given twice: node {before.node} has it in log stream {before.log_stream}, "
+                f"node {piece.node} in log stream {piece.log_stream}"
+            )
+        at, before = max(at, row.glsn_end), piece
+    if at < end:
+        missing.append((at, end))
+    return Joined(begin, end, tuple(taken), tuple(missing), tuple(conflicts[:CONFLICTS_TOLD_MAX]))
+
+
+class _Lane:
+    """The rows of one stream, from all its replicas, each entry once."""
+
+    def __init__(self, log_stream: LogStreamID, conflicts: list[str]) -> None:
+        self.pieces: list[Taken] = []
+        self._begins: list[int] = []
+        self._log_stream = log_stream
+        self._conflicts = conflicts
+
+    def add(self, node: NodeID, row: CommitRow) -> None:
+        rest: CommitRow | None = row
+        while rest is not None:
+            rest = self._add_first(node, rest)
+
+    def _add_first(self, node: NodeID, row: CommitRow) -> CommitRow | None:
+        """Take in the first part of `row`, up to where what is known changes; the rest is returned."""
+        at = bisect_right(self._begins, row.llsn_begin)
+        known = self.pieces[at - 1] if at else None
+        if known is not None and known.row.llsn_end > row.llsn_begin:
+            count = min(row.count, known.row.llsn_end - row.llsn_begin)
+            self._compare(node, row, known)
+        else:
+            count = min(row.count, self._begins[at] - row.llsn_begin) if at < len(self._begins) else row.count
+            self.pieces.insert(at, Taken(node, self._log_stream, row.head(count)))
+            self._begins.insert(at, row.llsn_begin)
+        return row.rest(count) if count < row.count else None
+
+    def _compare(self, node: NodeID, row: CommitRow, known: Taken) -> None:
+        glsn = known.row.glsn_begin + row.llsn_begin - known.row.llsn_begin
+        if (row.glsn_begin, row.epoch) != (glsn, known.row.epoch):
+            self._conflicts.append(
+                f"entry {row.llsn_begin} of log stream {self._log_stream} is at position {glsn} of epoch {known.row.epoch} on node "
+                f"{known.node}, and at position {row.glsn_begin} of epoch {row.epoch} on node {node}"
+            )
+
+    def check(self, end: LLSN | None) -> None:
+        """Entries follow each other without a gap, from where the order of the stream ended."""
+        expected = end
+        for found in self.pieces:
+            row = found.row
+            if expected is not None and row.llsn_begin != expected:
+                self._conflicts.append(
+                    f"node {found.node} goes on with entry {row.llsn_begin} of log stream {self._log_stream} at position "
+                    f"{row.glsn_begin}, where entry {expected} was to come"
+                )
+            expected = row.llsn_end
