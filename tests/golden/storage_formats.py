@@ -15,8 +15,9 @@ import numpy as np
 from tests.storage.helpers import batch, row
 from varlog.model.batch import junk
 from varlog.model.epoch import Epoch
-from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.storage.cluster_file import encode_cluster
 from varlog.storage.identity import Identity, encode_identity, fingerprint
 from varlog.storage.index import SparseIndex
 from varlog.storage.page_index import Page
@@ -39,11 +40,13 @@ PAGES = [
     Page(LLSN(1005), 2, 80, 0, 4, 192, True),
 ]
 MARKS = (Synced(3, 1000), Synced(4, 272))
+UUID = ClusterUUID("01234567-89ab-4cde-8f01-23456789abcd")
 IDENTITY = Identity(
     cluster=ClusterID(1),
     node=NodeID(2),
     node_key="00112233445566778899aabbccddeeff",
     cluster_key_fingerprint=fingerprint(ClusterID(1), "secret"),
+    cluster_uuid=UUID,
 )
 
 
@@ -101,7 +104,8 @@ FILES: dict[str, Callable[[], bytes]] = {
     "page_segment_v1.seg": page_segment_file,
     "page_sidecar_v1.idx": lambda: encode_sidecar(4, 272, encode_pages(PAGES)),
     "synced_v1.bin": lambda: b"".join(map(encode_slot, MARKS)),
-    "identity_v1.json": lambda: encode_identity(IDENTITY),
+    "identity_v2.json": lambda: encode_identity(IDENTITY),
+    "cluster_v1.bin": lambda: encode_cluster(UUID),
 }
 
 

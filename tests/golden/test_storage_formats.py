@@ -18,13 +18,15 @@ from tests.golden.storage_formats import (
     ROWS,
     STATE,
     UNIT,
+    UUID,
 )
 from varlog.model.batch import check_body, entries_of, parse_header
-from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.ids import NO_UUID, LogStreamID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
+from varlog.storage.cluster_file import decode_cluster
 from varlog.storage.dump import dump_rows
-from varlog.storage.identity import Identity
+from varlog.storage.identity import IDENTITY_NAME, Identity, read_identity
 from varlog.storage.index import decode_index
 from varlog.storage.page_scan import scan_pages
 from varlog.storage.page_sidecar import decode_sidecar, encode_pages, rows_of
@@ -91,7 +93,19 @@ def test_the_state_of_version_1_is_read() -> None:
 
 
 def test_the_identity_of_version_1_is_read() -> None:
-    assert msgspec.json.decode(golden("identity_v1.json"), type=Identity) == IDENTITY
+    read = msgspec.json.decode(golden("identity_v1.json"), type=Identity)
+    assert read == msgspec.structs.replace(IDENTITY, format=1, cluster_uuid=NO_UUID)
+
+
+def test_the_identity_of_version_2_is_read(tmp_path: Path) -> None:
+    (tmp_path / IDENTITY_NAME).write_bytes(golden("identity_v2.json"))
+    read = read_identity(OsDisk(), tmp_path)
+    assert read is not None
+    assert msgspec.structs.replace(read, crc32c=0) == IDENTITY
+
+
+def test_the_cluster_of_a_replica_of_version_1_is_read() -> None:
+    assert decode_cluster(golden("cluster_v1.bin"), HERE / "cluster_v1.bin") == UUID
 
 
 def test_the_unit_of_version_1_is_read() -> None:

@@ -106,12 +106,20 @@ GROWN_AGAIN = GROWN | {
 }
 
 
+# With the cluster's UUID, and the ids that were passed over.
+WITH_UUID = GROWN_AGAIN | {
+    "cluster": "8c" + GROWN_AGAIN["cluster"][2:] + "a475756964a0a7666f726569676e90",
+}
+
+
 def test_format_1_is_written_as_ever() -> None:
-    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | GROWN_AGAIN
+    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | WITH_UUID
 
 
 @pytest.mark.parametrize(
-    "written", [GOLDEN, GOLDEN | GROWN, GOLDEN | GROWN_AGAIN], ids=["first", "grown", "grown again"]
+    "written",
+    [GOLDEN, GOLDEN | GROWN, GOLDEN | GROWN_AGAIN, GOLDEN | WITH_UUID],
+    ids=["first", "grown", "grown again", "with a UUID"],
 )
 def test_format_1_is_read_as_ever(written: dict[str, str]) -> None:
     items = {key: bytes.fromhex(value) for key, value in written.items()}
@@ -184,7 +192,9 @@ SEQUENCED_GOLDEN = {
 def test_projections_and_sequencers_are_written_and_read_as_ever() -> None:
     changes = records.changes_between(MEMBERS, SEQUENCED)
     written = {change.key: change.value.hex() for change in changes if isinstance(change, Put)}
-    assert written == SEQUENCED_GOLDEN
+    assert written == SEQUENCED_GOLDEN | {
+        "cluster": "8c" + SEQUENCED_GOLDEN["cluster"][2:] + "a475756964a0a7666f726569676e90"
+    }
     items = {key: bytes.fromhex(value) for key, value in (GOLDEN | SEQUENCED_GOLDEN).items()}
     assert records.members_of(items) == SEQUENCED
     assert Delete("projection/0000000004") in records.changes_between(SEQUENCED, MEMBERS)

@@ -145,7 +145,8 @@ class AdminService:
         for stream in streams:
             living = [node for node in stream.replicas if node in snapshot.nodes]
             addresses = [found.address for node in living if (found := snapshot.view.node(node)) is not None]
-            failures = await self._peers.ask_all(addresses, messages.RemoveLogStream(stream.log_stream))
+            remove = messages.RemoveLogStream(stream.log_stream, cluster_uuid=snapshot.view.uuid)
+            failures = await self._peers.ask_all(addresses, remove)
             if any(failures) or len(living) < len(stream.replicas):
                 log.warning(
                     told("data of a deleted log stream is left on a node", log_stream=stream.log_stream)

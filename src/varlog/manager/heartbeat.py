@@ -15,7 +15,7 @@ from varlog.manager.deeds import Deeds
 from varlog.manager.peers import Peers
 from varlog.model.cluster import NodeStatus, StorageNode
 from varlog.model.errors import Unavailable, VarlogError
-from varlog.model.ids import NodeID
+from varlog.model.ids import NO_UUID, ClusterUUID, NodeID
 from varlog.rpc.messages import GetNodeStatus, NodeStatusIs
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks
@@ -37,6 +37,7 @@ class Heartbeat:
         self._deeds = deeds
         self._tasks = tasks
         self._on_return = on_return
+        self._cluster_uuid = NO_UUID
         self._silent_since: dict[NodeID, float] = {}
         # Silent nodes that are being asked apart, as they are registered now.
         self._probed: dict[NodeID, StorageNode] = {}
@@ -46,8 +47,12 @@ class Heartbeat:
         now = asyncio.get_running_loop().time()
         return {node: now - since for node, since in self._silent_since.items()}
 
-    async def poll(self, nodes: Sequence[StorageNode]) -> dict[NodeID, NodeStatus]:
-        """Ask all of them at the same time; the answers of those that gave one."""
+    async def poll(
+        self, nodes: Sequence[StorageNode], cluster_uuid: ClusterUUID = NO_UUID
+    ) -> dict[NodeID, NodeStatus]:
+        """Ask all of them at the same time; the answers of those that gave one. A node of another cluster than
+        `cluster_uuid` counts as silent: nothing is asked of it."""
+        self._cluster_uuid = cluster_uuid
         registered = {node.node: None for node in nodes}
         for gone in [node for node in self._silent_since if node not in registered]:
             del self._silent_since[gone]
@@ -86,6 +91,11 @@ class Heartbeat:
         status = answer.status
         if (status.node, status.cluster) != (node.node, self._config.cluster):
             raise Unavailable(f"node {status.node} of cluster {status.cluster} listens at {node.address}")
+        if status.cluster_uuid not in (NO_UUID, self._cluster_uuid):
+            raise Unavailable(
+                f"the node at {node.address} belongs to the cluster with UUID {status.cluster_uuid}, not to {self._cluster_uuid}: "
+                "start the metadata repository on the right store, or rebuild it with `vmr recover`"
+            )
         return status
 
     def _probe_soon(self, node: StorageNode) -> None:

@@ -42,10 +42,12 @@ class ProjectionRunner:
         """Raises an error of the tree if somebody refuses, or does not answer."""
         match step:
             case MakeReplica(node):
-                make = messages.AddLogStream(topic.topic, log_stream, ordering=Ordering.SEQUENCED)
+                make = messages.AddLogStream(
+                    topic.topic, log_stream, ordering=Ordering.SEQUENCED, cluster_uuid=view.uuid
+                )
                 await self._peers.ask(_address(view, node), make, Message)
             case RebuildReplica(node, epoch):
-                rebuild = messages.RebuildReplica(topic.topic, log_stream, epoch)
+                rebuild = messages.RebuildReplica(topic.topic, log_stream, epoch, view.uuid)
                 await self._peers.ask(_address(view, node), rebuild, Message)
             case SyncReplica(node, source):
                 projection = view.projection(topic.topic)

@@ -31,7 +31,15 @@ class Registrar:
         if status.cluster != self._config.cluster:
             raise NotInCluster(self._config.cluster, status.cluster)
         node = StorageNode(status.node, status.address or address, status.volumes)
-        await self._peers.ask_repository(RegisterNode(node.node, node.address, node.volumes), Message)
+        register = RegisterNode(
+            node.node,
+            node.address,
+            node.volumes,
+            status.cluster_uuid,
+            status.largest_topic,
+            status.largest_log_stream,
+        )
+        await self._peers.ask_repository(register, Message)
         log.info(told("registered a storage node", node=node.node, address=node.address))
         return node
 

@@ -125,7 +125,7 @@ class RepairLoop:
             self._projector.begin_round()
             seen = await self._peers.ask_repository(messages.GetView(), messages.ViewIs)
             self._tell_repository("")
-            nodes = await self._heartbeat.poll(seen.view.nodes)
+            nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
             await self._projector.look(seen.view)
             snapshot = Snapshot(seen, nodes, self._heartbeat.away_s())
             self._end_moves(snapshot)

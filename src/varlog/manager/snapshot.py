@@ -26,6 +26,7 @@ class Snapshot:
         self.away_s = away_s
         self._next_log_stream = seen.next_log_stream
         self._unused = dict.fromkeys(seen.unused)
+        self._foreign = seen.foreign
         self.steps: dict[LogStreamID, Step] = {}
         self.wanted: set[tuple[LogStreamID, NodeID]] = set()
         self._sequenced = {topic.topic for topic in seen.view.topics if topic.sequenced}
@@ -50,7 +51,8 @@ class Snapshot:
 
     def was_registered(self, log_stream: LogStreamID) -> bool:
         """The repository had it in its view once, or has it."""
-        return log_stream < self._next_log_stream and log_stream not in self._unused
+        foreign = any(begin <= log_stream < end for begin, end in self._foreign)
+        return log_stream < self._next_log_stream and log_stream not in self._unused and not foreign
 
     def found(self, log_stream: LogStreamID) -> Mapping[NodeID, ReplicaStatus]:
         """Every replica of the stream that some node has, registered or not."""

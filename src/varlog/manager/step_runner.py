@@ -64,10 +64,10 @@ class StepRunner:
                 unseal = messages.UnsealReplica(stream.log_stream, step.epoch, replicas)
                 _raise_first(await self._ask_all(step.nodes, view, unseal))
             case MakeReplica(node):
-                make = messages.AddLogStream(stream.topic, stream.log_stream)
+                make = messages.AddLogStream(stream.topic, stream.log_stream, cluster_uuid=view.uuid)
                 await self._ask_nodes(stream, (node,), view, make)
             case RebuildReplica(node, epoch):
-                rebuild = messages.RebuildReplica(stream.topic, stream.log_stream, epoch)
+                rebuild = messages.RebuildReplica(stream.topic, stream.log_stream, epoch, view.uuid)
                 await self._ask_nodes(stream, (node,), view, rebuild)
             case SyncReplica(node, source, epoch):
                 (address,) = _addresses((source,), view)
@@ -104,12 +104,13 @@ class StepRunner:
         if left is not None and _is_empty(left):
             return
         if left is not None:
-            remove = messages.RemoveLogStream(stream.log_stream, left.epoch)
+            remove = messages.RemoveLogStream(stream.log_stream, left.epoch, view.uuid)
             try:
                 await self._ask(node, view, remove)
             except UnknownLogStream:
                 pass  # it is gone already
-        await self._ask(node, view, messages.AddLogStream(stream.topic, stream.log_stream))
+        make = messages.AddLogStream(stream.topic, stream.log_stream, cluster_uuid=view.uuid)
+        await self._ask(node, view, make)
 
     async def _ask_nodes(
         self, stream: LogStream, nodes: tuple[NodeID, ...], view: ClusterView, request: Message

@@ -52,12 +52,14 @@ class StreamMaker:
         new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.LogStreamIDIs)
         log_stream = new_id.log_stream
         addresses = [found.address for node in nodes if (found := snapshot.view.node(node)) is not None]
-        add = messages.AddLogStream(topic.topic, log_stream, ordering=topic.ordering)
+        add = messages.AddLogStream(
+            topic.topic, log_stream, ordering=topic.ordering, cluster_uuid=snapshot.view.uuid
+        )
         answers = await self._peers.ask_all(addresses, add)
         failures = [answer for answer in answers if answer is not None]
         # If nothing names this stream and nothing will, what was made of it may go: while it is in no epoch, so that a word that
         # comes late cannot meet what became of it.
-        remove = messages.RemoveLogStream(log_stream, NO_EPOCH)
+        remove = messages.RemoveLogStream(log_stream, NO_EPOCH, snapshot.view.uuid)
         if failures:
             await self._peers.ask_all(addresses, remove)
             raise failures[0]

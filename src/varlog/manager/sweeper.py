@@ -10,6 +10,7 @@ from varlog.manager.peers import Peers
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.zombie_rules import Zombie, unregistered
 from varlog.model.errors import UnknownLogStream, VarlogError
+from varlog.model.ids import ClusterUUID
 from varlog.rpc.messages import Message, RemoveLogStream
 from varlog.runtime.tasks import Tasks
 
@@ -36,7 +37,8 @@ class Sweeper:
                 # Counted anew: one that cannot be removed is tried again after another grace time.
                 self._seen_since[found] = now
                 _ = self._tasks.spawn(
-                    f"remove/{found.log_stream}@{found.node}", self._remove(found, nodes[found.node].address)
+                    f"remove/{found.log_stream}@{found.node}",
+                    self._remove(found, nodes[found.node].address, snapshot.view.uuid),
                 )
 
     def _tell_foreign(self, foreign: tuple[Zombie, ...]) -> None:
@@ -49,9 +51,10 @@ class Sweeper:
             )
         self._told = dict.fromkeys(foreign)
 
-    async def _remove(self, zombie: Zombie, address: str) -> None:
+    async def _remove(self, zombie: Zombie, address: str, cluster_uuid: ClusterUUID) -> None:
         try:
-            await self._peers.ask(address, RemoveLogStream(zombie.log_stream, zombie.epoch), Message)
+            remove = RemoveLogStream(zombie.log_stream, zombie.epoch, cluster_uuid)
+            await self._peers.ask(address, remove, Message)
         except UnknownLogStream:
             return  # another manager was quicker
         except VarlogError as error:

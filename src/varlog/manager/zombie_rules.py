@@ -1,7 +1,8 @@
 """PURE. Zombies: replicas and log units on nodes where nothing is registered: left by a manager that died half-way, by a stream
 that moved on, or by a topic that was deleted (R-REG-4). Nothing registered is ever among them.
 
-What a repository cannot have registered is not its to remove: one that lost its metadata would else have all data deleted.
+What a repository cannot have registered is not its to remove: one that lost its metadata would else have all data deleted. Nor is
+what belongs to another cluster, whatever its id says.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from varlog.model.cluster import (
     UnitStatus,
 )
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.ids import NO_UUID, LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN
 
 
@@ -55,7 +56,11 @@ def unregistered(
         for replica in status.replicas:
             stream = streams.get(replica.log_stream)
             found = Zombie(node, replica.log_stream, replica.epoch)
-            if stream is not None:
+            if replica.cluster_uuid != view.uuid and not (
+                _is_blank(replica) and replica.cluster_uuid == NO_UUID
+            ):
+                foreign.append(found)
+            elif stream is not None:
                 if _is_left(stream, node, replica):
                     zombies.append(found)
             elif _is_blank(replica) or was_registered(replica.log_stream):
@@ -65,7 +70,9 @@ def unregistered(
         for unit in status.units:
             stream = streams.get(unit.log_stream)
             found = Zombie(node, unit.log_stream, unit.epoch)
-            if stream is not None:
+            if unit.cluster_uuid != view.uuid and not (_is_blank_unit(unit) and unit.cluster_uuid == NO_UUID):
+                foreign.append(found)
+            elif stream is not None:
                 if (unit.log_stream, node) not in wanted and _is_left_unit(view, stream, nodes, node, unit):
                     zombies.append(found)
             elif _is_blank_unit(unit) or was_registered(unit.log_stream):

@@ -31,7 +31,16 @@ from varlog.model.errors import (
     UnknownLogStream,
     UnknownTopic,
 )
-from varlog.model.ids import LogStreamID, NodeID, TopicID, check_id, check_topic_name
+from varlog.model.ids import (
+    ID_MAX,
+    NO_UUID,
+    ClusterUUID,
+    LogStreamID,
+    NodeID,
+    TopicID,
+    check_id,
+    check_topic_name,
+)
 from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX
 from varlog.model.lsn import FIRST_GLSN, FIRST_LLSN, GLSN, LLSN, LSN_MAX
 from varlog.model.projection import STRIPE_UNIT
@@ -52,6 +61,8 @@ class Members:
     next_topic: TopicID = FIRST_TOPIC
     next_log_stream: LogStreamID = FIRST_LOG_STREAM
     unused: tuple[LogStreamID, ...] = ()
+    # Ranges [begin, end) of log stream ids that were passed over, rising: nodes have shown them, and this cluster never had them.
+    foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
     readers: Named[NamedReader] = field(default_factory=Named)
     writers: Named[NamedWriter] = field(default_factory=Named)
 
@@ -60,11 +71,23 @@ class Members:
 
 
 def register_node(
-    members: Members, node: NodeID, address: str, volumes: tuple[str, ...], in_session: Container[NodeID]
+    members: Members,
+    node: NodeID,
+    address: str,
+    volumes: tuple[str, ...],
+    in_session: Container[NodeID],
+    cluster_uuid: ClusterUUID = NO_UUID,
 ) -> Members:
     """R-REG-1. A node may move to another address, unless the one registered with this id or at this address is in session
-    with us: then the newcomer is a different node, and taking it in would put two nodes behind one name."""
+    with us: then the newcomer is a different node, and taking it in would put two nodes behind one name. A node that belongs to
+    another cluster is refused."""
     _check_id("storage node id", node)
+    if cluster_uuid not in (NO_UUID, members.view.uuid):
+        raise Refused(
+            f"storage node {node} belongs to the cluster with UUID {cluster_uuid}, and this metadata repository to "
+            f"{members.view.uuid}: start the repository on the store of {cluster_uuid}; if that is lost, rebuild it from the nodes "
+            "with `vmr recover`; a node for this cluster needs empty volumes"
+        )
     if not address:
         raise InvalidRequest(f"storage node {node} needs an address that others can reach")
     view = members.view
@@ -100,6 +123,26 @@ def unregister_node(members: Members, node: NodeID) -> Members:
             "`varlog stream replace`, or delete their topics"
         )
     return with_view(members, nodes=tuple(found for found in view.nodes if found.node != node))
+
+
+def raise_ids(members: Members, largest_topic: TopicID, largest_log_stream: LogStreamID) -> Members:
+    """New ids are above everything that nodes show: an id that was used once, by whomever, belongs to data that may still lie on
+    disks. What is passed over was never this cluster's, and is nobody's to remove."""
+    next_topic = max(members.next_topic, TopicID(largest_topic + 1))
+    next_log_stream = max(members.next_log_stream, LogStreamID(largest_log_stream + 1))
+    if next_topic > ID_MAX or next_log_stream > ID_MAX:
+        raise Refused(
+            f"a storage node shows topic {largest_topic} and log stream {largest_log_stream}: no ids are left above"
+        )
+    foreign = members.foreign
+    if next_log_stream > members.next_log_stream:
+        passed = (members.next_log_stream, next_log_stream)
+        if foreign and foreign[-1][1] == passed[0]:
+            foreign, passed = foreign[:-1], (foreign[-1][0], passed[1])
+        foreign = (*foreign, passed)
+    if (next_topic, next_log_stream) == (members.next_topic, members.next_log_stream):
+        return members
+    return replace(members, next_topic=next_topic, next_log_stream=next_log_stream, foreign=foreign)
 
 
 # --- Topics -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What the metadata store holds, key by key, and its bytes. Versioned: `cluster` says the format of everything beside it.
 
-    cluster               format version, cluster id, revision, ids given out, where manager and sequencers are
+    cluster               format version, cluster id and UUID, revision, ids given out, where manager and sequencers are
     node/<id>             a storage node            \\
     topic/<id>            a topic                    >  the view
     stream/<id>           a log stream              /
@@ -24,7 +24,7 @@ from varlog.metarepo.named import Key, Named
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
 from varlog.model.commit import CommitRow
-from varlog.model.ids import ClusterID, LogStreamID, TopicID
+from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
 
@@ -50,6 +50,8 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     auto_create_topics: bool = False
     repositories: tuple[str, ...] = ()
     sequencers: tuple[SequencerID, ...] = ()
+    uuid: ClusterUUID = NO_UUID
+    foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
 
 
 class StreamBase(msgspec.Struct, frozen=True, array_like=True):
@@ -126,12 +128,14 @@ def members_of(items: dict[str, bytes]) -> Members:
         record.repositories,
         tuple(map(_projection.decode, _values(items, PROJECTION))),
         record.sequencers,
+        record.uuid,
     )
     return Members(
         view,
         record.next_topic,
         record.next_log_stream,
         record.unused,
+        record.foreign,
         Named(map(_reader.decode, _values(items, READER))),
         Named(map(_writer.decode, _values(items, WRITER))),
     )
@@ -160,6 +164,8 @@ def _cluster_of(members: Members) -> ClusterRecord:
         view.auto_create_topics,
         view.repositories,
         view.sequencers,
+        view.uuid,
+        members.foreign,
     )
 
 

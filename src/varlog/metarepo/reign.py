@@ -18,7 +18,7 @@ from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, Unavailable
-from varlog.model.ids import ClusterID
+from varlog.model.ids import ClusterID, LogStreamID, TopicID, make_cluster_uuid
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Done, Message
 from varlog.rpc.transport import Call, Transport
@@ -71,6 +71,7 @@ class Reign:
                 self._commits.wake,
                 self._commits.asleep,
                 self._leases,
+                self._raise_ids,
             ),
             self._tasks,
         )
@@ -81,7 +82,8 @@ class Reign:
     async def begin(cls, parts: ReignParts, address: str) -> Reign:
         """Wait until the store is ours, load what it holds, and start. StartError says why not."""
         opened = await parts.store.open(address)
-        state, first = states.load(opened.items, parts.cluster, parts.store.place)
+        fresh_uuid = make_cluster_uuid(parts.doors.entropy.getrandbits(128))
+        state, first = states.load(opened.items, parts.cluster, parts.store.place, fresh_uuid)
         if first:
             await parts.store.commit(first)
         reign = cls(parts, opened.term, state)
@@ -128,6 +130,18 @@ class Reign:
                 return rules.set_repositories(members, found), Done()
 
             self._commits.submit(Operation(decide, lambda answer: None))
+
+    def _raise_ids(self, largest_topic: TopicID, largest_log_stream: LogStreamID) -> None:
+        """A node shows ids that were never given out here."""
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.raise_ids(members, largest_topic, largest_log_stream), Done()
+
+        def done(answer: Message | BaseException) -> None:
+            if isinstance(answer, BaseException):
+                _log.error(told("ids cannot be raised above those of a node", why=answer))
+
+        self._commits.submit(Operation(decide, done))
 
     def _applied(self, cut: Cut | None, before: ClusterView) -> None:
         self.sessions.applied(cut, before)

@@ -92,7 +92,7 @@ class RepositoryService:
     def _view_is(self) -> m.ViewIs:
         members = self._state.members
         suspects = tuple(node for node in self._suspicions.nodes if members.view.node(node) is not None)
-        return m.ViewIs(members.view, suspects, members.next_log_stream, members.unused)
+        return m.ViewIs(members.view, suspects, members.next_log_stream, members.unused, members.foreign)
 
     # --- reads ---------------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,10 @@ class RepositoryService:
     def _register_node(self, call: Call | None, request: m.RegisterNode, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             node, address, volumes = request.node, request.address, request.volumes
-            return rules.register_node(members, node, address, volumes, self._sessions), m.Done()
+            members = rules.register_node(
+                members, node, address, volumes, self._sessions, request.cluster_uuid
+            )
+            return rules.raise_ids(members, request.largest_topic, request.largest_log_stream), m.Done()
 
         self._submit(call, decide)
 

@@ -93,7 +93,7 @@ class NodeSession:
             self.node.address, handler=handle, timeout_s=CONNECT_TIMEOUT_S
         )
         try:
-            answer, _ = await connection.call(OpenSession(self._parts.term), timeout_s=OPEN_TIMEOUT_S)
+            answer, _ = await connection.call(self._opening(), timeout_s=OPEN_TIMEOUT_S)
             opened = self._checked(answer)
             self._wake.clear()
             connection.on_close(self._wake.set)
@@ -108,6 +108,12 @@ class NodeSession:
                 self.flush()
         finally:
             connection.close()
+
+    def _opening(self) -> OpenSession:
+        state, node = self._parts.state, self.node.node
+        units = [stream.log_stream for stream in state.units_on.get(node, ())]
+        registered = (*state.streams_on.get(node, {}), *units)
+        return OpenSession(self._parts.term, state.view.uuid, registered)
 
     def _checked(self, answer: Message) -> SessionOpened:
         if not isinstance(answer, SessionOpened):
@@ -143,6 +149,9 @@ class NodeSession:
         for message in link.early:
             self._take_in(link, message)
         link.early.clear()
+        members = state.members
+        if opened.largest_topic >= members.next_topic or opened.largest_log_stream >= members.next_log_stream:
+            self._parts.raise_ids(opened.largest_topic, opened.largest_log_stream)
         self._told_trouble = ""
         _log.info(told("session opened", node=self.node.node, address=self.node.address))
         self.flush()
@@ -292,6 +301,7 @@ class SessionParts:
     wake: Callable[[], None]
     asleep: Callable[[], bool]
     leases: Leases
+    raise_ids: Callable[[TopicID, LogStreamID], None]
 
 
 class Sessions:

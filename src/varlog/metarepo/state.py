@@ -6,6 +6,7 @@ It holds only what is durable: the commit loop changes it after the store's comm
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 
@@ -15,10 +16,10 @@ from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.order import Order
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.store.base import Change
-from varlog.model.cluster import ClusterView, LogStream, Topic
+from varlog.model.cluster import ClusterView, LogStream, Topic, changed
 from varlog.model.commit import Report, TopicMark
 from varlog.model.errors import StartError
-from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 
@@ -99,10 +100,13 @@ class RepositoryState:
         return self.order.base(synced_end)
 
 
-def load(items: dict[str, bytes], cluster: ClusterID, place: str) -> tuple[RepositoryState, list[Change]]:
-    """The state that `items` hold, and what must be written first if they hold none. StartError if they are not ours."""
+def load(
+    items: dict[str, bytes], cluster: ClusterID, place: str, fresh_uuid: ClusterUUID = NO_UUID
+) -> tuple[RepositoryState, list[Change]]:
+    """The state that `items` hold, and what must be written first if they hold none, or no UUID of the cluster (an older version
+    wrote them): then `fresh_uuid` is its UUID. StartError if they are not ours."""
     if not items:
-        members = Members(ClusterView(cluster, revision=1))
+        members = Members(ClusterView(cluster, revision=1, uuid=fresh_uuid))
         first: list[Change] = [records.put_cluster(members)]
         return RepositoryState(members, Order(records.base_of({}))), first
     try:
@@ -122,4 +126,8 @@ def load(items: dict[str, bytes], cluster: ClusterID, place: str) -> tuple[Repos
             f"{place} belongs to cluster {members.view.cluster}, not to cluster {cluster}: "
             "check --cluster-id, or name another file"
         )
+    if members.view.uuid == NO_UUID and fresh_uuid != NO_UUID:
+        view = changed(members.view, uuid=fresh_uuid, revision=members.view.revision + 1)
+        members = replace(members, view=view)
+        return RepositoryState(members, order), [records.put_cluster(members)]
     return RepositoryState(members, order), []

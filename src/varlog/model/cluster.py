@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from varlog.model.epoch import Epoch
-from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import STRIPE_UNIT, Projection, SequencerID
@@ -146,6 +146,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     ] = ()  # where all metadata repositories listen, the leader and those that wait
     projections: tuple[Projection, ...] = ()  # one for each sequenced topic that has begun
     sequencers: tuple[SequencerID, ...] = ()  # those that have said that they are there, one an address
+    uuid: ClusterUUID = NO_UUID  # drawn when the metadata were first written, and never changed
 
     def node(self, node: NodeID) -> StorageNode | None:
         return next((found for found in self.nodes if found.node == node), None)
@@ -186,6 +187,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     """What a storage node says of one of its replicas. `opened`: it was unsealed in this epoch, so only a newer one can seal it.
 
     `damage`: ranges [begin, end) of LLSNs whose bytes do not match their checksums; `full`: its volume has no room for appends.
+    `cluster_uuid`: the cluster that its directory is bound to; NO_UUID: to none yet.
     """
 
     log_stream: LogStreamID
@@ -205,12 +207,13 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     damage: tuple[tuple[LLSN, LLSN], ...] = ()
     full: bool = False
     traffic: Traffic = Traffic()
+    cluster_uuid: ClusterUUID = NO_UUID
 
 
 class UnitStatus(msgspec.Struct, frozen=True):
     """What a storage node says of one of its log units (sequenced ordering). `newest`: the largest LLSN written here, 0 if none;
     everything below `dense_end` is written; `low`: nothing below it is there any more. `damage`: as of a replica. `trouble`: why it
-    takes no writes."""
+    takes no writes. `cluster_uuid`: as of a replica."""
 
     log_stream: LogStreamID
     topic: TopicID
@@ -225,10 +228,13 @@ class UnitStatus(msgspec.Struct, frozen=True):
     damage: tuple[tuple[LLSN, LLSN], ...] = ()
     full: bool = False
     traffic: Traffic = Traffic()
+    cluster_uuid: ClusterUUID = NO_UUID
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """What a storage node says of itself. `leased`: it may answer for its log units now (R-SEQ-13)."""
+    """What a storage node says of itself. `leased`: it may answer for its log units now (R-SEQ-13). `cluster_uuid`: the cluster
+    that the node is bound to. `largest_topic`, `largest_log_stream`: the largest ids that it knows of, of
+    any cluster."""
 
     cluster: ClusterID
     node: NodeID
@@ -239,3 +245,6 @@ class NodeStatus(msgspec.Struct, frozen=True):
     streams_max: int = STREAMS_PER_NODE_MAX
     units: tuple[UnitStatus, ...] = ()
     leased: bool = False
+    cluster_uuid: ClusterUUID = NO_UUID
+    largest_topic: TopicID = TopicID(0)
+    largest_log_stream: LogStreamID = LogStreamID(0)

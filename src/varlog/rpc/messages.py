@@ -26,7 +26,7 @@ from varlog.model.cluster import (
 )
 from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
-from varlog.model.ids import LogStreamID, NodeID, ProducerID, TopicID
+from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
 
@@ -458,9 +458,13 @@ class SequencerIs(Message, frozen=True):
 
 
 class OpenSession(Message, frozen=True):
-    """First on the repository's connection to a node. An older term than one seen before is refused (law 7)."""
+    """First on the repository's connection to a node. An older term than one seen before is refused (law 7), and so is another
+    cluster than the one that the node is bound to. `registered`: the streams that the view has on this node, of either ordering;
+    those that belong to no cluster yet belong to this one from now on."""
 
     term: int
+    cluster_uuid: ClusterUUID = NO_UUID
+    registered: tuple[LogStreamID, ...] = ()
 
 
 class ReplicaPoint(Message, frozen=True):
@@ -475,10 +479,14 @@ class ReplicaPoint(Message, frozen=True):
 
 
 class SessionOpened(Message, frozen=True):
-    """The node's replicas. The repository answers with the rows each lacks."""
+    """The node's replicas. The repository answers with the rows each lacks. `largest_topic`, `largest_log_stream`: as of
+    NodeStatus; new ids are above them. `view_revision`: of the copy of the view that the node keeps."""
 
     node: NodeID
     replicas: tuple[ReplicaPoint, ...]
+    largest_topic: TopicID = TopicID(0)
+    largest_log_stream: LogStreamID = LogStreamID(0)
+    view_revision: int = 0
 
 
 class Reports(Message, frozen=True):
@@ -520,6 +528,7 @@ class AddLogStream(Message, frozen=True):
     log_stream: LogStreamID
     volume: str = ""
     ordering: Ordering = Ordering.COMMITTED
+    cluster_uuid: ClusterUUID = NO_UUID
 
 
 class ReplicaAddress(Message, frozen=True):
@@ -529,19 +538,21 @@ class ReplicaAddress(Message, frozen=True):
 
 class RemoveLogStream(Message, frozen=True):
     """Delete a replica and its data. With `epoch` (-1: whatever it is) only if the replica is still in that epoch: one that was
-    taken into a stream since it was looked at stays."""
+    taken into a stream since it was looked at stays. Refused if its directory belongs to another cluster than `cluster_uuid`."""
 
     log_stream: LogStreamID
     epoch: int = -1
+    cluster_uuid: ClusterUUID = NO_UUID
 
 
 class RebuildReplica(Message, frozen=True):
     """Set a replica that cannot go on (damaged, frozen, too far behind) aside, and make an empty one in its place, as AddLogStream
-    does. Refused if the replica can go on in `epoch`, or knows a newer one."""
+    does. Refused if the replica can go on in `epoch`, or knows a newer one, or belongs to another cluster than `cluster_uuid`."""
 
     topic: TopicID
     log_stream: LogStreamID
     epoch: Epoch
+    cluster_uuid: ClusterUUID = NO_UUID
 
 
 class SyncReplica(Message, frozen=True):
@@ -599,13 +610,15 @@ class GetView(Message, frozen=True):
 class ViewIs(Message, frozen=True):
     """`suspects`: nodes that clients could not use lately (R-FAIL-2). Others had better ask them last, until they are heard of.
 
-    Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered.
+    Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered, and those in `foreign`
+    (ranges [begin, end)) are other clusters' or lost ones, which nodes have shown.
     """
 
     view: ClusterView
     suspects: tuple[NodeID, ...] = ()
     next_log_stream: LogStreamID = LogStreamID(0)
     unused: tuple[LogStreamID, ...] = ()
+    foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
 
 
 class GetTail(Message, frozen=True):
@@ -705,9 +718,15 @@ class WritersAre(Message, frozen=True):
 
 
 class RegisterNode(Message, frozen=True):
+    """`cluster_uuid`: the cluster that the node is bound to; another one than the repository's is refused. The ids are the
+    largest that the node knows of: new ones are above them."""
+
     node: NodeID
     address: str
     volumes: tuple[str, ...]
+    cluster_uuid: ClusterUUID = NO_UUID
+    largest_topic: TopicID = TopicID(0)
+    largest_log_stream: LogStreamID = LogStreamID(0)
 
 
 class UnregisterNode(Message, frozen=True):

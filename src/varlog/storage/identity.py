@@ -8,22 +8,28 @@ from typing import Final
 
 import msgspec
 
-from varlog.model.errors import StartError
-from varlog.model.ids import ClusterID, NodeID
+from varlog.model.batch import crc32c
+from varlog.model.errors import Refused, StartError
+from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, NodeID, check_cluster_uuid
 from varlog.runtime.disk import Disk
 
 IDENTITY_NAME: Final = "identity"
-FORMAT_VERSION: Final = 1
+# 1: without the cluster's UUID and without a checksum; taken over by the first repository that opens a session.
+FORMAT_VERSION: Final = 2
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Kept in every directory of a node, as JSON. `node_key` is random: two nodes that were given the same id differ in it."""
+    """Kept in every directory of a node, as JSON. `node_key` is random: two nodes that were given the same id differ in it.
+    `cluster_uuid`: the one cluster that the node serves; NO_UUID until a repository has opened its first session. `crc32c`: of the
+    other fields, as they are encoded with 0 in its place."""
 
     format: int = FORMAT_VERSION
     cluster: ClusterID
     node: NodeID
     node_key: str
     cluster_key_fingerprint: str
+    cluster_uuid: ClusterUUID = NO_UUID
+    crc32c: int = 0
 
 
 def fingerprint(cluster: ClusterID, cluster_key: str) -> str:
@@ -33,7 +39,12 @@ def fingerprint(cluster: ClusterID, cluster_key: str) -> str:
 
 def encode_identity(identity: Identity) -> bytes:
     """The file's bytes, readable for people."""
-    return msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
+    signed = msgspec.structs.replace(identity, crc32c=_checksum(identity))
+    return msgspec.json.format(msgspec.json.encode(signed), indent=2) + b"\n"
+
+
+def _checksum(identity: Identity) -> int:
+    return crc32c(msgspec.json.encode(msgspec.structs.replace(identity, crc32c=0)))
 
 
 def read_identity(disk: Disk, directory: Path) -> Identity | None:
@@ -43,13 +54,18 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
         return None
     try:
         identity = msgspec.json.decode(disk.read_file(path), type=Identity)
-    except msgspec.DecodeError as error:
+        check_cluster_uuid(identity.cluster_uuid)
+    except (msgspec.DecodeError, ValueError) as error:
         raise StartError(
             f"{path} is damaged ({error}): copy it from another volume of the same node"
         ) from error
-    if identity.format != FORMAT_VERSION:
+    if not 1 <= identity.format <= FORMAT_VERSION:
         raise StartError(
             f"{path} has format {identity.format}, this is format {FORMAT_VERSION}: start a newer varlog on it"
+        )
+    if identity.format > 1 and identity.crc32c != _checksum(identity):
+        raise StartError(
+            f"{path} is damaged (its checksum is wrong): copy it from another volume of the same node"
         )
     return identity
 
@@ -66,4 +82,14 @@ def check_identity(
     if identity.cluster_key_fingerprint != fingerprint(cluster, cluster_key):
         raise StartError(
             f"{directory} was made with another cluster key: start with the key of cluster {cluster}, or use an empty volume"
+        )
+
+
+def check_cluster_uuid_of(node: NodeID, bound: ClusterUUID, asking: ClusterUUID) -> None:
+    """Refuse a metadata repository of another cluster than the one this node is bound to. NO_UUID on either side: not known."""
+    if bound and asking and bound != asking:
+        raise Refused(
+            f"storage node {node} belongs to the cluster with UUID {bound}, and the metadata repository to {asking}: start the "
+            f"repository on the store of {bound}; if that is lost, rebuild it from the nodes with `vmr recover`; a node for a new "
+            "cluster needs empty volumes"
         )

@@ -31,12 +31,13 @@ from varlog.model.batch import HEADER_BYTES, Buffer
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import CorruptBatch, Damaged, NotWritten, StaleEpoch, Trimmed, Unavailable
-from varlog.model.ids import LogStreamID, ProducerID, TopicID
+from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, ProducerID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
+from varlog.storage.cluster_file import write_cluster
 from varlog.storage.commit_store import CommitStore
 from varlog.storage.extent import Chunk, Extent, find_extent
 from varlog.storage.headers import BatchKey, BatchPlace, HeaderStretch, find_in, of_producers, stretches_back
@@ -113,11 +114,13 @@ class LogStore:
         log_stream: LogStreamID,
         segment_bytes: int = SEGMENT_BYTES,
         room: Room | None = None,
+        cluster: ClusterUUID = NO_UUID,
     ) -> LogStore:
         """A new, empty replica in a directory that must not exist. The state comes last: with it the replica exists."""
         if disk.exists(path):
             raise FileExistsError(f"{path} exists already")
         disk.make_directory(path)
+        write_cluster(disk, path, cluster)
         commits = CommitStore.create(disk, path, topic, log_stream)
         segment = Segment.create(disk, path, FIRST_LLSN)
         state = ReplicaStateFile(topic, log_stream)

@@ -37,13 +37,14 @@ import msgspec
 from varlog.model.batch import HEADER_BYTES, Buffer, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch, Damaged, Trimmed, Unavailable
-from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.worker import new_guard
+from varlog.storage.cluster_file import write_cluster
 from varlog.storage.llsn_runs import LlsnRuns
 from varlog.storage.open_file import OpenFile
 from varlog.storage.page_group import PageGroup, Placed, placed_in
@@ -117,11 +118,13 @@ class PageStore:
         log_stream: LogStreamID,
         segment_bytes: int = SEGMENT_BYTES,
         room: Room | None = None,
+        cluster: ClusterUUID = NO_UUID,
     ) -> PageStore:
         """Worker: a new, empty unit in a directory that must not exist. The state comes last: with it the unit exists."""
         if disk.exists(path):
             raise FileExistsError(f"{path} exists already")
         disk.make_directory(path)
+        write_cluster(disk, path, cluster)
         mark = SyncedMark.open(disk, path)
         segment = PageSegment.create(disk, path, FIRST_SEGMENT)
         state = UnitStateFile(topic, log_stream)

@@ -2,9 +2,11 @@
 
 <volume>/cid=<cluster>/snid=<node>/            the StorageNodePath
     identity                                   whose it is
+    view                                       a copy of the cluster's view (view_copy.py)
     lock                                       held by the running process
     ballast                                    room for the last small writes on a full disk
     lsid=<log stream>/                         the LogStreamPath: one replica, whole, on one volume; or one log unit
+        cluster                                the cluster it belongs to (cluster_file.py)
         state | unit                           which of the two it is
         removed                                only while it is being removed
     aside-lsid=<log stream>/                   a replica that could not go on, until the one made in its place has run
@@ -17,13 +19,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from varlog.model.errors import Refused, StartError
-from varlog.model.ids import ID_MAX, ClusterID, LogStreamID, NodeID
+import msgspec
+
+from varlog.model.errors import Damaged, Refused, StartError
+from varlog.model.ids import ID_MAX, NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID
 from varlog.runtime.disk import Disk, Lock
 from varlog.runtime.logs import get_logger, told
+from varlog.storage.cluster_file import read_cluster, write_cluster
 from varlog.storage.identity import (
     IDENTITY_NAME,
     Identity,
+    check_cluster_uuid_of,
     check_identity,
     encode_identity,
     fingerprint,
@@ -76,6 +82,13 @@ class NodeVolumes:
     ) -> None:
         self.node = node
         self.streams: dict[LogStreamID, Path] = {}
+        # The cluster that this node serves; NO_UUID until a repository has opened its first session.
+        self.cluster_uuid = NO_UUID
+        # The largest id of a directory that was ever seen here, whatever it is.
+        self.largest_log_stream = LogStreamID(0)
+        # What each directory in `streams` is bound to; nothing for those that are bound to no cluster.
+        self._bound: dict[LogStreamID, ClusterUUID] = {}
+        self._identity: Identity | None = None
         self._disk = disk
         self._cluster = cluster
         self._volumes = tuple(volumes)
@@ -109,6 +122,7 @@ class NodeVolumes:
             opened._lock(paths)
             opened._identify(paths, cluster_key, f"{entropy.getrandbits(128):032x}")
             opened._find_streams()
+            opened._settle_cluster()
             for room in opened._rooms.values():
                 room.keep_ballast()
         except OSError as error:
@@ -146,6 +160,7 @@ class NodeVolumes:
         if str(chosen) not in counts:
             raise Refused(f"{volume} is no volume of node {self.node}: it has {', '.join(counts)}")
         path = self.streams[log_stream] = log_stream_path(chosen, self._cluster, self.node, log_stream)
+        self.largest_log_stream = max(self.largest_log_stream, log_stream)
         return path
 
     def is_unit(self, log_stream: LogStreamID) -> bool:
@@ -164,6 +179,7 @@ class NodeVolumes:
     def forget(self, log_stream: LogStreamID) -> None:
         """The replica is gone, or was never made."""
         self.streams.pop(log_stream, None)
+        self._bound.pop(log_stream, None)
 
     def remove(self, log_stream: LogStreamID) -> None:
         """Delete a replica's data (R-REG-5), and what was set aside for it. Half done, it goes on at the next start."""
@@ -193,8 +209,12 @@ class NodeVolumes:
             self.forget(log_stream)
 
     def drop_aside(self, log_stream: LogStreamID) -> None:
-        """What was set aside is not needed any more. Half done, it goes on when this is called again."""
+        """What was set aside is not needed any more. Half done, it goes on when this is called again. What belongs to another
+        cluster stays."""
         for path in self._asides(log_stream):
+            if self._read_cluster(path) not in (NO_UUID, self.cluster_uuid):
+                _log.warning(told("what was set aside is of another cluster, and stays", path=path))
+                continue
             _log.info(told("removing what was set aside", path=path))
             self._disk.remove_tree(path)
 
@@ -222,12 +242,14 @@ class NodeVolumes:
 
     def _identify(self, paths: Sequence[Path], cluster_key: str, fresh_key: str) -> None:
         found: dict[str, Path] = {}
+        uuids: dict[Path, ClusterUUID] = {}
         nameless = []
         for path in paths:
             identity = read_identity(self._disk, path)
             if identity is not None:
                 check_identity(identity, self._cluster, self.node, cluster_key, path)
                 found[identity.node_key] = path
+                uuids[path] = identity.cluster_uuid
             elif any(numbered(self._disk, path, "lsid")):
                 raise StartError(
                     f"{path} holds log streams and no {IDENTITY_NAME} file: copy it from another volume of the same node"
@@ -239,21 +261,33 @@ class NodeVolumes:
                 f"{' and '.join(map(str, found.values()))} belong to different nodes that have the same id {self.node}: give each "
                 "node its own volumes"
             )
-        identity = Identity(
+        bound = {uuid: path for path, uuid in uuids.items() if uuid}
+        if len(bound) > 1:
+            raise StartError(
+                f"{' and '.join(f'{path} (cluster {uuid})' for uuid, path in bound.items())} belong to different clusters: give "
+                "each node its own volumes"
+            )
+        self.cluster_uuid = next(iter(bound), NO_UUID)
+        self._identity = identity = Identity(
             cluster=self._cluster,
             node=self.node,
             node_key=next(iter(found), fresh_key),
             cluster_key_fingerprint=fingerprint(self._cluster, cluster_key),
+            cluster_uuid=self.cluster_uuid,
         )
-        for path in nameless:
+        # A crash may have come when only some volumes were bound.
+        unbound = [path for path, uuid in uuids.items() if uuid != self.cluster_uuid]
+        for path in nameless + unbound:
             self._disk.replace_file(path / IDENTITY_NAME, encode_identity(identity))
 
     def _find_streams(self) -> None:
         """R-SN-3, R-SN-4. What a crash left of making or removing a replica goes."""
         for volume in self._volumes:
-            for number, path in numbered(
-                self._disk, storage_node_path(volume, self._cluster, self.node), "lsid"
-            ):
+            home = storage_node_path(volume, self._cluster, self.node)
+            asides = [LogStreamID(number) for number, _ in numbered(self._disk, home, "aside-lsid")]
+            self.largest_log_stream = max([self.largest_log_stream, *asides])
+            for number, path in numbered(self._disk, home, "lsid"):
+                self.largest_log_stream = max(self.largest_log_stream, LogStreamID(number))
                 if _clear_unfinished(self._disk, path):
                     continue
                 log_stream = LogStreamID(number)
@@ -263,6 +297,87 @@ class NodeVolumes:
                         "move it away"
                     )
                 self.streams[log_stream] = path
+                if uuid := self._read_cluster(path):
+                    self._bound[log_stream] = uuid
+
+    # --- the cluster ---------------------------------------------------------------------------------------------------------
+
+    def cluster_of(self, log_stream: LogStreamID) -> ClusterUUID:
+        """The cluster that a replica's directory is bound to; NO_UUID: to none, or there is none."""
+        return self._bound.get(log_stream, NO_UUID)
+
+    def is_foreign(self, log_stream: LogStreamID) -> bool:
+        """The directory belongs to another cluster than this node: nothing here opens, changes or removes it."""
+        return (
+            self.cluster_of(log_stream) not in (NO_UUID, self.cluster_uuid) and self.cluster_uuid != NO_UUID
+        )
+
+    def check_cluster(self, uuid: ClusterUUID) -> None:
+        """Refuse a repository or manager of another cluster."""
+        check_cluster_uuid_of(self.node, self.cluster_uuid, uuid)
+
+    def check_change(self, log_stream: LogStreamID, uuid: ClusterUUID, *, blank: bool) -> None:
+        """Whether somebody of cluster `uuid` may remove or replace this directory: only what is bound to that very cluster, or what
+        is bound to none and `blank` (it never held an entry)."""
+        self.check_cluster(uuid)
+        bound = self.cluster_of(log_stream)
+        if bound != uuid and not (bound == NO_UUID and blank):
+            owner = f"the cluster with UUID {bound}" if bound else "no cluster yet"
+            raise Refused(
+                f"the data of log stream {log_stream} on node {self.node} belong to {owner}, not to {uuid or 'no cluster'}: "
+                "they are kept; if they are not needed, delete the directory by hand while the node is stopped"
+            )
+
+    def note_cluster(self, log_stream: LogStreamID, uuid: ClusterUUID) -> None:
+        """A replica was made for this cluster."""
+        if uuid:
+            self._bound[log_stream] = uuid
+
+    def lacks_cluster(self, uuid: ClusterUUID, registered: Sequence[LogStreamID]) -> bool:
+        """Whether the node, or a replica of it that the repository has registered, is not bound to a cluster yet."""
+        return self.cluster_uuid != uuid or bool(self._unbound(registered))
+
+    def bind(self, uuid: ClusterUUID, registered: Sequence[LogStreamID]) -> None:
+        """Worker: this node, and those of its replicas that a repository of cluster `uuid` has registered, belong to that cluster
+        from now on. Refused if one of them belongs to another. What is not registered stays unbound: nobody removes it."""
+        self.check_cluster(uuid)
+        for log_stream in registered:
+            if self.cluster_of(log_stream) not in (NO_UUID, uuid):
+                raise Refused(
+                    f"{self.streams[log_stream]} belongs to the cluster with UUID {self.cluster_of(log_stream)}, not to {uuid}: it "
+                    "was copied or mounted here; put it back where it came from"
+                )
+        for log_stream in self._unbound(registered):
+            write_cluster(self._disk, self.streams[log_stream], uuid)
+            self._bound[log_stream] = uuid
+        if self.cluster_uuid != uuid:
+            self._write_identity(uuid)
+
+    def _unbound(self, registered: Sequence[LogStreamID]) -> list[LogStreamID]:
+        return [found for found in registered if found in self.streams and found not in self._bound]
+
+    def _settle_cluster(self) -> None:
+        """An identity that was put back from an older copy knows no cluster, and the replicas do."""
+        known = dict.fromkeys(self._bound.values())
+        if self.cluster_uuid == NO_UUID and len(known) == 1:
+            self._write_identity(next(iter(known)))
+
+    def _write_identity(self, uuid: ClusterUUID) -> None:
+        if self._identity is None:
+            raise StartError(f"node {self.node} has no identity yet")
+        identity = msgspec.structs.replace(self._identity, cluster_uuid=uuid)
+        for volume in self._volumes:
+            path = storage_node_path(volume, self._cluster, self.node)
+            self._disk.replace_file(path / IDENTITY_NAME, encode_identity(identity))
+        self._identity, self.cluster_uuid = identity, uuid
+
+    def _read_cluster(self, path: Path) -> ClusterUUID:
+        """A file that is damaged binds to nothing, so nobody removes the replica; one that is registered is bound again."""
+        try:
+            return read_cluster(self._disk, path)
+        except Damaged as damaged:
+            _log.warning(told("a replica does not say which cluster it is of", why=damaged))
+            return NO_UUID
 
 
 def _check_volume(disk: Disk, volume: Path) -> None:

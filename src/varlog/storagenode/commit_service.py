@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from varlog.model.errors import Refused
 from varlog.model.ids import LogStreamID, NodeID, TopicID
@@ -23,6 +23,14 @@ TRIM_RETRY_S: Final = 1.0
 _log = get_logger("session")
 
 
+class KnownToNode(NamedTuple):
+    """What a node tells at the start of a session besides its replicas: the largest ids it knows of, and its copy of the view."""
+
+    largest_topic: TopicID = TopicID(0)
+    largest_log_stream: LogStreamID = LogStreamID(0)
+    view_revision: int = 0
+
+
 class CommitService:
     """Talks with the repository that has the newest term; an older one is refused (law 7)."""
 
@@ -33,12 +41,14 @@ class CommitService:
         marks: TopicMarks,
         tasks: Tasks,
         on_open: Callable[[], None] = lambda: None,
+        known: Callable[[], KnownToNode] = lambda: KnownToNode(),
     ) -> None:
         self._node = node
         self._replicas = replicas
         self._marks = marks
         self._tasks = tasks
         self._on_open = on_open
+        self._known = known
         self._term = 0
         self._session: Connection | None = None
         self._dirty: dict[LogStreamID, Replica] = {}
@@ -60,7 +70,13 @@ class CommitService:
         self._session = call.connection
         self._serial = self._serial_applied = 0
         self._dirty = {}
-        call.reply(SessionOpened(self._node, tuple(replica.point() for replica in self._replicas.values())))
+        known = self._known()
+        points = tuple(replica.point() for replica in self._replicas.values())
+        call.reply(
+            SessionOpened(
+                self._node, points, known.largest_topic, known.largest_log_stream, known.view_revision
+            )
+        )
         self._on_open()
 
     def is_from(self, connection: Connection) -> bool:

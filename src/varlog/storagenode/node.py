@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from varlog.model.cluster import NodeStatus, Ordering, ReplicaState, ReplicaStatus, UnitStatus
+from varlog.model.cluster import NodeStatus, Ordering, ReplicaState, ReplicaStatus, UnitStatus, changed
 from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import Damaged, Refused, Unavailable, UnknownLogStream, VarlogError
-from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.ids import ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, NO_GLSN, NO_LLSN
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import (
@@ -52,7 +52,7 @@ from varlog.storage.page_store import PageStore
 from varlog.storage.room import Room
 from varlog.storage.volume import NodeVolumes
 from varlog.storagenode.admin_service import AdminService, ReplicaMaking
-from varlog.storagenode.commit_service import CommitService
+from varlog.storagenode.commit_service import CommitService, KnownToNode
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.lease import NodeLease
 from varlog.storagenode.log_service import LogService
@@ -157,7 +157,12 @@ class StorageNode:
         replicas, units, marks = self._replicas, self._units, self._marks
         self._log_service = log = LogService(replicas, marks)
         self._commit_service = commit = CommitService(
-            self.node, replicas, marks, self._tasks, on_open=lambda: self._lease.ask_soon()
+            self.node,
+            replicas,
+            marks,
+            self._tasks,
+            on_open=lambda: self._lease.ask_soon(),
+            known=self._known,
         )
         self._lease = NodeLease(self.node, units, self._doors.clock, self._tasks, commit.send)
         self._replica_service = backup = ReplicaService(replicas)
@@ -179,7 +184,7 @@ class StorageNode:
         calls.on(MeasureRange, _with_call(lambda call, request, _: log.measure(call, request)))
         calls.on(FindTime, _with_call(lambda call, request, _: log.find_time(call, request)))
         calls.on(ReplicaOpen, _with_call(lambda call, request, _: backup.open(call, request)))
-        calls.on(OpenSession, _with_call(lambda call, request, _: commit.open(call, request)))
+        calls.on(OpenSession, _with_call(lambda call, request, _: self._open_session(call, request)))
         calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
         calls.on_async(MendReplica, rot.mend)
         calls.on_async(GetNodeStatus, admin.get_status)
@@ -191,6 +196,32 @@ class StorageNode:
         calls.on_async(SealReplica, admin.seal)
         calls.on_async(UnsealReplica, admin.unseal)
         UnitService(units, self._open_again).serve(calls)
+
+    def _open_session(self, call: Call, request: OpenSession) -> None:
+        """The first session binds the node, and what is registered here, to the repository's cluster: durably, before the answer. A
+        repository of another cluster is refused."""
+        uuid, volumes = request.cluster_uuid, self._volumes
+        volumes.check_cluster(uuid)
+        if not uuid or not volumes.lacks_cluster(uuid, request.registered):
+            self._commit_service.open(call, request)
+            return
+
+        async def bind() -> None:
+            try:
+                await self._read_worker.run(lambda: volumes.bind(uuid, request.registered))
+                _log.info(told("storage node belongs to a cluster", node=self.node, cluster_uuid=uuid))
+                self._commit_service.open(call, request)
+            except VarlogError as refusal:
+                call.fail(refusal)
+            except OSError as error:
+                call.fail(Unavailable(f"the disk of node {self.node} refuses: {error}"))
+
+        _ = self._tasks.spawn("bind", bind())
+
+    def _known(self) -> KnownToNode:
+        topics = [replica.topic for replica in self._replicas.values()]
+        topics += [unit.topic for unit in self._units.values()]
+        return KnownToNode(TopicID(max(topics, default=0)), self._volumes.largest_log_stream)
 
     def _handler(self, connection: Connection) -> Handler:
         """One-way messages belong to their connection: a primary's stream of batches, the repository's session."""
@@ -227,6 +258,9 @@ class StorageNode:
         """R-SN-3. A damaged replica does not keep the others from starting; its files stay as they are."""
         worker = self._make_worker(log_stream, path)
         try:
+            if self._volumes.is_foreign(log_stream):
+                uuid = self._volumes.cluster_of(log_stream)
+                raise Damaged(str(path), f"it belongs to the cluster with UUID {uuid}, and stays as it is")
             if self._volumes.is_unit(log_stream):
                 await self._restore_unit(path, worker)
             else:
@@ -350,6 +384,7 @@ class StorageNode:
     async def _add(self, request: AddLogStream) -> None:
         """R-SN-6: never over data that is there already, on any volume. R-REG-3: within this node's limit."""
         log_stream = request.log_stream
+        self._volumes.check_cluster(request.cluster_uuid)
         self._check_changing(log_stream)
         others = len({*self._replicas, *self._units} - {log_stream})
         if others >= self._config.streams_max:
@@ -360,38 +395,56 @@ class StorageNode:
         self._changing[log_stream] = None
         try:
             await self._let_go(log_stream)  # of one whose directory was deleted while it ran
-            await self._make(request.topic, log_stream, path, request.ordering)
+            await self._make(request.topic, log_stream, path, request.ordering, request.cluster_uuid)
         finally:
             self._changing.pop(log_stream, None)
 
-    async def _make(self, topic: TopicID, log_stream: LogStreamID, path: Path, ordering: Ordering) -> None:
+    async def _make(
+        self, topic: TopicID, log_stream: LogStreamID, path: Path, ordering: Ordering, asked: ClusterUUID
+    ) -> None:
         worker = self._make_worker(log_stream, path)
+        cluster = asked or self._volumes.cluster_uuid
+        self._volumes.note_cluster(log_stream, cluster)
         try:
             if ordering is Ordering.SEQUENCED:
-                await self._make_unit(topic, log_stream, path, worker)
+                await self._make_unit(topic, log_stream, path, worker, cluster)
             else:
-                await self._make_replica(topic, log_stream, path, worker)
+                await self._make_replica(topic, log_stream, path, worker, cluster)
         except BaseException:
             self._volumes.forget(log_stream)
             await worker.close()
             raise
 
     async def _make_replica(
-        self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker
+        self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
     ) -> None:
         disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
         store = await worker.run(
             lambda: LogStore.create(
-                disk, path, topic=topic, log_stream=log_stream, segment_bytes=segment_bytes, room=room
+                disk,
+                path,
+                topic=topic,
+                log_stream=log_stream,
+                segment_bytes=segment_bytes,
+                room=room,
+                cluster=cluster,
             )
         )
         self._adopt(store, worker)
 
-    async def _make_unit(self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker) -> None:
+    async def _make_unit(
+        self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
+    ) -> None:
         disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
         store = await worker.run(
             lambda: PageStore.create(
-                disk, path, topic=topic, log_stream=log_stream, segment_bytes=segment_bytes, room=room
+                disk,
+                path,
+                topic=topic,
+                log_stream=log_stream,
+                segment_bytes=segment_bytes,
+                room=room,
+                cluster=cluster,
             )
         )
         self._adopt_unit(store, worker)
@@ -404,6 +457,7 @@ class StorageNode:
         replica = self._replicas.get(log_stream) or self._units.get(log_stream)
         if replica is None and log_stream not in self._damaged:
             raise UnknownLogStream(log_stream)
+        self._volumes.check_change(log_stream, request.cluster_uuid, blank=False)
         if replica is not None and not replica.check_rebuild(request.epoch):
             return
         ordering = Ordering.SEQUENCED if self._is_unit(log_stream) else Ordering.COMMITTED
@@ -421,7 +475,7 @@ class StorageNode:
                     self._note_unopened(log_stream, error)
                 raise
             fresh = self._volumes.place(log_stream, str(path.parents[2]))
-            await self._make(request.topic, log_stream, fresh, ordering)
+            await self._make(request.topic, log_stream, fresh, ordering, request.cluster_uuid)
         finally:
             self._changing.pop(log_stream, None)
 
@@ -433,6 +487,8 @@ class StorageNode:
         self._check_changing(log_stream)
         replica = self._replicas.get(log_stream) or self._units.get(log_stream)
         epoch = replica.epoch if replica is not None else NO_EPOCH
+        blank = replica is not None and epoch == NO_EPOCH
+        self._volumes.check_change(log_stream, request.cluster_uuid, blank=blank)
         if request.epoch not in (-1, epoch):
             raise Refused(
                 f"log stream {log_stream} is in epoch {epoch} here, not {request.epoch}: it is kept"
@@ -515,6 +571,11 @@ class StorageNode:
             else:
                 replicas.append(_unopened_status(log_stream, path, error))
         volumes = tuple(str(path) for path in self._config.volumes)
+        known = self._known()
+        replicas = [
+            changed(found, cluster_uuid=self._volumes.cluster_of(found.log_stream)) for found in replicas
+        ]
+        units = [changed(found, cluster_uuid=self._volumes.cluster_of(found.log_stream)) for found in units]
         return NodeStatus(
             self._config.cluster,
             self.node,
@@ -525,6 +586,9 @@ class StorageNode:
             self._config.streams_max,
             tuple(units),
             self._lease.valid,
+            self._volumes.cluster_uuid,
+            known.largest_topic,
+            known.largest_log_stream,
         )
 
 

@@ -1,0 +1,312 @@
+"""D3: a repository that lost its metadata began with the same ids, and the manager deleted the only copy of another cluster's
+entries as zombies. Now a cluster is a UUID, kept by every node and every replica, and new ids are above all that nodes show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.manager.sim_cluster import REPOSITORY, SimCluster
+from varlog.client.connect import connect_admin
+from varlog.metarepo import membership_rules as rules
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.store.memory import MemoryMetadata
+from varlog.model.cluster import ClusterView
+from varlog.model.errors import Refused, StartError, VarlogError
+from varlog.model.ids import (
+    NO_UUID,
+    ClusterID,
+    ClusterUUID,
+    LogStreamID,
+    NodeID,
+    TopicID,
+    check_cluster_uuid,
+    make_cluster_uuid,
+)
+from varlog.rpc import messages as m
+from varlog.storage.cluster_file import CLUSTER_NAME, encode_cluster, read_cluster
+from varlog.storage.identity import IDENTITY_NAME
+from varlog.storage.log_store import LogStore
+from varlog.storage.volume import NodeVolumes
+from varlog.testing.sim.host import VOLUME, Host
+from varlog.testing.sim.loop import run
+from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.process import Process
+
+ENTRIES = [f"entry {number}".encode() for number in range(100)]
+ONE = make_cluster_uuid(1 << 100 | 1)
+OTHER = make_cluster_uuid(1 << 100 | 2)
+STREAM = LogStreamID(4)
+
+
+async def _fill(cluster: SimCluster, topic: str) -> None:
+    log = await cluster.log(topic, create=True)
+    await log.append_batch(ENTRIES)
+    await log.close()
+
+
+async def _read(cluster: SimCluster, topic: str) -> list[bytes]:
+    log = await cluster.log(topic)
+    found = [entry.data async for entry in log.subscribe(1, end=len(ENTRIES) + 1)]
+    await log.close()
+    return found
+
+
+def _kept(cluster: SimCluster) -> set[str]:
+    return {f"{host.name}{path}" for host in cluster.nodes.values() for path in host.replica_paths()}
+
+
+@contextmanager
+def _metadata_lost(cluster: SimCluster) -> Iterator[None]:
+    """The repository begins with an empty store; at the end it has the old one back."""
+    kept = cluster._metadata
+    for metadata in (MemoryMetadata(), kept):
+        cluster.manager.crash()
+        cluster.repository.crash()
+        cluster._metadata = metadata
+        cluster.repository.boot()
+        cluster.manager.boot()
+        if metadata is not kept:
+            yield
+
+
+async def _make_and_delete(cluster: SimCluster) -> None:
+    """What an operator does who believes in the new, empty cluster. All of it may be refused."""
+    admin = await connect_admin(cluster.transport, cluster.doors, REPOSITORY, timeout_s=20.0)
+    try:
+        for name in ("new", "newer", "newest"):
+            with suppress(VarlogError):
+                await admin.create_topic(name, streams=1, replicas=1)
+        for name in ("new", "newer", "newest"):
+            with suppress(VarlogError):
+                await admin.delete_topic(name)
+    finally:
+        await admin.close()
+
+
+def test_a_repository_that_lost_its_metadata_deletes_nothing_of_the_old_cluster() -> None:
+    async def story() -> None:
+        cluster = SimCluster(nodes=2, replicas=1)
+        cluster.start()
+        for topic in ("orders", "bills"):
+            await _fill(cluster, topic)
+        before = _kept(cluster)
+        assert len(before) == 2
+        with _metadata_lost(cluster):
+            await _make_and_delete(cluster)
+            await asyncio.sleep(60.0)  # virtual: several times the grace time of zombies
+            assert before <= _kept(cluster)
+        await cluster.wait_whole(2)
+        assert await _read(cluster, "orders") == ENTRIES
+        assert await _read(cluster, "bills") == ENTRIES
+        assert not cluster.complaints
+
+    run(story())
+
+
+def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_remedy() -> None:
+    async def story() -> None:
+        cluster = SimCluster(nodes=1, replicas=1)
+        cluster.start()
+        await _fill(cluster, "orders")
+        uuid = (await cluster.view()).uuid
+        assert check_cluster_uuid(uuid) != NO_UUID
+        with pytest.raises(Refused, match=rf"{uuid}.*{OTHER}.*vmr recover"):
+            await cluster.ask("sn1:7110", m.OpenSession(1_000_000, OTHER))
+        for change in (
+            m.RemoveLogStream(LogStreamID(1), cluster_uuid=OTHER),
+            m.RemoveLogStream(LogStreamID(1)),
+            m.RebuildReplica(TopicID(1), LogStreamID(1), (await cluster.view()).streams[0].epoch, OTHER),
+            m.AddLogStream(TopicID(1), LogStreamID(9), cluster_uuid=OTHER),
+        ):
+            with pytest.raises(Refused, match=uuid):
+                await cluster.ask("sn1:7110", change)
+        assert await _read(cluster, "orders") == ENTRIES
+
+    run(story())
+
+
+def test_a_repository_refuses_to_register_a_node_of_another_cluster() -> None:
+    members = Members(ClusterView(ClusterID(1), 1, uuid=ONE))
+    with pytest.raises(Refused, match=rf"{OTHER}.*{ONE}.*vmr recover"):
+        rules.register_node(members, NodeID(1), "n:1", (), (), OTHER)
+    assert rules.register_node(members, NodeID(1), "n:1", (), (), ONE).view.node(NodeID(1))
+    assert rules.register_node(members, NodeID(1), "n:1", (), (), NO_UUID).view.node(NodeID(1))
+
+
+def test_new_ids_are_above_everything_that_nodes_show_and_what_is_passed_over_is_nobodys() -> None:
+    members = Members(ClusterView(ClusterID(1), 1, uuid=ONE))
+    raised = rules.raise_ids(members, TopicID(6), LogStreamID(17))
+    raised, first = rules.new_log_stream_id(raised)
+    raised, topic = rules.register_topic(raised, "orders", ordering=m.Ordering.COMMITTED)
+    assert (first, topic.topic) == (18, 7)
+    assert raised.foreign == ((1, 18),)
+    again = rules.raise_ids(raised, TopicID(2), LogStreamID(17))
+    assert again is raised  # nothing above what is known
+    more = rules.raise_ids(raised, TopicID(2), LogStreamID(25))
+    assert more.foreign == ((1, 18), (19, 26))
+
+
+def test_a_repository_begins_above_the_ids_of_a_node_that_belonged_to_no_cluster() -> None:
+    """A directory of before clusters had a UUID is taken over; its unregistered data stay, and its ids are not used again."""
+
+    async def story() -> None:
+        cluster = SimCluster(nodes=1, replicas=1)
+        host = cluster.nodes[1]
+        disk = host.doors(Process("factory")).disk
+        disk.make_directory(VOLUME)
+        home = VOLUME / "cid=7" / "snid=1"
+        disk.make_directory(home)
+        store = LogStore.create(disk, home / "lsid=40", topic=TopicID(30), log_stream=LogStreamID(40))
+        store.set_epoch(rules.FIRST_EPOCH, store.committed_end)
+        store.close()
+        identity = b'{"format":1,"cluster":7,"node":1,"node_key":"ab","cluster_key_fingerprint":"%s"}'
+        from varlog.storage.identity import fingerprint
+
+        disk.replace_file(home / IDENTITY_NAME, identity % fingerprint(ClusterID(7), "").encode())
+        host.boot()
+        cluster.repository.boot()
+        cluster.manager.boot()
+        await _fill(cluster, "orders")
+        view = await cluster.view()
+        assert [(topic.topic, topic.name) for topic in view.topics] == [(31, "orders")]
+        assert view.streams[0].log_stream == 41
+        await asyncio.sleep(60.0)  # virtual
+        assert home / "lsid=40" in host.replica_paths()
+        status = (await cluster.statuses())[NodeID(1)]
+        bound = {found.log_stream: found.cluster_uuid for found in status.replicas}
+        assert bound == {40: NO_UUID, 41: view.uuid}
+        assert status.cluster_uuid == view.uuid
+
+    run(story())
+
+
+# --- one node's volumes -----------------------------------------------------------------------------------------------------
+
+
+def _host() -> Host:
+    import random
+
+    def never(doors: object, transport: object) -> object:
+        raise AssertionError("it is not started")
+
+    host = Host("sn", "1", SimNetwork(random.Random(1)), never, lambda text: None, lambda text: None)  # type: ignore[arg-type]
+    host.doors(Process("factory")).disk.make_directory(VOLUME)
+    return host
+
+
+def _open(host: Host) -> NodeVolumes:
+    doors = host.doors(Process("sn"))
+    return NodeVolumes.open(
+        doors.disk, doors.entropy, cluster=ClusterID(7), node=NodeID(1), volumes=(VOLUME,)
+    )
+
+
+def _make(host: Host, volumes: NodeVolumes, uuid: ClusterUUID, stream: LogStreamID = STREAM) -> Path:
+    path = volumes.place(stream)
+    disk = host.doors(Process("sn")).disk
+    LogStore.create(disk, path, topic=TopicID(1), log_stream=stream, cluster=uuid).close()
+    volumes.note_cluster(stream, uuid)
+    return path
+
+
+def test_what_is_registered_is_bound_once_and_what_is_bound_is_refused_to_others() -> None:
+    async def story() -> None:
+        host = _host()
+        volumes = _open(host)
+        path = _make(host, volumes, NO_UUID)
+        other = _make(host, volumes, NO_UUID, LogStreamID(5))
+        volumes.bind(ONE, (STREAM, LogStreamID(77)))
+        volumes.release()
+        again = _open(host)
+        assert (again.cluster_uuid, again.cluster_of(STREAM), again.cluster_of(LogStreamID(5))) == (
+            ONE,
+            ONE,
+            NO_UUID,
+        )
+        disk = host.doors(Process("look")).disk
+        assert (read_cluster(disk, path), read_cluster(disk, other)) == (ONE, NO_UUID)
+        with pytest.raises(Refused, match=rf"{ONE}.*{OTHER}"):
+            again.bind(OTHER, ())
+        again.check_change(STREAM, ONE, blank=False)
+        with pytest.raises(Refused, match="no cluster yet"):
+            again.check_change(LogStreamID(5), ONE, blank=False)
+        again.check_change(LogStreamID(5), ONE, blank=True)
+        assert again.largest_log_stream == 5
+
+    run(story())
+
+
+def test_a_replica_of_another_cluster_on_this_nodes_volume_is_foreign() -> None:
+    async def story() -> None:
+        host = _host()
+        volumes = _open(host)
+        volumes.bind(ONE, ())
+        path = _make(host, volumes, ONE)
+        assert not volumes.is_foreign(STREAM)
+        host.doors(Process("operator")).disk.replace_file(path / CLUSTER_NAME, encode_cluster(OTHER))
+        volumes.release()
+        again = _open(host)
+        assert again.is_foreign(STREAM)
+        with pytest.raises(Refused, match=OTHER):
+            again.check_change(STREAM, ONE, blank=False)
+        with pytest.raises(Refused, match=OTHER):
+            again.bind(ONE, (STREAM,))
+
+    run(story())
+
+
+def test_an_identity_from_an_older_copy_learns_its_cluster_from_its_replicas() -> None:
+    async def story() -> None:
+        host = _host()
+        volumes = _open(host)
+        disk = host.doors(Process("operator")).disk
+        identity = VOLUME / "cid=7" / "snid=1" / IDENTITY_NAME
+        old = disk.read_file(identity)
+        volumes.bind(ONE, ())
+        _make(host, volumes, ONE)
+        volumes.release()
+        disk.replace_file(identity, old)
+        assert _open(host).cluster_uuid == ONE
+
+    run(story())
+
+
+def test_a_flipped_bit_in_an_identity_is_found() -> None:
+    async def story() -> None:
+        host = _host()
+        volumes = _open(host)
+        volumes.bind(ONE, ())
+        volumes.release()
+        disk = host.doors(Process("operator")).disk
+        identity = VOLUME / "cid=7" / "snid=1" / IDENTITY_NAME
+        content = disk.read_file(identity)
+        disk.replace_file(identity, content.replace(ONE.encode(), OTHER.encode()))
+        with pytest.raises(StartError, match="checksum"):
+            _open(host)
+
+    run(story())
+
+
+def test_a_damaged_cluster_file_binds_to_nothing() -> None:
+    async def story() -> None:
+        host = _host()
+        volumes = _open(host)
+        volumes.bind(ONE, ())
+        path = _make(host, volumes, ONE)
+        volumes.release()
+        content = bytearray(encode_cluster(ONE))
+        content[9] ^= 1
+        host.doors(Process("operator")).disk.replace_file(path / CLUSTER_NAME, bytes(content))
+        again = _open(host)
+        assert again.cluster_of(STREAM) == NO_UUID
+        with pytest.raises(Refused, match="no cluster yet"):
+            again.check_change(STREAM, ONE, blank=False)
+        again.bind(ONE, (STREAM,))
+        assert again.cluster_of(STREAM) == ONE
+
+    run(story())
