@@ -15,7 +15,7 @@ from varlog.client.connect import connect_admin
 from varlog.metarepo import membership_rules as rules
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.store.memory import MemoryMetadata
-from varlog.model.cluster import ClusterView
+from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.errors import Refused, StartError, VarlogError
 from varlog.model.ids import (
     NO_UUID,
@@ -142,7 +142,7 @@ def test_new_ids_are_above_everything_that_nodes_show_and_what_is_passed_over_is
     members = Members(ClusterView(ClusterID(1), 1, uuid=ONE))
     raised = rules.raise_ids(members, TopicID(6), LogStreamID(17))
     raised, first = rules.new_log_stream_id(raised)
-    raised, topic = rules.register_topic(raised, "orders", ordering=m.Ordering.COMMITTED)
+    raised, topic = rules.register_topic(raised, "orders", ordering=Ordering.COMMITTED)
     assert (first, topic.topic) == (18, 7)
     assert raised.foreign == ((1, 18),)
     again = rules.raise_ids(raised, TopicID(2), LogStreamID(17))
