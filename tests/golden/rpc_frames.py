@@ -1,4 +1,4 @@
-"""The pinned frames of protocol version 1, oldest first. A message that has grown keeps its older frames: they are understood
+"""The pinned frames of protocol version 2, oldest first. A message that has grown keeps its older frames: they are understood
 for ever. `python -m tests.golden.rpc_frames` adds frames, and changes none."""
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from varlog.rpc.codec import encode, number_of
 from varlog.rpc.framing import REQUEST, frame_head
 from varlog.rpc.messages import NUMBERS, Message
 
-FILE = Path(__file__).with_name("rpc_frames_v1.json")
+FILE = Path(__file__).with_name("rpc_frames_v2.json")
+# Version 1 had no checksum. A process that sends it is refused, and told why.
+FILE_V1 = Path(__file__).with_name("rpc_frames_v1.json")
 REQUEST_ID = 0x01020304
 CLUSTER = 0x05060708
 PAYLOAD = b"payload"
@@ -20,7 +22,7 @@ PAYLOAD = b"payload"
 def frame_of(message: Message) -> bytes:
     """The whole frame, as it is sent."""
     meta = encode(message)
-    return frame_head(REQUEST, number_of[type(message)], REQUEST_ID, CLUSTER, meta, len(PAYLOAD)) + PAYLOAD
+    return frame_head(REQUEST, number_of[type(message)], REQUEST_ID, CLUSTER, meta, PAYLOAD) + PAYLOAD
 
 
 def pinned() -> dict[str, list[str]]:

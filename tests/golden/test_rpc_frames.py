@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.golden.rpc_frames import CLUSTER, PAYLOAD, REQUEST_ID, frame_of, pinned
+from tests.golden.rpc_frames import CLUSTER, FILE_V1, PAYLOAD, REQUEST_ID, frame_of, pinned
 from tests.rpc.samples import MESSAGES
 from varlog.model.batch import Buffer
 from varlog.rpc.codec import decode
-from varlog.rpc.framing import REQUEST, FrameReader
+from varlog.rpc.framing import REQUEST, FrameReader, MalformedFrame
 from varlog.rpc.messages import NUMBERS, Message
 
 BY_NAME = {type(message).__name__: message for message in MESSAGES}
@@ -44,3 +46,13 @@ def _taken(frame: bytes) -> tuple[int, int, int, Message, bytes]:
     reader.received(len(frame))
     (only,) = taken
     return only
+
+
+def test_frames_of_version_1_are_refused_by_their_version() -> None:
+    frames = [
+        bytes.fromhex(frame) for known in json.loads(FILE_V1.read_text("utf-8")).values() for frame in known
+    ]
+    assert len(frames) > 100
+    for frame in frames:
+        with pytest.raises(MalformedFrame, match="protocol version 1, and this is 2"):
+            _taken(frame)

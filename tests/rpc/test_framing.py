@@ -14,6 +14,7 @@ from varlog.model.errors import InvalidRequest
 from varlog.model.limits import FRAME_BYTES_MAX, FRAME_META_BYTES_MAX
 from varlog.rpc.framing import (
     HEADER_BYTES,
+    HELLO,
     ONEWAY,
     PROTOCOL_VERSION,
     REPLY,
@@ -28,7 +29,7 @@ Frame = tuple[int, int, int, int, bytes, bytes]
 U32 = st.integers(0, 2**32 - 1)
 FRAMES = st.lists(
     st.tuples(
-        st.sampled_from([REQUEST, REPLY, ONEWAY]),
+        st.sampled_from([REQUEST, REPLY, ONEWAY, HELLO]),
         st.integers(0, 2**16 - 1),
         U32,
         U32,
@@ -81,7 +82,7 @@ class Taker:
 
 def encoded(frames: Sequence[Frame]) -> bytes:
     return b"".join(
-        frame_head(kind, number, request, cluster, meta, len(payload)) + payload
+        frame_head(kind, number, request, cluster, meta, payload) + payload
         for kind, number, request, cluster, meta, payload in frames
     )
 
@@ -153,21 +154,25 @@ def test_while_paused_no_frame_is_given_and_none_is_lost(
     assert taker.frames == frames
 
 
-HEADER = struct.Struct("<IBBHIII")
+HEADER = struct.Struct("<IBBHIIII")
 
 
 @pytest.mark.parametrize(
     ("header", "told"),
     [
-        ((16, PROTOCOL_VERSION + 1, REQUEST, 1, 1, 0, 0), "protocol version 2"),
-        ((16, PROTOCOL_VERSION, 0, 1, 1, 0, 0), "kind 0"),
-        ((16, PROTOCOL_VERSION, ONEWAY + 1, 1, 1, 0, 0), "kind 4"),
-        ((15, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 0), "cannot hold"),
-        ((0, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 0), "cannot hold"),
-        ((20, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 5), "cannot hold"),
-        ((FRAME_BYTES_MAX + 1, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 0), "over the limits"),
-        ((FRAME_BYTES_MAX, PROTOCOL_VERSION, REQUEST, 1, 1, 0, FRAME_META_BYTES_MAX + 1), "over the limits"),
-        (HEADER.unpack(b"GET / HTTP/1.1\r\nHost"), "not a varlog process"),
+        ((20, PROTOCOL_VERSION + 1, REQUEST, 1, 1, 0, 0, 0), "protocol version 3"),
+        ((16, 1, REQUEST, 1, 1, 0, 0, 0), "protocol version 1"),
+        ((20, PROTOCOL_VERSION, 0, 1, 1, 0, 0, 0), "kind 0"),
+        ((20, PROTOCOL_VERSION, HELLO + 1, 1, 1, 0, 0, 0), "kind 5"),
+        ((19, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 0, 0), "cannot hold"),
+        ((0, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 0, 0), "cannot hold"),
+        ((24, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 5, 0), "cannot hold"),
+        ((FRAME_BYTES_MAX + 1, PROTOCOL_VERSION, REQUEST, 1, 1, 0, 0, 0), "over the limits"),
+        (
+            (FRAME_BYTES_MAX, PROTOCOL_VERSION, REQUEST, 1, 1, 0, FRAME_META_BYTES_MAX + 1, 0),
+            "over the limits",
+        ),
+        (HEADER.unpack(b"GET / HTTP/1.1\r\nHost: ab"), "not a varlog process"),
     ],
 )
 def test_a_malformed_header_is_refused_at_once(header: tuple[int, ...], told: str) -> None:
@@ -179,15 +184,15 @@ def test_a_malformed_header_is_refused_at_once(header: tuple[int, ...], told: st
 
 @example(FRAME_META_BYTES_MAX + 1, 0)
 @example(0, FRAME_BYTES_MAX)
-@example(1, FRAME_BYTES_MAX - 16)
+@example(1, FRAME_BYTES_MAX - 20)
 @given(st.integers(FRAME_META_BYTES_MAX + 1, FRAME_META_BYTES_MAX + 9), st.integers(0, 9))
 def test_a_frame_over_the_limits_is_not_made(meta_bytes: int, payload_bytes: int) -> None:
     with pytest.raises(InvalidRequest, match="over the limits"):
-        frame_head(REQUEST, 1, 1, 0, bytes(meta_bytes), payload_bytes)
+        frame_head(REQUEST, 1, 1, 0, bytes(meta_bytes), bytes(payload_bytes))
 
 
 def test_the_largest_frame_goes_through() -> None:
-    payload = bytes(FRAME_BYTES_MAX - 16 - FRAME_META_BYTES_MAX)
+    payload = bytes(FRAME_BYTES_MAX - 20 - FRAME_META_BYTES_MAX)
     frame = (REQUEST, 1, 1, 0, bytes(FRAME_META_BYTES_MAX), payload)
     taker = Taker(4096)
     taker.feed(encoded([frame]))

@@ -70,7 +70,7 @@ def frame(
     message: Message, payload: bytes = b"", *, kind: int = REQUEST, request: int = 1, cluster: int = HERE
 ) -> bytes:
     meta = encode(message)
-    return frame_head(kind, number_of[type(message)], request, cluster, meta, len(payload)) + payload
+    return frame_head(kind, number_of[type(message)], request, cluster, meta, payload) + payload
 
 
 async def sent_raw(address: str, data: bytes) -> bytes:
@@ -217,7 +217,7 @@ def malformed(rng: random.Random) -> bytes:
             return good[:6] + number + good[8:]
         case _:  # MessagePack nested without end
             nested = b"\x91" * rng.randrange(5000)
-            return frame_head(REQUEST, 33, 1, HERE, nested, 0)
+            return frame_head(REQUEST, 33, 1, HERE, nested)
 
 
 def test_no_bytes_harm_the_server_or_its_other_connections(run_on: Run, seed: int) -> None:
@@ -280,8 +280,8 @@ def test_a_malformed_frame_ends_its_connection_after_the_good_ones_and_is_logged
 def test_a_message_that_cannot_be_read_costs_its_request_and_not_the_connection(run_on: Run) -> None:
     async def body() -> None:
         async with served(Service()) as server:
-            unreadable = frame_head(REQUEST, number_of[Append], 1, HERE, b"\xc1", 0)
-            unknown = frame_head(REQUEST, 65000, 2, HERE, b"\x90", 0)
+            unreadable = frame_head(REQUEST, number_of[Append], 1, HERE, b"\xc1")
+            unknown = frame_head(REQUEST, 65000, 2, HERE, b"\x90")
             got = await sent_raw(server.address, unreadable + unknown + frame(APPEND, request=3))
             assert b"InvalidRequest" in got
             assert b"Unavailable" in got

@@ -40,6 +40,16 @@ BRIEF_GROUP_BYTES_MAX = 64 * KIB
 CONNECTION_REQUEST_BYTES_MAX = 32 * MIB
 CONNECTION_WRITE_BYTES_MAX = 4 * MIB
 
+# Before a peer is known: a hello, and small requests. Whoever never says hello, or does not finish a frame, is disconnected.
+UNKNOWN_PEER_FRAME_BYTES_MAX = 64 * KIB
+HELLO_TIMEOUT_S = 10.0
+FRAME_TIMEOUT_S = 60.0
+# Connections that a server has, in total and from one other machine; and what frames may hold, over all of them, that are not
+# whole yet.
+CONNECTIONS_MAX = 8192
+CONNECTIONS_PER_HOST_MAX = 2048
+UNREAD_BYTES_MAX = 512 * MIB
+
 # One segment file; also what a closed segment's index covers.
 SEGMENT_BYTES = 64 * MIB
 # The index remembers a batch at least every so many bytes: a read scans at most this far for its batch.

@@ -209,9 +209,13 @@ class Endpoint(ABC):
         if self._closed:
             return
         ours = error if error is not None and not isinstance(error, VarlogError) else None
-        _log.warning(told("closing a connection", peer=self._peer, why=why), exc_info=ours)
+        self._log_closing("refused", why, ours)
         self._end(why)
         self._hang_up()
+
+    def _log_closing(self, kind: str, why: str, error: BaseException | None) -> None:
+        """Say in the log why this end closes; a transport may bound how many lines there are of a `kind`."""
+        _log.warning(told("closing a connection", peer=self._peer, why=why), exc_info=error)
 
     def _end(self, why: str) -> None:
         """The connection is over: every call under way learns it, and everyone who asked, once."""

@@ -15,14 +15,30 @@ from typing import Final, cast
 from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, NotInCluster, StartError, Unavailable, VarlogError
 from varlog.model.ids import ClusterID
-from varlog.model.limits import CONNECTION_WRITE_BYTES_MAX, KIB
+from varlog.model.limits import (
+    CONNECTION_WRITE_BYTES_MAX,
+    FRAME_BYTES_MAX,
+    KIB,
+    UNKNOWN_PEER_FRAME_BYTES_MAX,
+)
 from varlog.rpc import local
 from varlog.rpc.codec import decode, encode, number_of
+from varlog.rpc.connection_limits import ConnectionGuard, ConnectionLimits
 from varlog.rpc.endpoint import Endpoint
-from varlog.rpc.framing import ONEWAY, REPLY, REQUEST, FrameReader, MalformedFrame, frame_head
+from varlog.rpc.framing import (
+    HELLO,
+    ONEWAY,
+    REPLY,
+    REQUEST,
+    CorruptFrame,
+    FrameReader,
+    MalformedFrame,
+    frame_head,
+)
 from varlog.rpc.messages import Message
 from varlog.rpc.status import failure_of
 from varlog.rpc.transport import Connection, ConnectionLost, Handler
+from varlog.runtime.logs import LineLimit, get_logger, told
 
 # Received at once at most. All connections share it: only a frame that is not whole yet has memory of its own.
 SCRATCH_BYTES: Final = 256 * KIB
@@ -31,7 +47,10 @@ JOIN_BYTES_MAX: Final = 8 * KIB
 # What was sent before a close may still go out for so long, if the other side takes it.
 CLOSE_FLUSH_S: Final = 1.0
 BACKLOG: Final = 1024
+# While a server has connections it looks so often for those whose time is up.
+SWEEP_S: Final = 1.0
 
+_log = get_logger("rpc")
 
 # Silent for 5 s, then asked every 2 s; three questions without an answer end the connection. While something is under way the
 # kernel asks nothing, and would send it again for a quarter of an hour: what is not acknowledged for as long ends it, too (the
@@ -49,11 +68,16 @@ _KEEPALIVE: Final = {
 
 
 class TcpTransport:
-    """Connections of one process of `cluster` (0: any), in one event loop. `short_cuts`: local sockets where there are some."""
+    """Connections of one process of `cluster` (0: any), in one event loop. `short_cuts`: local sockets where there are some.
+    `limits` bound what the peers of its servers can make it keep."""
 
-    def __init__(self, cluster: ClusterID, *, short_cuts: bool = True) -> None:
+    def __init__(
+        self, cluster: ClusterID, *, short_cuts: bool = True, limits: ConnectionLimits | None = None
+    ) -> None:
         self.cluster = cluster
+        self.counts = RefusalCounts()
         self._short_cuts = short_cuts
+        self._limits = limits or ConnectionLimits()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     async def connect(
@@ -64,7 +88,7 @@ class TcpTransport:
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
         loop = asyncio.get_running_loop()
-        connection = TcpConnection(loop, self.cluster, self._scratch, address, accepting=False)
+        connection = TcpConnection(loop, self.cluster, self._scratch, self.counts, address)
         if handler is not None:
             connection.serve_with(handler)
         name = local.name_of(host, port) if self._short_cuts else None
@@ -85,7 +109,7 @@ class TcpTransport:
             host, port = split_address(address)
         except ValueError as error:
             raise StartError(str(error)) from None
-        server = TcpServer(self.cluster, self._scratch, make_handler)
+        server = TcpServer(self.cluster, self._scratch, make_handler, self._limits, self.counts)
         try:
             await server.listen(host, port, short_cuts=self._short_cuts)
         except OSError as error:
@@ -94,19 +118,37 @@ class TcpTransport:
         return server
 
 
+class RefusalCounts:
+    """What a transport did not take from its peers, since it was made; and how often the log may tell of it."""
+
+    def __init__(self) -> None:
+        self.corrupt_frames = 0
+        self.malformed_frames = 0
+        self.connections = 0  # that were closed because of a bound
+        self.lines = LineLimit()
+
+
 class TcpServer:
     """A listening socket, the local one beside it, and the connections that came in by them."""
 
     def __init__(
-        self, cluster: ClusterID, scratch: memoryview, make_handler: Callable[[Connection], Handler]
+        self,
+        cluster: ClusterID,
+        scratch: memoryview,
+        make_handler: Callable[[Connection], Handler],
+        limits: ConnectionLimits,
+        counts: RefusalCounts,
     ) -> None:
         self._cluster = cluster
         self._scratch = scratch
         self._make_handler = make_handler
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._listeners: list[asyncio.Server] = []
         self._address = ""
         self._connections: dict[TcpConnection, None] = {}
+        self._guard: ConnectionGuard[TcpConnection] = ConnectionGuard(limits)
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._all_gone: asyncio.Future[None] = self._loop.create_future()
 
@@ -130,6 +172,8 @@ class TcpServer:
         if self._closing:
             return
         self._closing = True
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
         # The name before its port: whoever gets the port next must find the name free.
         for listener in reversed(self._listeners):
             listener.close()
@@ -141,41 +185,101 @@ class TcpServer:
             await listener.wait_closed()
 
     def _accept(self) -> TcpConnection:
-        return TcpConnection(self._loop, self._cluster, self._scratch, accepting=True, server=self)
+        return TcpConnection(self._loop, self._cluster, self._scratch, self._counts, server=self)
 
-    def came(self, connection: TcpConnection) -> None:
+    def came(self, connection: TcpConnection, host: str) -> None:
+        """A connection was made; `host` is the peer's, "" for a process of this machine that came by the local socket."""
         self._connections[connection] = None
         if self._closing:
             connection.close()
+        elif broken := self._guard.admit(connection, host, self._loop.time()):
+            self._turn_away(connection, "connections", broken)
         else:
+            if self._sweep_timer is None:
+                self._sweep_timer = self._loop.call_later(SWEEP_S, self._sweep)
             connection.serve_with_made(self._make_handler)
 
     def left(self, connection: TcpConnection) -> None:
+        self._guard.leave(connection)
         self._connections.pop(connection, None)
         if self._closing and not self._connections and not self._all_gone.done():
             self._all_gone.set_result(None)
 
+    def held(self, connection: TcpConnection, held_bytes: int) -> None:
+        """A frame of `connection` that is not whole yet holds so much memory from now on."""
+        while (oldest := self._guard.hold(connection, held_bytes, self._loop.time())) is not None:
+            bound = self._guard.limits.unread_bytes_max
+            # Leaves the guard at once: its memory is dropped, whenever the connection is gone.
+            self._turn_away(
+                oldest,
+                "unread bytes",
+                f"frames that are not whole hold more than {bound} bytes, its is the oldest",
+            )
+            if oldest is connection:
+                return
+
+    def _sweep(self) -> None:
+        self._sweep_timer = None
+        for connection, why in self._guard.overdue(self._loop.time()):
+            self._turn_away(connection, "deadline", why)
+        if self._connections and not self._closing:
+            self._sweep_timer = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _turn_away(self, connection: TcpConnection, bound: str, why: str) -> None:
+        self._counts.connections += 1
+        self._guard.leave(connection)
+        connection.turn_away(bound, why)
+
 
 class TcpConnection(Endpoint, asyncio.BufferedProtocol):
-    """One connection. Who dialled says to which `address`."""
+    """One connection. Who dialled says to which `address`; who accepted has a `server`."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         cluster: ClusterID,
         scratch: memoryview,
+        counts: RefusalCounts,
         address: str = "",
         *,
-        accepting: bool,
         server: TcpServer | None = None,
     ) -> None:
-        super().__init__(loop, accepting=accepting)
+        super().__init__(loop, accepting=server is not None)
         self._cluster = cluster
         self._dialled = address
         self._server = server
-        self._reader = FrameReader(scratch, self._take_frame)
+        self._counts = counts
+        # The one that we dialled is known: we chose its address. One that dialled us is known by its first good frame.
+        self._known = server is None
+        self._reader = (
+            FrameReader(scratch, self._take_frame)
+            if server is None
+            else FrameReader(
+                scratch,
+                self._take_frame,
+                frame_bytes_max=UNKNOWN_PEER_FRAME_BYTES_MAX,
+                held_changed=lambda held_bytes: server.held(self, held_bytes),
+            )
+        )
         self._transport: asyncio.Transport
         self._abort_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether a good frame of this cluster has come."""
+        return self._known
+
+    @property
+    def reading_paused(self) -> bool:
+        return self._reading_paused
+
+    def turn_away(self, bound: str, why: str) -> None:
+        """Close because of a bound of this server, without waiting for what is still to be sent."""
+        if not self._closed:
+            self._log_closing(bound, why, None)
+            self._end(why)
+        self._reader.drop()
+        self._transport.abort()
 
     # --- asyncio.BufferedProtocol -----------------------------------------------------------------------------------
 
@@ -183,13 +287,19 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(CONNECTION_WRITE_BYTES_MAX, CONNECTION_WRITE_BYTES_MAX // 2)
         wire = transport.get_extra_info("socket")
+        host = ""
         if wire.family == socket.AF_UNIX:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, local.BUFFER_BYTES)
             self._peer = self._dialled or f"process {local.credentials_of(wire)[0]} of this machine"
         else:
-            self._made_by_tcp(wire, transport.get_extra_info("peername"))
+            name = transport.get_extra_info("peername")
+            host = name[0] if name else "unknown"
+            self._made_by_tcp(wire, name)
         if self._server is not None:
-            self._server.came(self)
+            self._server.came(self, host)
+        else:
+            # Without waiting for anything: it is ahead of the first request, and makes this end known.
+            self._transport.write(frame_head(HELLO, 0, 0, self._cluster, b""))
 
     def _made_by_tcp(self, wire: socket.socket, name: tuple[str, int] | None) -> None:
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -206,7 +316,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         try:
             self._reader.received(nbytes)
         except MalformedFrame as error:
-            self._refuse(f"it sent a malformed frame: {error}")
+            self._refuse_malformed(error)
 
     def eof_received(self) -> None:
         try:
@@ -215,6 +325,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
             self._refuse(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._reader.drop()
         self._end(f"{exc}" if exc is not None else "the other side closed it")
         if self._abort_timer is not None:
             self._abort_timer.cancel()
@@ -231,9 +342,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
 
     def _post(self, kind: int, message: Message, payload: Buffer, request: int) -> None:
         payload_bytes = len(payload)
-        head = frame_head(
-            kind, number_of[type(message)], request, self._cluster, encode(message), payload_bytes
-        )
+        head = frame_head(kind, number_of[type(message)], request, self._cluster, encode(message), payload)
         if payload_bytes == 0:
             self._transport.write(head)
         elif payload_bytes <= JOIN_BYTES_MAX:
@@ -262,7 +371,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         try:
             self._reader.resume()
         except MalformedFrame as error:
-            self._refuse(f"it sent a malformed frame: {error}")
+            self._refuse_malformed(error)
         if self._may_read():
             self._transport.resume_reading()
 
@@ -277,19 +386,43 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         if self._closed:
             return
         if kind != REPLY and cluster != self._cluster and cluster and self._cluster:
-            self._refuse_frame(kind, request, NotInCluster(ClusterID(cluster), self._cluster))
+            if kind != HELLO:  # which nobody waits for: what comes behind it is refused, and says so
+                self._refuse_frame(kind, request, NotInCluster(ClusterID(cluster), self._cluster))
+            return
+        if kind == HELLO:
+            self._get_to_know()
             return
         try:
             message = decode(number, meta)
         except VarlogError as error:
             self._refuse_frame(kind, request, error)
             return
+        if not self._known:
+            self._get_to_know()
         if kind == REQUEST:
             self._take_request(request, message, payload)
         elif kind == REPLY:
             self._take_reply(request, message, payload)
         else:
             self._take_oneway(message, payload)
+
+    def _get_to_know(self) -> None:
+        self._known = True
+        self._reader.frame_bytes_max = FRAME_BYTES_MAX
+
+    def _refuse_malformed(self, error: MalformedFrame) -> None:
+        if isinstance(error, CorruptFrame):
+            self._counts.corrupt_frames += 1
+            self._refuse(f"corrupt frame {self._counts.corrupt_frames} of this process: {error}")
+        else:
+            self._counts.malformed_frames += 1
+            self._refuse(f"it sent a malformed frame: {error}")
+
+    def _log_closing(self, kind: str, why: str, error: BaseException | None) -> None:
+        if self._counts.lines.allows(kind, self._loop.time()):
+            left_out = self._counts.lines.left_out(kind)
+            more = {"more_since_the_last_line": left_out} if left_out else {}
+            _log.warning(told("closing a connection", peer=self._peer, why=why, **more), exc_info=error)
 
     def _refuse_frame(self, kind: int, request: int, error: VarlogError) -> None:
         """A frame that is whole but cannot be taken costs its sender that request, or, unanswerable, the connection."""

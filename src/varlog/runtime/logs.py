@@ -42,6 +42,32 @@ def escaped(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+class LineLimit:
+    """At most `lines` of a kind within `per_s` seconds: what a peer can cause as often as it likes must not fill the log."""
+
+    def __init__(self, lines: int = 10, per_s: float = 10.0) -> None:
+        self._lines = lines
+        self._per_s = per_s
+        self._kinds: dict[
+            str, tuple[float, int, int]
+        ] = {}  # since when, how many were written, how many were not
+
+    def allows(self, kind: str, now: float) -> bool:
+        """Whether one more line of this kind may be written at `now`."""
+        since, written, left_out = self._kinds.get(kind, (now, 0, 0))
+        if now - since >= self._per_s:
+            since, written = now, 0
+        allowed = written < self._lines
+        self._kinds[kind] = (since, written + allowed, left_out + (not allowed))
+        return allowed
+
+    def left_out(self, kind: str) -> int:
+        """How many lines of this kind were not written since this was last asked."""
+        since, written, left_out = self._kinds.get(kind, (0.0, 0, 0))
+        self._kinds[kind] = (since, written, 0)
+        return left_out
+
+
 class LineFormatter(logging.Formatter):
     """One record, one line; the lines of a traceback are indented, so that none of them looks like a record."""
 

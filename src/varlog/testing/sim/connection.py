@@ -61,7 +61,7 @@ class SimConnection(Endpoint):
         self.process.check()
         network, other = self._network, self.other
         number, meta = number_of[type(message)], encode(message)
-        frame_head(kind, number, request, 0, meta, len(payload))  # refuses what no wire would take
+        frame_head(kind, number, request, 0, meta, payload)  # refuses what no wire would take
         network.messages += 1
         self.posted = request
         if network.on_message is not None:
