@@ -124,7 +124,9 @@ sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
 
 # Two at a time on any machine: each has a cluster and its clients, and is mostly waiting for a fault to pass.
 faults: $(STAMP) ## real processes under load: kill -9, SIGSTOP, full disks, network cuts, lost disks; about ten minutes
-	$(PY) -m pytest -n 2 --dist worksteal tests/faults -rs --durations=0 $(ARGS)
+	@rm -rf build/harms
+	$(PY) -m pytest -n 2 --dist worksteal tests/faults tests/hardening -m "process" -rs --durations=0 $(ARGS); \
+	code=$$?; $(PY) -m varlog.testing.harm_report build/harms docs/internals/harms.md && exit $$code
 	$(PY) -m pytest -p no:xdist -m "spark and faults" tests/spark -rs --durations=0 $(ARGS)
 
 bench: $(STAMP) ## measure, against the raw limits of this machine

@@ -46,6 +46,7 @@ class ClusterPlan:
     replicated_ports: tuple[int, ...] = ()
     lease_s: int = 3
     replace_after_s: float = 30.0
+    zombie_grace_s: float = 60.0
     sequencer_port: int = field(default_factory=lambda: free_ports(1)[0])
     proxy_port: int | None = None
 
@@ -142,7 +143,7 @@ class ClusterPlan:
             *("vmc", "start", cluster, f"--repository={self.repository}", f"--listen={self.manager}"),
             *(f"--nodes={address}" for address in self.node_addresses),
             *(f"--replicas={self.replicas}", f"--streams={self.streams}", f"--heartbeat={self.heartbeat_s}"),
-            f"--replace-after={self.replace_after_s}",
+            *(f"--replace-after={self.replace_after_s}", f"--zombie-grace={self.zombie_grace_s}"),
             *(["--auto-create-topics"] if self.auto_create_topics else []),
         ]
         nodes = [

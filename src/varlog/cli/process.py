@@ -15,11 +15,19 @@ from varlog.cli.serve import PARENT_VARIABLE
 class ServerProcess:
     """`vsn`, `vmr`, `vmc` or `vseq` with its arguments. Dies with this process, even if this one is killed."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, *, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        *,
+        prefix: Sequence[str] = (),
+        module: str = "varlog.cli.serve",
+    ) -> None:
         """`prefix` is put before the command: whatever moves it to another place and keeps its process id."""
         self.name = name
         self.log = log
-        self._arguments = [*prefix, sys.executable, "-m", "varlog.cli.serve", *arguments]
+        self._arguments = [*prefix, sys.executable, "-m", module, *arguments]
         self._popen: subprocess.Popen[bytes] | None = None
         self._said = b""
 

@@ -246,6 +246,7 @@ def plan_for(
     streams: int = 2,
     replicated: bool = False,
     replace_after_s: float = 30.0,
+    zombie_grace_s: float = 60.0,
 ) -> ClusterPlan:
     """Few nodes, a quick heartbeat: a test should not wait for what a default gives a busy network."""
     ports = free_ports(nodes + 2 + REPLICATED_PORTS)
@@ -257,6 +258,7 @@ def plan_for(
         heartbeat_s=0.1,
         replicated_ports=ports[nodes + 2 :] if replicated else (),
         replace_after_s=replace_after_s,
+        zombie_grace_s=zombie_grace_s,
     )
 
 

@@ -1,0 +1,266 @@
+"""Runs cells of the table of harms: on clusters of real processes, and on embedded ones.
+
+A cluster serves cell after cell until one is not healed: then the next cell gets a new one. An embedded cell opens a copy of the
+directory of a running one, which is what a crash at that moment leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.client.log import Log
+from varlog.embedded import EmbeddedCluster
+from varlog.model.cluster import Ordering
+from varlog.model.errors import StartError, VarlogError
+from varlog.runtime.doors import system_doors
+from varlog.testing.cluster_under_load import plan_for
+from varlog.testing.harm_table import HARMS, KINDS, RUNNING, STOPPED, Cell, cell, kinds_in
+from varlog.testing.harmed_cluster import (
+    COMMITTED,
+    SEQUENCED,
+    HarmedCluster,
+    Outcome,
+    Record,
+    Verdict,
+    harmed_cluster,
+    read_all,
+    verdict,
+    verdict_after_restart,
+)
+from varlog.testing.small_segments import SEGMENT_BYTES, SmallSegmentsPlan
+
+VICTIM = "vsn-1"
+CLUSTER, EMBEDDED = "cluster", "embedded"
+# So many entries fill several segments of every log stream.
+FILL = 250
+MORE, AFTER = 10, 5
+# Of an embedded cluster, where nothing has to be repaired by others.
+CALL_S = 3.0
+
+# Kind, harm, and whether the process runs.
+Asked = tuple[str, str, str]
+
+KINDS_OF_A_CLUSTER = tuple(kind.name for kind in KINDS if not kind.name.startswith("embedded"))
+KINDS_OF_AN_EMBEDDED = tuple(kind.name for kind in KINDS)
+# SQLite has these in its memory.
+MAPPED = ("repository: index of the WAL",)
+
+
+def small_plan(directory: Path) -> ClusterPlan:
+    plan = plan_for(directory, replicas=3)
+    return SmallSegmentsPlan(**{name: getattr(plan, name) for name in plan.__dataclass_fields__})
+
+
+# --- a cluster of processes --------------------------------------------------------------------------------------------
+
+
+async def cluster_cells(directory: Path, asked: Sequence[Asked]) -> list[Cell]:
+    """Each of them, in as few clusters as possible."""
+    left, cells, number = list(asked), [], 0
+    while left:
+        number += 1
+        place = directory / f"cluster-{number}"
+        async with harmed_cluster(small_plan(place)) as cluster:
+            await fill(cluster)
+            while left:
+                one = left.pop(0)
+                found = await _cluster_cell(cluster, *one)
+                cells.append(cell(CLUSTER, *one, found))
+                print(f"{cells[-1].name}: {cells[-1].outcome} {cells[-1].words}", flush=True)
+                if found.outcome is not Outcome.HEALED:
+                    break
+        shutil.rmtree(place)
+    return cells
+
+
+async def fill(cluster: HarmedCluster) -> None:
+    for _ in range(5):
+        await cluster.append(FILL // 5)
+    await cluster.wait_healed()
+
+
+async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: str) -> Verdict:
+    try:
+        await cluster.wait_healed()
+        path = kinds_in(cluster.plan.data, nodes=[VICTIM])[kind]
+        older = path.read_bytes()
+        sizes = cluster.log_sizes()
+        if kind.startswith("repository"):
+            return await _harm_repository(cluster, path, older, harmed, when, sizes)
+        return await _harm_node(cluster, path, older, harmed, when, sizes)
+    except (TimeoutError, VarlogError) as error:
+        return Verdict(Outcome.SILENT, (f"{type(error).__name__}: {error}",))
+
+
+async def _harm_node(
+    cluster: HarmedCluster, path: Path, older: bytes, harmed: str, when: str, sizes: dict[str, int]
+) -> Verdict:
+    await cluster.append(MORE)
+    if when == STOPPED:
+        cluster.kill(VICTIM)
+        _apply(path, older, harmed)
+    else:
+        _apply(path, older, harmed)
+        found = await verdict(cluster, sizes, appends=AFTER)
+        cluster.kill(VICTIM)
+        if found.outcome is not Outcome.HEALED:
+            return found
+    number = int(VICTIM.partition("-")[2])
+    # Else the status could be that of before the kill.
+    await cluster.wait_status(lambda seen: not any(node.node == number and node.alive for node in seen.nodes))
+    found = await verdict_after_restart(cluster, VICTIM, appends=AFTER)
+    if found.outcome is Outcome.SAID and cluster.supervisor.pids().get(VICTIM) is None:
+        # It refuses to start: what the others have must be all the same.
+        different = await cluster.differences()
+        if different:
+            return Verdict(Outcome.LOST, tuple(different))
+    return found
+
+
+async def _harm_repository(
+    cluster: HarmedCluster, path: Path, older: bytes, harmed: str, when: str, sizes: dict[str, int]
+) -> Verdict:
+    if when == RUNNING:
+        _apply(path, older, harmed)
+        found = await verdict(cluster, sizes, appends=AFTER)
+        if found.outcome is not Outcome.HEALED:
+            return found
+    # All at once: the nodes have not synced the rows of these, and only the repository knows their order.
+    await cluster.append(MORE)
+    cluster.kill_all()
+    if when == STOPPED:
+        _apply(path, older, harmed)
+    return await verdict_after_restart(cluster, appends=AFTER)
+
+
+def _apply(path: Path, older: bytes, harmed: str) -> None:
+    """In place: a process that has the file open sees it."""
+    if path.exists():
+        HARMS[harmed](path, older)
+
+
+# --- embedded ------------------------------------------------------------------------------------------------------------
+
+
+class EmbeddedImage:
+    """Copies of the directory of an embedded cluster at two times, and what was acknowledged until the second."""
+
+    def __init__(self, directory: Path) -> None:
+        self.older = directory / "older"
+        self.newer = directory / "newer"
+        self.records = {topic: Record(topic) for topic in (COMMITTED, SEQUENCED)}
+
+    async def make(self) -> None:
+        live = self.older.parent / "live"
+        cluster = _embedded(live)
+        await cluster.start()
+        try:
+            logs = await _open_logs(cluster)
+            for _ in range(3):
+                for topic, log in logs.items():
+                    await append_some(log, self.records[topic], FILL // 3)
+            shutil.copytree(live, self.older)
+            for topic, log in logs.items():
+                await append_some(log, self.records[topic], MORE)
+            shutil.copytree(live, self.newer)
+            for log in logs.values():
+                await log.close()
+        finally:
+            await cluster.stop()
+
+
+async def embedded_cells(directory: Path, asked: Iterable[Asked]) -> list[Cell]:
+    image = EmbeddedImage(directory)
+    await image.make()
+    cells = []
+    for one in asked:
+        found = await _embedded_cell(directory / "cell", image, *one)
+        cells.append(cell(EMBEDDED, *one, found))
+        print(f"{cells[-1].name}: {cells[-1].outcome} {cells[-1].words}", flush=True)
+    return cells
+
+
+async def _embedded_cell(place: Path, image: EmbeddedImage, kind: str, harmed: str, when: str) -> Verdict:
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(image.newer, place)
+    path = kinds_in(place)[kind]
+    was = image.older / path.relative_to(place)
+    older = was.read_bytes() if was.exists() else b""
+    records = {
+        topic: replace(record, entries=dict(record.entries), broken=[])
+        for topic, record in image.records.items()
+    }
+    if when == STOPPED:
+        _apply(path, older, harmed)
+        return await _opened(place, records)
+    cluster = _embedded(place)
+    await cluster.start()
+    try:
+        _apply(path, older, harmed)
+        found = await _used(cluster, records)
+    finally:
+        await cluster.stop()
+    return found if found.outcome is not Outcome.HEALED else await _opened(place, records)
+
+
+async def _opened(place: Path, records: dict[str, Record]) -> Verdict:
+    cluster = _embedded(place)
+    try:
+        await cluster.start()
+        return await _used(cluster, records)
+    except StartError as error:
+        return Verdict(Outcome.SAID, (str(error),))
+    finally:
+        await cluster.stop()
+
+
+async def _used(cluster: EmbeddedCluster, records: dict[str, Record]) -> Verdict:
+    refused: list[str] = []
+    different: list[str] = []
+    for topic, record in records.items():
+        try:
+            async with asyncio.timeout(4 * CALL_S):
+                log = await cluster.connect(topic, create=False, timeout_s=CALL_S)
+        except (TimeoutError, VarlogError) as error:
+            refused.append(f"{topic}: {str(error) or 'no answer'}")
+            continue
+        async with log:
+            try:
+                await append_some(log, record, AFTER)
+            except VarlogError as error:
+                refused.append(f"append to {topic}: {error}")
+            try:
+                different += record.compare(await read_all(log, CALL_S))
+            except VarlogError as error:
+                refused.append(f"{topic} cannot be read: {error}")
+            different += record.broken
+    if different:
+        return Verdict(Outcome.LOST, (f"{len(different)} entries", *different, *refused))
+    return Verdict(Outcome.SAID if refused else Outcome.HEALED, tuple(refused))
+
+
+def _embedded(place: Path) -> EmbeddedCluster:
+    return EmbeddedCluster(place, system_doors(), segment_bytes=SEGMENT_BYTES)
+
+
+async def _open_logs(cluster: EmbeddedCluster) -> dict[str, Log]:
+    logs = {
+        COMMITTED: await cluster.connect(COMMITTED),
+        SEQUENCED: await cluster.connect(SEQUENCED, ordering=Ordering.SEQUENCED),
+    }
+    for log in logs.values():
+        await log.wait_running()
+    return logs
+
+
+async def append_some(log: Log, record: Record, count: int) -> None:
+    async def one() -> None:
+        data = record.next_entry()
+        record.acknowledge((await log.append(data, timeout_s=CALL_S)).glsn, data)
+
+    await asyncio.gather(*(one() for _ in range(count)))

@@ -1,0 +1,44 @@
+"""A server process whose storage node closes its segments early and scrubs all the time; everything else is `varlog.cli.serve`.
+
+python -m varlog.testing.small_segments vsn start …
+"""
+
+from __future__ import annotations
+
+import runpy
+from dataclasses import dataclass
+from functools import partial
+
+from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.process import ServerProcess
+from varlog.model.limits import KIB, MIB
+from varlog.storagenode import config
+
+SEGMENT_BYTES = 8 * KIB
+SCRUB_BYTES_PER_S = 4 * MIB
+SCRUB_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True)
+class SmallSegmentsPlan(ClusterPlan):
+    """A cluster that has every kind of file after a few hundred entries."""
+
+    def _process(self, name: str, *arguments: str) -> ServerProcess:
+        log = self.data / "logs" / f"{name}.log"
+        return ServerProcess(name, arguments, log, module="varlog.testing.small_segments")
+
+
+if __name__ == "__main__":
+    small = partial(
+        config.StorageNodeConfig,
+        segment_bytes=SEGMENT_BYTES,
+        scrub_bytes_per_s=SCRUB_BYTES_PER_S,
+        scrub_interval_s=SCRUB_INTERVAL_S,
+    )
+
+    def small_config(**given: object) -> config.StorageNodeConfig:
+        """What the command line says of segments and scrub does not count."""
+        return small(**{name: value for name, value in given.items() if name not in small.keywords})  # type: ignore[arg-type]
+
+    config.StorageNodeConfig = small_config  # type: ignore[assignment, misc]
+    runpy.run_module("varlog.cli.serve", run_name="__main__", alter_sys=True)
