@@ -73,7 +73,7 @@ class Http:
         return cls(*await asyncio.open_connection(HOST, port, limit=2**24))
 
     async def post(self, path: str, content_type: str, body: bytes) -> bytes:
-        head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         return await self._answer()
 
@@ -82,7 +82,7 @@ class Http:
         return await self._answer()
 
     def ask(self, path: str, accept: str) -> None:
-        self._writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\r\n".encode())
+        self._writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n".encode())
 
     async def _answer(self) -> bytes:
         length = await self.head()
@@ -265,7 +265,7 @@ class Bench:
             reader, writer = await asyncio.open_connection(HOST, self._port, limit=2**24)
             key = base64.b64encode(os.urandom(16)).decode()
             writer.write(
-                f"GET {PATH}/socket?from=1&until={READ_ENTRIES + 1} HTTP/1.1\r\nHost: bench\r\nUpgrade: websocket\r\n"
+                f"GET {PATH}/socket?from=1&until={READ_ENTRIES + 1} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
                 f"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n\r\n".encode()
             )
             await reader.readuntil(b"\r\n\r\n")

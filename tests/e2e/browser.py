@@ -124,9 +124,11 @@ class Visit:
 
 
 @asynccontextmanager
-async def browser() -> AsyncIterator[Browser]:
+async def browser(*flags: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        opened = await playwright.chromium.launch(executable_path=chromium(), args=FLAGS, timeout=WAIT_MS)
+        opened = await playwright.chromium.launch(
+            executable_path=chromium(), args=[*FLAGS, *flags], timeout=WAIT_MS
+        )
         try:
             yield opened
         finally:

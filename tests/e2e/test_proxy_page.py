@@ -87,7 +87,7 @@ def test_every_metric_is_in_the_table_and_no_other(tmp_path: Path) -> None:
         async with (
             asyncio.timeout(60),
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://proxy") as http,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
         ):
             assert (await http.post("/v1/topics", json={"name": "orders"})).status_code == 201
             text = (await http.get("/metrics")).text

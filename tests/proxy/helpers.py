@@ -43,7 +43,7 @@ async def running_proxy(
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url="http://proxy") as http,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
     ):
         proxy = Proxy(app, gateway, http)
         if topic:

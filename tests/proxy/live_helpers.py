@@ -68,7 +68,9 @@ class LiveProxy:
             sock=connection, limit=4096 if receive_bytes else 2**24
         )
         resume = f"Last-Event-ID: {last_event_id}\r\n" if last_event_id is not None else ""
-        writer.write(f"GET /v1/topics/orders/events?{query} HTTP/1.1\r\nHost: proxy\r\n{resume}\r\n".encode())
+        writer.write(
+            f"GET /v1/topics/orders/events?{query} HTTP/1.1\r\nHost: localhost\r\n{resume}\r\n".encode()
+        )
         try:
             yield EventReader(reader, writer)
         finally:

@@ -225,7 +225,7 @@ def test_metrics_tell_of_the_proxy_and_of_the_cluster(tmp_path: Path) -> None:
 async def status_events(proxy: LiveProxy) -> AsyncIterator[EventReader]:
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=2**24)
     try:
-        writer.write(b"GET /v1/status/events HTTP/1.1\r\nHost: proxy\r\n\r\n")
+        writer.write(b"GET /v1/status/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         yield EventReader(reader, writer)
     finally:
         writer.close()

@@ -15,6 +15,7 @@ from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.proxy.app import make_app
 from varlog.proxy.gateway import EmbeddedOpener, Gateway
+from varlog.proxy.host_rules import AcceptedNames
 from varlog.proxy.limits import ProxyLimits
 
 EXAMPLES = 10
@@ -67,7 +68,11 @@ class _Temporary:
 
 
 def _schema(mode: str, parameters: dict[str, object]) -> schemathesis.BaseSchema:
-    app = make_app(Gateway(_Temporary()), ProxyLimits(timeout_s=1.0, timeout_s_max=1.0))
+    app = make_app(
+        Gateway(_Temporary()),
+        ProxyLimits(timeout_s=1.0, timeout_s_max=1.0),
+        AcceptedNames(["testserver"]),
+    )
     config = SchemathesisConfig.from_dict(
         {
             "generation": {"max-examples": EXAMPLES, "deterministic": True, "mode": mode},

@@ -138,7 +138,7 @@ def _answered(error: Exception, limits: ProxyLimits) -> httpx.Response:
 
     async def call() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             return await http.get("/")
 
     return asyncio.run(call())
@@ -172,8 +172,10 @@ def test_every_refusal_of_the_proxy_is_one_of_the_caller_or_of_the_moment() -> N
             409,
             413,
             415,
+            421,
             422,
             429,
+            431,
             503,
             504,
         }, kind

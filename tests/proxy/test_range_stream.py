@@ -36,7 +36,7 @@ async def _range(proxy: LiveProxy) -> AsyncIterator[tuple[asyncio.StreamReader, 
     plain.setblocking(False)
     await asyncio.get_running_loop().sock_connect(plain, ("127.0.0.1", proxy.port))
     reader, writer = await asyncio.open_connection(sock=plain, limit=4096)
-    writer.write(b"GET /v1/topics/orders/entries HTTP/1.1\r\nHost: proxy\r\nAccept: text/plain\r\n\r\n")
+    writer.write(b"GET /v1/topics/orders/entries HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n")
     try:
         yield reader, writer
     finally:

@@ -196,7 +196,7 @@ def test_streams_of_ranges_count_as_subscriptions_and_give_their_place_back(tmp_
         for _ in range(3):  # each has given back the one place that there is
             answer = await proxy.http.get(ENTRIES, headers={"Accept": "text/plain"})
             assert answer.text == "one\n"
-        held = proxy.app.state.admission.subscribe("range")
+        held = proxy.app.state.admission.subscribe("range", "a")
         problem = await _get(proxy, ENTRIES, "text/plain", 429)
         assert (problem["type"], problem["facts"]["limit"]) == ("urn:varlog:too-busy", 1)
         held()

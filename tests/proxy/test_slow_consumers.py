@@ -107,7 +107,9 @@ def test_a_range_that_is_not_taken_is_cut_off_and_does_not_look_complete(tmp_pat
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", proxy.port))
         reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
-        writer.write(b"GET /v1/topics/orders/entries HTTP/1.1\r\nHost: proxy\r\nAccept: text/plain\r\n\r\n")
+        writer.write(
+            b"GET /v1/topics/orders/entries HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\n\r\n"
+        )
         assert b"transfer-encoding: chunked" in await reader.readuntil(b"\r\n\r\n")
         await wait_until(lambda: dropped(proxy, "range"))
         taken = await reader.read()
@@ -231,7 +233,7 @@ def test_a_thousand_idle_followers_cost_one_subscription_of_the_log(tmp_path: Pa
                 connection.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", proxy.port))
                 reader, writer = await asyncio.open_connection(sock=connection)
-                writer.write(b"GET /v1/topics/orders/events?from=next HTTP/1.1\r\nHost: proxy\r\n\r\n")
+                writer.write(b"GET /v1/topics/orders/events?from=next HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 readers.append((reader, writer))
             for reader, _ in readers:
                 assert b" 200 OK" in await reader.readuntil(b"\r\n\r\n")

@@ -94,7 +94,7 @@ def test_a_message_that_is_refused_is_answered_and_the_socket_goes_on(
 
 def test_appends_over_the_limit_are_refused_with_their_ref_and_nothing_else_is(tmp_path: Path) -> None:
     async def story(proxy: LiveProxy) -> None:
-        release = proxy.app.state.admission.begin_append(1)
+        release = proxy.app.state.admission.begin_append(1, "another")
         async with proxy.socket("follow=false") as socket:
             await socket.send('{"append": [{"text": "x"}], "ref": 7}')
             answer = await told(socket)

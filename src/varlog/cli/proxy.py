@@ -41,6 +41,14 @@ def proxy(
     ] = DEFAULT_LISTEN,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
+    public_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:PORT]",
+            help="A host name or address by which clients reach this proxy, beside localhost and the addresses that it listens "
+            "at. May be given several times; requests for any other host are refused.",
+        ),
+    ] = None,
     body_max: Annotated[
         float | None,
         typer.Option(
@@ -60,6 +68,18 @@ def proxy(
     append_mib_max: Annotated[
         float | None,
         typer.Option(metavar="MIB", min=0.001, help="What these have together [64]", rich_help_panel=_LIMITS),
+    ] = None,
+    connections_max: Annotated[
+        int | None, typer.Option(min=1, help="Connections at a time [8192]", rich_help_panel=_LIMITS)
+    ] = None,
+    client_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=1.0,
+            help="Of connections, subscriptions and appends, for one client address [0.75]",
+            rich_help_panel=_LIMITS,
+        ),
     ] = None,
     timeout: Annotated[
         float | None,
@@ -101,11 +121,13 @@ def proxy(
         "subscriptions_max": subscriptions_max,
         "appends_max": appends_max,
         "append_bytes_max": _bytes(append_mib_max),
+        "connections_max": connections_max,
+        "client_share": client_share,
         "timeout_s": timeout,
         "timeout_s_max": timeout_max,
         "slow_s": slow,
     }
-    _serve(listen, where.cluster, where.data, limits, log_level)
+    _serve(listen, where.cluster, where.data, public_name or [], limits, log_level)
 
 
 def _bytes(mib: float | None) -> int | None:
@@ -113,10 +135,16 @@ def _bytes(mib: float | None) -> int | None:
 
 
 def _serve(
-    listen: str, cluster: str, data: Path | None, limits: dict[str, int | float | None], log_level: str
+    listen: str,
+    cluster: str,
+    data: Path | None,
+    public_names: list[str],
+    limits: dict[str, int | float | None],
+    log_level: str,
 ) -> None:
     from varlog.model.errors import StartError
     from varlog.proxy.config import ProxyConfig
+    from varlog.proxy.host_rules import AcceptedNames
     from varlog.proxy.limits import ProxyLimits
     from varlog.proxy.service import ProxyService
 
@@ -124,10 +152,11 @@ def _serve(
         fail(StartError(f"{data} belongs to a cluster of processes: start it with `varlog up --data {data}`"))
     chosen = {name: value for name, value in limits.items() if value is not None}
     try:
+        names = AcceptedNames(public_names)
         allowed = ProxyLimits(**chosen)  # type: ignore[arg-type]  # counts are whole numbers, as their options are
     except ValueError as error:
         fail(error, WRONG_USAGE)
-    config = ProxyConfig(listen, cluster, data, allowed)
+    config = ProxyConfig(listen, cluster, data, allowed, names)
     run_service("varlog proxy", log_level, lambda: ProxyService(config))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from varlog.model.errors import Unavailable, UnknownLogStream, UnknownTopic
 from varlog.model.ids import LogStreamID
@@ -19,6 +19,7 @@ from varlog.proxy.admin_wire import (
     TopicMake,
     Topics,
 )
+from varlog.proxy.admission import client_of
 from varlog.proxy.deadline import Deadline
 from varlog.proxy.errors import ChangeUnknown, DeadlinePassed, NoSuchNode
 from varlog.proxy.event_stream import MEDIA_TYPE, EventStream
@@ -186,10 +187,12 @@ async def status(teller: TellerGiven, deadline: DeadlineGiven) -> Response:
 
 @router.get("/status/events", response_class=Response, responses={200: _EVENTS, **problems(429)})
 async def status_events(
-    teller: TellerGiven, admission: AdmissionGiven, limits: LimitsGiven, meters: MetersGiven
+    request: Request, teller: TellerGiven, admission: AdmissionGiven, limits: LimitsGiven, meters: MetersGiven
 ) -> Response:
     """The status as server-sent events, one every second."""
-    return EventStream(StatusEvents(teller, admission.subscribe(KIND)), limits, meters)
+    return EventStream(
+        StatusEvents(teller, admission.subscribe(KIND, client_of(request.scope))), limits, meters
+    )
 
 
 # --- how ----------------------------------------------------------------------------------------------------------------

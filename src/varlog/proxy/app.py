@@ -13,6 +13,7 @@ from varlog.proxy.admission import Admission
 from varlog.proxy.body_limit import BodyLimit
 from varlog.proxy.followers import Followers
 from varlog.proxy.gateway import Gateway
+from varlog.proxy.host_rules import AcceptedNames
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import MeteredApp, ProxyMeters
 from varlog.proxy.openapi import describe
@@ -23,9 +24,12 @@ from varlog.proxy.status_teller import StatusTeller
 ROUTES = (log_routes, read_routes, events, socket, admin_routes, health, metrics, pages)
 
 
-def make_app(gateway: Gateway, limits: ProxyLimits | None = None) -> FastAPI:
-    """The application in front of `gateway`, which it opens when it starts and closes when it stops."""
-    limits = limits or ProxyLimits()
+def make_app(
+    gateway: Gateway, limits: ProxyLimits | None = None, names: AcceptedNames | None = None
+) -> FastAPI:
+    """The application in front of `gateway`, which it opens when it starts and closes when it stops. It answers for `names` only;
+    without them, for those of the loopback and the addresses that it is reached at."""
+    limits, names = limits or ProxyLimits(), names or AcceptedNames()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -53,7 +57,7 @@ def make_app(gateway: Gateway, limits: ProxyLimits | None = None) -> FastAPI:
     app.state.teller = StatusTeller(gateway)
     answer_with_problems(app, limits, [route for routes in ROUTES for route in routes.router.routes])
     app.add_middleware(BodyLimit, limits=limits)
-    app.add_middleware(OriginGuard, limits=limits)
+    app.add_middleware(OriginGuard, limits=limits, names=names)
     app.add_middleware(MeteredApp, meters=meters)  # the outermost: it counts every answer
     describe(app)
     for routes in ROUTES:

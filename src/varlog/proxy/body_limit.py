@@ -1,4 +1,4 @@
-"""BodyLimit: no request's body is larger than allowed, whether it says its length beforehand or not."""
+"""BodyLimit: no request's body is larger than allowed, whether it announces its length or not, nor slower."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from varlog.proxy.errors import BodyTooLarge
+from varlog.proxy.connection import connection_of
+from varlog.proxy.errors import BodyTooLarge, SlowBody
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.problem import answer
 
@@ -27,11 +28,14 @@ class BodyLimit:
         if said.isdecimal() and int(said) > too_large.limit:
             await answer(too_large, self._limits)(scope, receive, send)
             return
-        taken = 0
+        taken, connection = 0, connection_of(scope)
 
         async def counted() -> Message:
             nonlocal taken
             message = await receive()
+            if connection is not None and connection.body_too_slow and message.get("more_body"):
+                slow = SlowBody(self._limits.body_bytes_s_min)
+                raise HTTPException(slow.status) from slow
             taken += len(message.get("body", b""))
             if taken > too_large.limit:
                 # As an HTTPException it passes through whoever reads the body, and its cause is what is told.

@@ -1,24 +1,36 @@
-"""Connections of the HTTP server that can drop a consumer, and tell it to end: uvicorn's protocols with what ASGI has no word for.
+"""Connections of the HTTP server: bounded in number, size and time, able to drop a consumer and to end it in order.
 
-An application can wait until its bytes have left, and no more: it cannot see whether they move, nor send a last word past those
-that do not, nor let go of a peer that takes nothing. A connection puts a way to do that into the scope of each request. Without it
-(another server, a test) a consumer that is too slow is just left.
+uvicorn's protocols, with what ASGI has no word for. An application can wait until its bytes have left, and no more: it cannot see
+whether they move, nor send a last word past those that do not, nor let go of a peer that takes nothing. A connection puts a way to
+do that into the scope of each request. Without it (another server, a test) a consumer that is too slow is just left.
+
+What a peer may cost before the application sees it is bounded here: connections in total and per client address, the bytes of a
+head and the time until it is complete, the rate of a body, unfinished WebSocket messages, and answers that are not taken. In the
+usual case, where a request arrives in one piece, no timer is set for any of this.
 """
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
+from varlog.proxy.admission import Admission, Arrival
+from varlog.proxy.errors import HeadTooLarge, MalformedRequest, ProxyError, SlowHead, SlowMessage, TooBusy
+from varlog.proxy.limits import ProxyLimits
+from varlog.proxy.problem import CLOSE_PROBLEM, CLOSE_REASON_BYTES_MAX, MEDIA_TYPE, problem_of
+
 KEY: Final = "varlog.connection"
-# A peer that is dropped has so long to take what is left for it, the reason at its end; then the connection is cut.
+# A peer that is dropped has this long to take what is left for it, the reason at its end; then the connection is cut.
 LINGER_S: Final = 5.0
+# A message of a WebSocket in more frames than this is refused: each frame costs memory, whatever its size.
+FRAGMENTS_MAX: Final = 1024
 
 
 class Connection(Protocol):
@@ -34,9 +46,14 @@ class Connection(Protocol):
         """What was sent and not taken yet."""
         ...
 
+    @property
+    def body_too_slow(self) -> bool:
+        """The body arrives at less than the least rate: no more of it is waited for."""
+        ...
+
     def drop(self, last: bytes, code: int) -> None:
         """Send `last` behind everything that waits, waiting for nothing, and end: the last of a body, or a close frame's reason. A
-        body without a last word is cut off, and whoever reads it sees that it is not complete."""
+        body without a last word is cut off, and its reader sees that it is not complete."""
         ...
 
     def on_stop(self, told: Callable[[], None]) -> Callable[[], None]:
@@ -50,29 +67,250 @@ def connection_of(scope: Scope) -> Connection | None:
     return connection
 
 
+class _Watch:
+    """Looks at a number again and again, as long as it is above zero; calls `stuck` if it does not fall for `every_s`."""
+
+    def __init__(self, loop: Any, every_s: float, left: Callable[[], int], stuck: Callable[[], None]) -> None:
+        self._loop = loop
+        self._every_s = every_s
+        self._left = left
+        self._stuck = stuck
+        self._before = 0
+        self._timer: TimerHandle | None = None
+
+    def start(self) -> None:
+        if self._timer is None:
+            self._before = self._left()
+            self._timer = self._loop.call_later(self._every_s, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        left = self._left()
+        if not left:
+            return
+        if left >= self._before:
+            self._stuck()
+        else:
+            self.start()
+
+
 class HttpConnection(HttpToolsProtocol):
-    """HTTP/1.1, one after the other."""
+    """HTTP/1.1, one request after the other."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.stops: dict[int, Callable[[], None]] = {}
+        self._limits: ProxyLimits = self.config.app.state.limits  # type: ignore[union-attr]
+        self._admission: Admission = self.config.app.state.admission  # type: ignore[union-attr]
+        self._counted = False  # it has a place among the connections
+        self._refused = False  # what still arrives is not looked at
+        self._in_head = False  # a request has begun, and its head is not complete
+        self._in_body = False  # its head is complete, and its body is not
+        self._head_bytes = 0
+        self._oversized = False  # a head was too large: nothing is parsed any more, and it is refused
+        self._body_bytes = 0  # since the rate was looked at last
+        self._arrival: TimerHandle | None = None  # ends a head, or looks at the rate of a body
+        self._exchange: HttpExchange | None = None
+        # Twice the time after which a subscription drops a consumer by itself, with a last word.
+        self._taking = _Watch(self.loop, 2 * self._limits.slow_s, self._untaken_bytes, self._abort)
 
-    def on_headers_complete(self) -> None:
-        before = self.cycle
-        super().on_headers_complete()
-        if self.cycle is not before:  # the same as before: it becomes a WebSocket
-            self.scope["extensions"] = {KEY: HttpExchange(self, self.cycle)}  # type: ignore[dict-item]
+    # --- Its beginning and end --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        try:
+            self._admission.connect(self.client[0] if self.client else "")
+        except TooBusy as busy:
+            self._refuse(busy)
+            return
+        self._counted = True
+        self._set_arrival(self._limits.head_s, self._end_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        super().connection_lost(exc)
+
+    def _leave(self) -> None:
+        """It is over, or goes on as a WebSocket, which counts for itself."""
+        self._stop_arrival()
+        self._taking.stop()
+        if self._counted:
+            self._counted = False
+            self._admission.disconnect(self.client[0] if self.client else "")
+
+    def handle_websocket_upgrade(self) -> None:
+        if not self._oversized:
+            self._leave()
+            super().handle_websocket_upgrade()
 
     def shutdown(self) -> None:
         super().shutdown()
         for told in list(self.stops.values()):
             told()
 
+    # --- What arrives -----------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        within_head = self._in_head
+        super().data_received(data)
+        if not self._counted or self.transport.is_closing():
+            return  # it is a WebSocket now, or over
+        if within_head and self._in_head:
+            self._head_bytes += len(data)
+        if self._oversized or self._head_bytes > self._limits.head_bytes_max:
+            self._refuse(HeadTooLarge(self._limits.head_bytes_max))
+        elif self._in_body:
+            if self._arrival is None:
+                self._body_bytes = 0
+                self._set_arrival(self._limits.body_window_s, self._look_at_body)
+        elif self._arrival is None and (self._in_head or self._idle()):
+            # Also if nothing was begun: an empty line has stopped the clock of idle connections.
+            self._set_arrival(self._limits.head_s, self._end_head)
+
+    def _idle(self) -> bool:
+        """No request is being answered, and no clock runs."""
+        return not self._answering() and self.timeout_keep_alive_task is None
+
+    def _answering(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle  # there is none before the first request
+        return cycle is not None and not cycle.response_complete
+
+    def on_message_begin(self) -> None:
+        if not self._oversized:
+            super().on_message_begin()
+            self._in_head, self._head_bytes = True, 0
+
+    def on_url(self, url: bytes) -> None:
+        if not self._oversized:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._oversized:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + len(": \r\n") for name, value in self.headers)
+        self._oversized = self._oversized or size > self._limits.head_bytes_max
+        if self._oversized:
+            return
+        self._in_head, self._in_body = False, True
+        self._stop_arrival()
+        before = self.cycle
+        super().on_headers_complete()
+        if self.cycle is not before:  # the same as before: it becomes a WebSocket
+            self._exchange = HttpExchange(self, self.cycle)
+            self.scope["extensions"] = {KEY: self._exchange}  # type: ignore[dict-item]
+
+    def on_body(self, body: bytes) -> None:
+        if not self._oversized:
+            self._body_bytes += len(body)
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._oversized:
+            self._in_body = False
+            self._stop_arrival()
+            super().on_message_complete()
+
+    # --- What arrives slowly, or not at all -------------------------------------------------------------------------------
+
+    def _set_arrival(self, after_s: float, act: Callable[[], None]) -> None:
+        self._arrival = self.loop.call_later(after_s, act)
+
+    def _stop_arrival(self) -> None:
+        if self._arrival is not None:
+            self._arrival.cancel()
+            self._arrival = None
+
+    def _end_head(self) -> None:
+        self._arrival = None
+        self._refuse(SlowHead(self._limits.head_s))
+
+    def _look_at_body(self) -> None:
+        self._arrival = None
+        limits, arrived, self._body_bytes = self._limits, self._body_bytes, 0
+        if self.flow.read_paused or arrived >= limits.body_bytes_s_min * limits.body_window_s:
+            # While the application does not read, the peer cannot send.
+            self._set_arrival(limits.body_window_s, self._look_at_body)
+        elif self._exchange is None or self.cycle.response_complete:
+            self._abort()
+        else:
+            self._exchange.body_too_slow = True
+            self.cycle.message_event.set()  # it is waited for what does not come
+            self._set_arrival(LINGER_S, self._abort)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body and self.cycle.response_complete:
+            # The answer did not wait for all of the body: the rest is read for a moment, so that the answer is not lost by a reset.
+            self._stop_arrival()
+            self._set_arrival(LINGER_S, self._abort)
+        if self.transport.is_closing():
+            self._taking.start()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._taking.start()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taking.start()
+
+    def _untaken_bytes(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def _abort(self) -> None:
+        self._stop_arrival()
+        self.transport.abort()
+
+    # --- Refusals before there is a request ---------------------------------------------------------------------------------
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(MalformedRequest(msg))
+
+    def _refuse(self, error: ProxyError) -> None:
+        """Answer without the application, unless an answer has begun, and end."""
+        self._refused = True
+        self._stop_arrival()
+        if self.transport.is_closing():
+            return
+        if self._answering() and not self.cycle.response_started and not self.pipeline:
+            # Its head was sound, and what followed was not: the application shall not answer besides.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if not self._answering() or self.cycle.disconnected:
+            problem = problem_of(error)
+            body = problem.encoded()
+            self.transport.write(
+                b"%bcontent-type: %b\r\ncontent-length: %d\r\nretry-after: %d\r\nconnection: close\r\n\r\n%b"
+                % (
+                    STATUS_LINE[problem.status],
+                    MEDIA_TYPE.encode(),
+                    len(body),
+                    max(1, round(self._limits.retry_after_s)),
+                    body,
+                )
+            )
+        if self._counted and self.transport.can_write_eof():
+            # What still arrives is read and forgotten for a moment: a reset because of it would take the answer with it.
+            self.transport.write_eof()
+            self._set_arrival(LINGER_S, self._abort)
+        else:
+            _cut_soon(self.transport, self.loop)
+
 
 class HttpExchange:
     """One request and its answer."""
 
     def __init__(self, connection: HttpConnection, cycle: RequestResponseCycle) -> None:
+        self.body_too_slow = False
         self._connection = connection
         self._cycle = cycle
 
@@ -108,12 +346,110 @@ class HttpExchange:
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
-    """WebSocket."""
+    """WebSocket. Its handshake has arrived already, as a request; a message that is begun must be finished."""
+
+    body_too_slow = False  # its handshake has none
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits: ProxyLimits = self.config.app.state.limits  # type: ignore[union-attr]
+        self._admission: Admission = self.config.app.state.admission  # type: ignore[union-attr]
+        self._counted = False
+        self._unfinished: Arrival | None = None  # the bytes of a message that is not complete
+        self._rate: TimerHandle | None = None
+        self._rate_bytes = 0  # of it, when its rate was looked at last
+        self._taking = _Watch(
+            self.loop,
+            2 * self._limits.slow_s,
+            lambda: self.transport.get_write_buffer_size(),
+            lambda: self.transport.abort(),
+        )
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        # There is room: the connection that its handshake came by has just given up its place.
+        self._admission.connect(self.client[0] if self.client else "")
+        self._counted = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._finished()
+        self._taking.stop()
+        if self._counted:
+            self._counted = False
+            self._admission.disconnect(self.client[0] if self.client else "")
+        super().connection_lost(exc)
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
         if (scope := getattr(self, "scope", None)) is not None:  # there is none if the handshake was refused
             scope["extensions"][KEY] = self
+
+    # --- Messages -----------------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.close_sent or self.transport.is_closing():
+            return
+        buffered = len(self.conn.reader.buffer)
+        if not buffered and not self.frames:
+            self._finished()
+        elif len(self.frames) > FRAGMENTS_MAX:
+            self._drop_for(SlowMessage(f"it is in more than {FRAGMENTS_MAX} frames"))
+        else:
+            self._grow(buffered + sum(map(len, self.frames)))
+
+    def send_receive_event_to_app(self) -> None:
+        super().send_receive_event_to_app()
+        self._finished()
+
+    def _grow(self, size: int) -> None:
+        if self._unfinished is None:
+            self._unfinished = Arrival(self._admission, self.client[0] if self.client else "")
+        try:
+            # The header of a frame is buffered, too, until it is read: that is no less of a message.
+            self._unfinished.add(max(0, size - self._unfinished.size))
+        except TooBusy as busy:
+            self._drop_for(busy)
+            return
+        if self._rate is None:
+            self._rate_bytes = size
+            self._rate = self.loop.call_later(self._limits.body_window_s, self._look_at_rate)
+
+    def _look_at_rate(self) -> None:
+        self._rate = None
+        limits = self._limits
+        if self._unfinished is None:
+            return
+        arrived, self._rate_bytes = self._unfinished.size - self._rate_bytes, self._unfinished.size
+        if self.read_paused or arrived >= limits.body_bytes_s_min * limits.body_window_s:
+            self._rate = self.loop.call_later(limits.body_window_s, self._look_at_rate)
+        else:
+            self._drop_for(SlowMessage(f"less than {limits.body_bytes_s_min} bytes of it arrive in a second"))
+
+    def _finished(self) -> None:
+        if self._rate is not None:
+            self._rate.cancel()
+            self._rate = None
+        if self._unfinished is not None:
+            self._unfinished.release()
+            self._unfinished = None
+
+    def _drop_for(self, error: ProxyError) -> None:
+        problem = problem_of(error)
+        self._finished()
+        self.drop(problem.detail.encode()[:CLOSE_REASON_BYTES_MAX], CLOSE_PROBLEM + problem.status)
+
+    def handle_ping(self) -> None:
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()  # a peer that takes nothing gets no more answers to wait for it
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._taking.start()
+
+    # --- Beside ASGI --------------------------------------------------------------------------------------------------------
 
     @property
     def lost(self) -> bool:
@@ -128,7 +464,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
             return
         self.stop_keepalive()
         with suppress(InvalidState):  # the peer began to close it, and does not take the rest either
-            self.conn.send_close(code, last.decode())
+            self.conn.send_close(code, last.decode(errors="ignore"))
         self.close_sent = True
         self.transport.write(b"".join(self.conn.data_to_send()))
         _cut_soon(self.transport, self.loop)
@@ -142,6 +478,6 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
 
 def _cut_soon(transport: Any, loop: Any) -> None:
-    """Let what waits go out for a while. A transport that is closed would wait for its peer for ever."""
+    """Let what waits go out for a while. A transport that is closed would wait for its peer without end."""
     transport.close()
     loop.call_later(LINGER_S, transport.abort)

@@ -2,13 +2,17 @@
 
 ProxyError
 ├── BadBody, BadParameter            the request cannot be read
-├── BodyTooLarge                     more bytes than one request may have
+├── MalformedRequest                 no HTTP
+├── HeadTooLarge, BodyTooLarge       more bytes than one request may have
+├── SlowHead, SlowBody, SlowMessage  a request or message that arrives too slowly
+├── CompressedBody                   a body that would have to be unpacked
 ├── UnsupportedMedia, NotAcceptable  a media type that the proxy does not take, or cannot answer in
 ├── NoSuchNode                       no storage node has this number
 ├── TooBusy                          as much is under way as the proxy allows
 ├── TooSlow                          a consumer that takes nothing
 ├── Stopping, SubscriptionOver       a subscription that the proxy ends, to be gone on with elsewhere or anew
-├── ForeignOrigin                    a page of another server wants to use this one
+├── ForeignOrigin                    a page of another site wants to use this one
+├── Misdirected                      a request for a host that this proxy does not answer for
 └── DeadlinePassed                   the answer was not there in time
 
 OutcomeUnknown
@@ -71,6 +75,75 @@ class BodyTooLarge(ProxyError):
         return f"a body may have {self.limit} bytes, and this one has more"
 
 
+class MalformedRequest(ProxyError):
+    """What arrived is no HTTP request."""
+
+    status = 400
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def told(self) -> str:
+        return f"this is no HTTP request: {self.why}"
+
+
+class HeadTooLarge(ProxyError):
+    """The head of the request is over the limit."""
+
+    status = 431
+    remedy = "Send fewer and shorter headers, and a shorter query."
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+    def told(self) -> str:
+        return f"the head of a request may have {self.limit} bytes, and this one has more"
+
+
+class SlowHead(ProxyError):
+    """The head of the request was not complete in time."""
+
+    status = 408
+    remedy = "Send the head of a request at once; close connections that are not used."
+
+    def __init__(self, head_s: float) -> None:
+        super().__init__(head_s)
+        self.head_s = head_s
+
+    def told(self) -> str:
+        return f"the head of a request was not complete within {self.head_s:g} s"
+
+
+class SlowBody(ProxyError):
+    """The body arrives too slowly."""
+
+    status = 408
+    remedy = "Send the body at once, or less at a time; nothing of it was sent to the log."
+
+    def __init__(self, bytes_s_min: int) -> None:
+        super().__init__(bytes_s_min)
+        self.bytes_s_min = bytes_s_min
+
+    def told(self) -> str:
+        return f"less than {self.bytes_s_min} bytes of the body arrive in a second"
+
+
+class SlowMessage(ProxyError):
+    """A message of a WebSocket that is not finished."""
+
+    status = 408
+    remedy = "Send a message at once and in few frames; nothing of it was sent to the log."
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+    def told(self) -> str:
+        return f"a message was begun and is not finished: {self.why}"
+
+
 class UnsupportedMedia(ProxyError):
     """The body is of a media type that is not taken here."""
 
@@ -84,6 +157,20 @@ class UnsupportedMedia(ProxyError):
 
     def told(self) -> str:
         return f"a body of type {self.given!r} is not taken here"
+
+
+class CompressedBody(ProxyError):
+    """The body is compressed, and the proxy does not unpack it."""
+
+    status = 415
+    remedy = "Send the body as it is, without Content-Encoding; what is compressed can be an entry of application/octet-stream."
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(coding)
+        self.coding = coding
+
+    def told(self) -> str:
+        return f"a body with Content-Encoding {self.coding!r} is not taken here: a few bytes of it can become any number"
 
 
 class NotAcceptable(ProxyError):
@@ -190,10 +277,13 @@ class SubscriptionOver(ProxyError):
 
 
 class ForeignOrigin(ProxyError):
-    """A page of another server wants to use this one from a browser."""
+    """A page of another site wants to use this proxy through a browser."""
 
     status = 403
-    remedy = "Connect from a page of this proxy, or from a program."
+    remedy = (
+        "Use the dashboard of this proxy, or a program. A program that calls itself Mozilla names a Content-Type that no form has, "
+        "such as application/octet-stream."
+    )
 
     def __init__(self, origin: str, host: str) -> None:
         super().__init__(origin, host)
@@ -202,3 +292,22 @@ class ForeignOrigin(ProxyError):
 
     def told(self) -> str:
         return f"a page of {self.origin} may not use {self.host}"
+
+
+class Misdirected(ProxyError):
+    """The request is for a host that this proxy does not answer for."""
+
+    status = 421
+    remedy = (
+        "Use one of the hosts that the detail lists, or start the proxy with --public-name NAME for each further one that clients "
+        "reach it by."
+    )
+
+    def __init__(self, host: str, accepted: str) -> None:
+        super().__init__(host, accepted)
+        self.host = host
+        self.accepted = accepted
+
+    def told(self) -> str:
+        asked = f"the host {self.host!r}" if self.host else "a request without a host"
+        return f"this proxy does not answer for {asked}, but for: {self.accepted}"

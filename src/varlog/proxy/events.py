@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from varlog.model.entry import Entry
 from varlog.model.errors import Trimmed
 from varlog.model.lsn import LSN_MAX
+from varlog.proxy.admission import client_of
 from varlog.proxy.entry_json import entry_told, to_json
 from varlog.proxy.errors import BadParameter
 from varlog.proxy.event_stream import MEDIA_TYPE, EventStream, event
@@ -45,6 +46,7 @@ _EVENTS: dict[str, Any] = {
     },
 )
 async def follow(
+    request: Request,
     topic: TopicName,
     followers: FollowersGiven,
     limits: LimitsGiven,
@@ -77,7 +79,9 @@ async def follow(
 ) -> Response:
     """Follow a topic: its entries in total order as server-sent events, those that are there and those to come."""
     start = start_of(begin, last_event_id)
-    follower = await deadline.wait(followers.follow(topic, start, KIND, skip_trimmed=skip_trimmed))
+    follower = await deadline.wait(
+        followers.follow(topic, start, KIND, client_of(request.scope), skip_trimmed=skip_trimmed)
+    )
     if until is not None and follower.position >= until:
         await follower.close()
         return Response(status_code=204)

@@ -39,10 +39,13 @@ class Followers:
         """How many topics are followed."""
         return len(self._shared)
 
-    async def follow(self, topic: str, start: Start, kind: str, *, skip_trimmed: bool = False) -> Follower:
+    async def follow(
+        self, topic: str, start: Start, kind: str, client: str, *, skip_trimmed: bool = False
+    ) -> Follower:
         """A new follower, to be closed by who asked. TooBusy: there are enough. Trimmed: where it would start is gone, and it does
         not want to pass over that."""
-        release = self._admission.subscribe(kind)  # before anything is waited for: those who wait count, too
+        # Before anything is waited for: those who wait count, too.
+        release = self._admission.subscribe(kind, client)
         try:
             log = await self._gateway.log(topic)
             mark = await log.mark()

@@ -26,6 +26,15 @@ class ProxyLimits:
     # The deadline of a call that names none, and the longest that one may name.
     timeout_s: float = 10.0
     timeout_s_max: float = 60.0
+    # Connections at a time, and how much of these, of appends, their bytes and subscriptions one client address may have.
+    connections_max: int = 8_192
+    client_share: float = 0.75
+    # The head of a request: its bytes, and the time until it is complete, also of a connection that sends nothing yet.
+    head_bytes_max: int = 64 * 1024
+    head_s: float = 10.0
+    # A body, or a message of a WebSocket, that arrives more slowly than this on the average of a window is refused.
+    body_bytes_s_min: int = 1_024
+    body_window_s: float = 5.0
     # What a caller is told who was refused for now.
     retry_after_s: float = 1.0
     # A consumer that takes nothing for so long is dropped.
@@ -40,6 +49,8 @@ class ProxyLimits:
             value = getattr(self, field.name)
             if not value > 0:
                 raise ValueError(f"{field.name} must be above zero, not {value}")
+        if self.client_share > 1:
+            raise ValueError(f"client_share is at most 1, not {self.client_share}")
         if self.page_entries > self.page_entries_max:
             raise ValueError(
                 f"page_entries ({self.page_entries}) is over page_entries_max ({self.page_entries_max})"

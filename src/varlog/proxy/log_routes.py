@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from varlog.client.log import Log
 from varlog.model.ids import ID_MAX
-from varlog.proxy.admission import Admission
+from varlog.proxy.admission import Admission, Arrival, client_of
 from varlog.proxy.append_body import entries_of_body
 from varlog.proxy.appending import append_entries
 from varlog.proxy.deadline import Deadline
+from varlog.proxy.errors import CompressedBody
 from varlog.proxy.given import DeadlineGiven, FollowersGiven, GatewayGiven, TopicName
-from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.media_rules import JSON, NDJSON, OCTETS, TEXT
 from varlog.proxy.openapi import problems, ref
 from varlog.proxy.wire import Appended, AppendRequest, Tail, TrimRequest
@@ -64,8 +64,9 @@ async def append(
     # Taken by hand: to have each of these handed over costs more than all the rest of a small append.
     state = request.app.state
     admission: Admission = state.admission
-    with admission.append(_size_of(request, state.limits)):
-        body = await deadline.wait(request.body())
+    with admission.arrive(client_of(request.scope)) as arrival:
+        body = await deadline.wait(_body_of(request, arrival))
+        arrival.place()
         entries = entries_of_body(request.headers.get("content-type", ""), body)
         log = await deadline.log(state.gateway, topic)
         run = await append_entries(log, entries, log_stream, deadline, state.meters)
@@ -77,10 +78,15 @@ async def append(
     return Response(appended.model_dump_json(), 201, {"Location": location}, JSON)
 
 
-def _size_of(request: Request, limits: ProxyLimits) -> int:
-    """How many bytes the body may come to be: as many as it says, or as any may."""
-    said = request.headers.get("content-length", "")
-    return int(said) if said.isdecimal() else limits.body_bytes_max
+async def _body_of(request: Request, arrival: Arrival) -> bytes:
+    """All of it, counted piece by piece as it arrives, whatever its head has announced."""
+    if coding := request.headers.get("content-encoding"):
+        raise CompressedBody(coding)
+    pieces = []
+    async for piece in request.stream():
+        arrival.add(len(piece))
+        pieces.append(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @router.get("/tail", responses=problems(404))

@@ -19,6 +19,8 @@ EVENTS = "text/event-stream"
 
 # What every call under /v1 may be answered with.
 ALWAYS = {
+    "403": "A page of another site asked for it.",
+    "421": "The proxy does not answer for this host.",
     "422": "The request cannot be read.",
     "500": "A bug, or damage that no replica could make good.",
     "502": "The proxy was started for another cluster.",
@@ -26,9 +28,9 @@ ALWAYS = {
     "504": "There was no answer in time; `outcome` says whether anything may have been done.",
 }
 _REASONS = {
-    403: "A page of another server asked for it.",
     404: "There is no such topic, log stream, node or position.",
     406: "The answer cannot be given in this media type.",
+    408: "The body came too slowly.",
     409: "The present state does not allow it.",
     410: "The position was trimmed.",
     413: "The body, an entry or the batch is too large.",
@@ -88,7 +90,8 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
                 EVENTS
             ] = {}  # a stream of events has no one value that a schema could describe
     responses.update({status: _problem(why) for status, why in ALWAYS.items()})
-    follow = {403: method != "get", 404: "{" in path, 409: method != "get", 413: "requestBody" in operation}
+    body = "requestBody" in operation
+    follow = {404: "{" in path, 408: body, 409: method != "get", 413: body}
     for status, follows in follow.items():
         if follows:
             responses.setdefault(str(status), _problem(_REASONS[status]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +19,9 @@ from varlog.proxy.limits import ProxyLimits
 from varlog.runtime.logs import get_logger
 
 MEDIA_TYPE = "application/problem+json"
+# How a problem closes a WebSocket: with this code plus its status, and as much of its detail as a close frame has room for.
+CLOSE_PROBLEM: Final = 4000
+CLOSE_REASON_BYTES_MAX: Final = 123
 logger = get_logger("proxy")
 
 Outcome = Literal["none", "unknown"]

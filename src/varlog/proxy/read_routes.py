@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response
 
 from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.lsn import LSN_MAX
+from varlog.proxy.admission import client_of
 from varlog.proxy.deadline import Deadline, paced
 from varlog.proxy.entry_json import PageTold, entries_told, entry_told, time_told, to_json
 from varlog.proxy.errors import DeadlinePassed, NotAcceptable
@@ -90,6 +91,7 @@ async def read(
     },
 )
 async def read_range(
+    request: Request,
     topic: TopicName,
     gateway: GatewayGiven,
     limits: LimitsGiven,
@@ -130,7 +132,7 @@ async def read_range(
         page = PageTold(entries_told(entries, encoding), following, asked.tail)
         return Response(to_json(page), 200, _place(following, asked.tail), JSON)
     asked = span(begin, until, limit, mark.trimmed, mark.high_watermark)
-    release = admission.subscribe("range")
+    release = admission.subscribe("range", client_of(request.scope))
     try:
         pieces = await begun(streamed(log, asked, media, encoding, deadline.timeout_s, meters))
     except BaseException:

@@ -42,6 +42,8 @@ def make_server(
             # An append holds up the messages behind it, and with them the answer to a ping.
             ws_ping_timeout=20.0 + limits.timeout_s_max,
             lifespan="on" if lifespan else "off",
+            # Who is counted is who is connected: a header can name anybody.
+            proxy_headers=False,
             access_log=False,
             log_config=None,
             server_header=False,

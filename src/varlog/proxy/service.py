@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import AsyncExitStack
+from ipaddress import ip_address
 
 import uvicorn
 
@@ -14,8 +15,11 @@ from varlog.proxy.config import ProxyConfig
 from varlog.proxy.gateway import ClusterOpener, EmbeddedOpener, Gateway, Opener
 from varlog.proxy.server import make_server
 from varlog.rpc.tcp import join_address, split_address
+from varlog.runtime.logs import get_logger, told
 from varlog.runtime.open_files import allow_open_files
 from varlog.runtime.tasks import Tasks
+
+_log = get_logger("proxy")
 
 # Connections that wait to be accepted.
 BACKLOG = 2048
@@ -37,7 +41,7 @@ class ProxyService:
         allow_open_files()
         listening = _listen(self.config.listen)
         try:
-            app = make_app(Gateway(_opener(self.config)), self.config.limits)
+            app = make_app(Gateway(_opener(self.config)), self.config.limits, self.config.names)
             await self._opened.enter_async_context(app.router.lifespan_context(app))
         except BaseException:
             listening.close()
@@ -46,6 +50,14 @@ class ProxyService:
         self._server = make_server(app, lifespan=False)
         self._serving = self._tasks.spawn("serve", self._server.serve(sockets=[listening]))
         self.address = join_address(host, port)
+        if not ip_address(host).is_loopback:
+            _log.info(
+                told(
+                    "requests are answered for these hosts only; --public-name NAME adds one",
+                    hosts=self.config.names,
+                    listen=self.address,
+                )
+            )
 
     async def stop(self) -> None:
         """Accept nothing more, let what is under way end, tell subscribers; then let go of the log."""

@@ -17,15 +17,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from varlog.model.errors import Trimmed, VarlogError
 from varlog.model.lsn import LSN_MAX
+from varlog.proxy.admission import client_of
 from varlog.proxy.deadline import Deadline
 from varlog.proxy.errors import BadParameter, SubscriptionOver, TooSlow
 from varlog.proxy.events import start_of
 from varlog.proxy.followers import Follower, Followers
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters
-from varlog.proxy.origin_guard import check_origin
 from varlog.proxy.outlet import Outlet
-from varlog.proxy.problem import answer, problem_of
+from varlog.proxy.problem import CLOSE_PROBLEM, CLOSE_REASON_BYTES_MAX, answer, problem_of
 from varlog.proxy.socket_appends import SocketAppends
 from varlog.proxy.socket_text import RENDERS, problem_text
 from varlog.proxy.start_rules import OLDEST, PATTERN
@@ -33,8 +33,6 @@ from varlog.proxy.wire import Encoding
 
 KIND: Final = "socket"
 CLOSE_NORMAL: Final = 1000
-CLOSE_PROBLEM: Final = 4000  # plus the status of the problem
-CLOSE_REASON_BYTES_MAX: Final = 123
 router = APIRouter()
 
 
@@ -64,22 +62,22 @@ async def serve_socket(websocket: WebSocket, topic: str) -> None:
     meters: ProxyMeters = state.meters
     followers: Followers = state.followers
     follower: Follower | None = None
+    client = client_of(websocket.scope)
     try:
-        check_origin(websocket.headers)
         asked, deadline = Asked.of(websocket), Deadline(limits.timeout_s)
         log = await deadline.log(state.gateway, topic)
         start = start_of(asked.begin)
         if asked.follow:
             follower = await deadline.wait(
-                followers.follow(topic, start, KIND, skip_trimmed=asked.skip_trimmed)
+                followers.follow(topic, start, KIND, client, skip_trimmed=asked.skip_trimmed)
             )
-        release = None if asked.follow else state.admission.subscribe(KIND)
+        release = None if asked.follow else state.admission.subscribe(KIND, client)
     except VarlogError as error:
         # Not a socket yet: refused by an HTTP answer, as any other request.
         await websocket.send_denial_response(answer(error, limits))
         return
     outlet = Outlet(websocket.scope, websocket.send, limits.slow_s)
-    appends = SocketAppends(log, topic, limits, meters, state.admission, outlet)
+    appends = SocketAppends(log, topic, client, limits, meters, state.admission, outlet)
     try:
         await websocket.accept()
         await _Socket(websocket, outlet, follower, asked, appends, limits, meters).serve()

@@ -35,6 +35,7 @@ class SocketAppends:
         self,
         log: Log,
         topic: str,
+        client: str,
         limits: ProxyLimits,
         meters: ProxyMeters,
         admission: Admission,
@@ -42,6 +43,7 @@ class SocketAppends:
     ) -> None:
         self._log = log
         self._topic = topic
+        self._client = client
         self._limits = limits
         self._meters = meters
         self._admission = admission
@@ -56,7 +58,7 @@ class SocketAppends:
             await self._outlet.send_text(problem_text(error))
             return
         try:
-            release = self._admission.begin_append(len(message))
+            release = self._admission.begin_append(len(message), self._client)
         except VarlogError as error:
             await self._outlet.send_text(problem_text(error, given.ref))
             return

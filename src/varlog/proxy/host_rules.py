@@ -1,0 +1,97 @@
+"""PURE. AcceptedNames: the hosts that a proxy answers for, so that no other name can be made to point at it.
+
+A page of another site can have its own name resolve to this machine (DNS rebinding): its browser then takes the proxy for that
+site, and lets the page read and change everything. The name is in the Host of every request of a browser. So a proxy answers for
+names that nobody else can own: those of the loopback, addresses, and what its operator has listed (`--public-name`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import NamedTuple
+
+Address = IPv4Address | IPv6Address
+LOOPBACK_NAME = "localhost"
+PORT_MAX = 65_535
+REMEMBERED_MAX = 256
+
+
+class Authority(NamedTuple):
+    """The host of a Host header: a name in lower case or an address, and its port if there is one."""
+
+    host: str
+    port: int | None
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+
+def parse_authority(text: str) -> Authority:
+    """`name`, `name:port`, `address:port`, `[address]:port`. ValueError: it is none of these."""
+    if text.startswith("["):
+        host, closed, rest = text[1:].partition("]")
+        if not closed or not isinstance(_address(host), IPv6Address) or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is no host: name it as in a URL, without the scheme")
+        return Authority(str(_address(host)), _port(rest[1:], text) if rest else None)
+    host, colon, port = text.partition(":")
+    name = host.lower().removesuffix(".")
+    if not name or not all(
+        character.isascii() and (character.isalnum() or character in "-._") for character in name
+    ):
+        raise ValueError(f"{text!r} is no host: name it as in a URL, without the scheme")
+    return Authority(name, _port(port, text) if colon else None)
+
+
+def _port(text: str, whole: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) > PORT_MAX:
+        raise ValueError(f"{whole!r} is no host and port: name them as in a URL, without the scheme")
+    return int(text)
+
+
+def _address(host: str) -> Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+class AcceptedNames:
+    """What one proxy answers for. `public`: names or addresses, each with a port (then with this one only) or without."""
+
+    def __init__(self, public: Iterable[str] = ()) -> None:
+        self.public = tuple(dict.fromkeys(map(parse_authority, public)))
+        self._public = frozenset(self.public)
+        self._accepted: dict[
+            tuple[str, str | None], bool
+        ] = {}  # found before: clients ask for few hosts, often
+
+    def accepts(self, host: str, local_address: str | None) -> bool:
+        """Whether `host` is one of them. `local_address`: where the connection arrived. What the port of an address is does not
+        matter: it may be forwarded."""
+        if (host, local_address) in self._accepted:
+            return True
+        accepted = self._accepts(host, local_address)
+        if accepted and len(self._accepted) < REMEMBERED_MAX:
+            self._accepted[host, local_address] = True
+        return accepted
+
+    def _accepts(self, host: str, local_address: str | None) -> bool:
+        try:
+            asked = parse_authority(host)
+        except ValueError:
+            return False
+        if (
+            asked in self._public
+            or Authority(asked.host, None) in self._public
+            or asked.host == LOOPBACK_NAME
+        ):
+            return True
+        address = _address(asked.host)
+        if address is None:
+            return False
+        return address.is_loopback or (local_address is not None and address == _address(local_address))
+
+    def __str__(self) -> str:
+        return ", ".join([LOOPBACK_NAME, "the address that was connected to", *map(str, self.public)])
