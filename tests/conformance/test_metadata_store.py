@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,9 @@ from varlog.model.errors import StartError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.runtime.doors import system_doors
+from varlog.testing.sim.disk import SimDisk
+from varlog.testing.sim.drive import Drive
+from varlog.testing.sim.process import Process
 
 # Longer than a busy machine stands still: who leads here does so until somebody takes it from them.
 LEASE_S = 10.0
@@ -62,6 +66,19 @@ def _sqlite(path: Path, *, synced: bool) -> Backend:
     return Backend(lambda: SqliteStore(path, system_doors(), synced=synced), break_lock)
 
 
+def _over_a_door() -> Backend:
+    """The SQLite store over a disk that is not the operating system's."""
+    drive, process = Drive(), Process("mr")
+    disk = SimDisk(drive, process, random.Random(1), process.die)
+    disk.make_directory(Path("/data"))
+    doors = dataclasses.replace(system_doors(), disk=disk)
+
+    async def break_lock() -> None:
+        drive.locks.clear()
+
+    return Backend(lambda: SqliteStore(Path("/data/metadata.db"), doors), break_lock)
+
+
 def _leased() -> Backend:
     metadata = MemoryMetadata()
     numbers = iter(range(1, 1000))
@@ -91,11 +108,13 @@ def _etcd(plan: EtcdPlan) -> Backend:
 SHARED = ["leased", pytest.param("etcd", marks=pytest.mark.process)]
 
 
-@pytest.fixture(params=["sqlite", "sqlite, not synced", "memory", *SHARED])
+@pytest.fixture(params=["sqlite", "sqlite, not synced", "sqlite over a door", "memory", *SHARED])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     if request.param == "memory":
         metadata = MemoryMetadata()
         return Backend(lambda: MemoryStore(metadata))
+    if request.param == "sqlite over a door":
+        return _over_a_door()
     if request.param == "leased":
         return _leased()
     if request.param == "etcd":

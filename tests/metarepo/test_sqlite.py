@@ -73,9 +73,9 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     _filled(path, 1)
     newer = sqlite3.connect(path)
-    newer.execute("PRAGMA user_version = 3")
+    newer.execute("PRAGMA user_version = 4")
     newer.close()
-    with pytest.raises(StartError, match="has format version 3, this program knows version 2"):
+    with pytest.raises(StartError, match="has format version 4, this program knows version 3"):
         _open(path)
 
 
@@ -105,8 +105,8 @@ def test_every_commit_waits_for_the_device_unless_asked_not_to(
         await store.open()
         database = store._database
         assert database is not None
-        found = database.execute("PRAGMA synchronous").fetchone()[0]
-        journal = database.execute("PRAGMA journal_mode").fetchone()[0]
+        found = database.sql.execute("PRAGMA synchronous").fetchone()[0]
+        journal = database.sql.execute("PRAGMA journal_mode").fetchone()[0]
         await store.close()
         return found, journal
 

@@ -25,7 +25,7 @@ from varlog.client.chunk import Chunk
 from varlog.client.range_arrow import RangeBuilder
 from varlog.client.range_reader import Cut
 from varlog.metarepo import records
-from varlog.metarepo.store.journal import JournalDamaged, journal_path, records_after
+from varlog.metarepo.store.journal import JournalDamaged, apply_changes, journal_path, recover
 from varlog.model.cluster import ClusterView, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.errors import Damaged, Trimmed, Unavailable, UnknownTopic
@@ -228,8 +228,8 @@ def _items_now(database: Path) -> dict[str, bytes]:
     items, applied = _database_items(database)
     journal = journal_path(database)
     if applied is not None and journal.exists():
-        for puts in records_after(journal.read_bytes(), applied):
-            items.update(puts)
+        for changes in recover(journal.read_bytes(), applied).commits:
+            apply_changes(items, changes)
     return items
 
 

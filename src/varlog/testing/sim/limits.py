@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
-from varlog.model.limits import MIB
+from varlog.model.limits import KIB, MIB
 
 # Where the bound is used, its name there, and the values that a run may give it.
 BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
@@ -34,6 +34,11 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.client.window", "WINDOW_BATCHES", (1, 4, 256)),
 )
 
+
+# Of the repository's own files, drawn apart from the others. Of the smallest journal two records fill a lap.
+STORE_BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
+    ("varlog.metarepo.store.journal", "JOURNAL_BYTES", (32 * KIB, 64 * KIB, 256 * KIB)),
+)
 
 # Of sequenced topics, drawn apart from the others.
 SEQUENCED_BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (

@@ -20,7 +20,7 @@ from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.base import MetadataStore
 from varlog.metarepo.store.leased import LeasedStore
-from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
+from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.cluster import ClusterView, Ordering, Topic
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
@@ -36,12 +36,13 @@ from varlog.testing.sim.attempts import Attempts
 from varlog.testing.sim.bookkeeper import Bookkeeper
 from varlog.testing.sim.connection import SimConnection
 from varlog.testing.sim.copier import COPY, Copier
+from varlog.testing.sim.drive_store import DriveStore
 from varlog.testing.sim.ending import Judge, examine
 from varlog.testing.sim.faults import Faults
 from varlog.testing.sim.host import VOLUME, Host, Service
 from varlog.testing.sim.inspector import Inspector
 from varlog.testing.sim.keepers import Keepers
-from varlog.testing.sim.limits import SEQUENCED_BOUNDS, tight_limits
+from varlog.testing.sim.limits import SEQUENCED_BOUNDS, STORE_BOUNDS, tight_limits
 from varlog.testing.sim.loop import SimLoop, SimulationStuck, make_loop
 from varlog.testing.sim.meddler import Meddler
 from varlog.testing.sim.network import SimNetwork
@@ -191,7 +192,7 @@ class World:
         config = MetadataRepositoryConfig(cluster=CLUSTER, listen=listen)
 
         def make(doors: Doors, transport: Transport) -> Service:
-            store: MetadataStore = MemoryStore(self._metadata)
+            store: MetadataStore = DriveStore(self._metadata, doors)
             if self.plan.repositories > 1:
                 store = LeasedStore(self._metadata, doors, listen, lease_s=self.plan.lease_s)
             return MetadataRepository(config, store, doors, transport)
@@ -299,7 +300,7 @@ class World:
         """Bootstrap, work under faults, heal, read back, look at the disks."""
         plan = self.plan
         self.tell(f"seed {self.seed}: {plan}")
-        for host in self._nodes:
+        for host in (*self._nodes, *self._repositories):
             host.doors(Process("factory")).disk.make_directory(VOLUME)
         for host in self._servers:
             host.boot()
@@ -614,6 +615,7 @@ def run_world(world: World, *, tracing: bool = False) -> Result:
         try:
             with ExitStack() as tight:
                 tight.enter_context(tight_limits(random.Random(f"{seed}/limits")))
+                tight.enter_context(tight_limits(random.Random(f"{seed}/store limits"), STORE_BOUNDS))
                 if ordering is Ordering.SEQUENCED:
                     rng = random.Random(f"{seed}/sequenced limits")
                     tight.enter_context(tight_limits(rng, SEQUENCED_BOUNDS))
