@@ -24,6 +24,7 @@ from varlog.model.errors import Refused, StartError
 from varlog.model.ids import ID_MAX, ClusterID, NodeID
 from varlog.model.limits import SEGMENT_BYTES
 from varlog.rpc.memory import MemoryTransport
+from varlog.runtime.disk import make_ours_private
 from varlog.runtime.doors import Doors, system_doors
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
@@ -32,6 +33,9 @@ from varlog.storagenode.node import StorageNode
 
 FORMAT_VERSION = 1
 REPOSITORY, NODE, MANAGER, SEQUENCER = "repository", "node", "manager", "sequencer"
+
+# What it puts into the directory.
+_OURS = r"varlog\.json.*|varlog\.lock|metadata\.db.*|volume"
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -150,6 +154,7 @@ class EmbeddedCluster:
         try:
             disk.make_directory(path)
             lock = disk.lock(path / "varlog.lock")
+            make_ours_private(disk, path, _OURS)
         except BlockingIOError as held:
             raise StartError(
                 f"{path} is open already: close it there, or let both connect to one cluster"

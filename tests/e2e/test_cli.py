@@ -102,11 +102,15 @@ def test_a_directory_of_another_node_or_another_key_is_refused(tmp_path: Path) -
     own, stolen = tmp_path / "own", tmp_path / "stolen"
     own.mkdir()
     stolen.mkdir()
-    with running(vsn(own, more=("--cluster-key=secret",))) as (process, _):
+    secret, wrong = tmp_path / "secret", tmp_path / "wrong"
+    for file in (secret, wrong):
+        file.write_text(file.name, "utf-8")
+        file.chmod(0o600)
+    with running(vsn(own, more=(f"--cluster-key-file={secret}",))) as (process, _):
         assert stop(process) == 0
-    assert "key" in refused(vsn(own, more=("--cluster-key=wrong",)))
+    assert "key" in refused(vsn(own, more=(f"--cluster-key-file={wrong}",)))
     shutil.copytree(own / "cid=1" / "snid=1", stolen / "cid=1" / "snid=2")
-    assert "snid=2" in refused(vsn(stolen, node=2, more=("--cluster-key=secret",)))
+    assert "snid=2" in refused(vsn(stolen, node=2, more=(f"--cluster-key-file={secret}",)))
 
 
 def test_one_volume_has_one_node_at_a_time(tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ from varlog.cli.etcd import EtcdPlan
 from varlog.cli.ports import HOST, free_ports
 from varlog.cli.process import ServerProcess
 from varlog.model.errors import StartError
+from varlog.runtime.disk import OsDisk
 
 CLUSTER_FILE = "cluster.json"
+# What `varlog up` puts into its directory.
+OURS = r"cluster\.json.*|up\.lock|logs|etcd|vmr|vsn-[0-9]+"
 FIRST_NODE_OFFSET = 10
 PROXY_OFFSET = 80
 # A replicated cluster survives the loss of one repository and of one etcd member.
@@ -93,8 +96,9 @@ class ClusterPlan:
 
     def prepare(self) -> None:
         """Make the directories; refuse a directory that was made for another kind of cluster, or for more nodes."""
-        (self.data / "logs").mkdir(parents=True, exist_ok=True)
-        (self.data / ("etcd" if self.replicated else "vmr")).mkdir(exist_ok=True)
+        disk = OsDisk()
+        disk.make_directory(self.data / "logs")
+        disk.make_directory(self.data / ("etcd" if self.replicated else "vmr"))
         path = self.data / CLUSTER_FILE
         try:
             known = msgspec.json.decode(path.read_bytes(), type=ClusterFile)
@@ -115,9 +119,10 @@ class ClusterPlan:
                 f"start it {'with' if known.replicated else 'without'} --replicated"
             )
         for number in range(1, self.nodes + 1):
-            (self.data / f"vsn-{number}").mkdir(exist_ok=True)
-        path.write_bytes(
-            msgspec.json.encode(ClusterFile(self.cluster, self.nodes, replicated=self.replicated)) + b"\n"
+            disk.make_directory(self.data / f"vsn-{number}")
+        disk.replace_file(
+            path,
+            msgspec.json.encode(ClusterFile(self.cluster, self.nodes, replicated=self.replicated)) + b"\n",
         )
 
     def check_ports(self) -> None:

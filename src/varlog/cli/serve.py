@@ -11,6 +11,7 @@ import ctypes
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Set by whoever starts a process that must not outlive him, to his own process id.
 PARENT_VARIABLE = "VARLOG_PARENT_PID"
+# Where the secret of the cluster may stand. It is taken out of the environment: no child of the process needs it.
+CLUSTER_KEY_VARIABLE = "VARLOG_CLUSTER_KEY"
 STOP_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
@@ -74,6 +77,7 @@ def _commands() -> None:
 
 @vsn.command("start")
 def start_vsn(
+    context: typer.Context,
     cluster_id: _ClusterID,
     volumes: Annotated[
         list[Path],
@@ -85,10 +89,16 @@ def start_vsn(
     ] = None,
     listen: _Listen = "127.0.0.1:7110",
     advertise: _Advertise = "",
-    cluster_key: Annotated[
-        str, typer.Option(envvar="VARLOG_CLUSTER_KEY", help="Secret of the cluster: a wrong one is refused.")
-    ] = "",
-    cluster_key_file: Annotated[Path | None, typer.Option(help="A file with the cluster key in it.")] = None,
+    # Known, and refused: without it an old script would be told of a typing error, and try again.
+    cluster_key: Annotated[str, typer.Option(envvar=CLUSTER_KEY_VARIABLE, hidden=True)] = "",
+    cluster_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="VARLOG_CLUSTER_KEY_FILE",
+            help="A file with the secret of the cluster, which its user alone can read; "
+            f"or set {CLUSTER_KEY_VARIABLE}. A wrong one is refused.",
+        ),
+    ] = None,
     error_if_exists: Annotated[
         bool,
         typer.Option(
@@ -120,6 +130,14 @@ def start_vsn(
     from varlog.storagenode.config import StorageNodeConfig
     from varlog.storagenode.node import StorageNode
 
+    source = context.get_parameter_source("cluster_key")
+    if source is not None and source.name == "COMMANDLINE":
+        _refuse(
+            "vsn",
+            "a secret on the command line can be read by every user of this machine: give --cluster-key-file FILE, or set "
+            f"{CLUSTER_KEY_VARIABLE} in the environment",
+            code=2,
+        )
     cluster = _cluster("vsn", cluster_id)
     if storage_node_id is not None:
         _check("vsn", "--storage-node-id", storage_node_id)
@@ -257,8 +275,12 @@ def _store(place: str, doors: Doors, cluster: ClusterID, lease_s: float) -> Meta
 
     if not place.startswith("etcd://"):
         from varlog.metarepo.store.sqlite import SqliteStore
+        from varlog.runtime.disk import make_ours_private
 
-        return SqliteStore(Path(place).absolute(), doors)
+        path = Path(place).absolute()
+        if doors.disk.is_directory(path.parent):
+            make_ours_private(doors.disk, path.parent, rf"{re.escape(path.name)}.*")
+        return SqliteStore(path, doors)
     try:
         from varlog.metarepo.store.etcd import etcd_store
     except ModuleNotFoundError as error:
@@ -322,6 +344,8 @@ def run_service(name: str, log_level: str, make: _Make) -> None:
     from varlog.runtime.logs import LineFormatter
 
     _die_with_parent()
+    # What it makes by whatever library is its user's alone.
+    os.umask(0o077)
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         _refuse(name, f"--log-level {log_level} is not known: debug, info, warning or error", code=2)
@@ -414,9 +438,17 @@ def _check(name: str, option: str, value: int) -> None:
 
 
 def _key(cluster_key: str, cluster_key_file: Path | None) -> str:
+    os.environ.pop(CLUSTER_KEY_VARIABLE, None)
     if cluster_key_file is None:
         return cluster_key
     try:
+        mode = cluster_key_file.stat().st_mode
+        if mode & 0o077:
+            _refuse(
+                "vsn",
+                f"{cluster_key_file} can be read by other users of this machine (mode {mode & 0o777:o}): chmod 600 "
+                f"{cluster_key_file}",
+            )
         return cluster_key_file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         _refuse("vsn", f"the cluster key cannot be read from {cluster_key_file}: {error}")

@@ -7,11 +7,11 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from varlog.cli.cluster_plan import ClusterPlan
+from varlog.cli.cluster_plan import OURS, ClusterPlan
 from varlog.cli.output import wait_until
 from varlog.cli.process import ServerProcess
 from varlog.model.errors import StartError
-from varlog.runtime.disk import Lock, OsDisk
+from varlog.runtime.disk import Lock, OsDisk, make_ours_private
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -121,9 +121,11 @@ class Supervisor:
     def _take_directory(self) -> None:
         data = self.plan.data
         try:
-            data.mkdir(parents=True, exist_ok=True)
-            self._lock = OsDisk().lock(data / "up.lock")
+            disk = OsDisk()
+            disk.make_directory(data)
+            self._lock = disk.lock(data / "up.lock")
             self.plan.prepare()
+            make_ours_private(disk, data, OURS)
         except BlockingIOError:
             raise StartError(
                 f"{data} is in use by another `varlog up`: stop that one, or choose another --data"

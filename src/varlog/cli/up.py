@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -79,6 +80,7 @@ def up(
         sequencer_port=sequencer_port_from(port, nodes),
         proxy_port=_proxy_port(proxy_port, port, nodes) if proxy else None,
     )
+    os.umask(0o077)  # also of its children: logs and etcd's files are for their user alone
     run(_up(plan, topic, ordering))
 
 

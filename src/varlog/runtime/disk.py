@@ -1,16 +1,27 @@
-"""Disk and File: the door to storage, synchronous. OsDisk is the real one; the simulator's forgets what was not synced."""
+"""Disk and File: the door to storage, synchronous. OsDisk is the real one; the simulator's forgets what was not synced.
+
+What OsDisk makes is its user's alone: files 0600, directories 0700, whatever the umask.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-from collections.abc import Sequence
+import re
+import stat
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from varlog.model.batch import Buffer
+from varlog.runtime.logs import get_logger, told
 from varlog.runtime.memory import unfilled
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+
+_log = get_logger("disk")
 
 
 class File(Protocol):
@@ -74,6 +85,10 @@ class Disk(Protocol):
         """Make it and its parents, durably; it may exist already."""
         ...
 
+    def make_private(self, path: Path) -> int:
+        """Take the access of others to a file, or to a directory and everything in it, away, where it is ours; how many changed."""
+        ...
+
     def remove_tree(self, path: Path) -> None: ...
 
     def list(self, path: Path) -> list[str]:
@@ -103,7 +118,7 @@ class OsFile:
     def __init__(self, path: Path, *, create: bool, synced: bool) -> None:
         self.path = path
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        self._fd = os.open(path, flags, 0o644)
+        self._fd = os.open(path, flags, FILE_MODE)
         self._synced = synced
 
     def write_at(self, buffers: Sequence[Buffer], offset: int) -> None:
@@ -159,7 +174,7 @@ class OsLock:
     """flock on an open file."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -186,7 +201,7 @@ class OsDisk:
 
     def replace_file(self, path: Path, content: bytes) -> None:
         fresh = path.with_name(path.name + ".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             view = memoryview(content)
             while view:
@@ -206,9 +221,19 @@ class OsDisk:
 
     def make_directory(self, path: Path) -> None:
         missing = [parent for parent in (path, *path.parents) if not parent.exists()]
-        path.mkdir(parents=True, exist_ok=True)
+        for made in reversed(missing):
+            made.mkdir(DIRECTORY_MODE, exist_ok=True)
+        path.mkdir(DIRECTORY_MODE, exist_ok=True)  # raises where it is no directory
         for made in missing:
             self.sync_directory(made.parent)
+
+    def make_private(self, path: Path) -> int:
+        changed = sum(map(_restrict, (path, *_below(path))))
+        if changed:
+            _log.warning(
+                told("others could reach files of ours, and cannot any more", path=path, changed=changed)
+            )
+        return changed
 
     def remove_tree(self, path: Path) -> None:
         for root, directories, files in os.walk(path, topdown=False):
@@ -255,3 +280,32 @@ class OsDisk:
 
     def lock(self, path: Path) -> OsLock:
         return OsLock(path)
+
+
+def make_ours_private(disk: Disk, directory: Path, ours: str) -> None:
+    """As make_private for a directory that its user chose: only names that match `ours`, unless there are no others. It may hold
+    more than a log."""
+    names = disk.list(directory)
+    found = [name for name in names if re.fullmatch(ours, name)]
+    for path in [directory] if len(found) == len(names) else [directory / name for name in found]:
+        disk.make_private(path)
+
+
+def _below(path: Path) -> Iterator[Path]:
+    """Everything in a directory; symbolic links are not followed."""
+    for root, directories, files in os.walk(path):
+        for name in (*directories, *files):
+            yield Path(root, name)
+
+
+def _restrict(path: Path) -> bool:
+    """Leave access to the owner alone. Not where it is another user's, a symbolic link, or a directory that all share (/tmp)."""
+    try:
+        found = os.lstat(path)
+        private = found.st_uid != os.geteuid() or not found.st_mode & 0o077
+        if private or stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
+            return False
+        os.chmod(path, stat.S_IMODE(found.st_mode) & 0o700)
+    except FileNotFoundError:  # it went while we looked
+        return False
+    return True

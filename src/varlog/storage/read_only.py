@@ -39,6 +39,9 @@ class ReadOnlyDisk:
     def make_directory(self, path: Path) -> None:
         _refuse(path)
 
+    def make_private(self, path: Path) -> int:
+        _refuse(path)
+
     def remove_tree(self, path: Path) -> None:
         _refuse(path)
 

@@ -239,6 +239,7 @@ class NodeVolumes:
                     f"{path} is in use: another process runs node {self.node} on it, or the volume was given twice; stop that "
                     "process, or give this one its own id and volume"
                 ) from None
+            self._disk.make_private(path.parent)
 
     def _identify(self, paths: Sequence[Path], cluster_key: str, fresh_key: str) -> None:
         found: dict[str, Path] = {}

@@ -118,6 +118,10 @@ class SimDisk:
             elif not isinstance(node, Folder):
                 raise FileExistsError(17, "File exists", str(made))
 
+    def make_private(self, path: Path) -> int:
+        self.look()
+        return 0  # a simulated host has no other users
+
     def remove_tree(self, path: Path) -> None:
         self.look()
         folder, parent = self.drive.folder(path), self.drive.folder(path.parent)
