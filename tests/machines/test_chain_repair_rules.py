@@ -107,6 +107,25 @@ def test_whoever_is_dead_or_of_no_use_is_left_out_while_another_can_serve() -> N
     assert plan(_case((A, B), around=but(ALONE, unleased_s={A: UNLEASED_S / 2}))).change is None
 
 
+def test_a_member_that_was_restored_is_compared_with_another_one_while_it_serves() -> None:
+    """Its disk may have gone back in time. Proven members are asked first, the tail before others."""
+    restored = {node: changed(_unit(node), unproven=True) for node in (A, B, C)}
+    decided = plan(_case((A, B, C), units={A: restored[A], B: _unit(B), C: restored[C]}))
+    assert decided.change is None and decided.steps[LS] == SyncReplica(A, B, Epoch(3), backfill=True)
+    assert plan(_case((A, B, C), units=restored)).steps[LS] == SyncReplica(A, C, Epoch(3), backfill=True)
+    assert plan(_case((A,), units={A: restored[A]})).steps[LS] == RUNS
+    wrong = changed(restored[A], sync=_sync(SyncState.ERROR, B, rebuild=True))
+    assert _wish(plan(_case((A, B), units={A: wrong, B: _unit(B)}))) == ({LS: (A,)}, {}, {})
+
+
+def test_a_node_without_a_lease_whose_unit_is_damaged_is_mended() -> None:
+    """It has no sound unit, so it asks for no lease: waiting for one would last forever."""
+    around = but(ALONE, unleased_s={B: 0.5}, stuck=((LS, B),))
+    damaged = changed(_unit(B, epoch=0), trouble="a file is damaged")
+    step = plan(_case((A,), (B,), units={A: _unit(A), B: damaged}, around=around)).steps[LS]
+    assert isinstance(step, RebuildReplica) and step.node == B
+
+
 def test_a_dead_node_is_left_out_even_for_a_poor_one() -> None:
     poor = changed(_unit(A), trouble="its disk failed")
     assert _wish(plan(_case((A, B), units={A: poor}, alive=(A,)))) == ({LS: (B,)}, {}, {})

@@ -160,3 +160,12 @@ def test_what_was_trimmed_counts_as_written_even_if_nobody_wrote_it() -> None:
     grown = next_projection(_first(A), sealed, wish, ONE, trimmed=GLSN(10))
     assert (grown.begin, grown.newest_range.begin) == (11, 11)
     assert grown.llsn_from(LS, GLSN(11)) == 11
+
+
+def test_whoever_was_restored_and_not_compared_since_serves_only_where_nobody_else_can() -> None:
+    """A disk that went back in time lacks what was acknowledged, and looks sound."""
+    restored = {A: Answer(LLSN(3), unproven=True)}
+    kept = _next(_first(A, B, C), {LS: {**restored, **_answers(5, B, C)}}).chains[0]
+    assert (kept.nodes, kept.away) == ((B, C), (A,))
+    alone = _next(_first(A, B, C), {LS: restored})
+    assert alone.chains[0].nodes == (A,)

@@ -321,6 +321,21 @@ def test_a_reader_finishes_what_a_trim_has_removed(tmp_path: Path) -> None:
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Path) -> None:
+    """Law 9: what nobody trimmed is never said to be."""
+    store = new_unit(tmp_path)
+    write(store, *(sized(first) for first in range(1, 40, 2)))
+    store = reopen(store)
+    page_segment_path(store.path, 1).unlink()
+    (page,) = store.pages_from(LLSN(1), 1)
+    with pytest.raises(CorruptBatch, match="missing"):
+        store.read([page])
+    pages = store.pages_from(LLSN(1), 100)
+    rotten = store.examine(pages)
+    assert rotten and rotten[0].begin == 1 and len(rotten) < len(pages)
+    store.close()
+
+
 def test_rot_in_what_was_synced_is_said_and_never_cut(tmp_path: Path) -> None:
     """Law 10: the newest segment holds acknowledged pages, too; behind a rotten one they are still there."""
     store = new_unit(tmp_path)

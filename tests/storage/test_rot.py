@@ -412,3 +412,14 @@ def test_a_mend_that_fails_on_the_disk_poisons_the_store(
     monkeypatch.undo()
     with pytest.raises(OSError, match="Input/output"):
         fill(store, [[b"no"]])
+
+
+def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Path) -> None:
+    """Law 9: what nobody trimmed is never said to be."""
+    store = filled(tmp_path)
+    first = store.stretch(LLSN(1))
+    first.segment.let_go()
+    first.segment.path.unlink()
+    with pytest.raises(CorruptBatch, match="missing"):
+        store.read(store.extent(LLSN(1), 1))
+    assert [(rot.begin, rot.what) for rot in store.examine(first)] == [(1, "its segment file is missing")]

@@ -72,6 +72,8 @@ class TopicCase:
             return f"the unit on node {node} is damaged"
         if unit.trouble:
             return f"the unit on node {node} is of no use: {unit.trouble}"
+        if unit.unproven and unit.sync is not None and unit.sync.rebuild:
+            return f"the unit on node {node} holds something else than its chain: {unit.sync.why}"
         if self.around.unleased_s.get(node, 0.0) >= UNLEASED_S:
             return f"storage node {node} gets no lease"
         return ""

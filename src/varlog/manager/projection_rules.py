@@ -179,6 +179,8 @@ def _fill_chain(
         return Nothing(f"none of its nodes {list(chain.nodes)} answers: start one of them again")
     if case.is_ahead(chain):
         return Nothing(f"it is being taken into epoch {projection.epoch + 1}", settled=False)
+    if (proof := _prove(case, projection, chain)) is not None:
+        return proof
     waits: list[Nothing] = []
     for node, old in _candidates(case, chain, preferred):
         if node not in chain.members:
@@ -199,6 +201,21 @@ def _fill_chain(
         return min(waits, key=lambda wait: wait.settled)
     defects = [why for node in chain.nodes if (why := case.defect(chain.log_stream, node))]
     return Nothing(f"{defects[0]}, and no other node can serve") if defects else RUNS
+
+
+def _prove(case: TopicCase, projection: Projection, chain: Chain) -> Step | None:
+    """A member whose node was restarted is compared with another one: its disk may have lost what the chain acknowledged."""
+    for node in chain.nodes:
+        unit = case.unit(chain.log_stream, node)
+        if unit is None or not unit.unproven or case.defect(chain.log_stream, node):
+            continue
+        if unit.sync is not None and unit.sync.state is SyncState.IN_PROGRESS:
+            continue
+        others = [other for other in reversed(case.sound(chain)) if other != node]
+        others.sort(key=lambda other: bool((found := case.unit(chain.log_stream, other)) and found.unproven))
+        if others:
+            return SyncReplica(node, others[0], projection.epoch, backfill=True)
+    return None
 
 
 def _candidates(
@@ -252,7 +269,8 @@ def _fill(case: TopicCase, projection: Projection, chain: Chain, node: NodeID) -
         return Nothing(
             f"the disk of node {node} is full: free space there, or move it with `varlog stream replace`"
         )
-    if node in chain.away and node in case.around.unleased_s:
+    # A node asks for a lease while it has a unit that is sound: one whose only unit is damaged gets none, and must be mended first.
+    if node in chain.away and node in case.around.unleased_s and not unit.trouble:
         return Nothing(f"node {node} has no lease yet")
     if unit.epoch > projection.epoch:
         return Nothing(f"node {node} knows a newer epoch than this view", settled=False)

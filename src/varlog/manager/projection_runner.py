@@ -49,10 +49,11 @@ class ProjectionRunner:
             case RebuildReplica(node, epoch):
                 rebuild = messages.RebuildReplica(topic.topic, log_stream, epoch, view.uuid)
                 await self._peers.ask(_address(view, node), rebuild, Message)
-            case SyncReplica(node, source):
+            case SyncReplica(node, source, _, backfill):
                 projection = view.projection(topic.topic)
                 at = projection.epoch if projection is not None else NO_EPOCH
-                sync = messages.SyncUnit(log_stream, ReplicaAddress(source, _address(view, source)), at=at)
+                address = ReplicaAddress(source, _address(view, source))
+                sync = messages.SyncUnit(log_stream, address, at=at, backfill=backfill)
                 await self._peers.ask(_address(view, node), sync, messages.SyncIs)
             case _:
                 pass

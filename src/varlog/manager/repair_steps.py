@@ -82,11 +82,12 @@ class RebuildReplica:
 
 @dataclass(frozen=True, slots=True)
 class SyncReplica:
-    """Have a replica filled from a complete one (R-SYNC-1)."""
+    """Have a replica filled from a complete one (R-SYNC-1); with `backfill`: a log unit, while it serves."""
 
     node: NodeID
     source: NodeID
     epoch: Epoch
+    backfill: bool = False
 
     def __str__(self) -> str:
         return f"has the replica on node {self.node} synced from node {self.source}"

@@ -24,6 +24,7 @@ from varlog.reconfiguration.rules import (
     Wish,
     first_projection,
     next_projection,
+    proven,
     thin,
 )
 from varlog.rpc.messages import (
@@ -134,7 +135,7 @@ class Reconfigurer:
                     raise error
                 if error is None:
                     answer = task.result()
-                    sealed[log_stream][node] = Answer(answer.newest, answer.trouble)
+                    sealed[log_stream][node] = Answer(answer.newest, answer.trouble, answer.unproven)
         finally:
             for task in asked:
                 task.cancel()
@@ -212,7 +213,8 @@ class Reconfigurer:
         self, view: ClusterView, chain: Chain, node: NodeID, answers: Mapping[NodeID, Answer], epoch: Epoch
     ) -> bool:
         """From the last one of the chain that has answered: what it has, all before it have as well (law 8)."""
-        source = next((found for found in reversed(chain.nodes) if found in answers), None)
+        known = proven([found for found in chain.nodes if found in answers], answers)
+        source = known[-1] if known else None
         to, found = view.node(node), None if source is None else view.node(source)
         if source is None or to is None or found is None:
             return False

@@ -21,10 +21,12 @@ Members = Mapping[LogStreamID, tuple[NodeID, ...]]
 
 
 class Answer(NamedTuple):
-    """What a unit said when it was sealed: the largest LLSN it has (0: none), and why it had better not serve."""
+    """What a unit said when it was sealed: the largest LLSN it has (0: none), why it had better not serve, and whether it was
+    restored from its disk and not compared with its chain since."""
 
     newest: LLSN
     trouble: str = ""
+    unproven: bool = False
 
 
 Sealed = Mapping[LogStreamID, Mapping[NodeID, Answer]]
@@ -104,7 +106,7 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
             f"log stream {chain.log_stream}: none of its nodes {list(chain.nodes)} answers, so nobody knows what it holds"
         )
     avoided = wish.accused.union(wish.without.get(chain.log_stream, ()))
-    sound = [node for node in answered if not answers[node].trouble and node not in avoided]
+    sound = proven([node for node in answered if not answers[node].trouble and node not in avoided], answers)
     asked = wish.join.get(chain.log_stream, ())
     joining = [
         node for node in asked if node in answers and node not in chain.nodes and not answers[node].trouble
@@ -115,6 +117,12 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
     nodes = [node for node in serving if node not in leave] or serving
     away = tuple(node for node in chain.members if node not in nodes and node not in leave)
     return Chain(chain.log_stream, tuple(nodes), away)
+
+
+def proven(nodes: list[NodeID], answers: Mapping[NodeID, Answer]) -> list[NodeID]:
+    """Without those that were restored from their disks and not compared with the chain since, where there are others: a disk that
+    went back in time lacks what was acknowledged, and looks sound."""
+    return [node for node in nodes if not answers[node].unproven] or nodes
 
 
 def _new_chains(streams: Members, sealed: Sealed) -> tuple[Chain, ...]:

@@ -337,13 +337,15 @@ class SealUnit(Message, frozen=True):
 
 
 class UnitSealed(Message, frozen=True):
-    """`newest` and `dense_end` as in UnitStatus. `trouble`: why this unit had better not serve in the next projection."""
+    """`newest`, `dense_end` and `unproven` as in UnitStatus. `trouble`: why this unit had better not serve in the next
+    projection."""
 
     log_stream: LogStreamID
     epoch: Epoch
     newest: LLSN
     dense_end: LLSN
     trouble: str = ""
+    unproven: bool = False
 
 
 class ListUnit(Message, frozen=True):
@@ -386,12 +388,16 @@ class SyncUnit(Message, frozen=True):
     the answer it holds something that the source has not: it must be made anew first.
 
     `at` (0: any): StaleEpoch in a newer epoch than this, in which whoever asks saw that the unit does not serve. A request that
-    comes late would else copy into a chain."""
+    comes late would else copy into a chain.
+
+    `backfill`: the unit serves, and what it has that the source has not is as good: only what is missing here is copied. That
+    proves that a unit which was restored from its disk has all that its chain acknowledged."""
 
     log_stream: LogStreamID
     source: ReplicaAddress
     epoch: Epoch = Epoch(0)
     at: Epoch = Epoch(0)
+    backfill: bool = False
 
 
 # --- Leases: node <-> repository, one way both, over the session; sequencer -> repository ------------------------------

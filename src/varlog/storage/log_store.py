@@ -47,6 +47,7 @@ from varlog.storage.recovery import Recovery, survey
 from varlog.storage.room import Room, says_full
 from varlog.storage.rot import Rot, Stretch, examine, fill, find_stretch, mend
 from varlog.storage.segment import Segment, index_path
+from varlog.storage.segment_file import MISSING
 from varlog.storage.small_files import tend_sidecar, tend_state
 from varlog.storage.state_file import ReplicaStateFile, write_state
 
@@ -478,6 +479,8 @@ class LogStore:
         try:
             return examine(stretch)
         except FileNotFoundError:
+            if stretch.end > self.low_llsn:
+                return [Rot(stretch.begin, stretch.end, MISSING)]
             raise Trimmed(stretch.begin, self.low_llsn) from None
 
     def read_cached(self, extent: Extent) -> Chunk | None:
@@ -542,6 +545,9 @@ class LogStore:
             try:
                 opened = segment.open()
             except FileNotFoundError:
+                # A trim keeps its point before it removes a file: what is not trimmed is missing, and that is damage (law 9).
+                if llsn >= self.low_llsn:
+                    raise CorruptBatch(MISSING, 0, str(segment.path)) from None
                 raise Trimmed(llsn, self.low_llsn) from None
             self._put_on_shelf(segment)
         return opened

@@ -63,7 +63,7 @@ from varlog.storage.page_sidecar import encode_sidecar
 from varlog.storage.places import Measured
 from varlog.storage.room import Room, says_full
 from varlog.storage.rot import Rot
-from varlog.storage.segment_file import index_path
+from varlog.storage.segment_file import MISSING, index_path
 from varlog.storage.synced_mark import Synced, SyncedMark
 from varlog.storage.unit_state import FIRST_SEGMENT, UnitStateFile, read_unit, write_unit
 
@@ -326,7 +326,11 @@ class PageStore:
         """Which of the pages are damaged on disk, and how. Trimmed if a trim has removed one since."""
         rotten: list[Rot] = []
         for stretch in stretches(pages):
-            path, opened = self._borrowed(stretch.first)
+            try:
+                path, opened = self._borrowed(stretch.first)
+            except CorruptBatch as missing:
+                rotten += [Rot(page.first_llsn, page.end_llsn, missing.what) for page in stretch.pages]
+                continue
             try:
                 check_pages(stretch.pages, opened.file.read_at(stretch.size, stretch.first.offset), path)
                 continue
@@ -454,6 +458,7 @@ class PageStore:
             try:
                 opened = segment.open()
             except FileNotFoundError:
+                self._check_not_missing(page, segment)
                 raise Trimmed(page.first_llsn, self.low) from None
             self._put_on_shelf(segment)
         data = opened.file.read_at(size, page.offset)
@@ -471,8 +476,14 @@ class PageStore:
             if segment is not None:
                 return str(segment.path), segment.borrow()
         except FileNotFoundError:
-            pass
+            if segment is not None:
+                self._check_not_missing(page, segment)
         raise Trimmed(page.first_llsn, self.low)
+
+    def _check_not_missing(self, page: Page, segment: PageSegment) -> None:
+        """A trim keeps its point before it removes a file: what is not trimmed is missing, and that is damage (law 9)."""
+        if page.end_llsn > self.low:
+            raise CorruptBatch(MISSING, page.offset, str(segment.path))
 
     def _data_from(self, llsn: LLSN) -> Page | None:
         """The page holding `llsn`, or the next one, that is no junk."""

@@ -36,6 +36,10 @@ def index_path(segment: Path) -> Path:
     return segment.with_suffix(INDEX_SUFFIX)
 
 
+# Why entries cannot be read whose file somebody has removed.
+MISSING: Final = "its segment file is missing"
+
+
 class SegmentFile:
     """`size` bytes of batches; it moves only after a sync."""
 
@@ -55,7 +59,7 @@ class SegmentFile:
         return self._open
 
     def open(self) -> OpenFile:
-        """The open file; opened now if it was not. FileNotFoundError if a trim or a cut removed it."""
+        """The open file; opened now if it was not. FileNotFoundError if a trim or a cut removed it, or somebody else."""
         file = self._open
         if file is None:
             file = self._open = OpenFile(self._disk.open(self.path))

@@ -290,7 +290,7 @@ class StorageNode:
     async def _restore_unit(self, path: Path, worker: Worker) -> None:
         disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
         store = await worker.run(lambda: PageStore.open(disk, path, segment_bytes=segment_bytes, room=room))
-        self._adopt_unit(store, worker)
+        self._adopt_unit(store, worker, restored=True)
 
     async def _open_again(self, log_stream: LogStreamID) -> None:
         """Try once more what the disk refused at the start. Unavailable: it still does."""
@@ -348,7 +348,7 @@ class StorageNode:
         them, and until they are done the repository keeps the rows."""
         return self._config.rows_sync_delay_s * max(1.0, len(self._replicas) / REPLICAS_SYNCING_AT_ONCE)
 
-    def _adopt_unit(self, store: PageStore, worker: Worker) -> None:
+    def _adopt_unit(self, store: PageStore, worker: Worker, *, restored: bool = False) -> None:
         log_stream = store.log_stream
         self._lease.forget(log_stream)
         self._units[log_stream] = LogUnit(
@@ -362,6 +362,7 @@ class StorageNode:
                 on_suspicion=self._rot_service.look_soon,
                 on_filled=self._opened,
                 on_ailing=self._mend_unit,
+                restored=restored,
             )
         )
         self._lease.ask_soon()

@@ -239,6 +239,7 @@ class History:
         self.calm = False  # nothing was broken on purpose in this run
         self.healed: int | None = None  # the event at which the cluster was well again after the last fault
         self.complaints: list[str] = []  # broken invariants, failed callbacks, frozen replicas
+        self.said: list[str] = []  # what the cluster said of harm that it cannot mend by itself
         # By how much a call may overrun its deadline: the way back of an answer that was under way.
         self.deadline_slack_s = DEADLINE_SLACK_S
         # What repositories told: where each epoch begins, by stream and epoch; the order of each stream, by LLSN.

@@ -138,16 +138,21 @@ class Chain(Bench):
         (unit,) = (await self.node_status(node)).status.units
         return unit
 
-    async def sync_once(self, node: int, source: int, epoch: int = 0) -> SyncStatus:
-        request = SyncUnit(STREAM, ReplicaAddress(NodeID(source), f"node{source}"), Epoch(epoch))
+    async def sync_once(
+        self, node: int, source: int, epoch: int = 0, *, backfill: bool = False
+    ) -> SyncStatus:
+        address = ReplicaAddress(NodeID(source), f"node{source}")
+        request = SyncUnit(STREAM, address, Epoch(epoch), backfill=backfill)
         told, _ = await self.call(request, node=node)
         assert isinstance(told, SyncIs)
         return told.sync
 
-    async def sync(self, node: int, source: int, epoch: int = 0) -> SyncStatus:
+    async def sync(self, node: int, source: int, epoch: int = 0, *, backfill: bool = False) -> SyncStatus:
         """Until it has ended."""
         async with asyncio.timeout(TIMEOUT_S):
-            while (sync := await self.sync_once(node, source, epoch)).state is SyncState.IN_PROGRESS:
+            while (
+                sync := await self.sync_once(node, source, epoch, backfill=backfill)
+            ).state is SyncState.IN_PROGRESS:
                 await asyncio.sleep(0.001)
         return sync
 

@@ -106,6 +106,44 @@ def test_it_goes_on_while_the_log_does_and_ends_with_what_was_sealed(tmp_path: P
     run_chain(tmp_path, story)
 
 
+def test_a_restored_unit_is_unproven_until_it_is_backfilled_and_keeps_what_is_on_its_way(
+    tmp_path: Path,
+) -> None:
+    """A disk that went back in time looks sound: only the chain knows what it acknowledged."""
+
+    async def story(chain: Chain) -> None:
+        await pair(chain, list(range(1, 11)))
+        await chain.seal(1, 2)
+        await chain.lease(2)
+        await chain.write(batch_at(5, b"x" * 100), node=2)
+        await chain.write(batch_at(20, b"on its way"), node=2)
+        assert not (await chain.status(2)).unproven
+        await chain.stop(2)
+        await chain.start(2)
+        assert (await chain.status(2)).unproven
+        assert (await chain.seal(2, 2)).unproven
+        strict = await chain.sync(2, 1)
+        assert (strict.state, strict.rebuild) == (SyncState.ERROR, True)
+        assert (await chain.sync(2, 1, backfill=True)).state is SyncState.ERROR, "another value at LLSN 5"
+
+    run_chain(tmp_path, story)
+
+
+def test_backfilling_proves_a_unit_that_lacks_something(tmp_path: Path) -> None:
+    async def story(chain: Chain) -> None:
+        await pair(chain, list(range(1, 11)))
+        await chain.seal(1, 2)
+        await chain.lease(2)
+        await chain.write(batch_at(20, b"on its way"), node=2)
+        await chain.stop(2)
+        await chain.start(2)
+        assert (await chain.sync(2, 1, backfill=True)).state is SyncState.COMPLETE
+        status = await chain.status(2)
+        assert (status.unproven, status.newest, status.dense_end) == (False, 20, 11)
+
+    run_chain(tmp_path, story)
+
+
 @pytest.mark.parametrize("other", [3, 12, 40])
 def test_what_the_chain_has_not_cannot_stay(tmp_path: Path, other: int) -> None:
     """Law 8: another value at a position of the chain, or one where the chain has none, is nobody's. It is made anew."""

@@ -72,6 +72,7 @@ class UnitParts:
     on_suspicion: Callable[[], None] = lambda: None
     on_filled: Callable[[LogStreamID], None] = lambda _: None
     on_ailing: Callable[[LogStreamID], None] = lambda _: None  # its disk failed it: `mend` it now and then
+    restored: bool = False  # from what a process before this one has left on the disk
 
 
 class LogUnit:
@@ -110,6 +111,8 @@ class LogUnit:
         self._disk_failure = ""
         self._prove_timer: asyncio.TimerHandle | None = None
         self._unsettled = ""  # why the disk did not take the newest epoch or low end
+        # A disk that went back in time, or lost writes it acknowledged, looks sound: only the chain can tell.
+        self.unproven = parts.restored and store.epoch != NO_EPOCH
         # Entries that somebody could not read, and those of them that were looked at and are damaged.
         self.suspected = Ranges()
         self.damage = Ranges()
@@ -277,7 +280,7 @@ class LogUnit:
         if self._machine.newest_epoch != epoch:
             raise StaleEpoch(self.log_stream, epoch, self._machine.newest_epoch)
         store = self.store
-        return UnitSealed(self.log_stream, epoch, store.newest, store.dense_end, self.trouble)
+        return UnitSealed(self.log_stream, epoch, store.newest, store.dense_end, self.trouble, self.unproven)
 
     def order(self, order: UnitOrder) -> bool:
         """The repository's word takes effect at once. True if there is something that `obey` has to make durable."""
@@ -396,7 +399,7 @@ class LogUnit:
         self._machine.check_alive()
         if request.at and self._machine.newest_epoch > request.at:
             raise StaleEpoch(self.log_stream, request.at, self._machine.newest_epoch)
-        return self._syncer.start(request.epoch, request.source)
+        return self._syncer.start(request.epoch, request.source, backfill=request.backfill)
 
     def _take_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
         """A batch of another unit, checked. Written like any other; None if it is here already, or trimmed."""
@@ -429,6 +432,7 @@ class LogUnit:
         return cast(UnitWrite, found)
 
     def _filled(self) -> None:
+        self.unproven = False
         self._machine.filled = True
         self._parts.on_filled(self.log_stream)
 
@@ -457,6 +461,10 @@ class LogUnit:
             told("damaged entries", log_stream=self.log_stream, entries=entries, why=what, path=path)
         )
         self.damage.add(begin, end)
+
+    def note_sound(self, begin: LLSN, end: LLSN) -> None:
+        """Entries [begin, end) were looked at, and match their checksums: a disk may refuse a read for a moment."""
+        self.damage.remove(begin, end)
 
     async def tend(self) -> None:
         """Put rot in the small state file right: found only at the next start, it would cost the whole unit."""
@@ -513,6 +521,7 @@ class LogUnit:
             damage=self.damage.above(self._machine.low),
             full=store.room.full,
             traffic=self._traffic.told(),
+            unproven=self.unproven,
         )
 
     def _check_open(self) -> None:

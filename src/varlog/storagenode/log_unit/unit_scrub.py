@@ -84,6 +84,8 @@ class UnitScrub:
                 rotten = await self._worker.run(partial(store.examine, pages))
             except (Trimmed, Unavailable):
                 continue
+            if not rotten:
+                unit.note_sound(pages[0].first_llsn, begin)
             for rot in rotten:
                 unit.note_damage(rot.begin, rot.end, rot.what)
             await asyncio.sleep(sum(page.size for page in pages) / self._bytes_per_s)

@@ -2,7 +2,7 @@
 
 Positions are written once (law 8), so a unit that has been away is right in all it has, or it has something that its chain never
 took in: then only a new one can be filled. Both sides keep nothing for each other; after a crash of either it is begun again, and
-finds what it has copied.
+finds what it has copied. A unit that serves is backfilled: what it has beside the source may be on its way along the chain.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class UnitSyncer:
         # Below this LLSN nothing is missing here, and all of it is the source's: that stays so (law 8), and is not compared again.
         self._proven: tuple[ReplicaAddress, LLSN] = (self._source, FIRST_LLSN)
 
-    def start(self, epoch: Epoch, source: ReplicaAddress) -> SyncStatus:
+    def start(self, epoch: Epoch, source: ReplicaAddress, *, backfill: bool = False) -> SyncStatus:
         """Begin, or tell how far it is, or how it has ended. AlreadySyncing while it is filled from elsewhere."""
         status = self.status
         if self._running is not None and status is not None:
@@ -93,7 +93,7 @@ class UnitSyncer:
         self.status = begun = SyncStatus(
             SyncState.IN_PROGRESS, source.node, self._parts.low(), FIRST_LLSN, why=failed
         )
-        self._running = self._tasks.spawn(f"sync/{source.node}", self._run(epoch, source))
+        self._running = self._tasks.spawn(f"sync/{source.node}", self._run(epoch, source, backfill))
         return begun
 
     def forget(self) -> None:
@@ -110,7 +110,7 @@ class UnitSyncer:
         self.stop()
         await self._tasks.close()
 
-    async def _run(self, epoch: Epoch, source: ReplicaAddress) -> None:
+    async def _run(self, epoch: Epoch, source: ReplicaAddress, backfill: bool) -> None:
         log_stream, me = self._parts.log_stream, asyncio.current_task()
         _log.info(told("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
 
@@ -120,13 +120,14 @@ class UnitSyncer:
 
         proven = self._proven[1] if self._proven[0] == source else FIRST_LLSN
         try:
-            copied_bytes = await _UnitSync(self._parts, epoch, source, tell).run(proven)
+            copied_bytes = await _UnitSync(self._parts, epoch, source, tell, backfill).run(proven)
         except (VarlogError, OSError) as error:
             rebuild = isinstance(error, Contradiction)
             tell(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
             _log.warning(told("sync failed", log_stream=log_stream, why=error, rebuild=rebuild))
         else:
-            self._proven = source, self._parts.dense_end()
+            if not backfill:
+                self._proven = source, self._parts.dense_end()
             self._parts.filled()
             tell(state=SyncState.COMPLETE, why="")
             _log.info(told("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes))
@@ -144,12 +145,18 @@ class _UnitSync:
     """One sync from one source. With an epoch, the source must be in it all the time: then it does not change."""
 
     def __init__(
-        self, parts: UnitSyncParts, epoch: Epoch, source: ReplicaAddress, tell: Callable[..., None]
+        self,
+        parts: UnitSyncParts,
+        epoch: Epoch,
+        source: ReplicaAddress,
+        tell: Callable[..., None],
+        backfill: bool,
     ) -> None:
         self._parts = parts
         self._epoch = epoch
         self._source = source
         self._tell = tell
+        self._backfill = backfill
         self._copied_bytes = 0
 
     async def run(self, llsn: LLSN) -> int:
@@ -165,7 +172,8 @@ class _UnitSync:
                 await self._take_window(connection, llsn, listed)
                 llsn, newest = listed.next_llsn, listed.newest
                 self._tell(copied_end=llsn, target_end=LLSN(newest + 1), copied_bytes=self._copied_bytes)
-            self._check_nothing_behind(llsn)
+            if not self._backfill:
+                self._check_nothing_behind(llsn)
         finally:
             connection.close()
         return self._copied_bytes
@@ -184,7 +192,8 @@ class _UnitSync:
         theirs = {page[0]: page for page in listed.pages if page[0] + page[1] > low}
         for page in self._held(max(llsn, low), listed.next_llsn):
             mine = (page.first_llsn, page.count, page.crc)
-            if theirs.pop(page.first_llsn, None) != mine:
+            other = theirs.pop(page.first_llsn, None)
+            if other != mine and not (self._backfill and other is None):
                 raise Contradiction(f"LLSN {page.first_llsn} here is not what {connection.peer} has")
         for begin, end in _stretches(list(theirs.values())):
             await self._copy(connection, begin, end)

@@ -29,6 +29,7 @@ class Frame:
     meta: bytes
     payload: bytes
     source: Buffer  # what the sender handed over: it must not write to it any more
+    spoilt: bool = False  # it was damaged on its way
 
 
 class SimConnection(Endpoint):
@@ -72,7 +73,9 @@ class SimConnection(Endpoint):
         if other._deaf:
             other._inbox_bytes += len(payload)  # never acknowledged, so it stays in the sender's buffer
         else:
-            other._put(Frame(kind, request, number, meta, bytes(payload), payload))
+            frame = Frame(kind, request, number, meta, bytes(payload), payload)
+            frame.spoilt = network.spoil is not None and network.spoil(self, message)
+            other._put(frame)
         if other._inbox_bytes > CONNECTION_WRITE_BYTES_MAX and not self._writes_backed_up:
             self._set_writes_backed_up(True)
 
@@ -178,7 +181,20 @@ class SimConnection(Endpoint):
             self._network.complaints.append(
                 f"{self._peer} wrote to a payload after sending it to {self.process.name}"
             )
-        self._take(frame, decode(frame.number, frame.meta))
+        message = decode(frame.number, frame.meta)
+        if frame.spoilt:
+            message = self._network.damaged(message)
+            # The checksum of the frame tells: nothing of it is believed, and nothing behind it can be found.
+            self._break_off("a frame arrived damaged")
+            return
+        self._take(frame, message)
+
+    def _break_off(self, why: str) -> None:
+        self._network.discard(self)
+        self._inbox.clear()
+        if not self.other._closed and not self.other._deaf:
+            self.other._ends_after(self._network.latency())
+        self._end(why)
 
     def _take(self, frame: Frame, message: Message) -> None:
         payload = bytearray(frame.payload)

@@ -61,6 +61,7 @@ class SimDisk:
 
     def open(self, path: Path, *, create: bool = False) -> SimFile:
         self.look()
+        self.drive.check_open(path)
         if create:
             folder = self.drive.folder(path.parent)
             if path.name in folder.entries:
@@ -71,10 +72,13 @@ class SimDisk:
 
     def read_file(self, path: Path) -> bytes:
         self.look()
+        self.drive.check_open(path)
+        self.drive.check_read(path)
         return bytes(self.drive.file(path).content)
 
     def replace_file(self, path: Path, content: bytes) -> None:
         self.look()
+        self.drive.check_open(path)
         folder = self.drive.folder(path.parent)
         fresh = f"{path.name}.new"
         inode = Inode()
@@ -83,7 +87,7 @@ class SimDisk:
             folder.link(fresh, inode)
             self.drive.check_write(path)
             self.drive.check_room(len(content), path)
-            inode.write(0, bytes(content))
+            self.drive.write(inode, 0, bytes(content))
 
         def place() -> None:
             self.drive.sync(inode, path)
@@ -199,7 +203,7 @@ class SimFile:
 
     def _write(self, at: int, data: bytes) -> None:
         self._disk.drive.check_room(at + len(data) - len(self._inode.content), self.path)
-        self._inode.write(at, data)
+        self._disk.drive.write(self._inode, at, data)
 
     def sync(self) -> None:
         self._look()
@@ -207,6 +211,7 @@ class SimFile:
 
     def read_at(self, size: int, offset: int) -> bytes:
         self._look()
+        self._disk.drive.check_read(self.path)
         return bytes(memoryview(self._inode.content)[offset : offset + size])
 
     def read_cached(self, size: int, offset: int) -> Buffer | None:

@@ -1,11 +1,13 @@
 """Drive: what a host's disk holds, and what of it would survive a crash. What was not synced is lost by chance.
 
-It can be told to fail, as disks do: syncs, writes, and a capacity that is reached.
+It can be told to fail, as disks do: syncs, writes, reads, opens, and a capacity that is reached; to lose or misplace writes that it
+acknowledged; to spoil what lies beside a write in flight; and it can be put back to what it was a while ago.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 SECTOR_BYTES = 512
+# The unit that a device writes as a whole: a power loss in the middle of it spoils what else is in it.
+BLOCK_BYTES = 4096
 # Free space of a drive without a capacity.
 ENDLESS_BYTES = 1 << 50
 
@@ -43,6 +47,27 @@ class Inode:
         self.changes.append(Change(size))
         _resize(self.content, size)
 
+    def write_lost(self, offset: int, data: bytes) -> None:
+        """A write that the device acknowledges and never does: readers see it until the page is read from the platter again."""
+        _put(self.content, offset, data)
+
+    def write_misplaced(self, offset: int, data: bytes, elsewhere: int) -> None:
+        """A write that lands at another place of the platter than the one it was for."""
+        self.changes.append(Change(elsewhere, data))
+        _put(self.content, offset, data)
+
+    def reload(self) -> None:
+        """The page cache lets go of the file: from now on readers see the platter, and what has yet to be written to it."""
+        self.content = bytearray(self.durable)
+        for change in self.changes:
+            _apply(self.content, change)
+
+    def rewrite(self, content: bytes) -> None:
+        """Another content, on the platter and for readers: damage, or a copy that was put back."""
+        self.content = bytearray(content)
+        self.durable = bytearray(content)
+        self.changes.clear()
+
     def sync(self) -> None:
         for change in self.changes:
             _apply(self.durable, change)
@@ -69,8 +94,20 @@ class Inode:
                 for offset, data in _sectors(change, rng):
                     if rng.random() < 0.5:
                         _put(self.durable, offset, data)
+                if fate.spoils:
+                    self._spoil_beside(change, rng)
         self.changes.clear()
         self.content = bytearray(self.durable)
+
+    def _spoil_beside(self, change: Change, rng: random.Random) -> None:
+        """The block that the torn write ends or begins in is garbage now, what was synced before included."""
+        end = change.offset + len(change.data or b"")
+        at = rng.choice((change.offset, max(change.offset, end - 1)))
+        begin = at - at % BLOCK_BYTES
+        for place in range(begin, min(begin + BLOCK_BYTES, len(self.durable)), SECTOR_BYTES):
+            if rng.random() < 0.5:
+                stop = min(place + SECTOR_BYTES, len(self.durable))
+                self.durable[place:stop] = rng.randbytes(stop - place)
 
 
 LOST, KEPT, TORN = 0, 1, 2
@@ -79,8 +116,9 @@ LOST, KEPT, TORN = 0, 1, 2
 class Fate:
     """How one crash treats what was not synced. A killed process loses nothing, a power cut all or some of it."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, *, spoils: bool = False) -> None:
         self.kind = rng.choice(("kill", "kill", "lose all", "some", "some", "prefix"))
+        self.spoils = spoils  # a torn write takes its neighbours with it
         self._keeping = True
 
     def keeps(self, rng: random.Random) -> int:
@@ -144,7 +182,10 @@ class Folder:
 class Drive:
     """The disk of one host. It outlives the host's processes.
 
-    `fail_syncs`, `fail_writes`: so many of the next ones fail. `capacity_bytes`: no more fits on it; None is endless.
+    `fail_syncs`, `fail_writes`, `fail_reads`: so many of the next ones fail; `fail_opens`: so many of the next files cannot be
+    opened, for lack of `open_errno`. `lose_writes`, `misplace_writes`: so many of the next ones are acknowledged and are never on
+    the platter, or elsewhere on it. `spoils`: a power loss spoils what lies beside a write in flight. `capacity_bytes`: no more
+    fits on it; None is endless.
     """
 
     def __init__(self) -> None:
@@ -153,6 +194,19 @@ class Drive:
         self.capacity_bytes: int | None = None
         self.fail_syncs = 0
         self.fail_writes = 0
+        self.fail_reads = 0
+        self.fail_opens = 0
+        self.open_errno = errno.EMFILE
+        self.lose_writes = 0
+        self.misplace_writes = 0
+        self.spoils = False
+
+    def heal(self) -> None:
+        """It does what it is asked to from now on."""
+        self.fail_syncs = self.fail_writes = self.fail_reads = self.fail_opens = 0
+        self.lose_writes = self.misplace_writes = 0
+        self.spoils = False
+        self.capacity_bytes = None
 
     # --- trouble -------------------------------------------------------------------------------------------------
 
@@ -176,6 +230,44 @@ class Drive:
         if self.fail_writes > 0:
             self.fail_writes -= 1
             raise OSError(errno.EIO, "Input/output error", str(path))
+
+    def check_read(self, path: Path) -> None:
+        """Before a read: one that was told to fail does."""
+        if self.fail_reads > 0:
+            self.fail_reads -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+    def check_open(self, path: Path) -> None:
+        """Before a file is opened: the process may have no file descriptor or no memory left for it."""
+        if self.fail_opens > 0:
+            self.fail_opens -= 1
+            raise OSError(self.open_errno, os.strerror(self.open_errno), str(path))
+
+    def write(self, inode: Inode, offset: int, data: bytes) -> None:
+        """Into a file, unless the device loses the write or misplaces it."""
+        if self.lose_writes > 0 and data:
+            self.lose_writes -= 1
+            inode.write_lost(offset, data)
+        elif self.misplace_writes > 0 and len(inode.durable) > len(data) and data:
+            self.misplace_writes -= 1
+            places = range(offset % SECTOR_BYTES, len(inode.durable) - len(data) + 1, SECTOR_BYTES)
+            others = [place for place in places if place != offset]
+            if others:
+                inode.write_misplaced(offset, data, others[offset // SECTOR_BYTES % len(others)])
+            else:
+                inode.write_lost(offset, data)
+        else:
+            inode.write(offset, data)
+
+    # --- the past ------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Folder:
+        """What is on the platter now, as a power loss at this moment would leave it at least."""
+        return _copy(self.root)
+
+    def restore(self, snapshot: Folder) -> None:
+        """The drive is as it was when the snapshot was taken. Nothing may run on it."""
+        self.root = _copy(snapshot)
 
     def check_room(self, needed_bytes: int, path: Path) -> None:
         """Before something grows. What is removed while it is open counts as gone."""
@@ -220,10 +312,19 @@ class Drive:
         Where only the process is killed, nothing is lost: its successor sees it all, although it is not on the platter yet,
         and the next power cut may still take it.
         """
-        fate = Fate(rng)
+        fate = Fate(rng, spoils=self.spoils)
         if fate.kind != "kill":
             self.root.crash(rng, fate)
         return fate.kind
+
+
+def _copy(folder: Folder) -> Folder:
+    """The durable part of a tree."""
+    names: dict[str, Inode | Folder] = {
+        name: _copy(node) if isinstance(node, Folder) else Inode(bytes(node.durable))
+        for name, node in folder.durable.items()
+    }
+    return Folder(names, dict(names))
 
 
 def _sectors(change: Change, rng: random.Random) -> Iterator[tuple[int, bytes]]:

@@ -11,7 +11,7 @@ from varlog.testing.sim.host import Host
 from varlog.testing.sim.keepers import Keepers
 from varlog.testing.sim.menu import Menu
 from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.plan import PAIR_RATE, Plan
+from varlog.testing.sim.plan import PAIR_RATE, Kind, Plan
 
 # The second of two faults comes so soon, at most, that the first is still felt.
 OVERLAP_S = 0.5
@@ -28,8 +28,9 @@ class Faults:
         hosts: Sequence[Host],
         keepers: Keepers,
         tell: Callable[[str], None],
+        said: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.menu = Menu(plan, rng, network, hosts, keepers, tell)
+        self.menu = Menu(plan, rng, network, hosts, keepers, tell, said)
         self._plan = plan
         self._rng = rng
         self._hosts = list(hosts)
@@ -44,6 +45,8 @@ class Faults:
         """Make trouble until `stop`."""
         if not self._active:
             self._active = True
+            if {Kind.HARM, Kind.REWIND} & self._plan.kinds():
+                self.menu.harms.watch()
             loop = asyncio.get_running_loop()
             self._making = [
                 loop.create_task(self._one_by_one(), name="faults"),

@@ -39,11 +39,25 @@ class SimClock:
     skew_us: int
     rate: float = 1.0  # of its steady clock, against true time
     steady_from_us: int = 0
+    stands_at_us: int | None = None  # where its steady clock stands still
 
     def wall_us(self) -> int:
         return 1_700_000_000_000_000 + self.skew_us + int(asyncio.get_running_loop().time() * 1e6)
 
+    def stand_still(self) -> None:
+        """The steady clock shows one and the same time from now on."""
+        if self.stands_at_us is None:
+            self.stands_at_us = self.steady_us()
+
+    def go_on(self) -> None:
+        """… and continues from there: what passed meanwhile is lost to it."""
+        stood_at, self.stands_at_us = self.stands_at_us, None
+        if stood_at is not None:
+            self.steady_from_us += stood_at - self.steady_us()
+
     def steady_us(self) -> int:
+        if self.stands_at_us is not None:
+            return self.stands_at_us
         return self.steady_from_us + int(asyncio.get_running_loop().time() * 1e6 * self.rate)
 
 
@@ -65,10 +79,13 @@ class Host:
         self.disk: SimDisk | None = None
         self.service: Service | None = None
         self.on_crash: Callable[[Host], None] = lambda host: None
+        # Its process refused to start; True: that was to be expected, and is said.
+        self.on_refusal: Callable[[Host, Exception], bool] = lambda host, error: False
         self.excused = (
             False  # its disk fails on purpose: a process that cannot start over it ends, and is started again
         )
         self.delay: Delay = worker_delay
+        self.slowness = 1.0  # its disk takes so many times as long
         self._seed = seed
         self._rng = random.Random(f"{seed}/{name}")
         self.clock = SimClock(self._rng.randint(-50_000, 50_000))
@@ -92,7 +109,10 @@ class Host:
         """The doors of a new process on this host."""
         rng = random.Random(f"{self._seed}/{process.name}")
         disk = self.disk = SimDisk(self.drive, process, rng, self.crash)
-        return Doors(self.clock, rng, disk, lambda _: SimWorker(process, rng, self.delay))
+        return Doors(self.clock, rng, disk, lambda _: SimWorker(process, rng, self._delay_s))
+
+    def _delay_s(self, rng: random.Random) -> float:
+        return self.delay(rng) * self.slowness
 
     def boot(self) -> None:
         """Start a new process."""
@@ -110,7 +130,7 @@ class Host:
             await service.start()
         except (VarlogError, OSError) as error:
             self._tell(f"{process.name} did not start: {error!r}")
-            if not self.excused:
+            if not self.on_refusal(self, error) and not self.excused:
                 self._complain(f"{process.name} did not start: {error!r}")
             self.crash()
         else:

@@ -27,8 +27,14 @@ class Inspector:
     """`view` is what the leading repository knows; None while nobody leads beyond doubt."""
 
     def __init__(
-        self, nodes: Sequence[Host], view: Callable[[], ClusterView | None], history: History
+        self,
+        nodes: Sequence[Host],
+        view: Callable[[], ClusterView | None],
+        history: History,
+        *,
+        lossy: bool = False,
     ) -> None:
+        self._lossy = lossy  # disks lose what they acknowledged
         self._nodes = {NodeID(number): host for number, host in enumerate(nodes, 1)}
         self._view = view
         self._told = history.told
@@ -73,7 +79,9 @@ class Inspector:
         if host is None or not host.up or not isinstance(host.service, StorageNode):
             return None
         unit = host.service._units.get(chain.log_stream)
-        return unit.store if unit is not None and unit.epoch >= projection.epoch else None
+        # One that was restored from its disk may lack what the disk has lost, until it has been compared with its chain.
+        serves = unit is not None and unit.epoch >= projection.epoch and not (unit.unproven and self._lossy)
+        return unit.store if unit is not None and serves else None
 
     def _compare(
         self, chain: Chain, before: tuple[NodeID, Pages], behind: tuple[NodeID, Pages], low: int

@@ -28,6 +28,8 @@ class Keepers:
     def __init__(self, nodes: Sequence[Host], view: Callable[[], ClusterView | None]) -> None:
         self._nodes = {NodeID(number): host for number, host in enumerate(nodes, 1)}
         self.view = view
+        # Whose files were harmed on purpose: what they look like may be an older truth, so nobody counts on them any more.
+        self.harmed: set[str] = set()
 
     def spare(self, host: Host) -> list[LogStreamID]:
         """The streams whose replica on this host could be lost or damaged without harm."""
@@ -58,14 +60,18 @@ class Keepers:
                 and any(
                     self._has_chain(self._nodes[node], stream)
                     for node in chain.nodes
-                    if self._nodes[node] is not without
+                    if self._counts(node, without)
                 )
             )
         return stream.state is StreamState.RUNNING and any(
             self._has_all(self._nodes[node], stream)
             for node in stream.replicas
-            if self._nodes[node] is not without
+            if self._counts(node, without)
         )
+
+    def _counts(self, node: NodeID, without: Host) -> bool:
+        host = self._nodes[node]
+        return host is not without and host.name not in self.harmed
 
     def _projection(self, stream: LogStream) -> Projection | None:
         view = self.view()

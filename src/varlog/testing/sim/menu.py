@@ -13,6 +13,7 @@ from varlog.rpc.messages import Message
 from varlog.testing.sim.connection import SimConnection
 from varlog.testing.sim.drive import Inode
 from varlog.testing.sim.echo import Echoes
+from varlog.testing.sim.harm_menu import HarmMenu
 from varlog.testing.sim.host import VOLUME, Host
 from varlog.testing.sim.keepers import Keepers
 from varlog.testing.sim.loop import SimLoop
@@ -44,6 +45,7 @@ class Menu:
         hosts: Sequence[Host],
         keepers: Keepers,
         tell: Callable[[str], None],
+        said: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.away: dict[str, float] = {}  # hosts that stay down for longer than others, once they are down
         self._plan = plan
@@ -61,6 +63,7 @@ class Menu:
         self._stores_cut: dict[str, float] = {}
         senders = SENDERS if plan.ordering is Ordering.COMMITTED else SEQUENCED_SENDERS
         sequenced = SequencedMenu(rng, network, hosts, self.pause, self._stop, tell, keepers.view)
+        self.harms = harms = HarmMenu(rng, network, hosts, keepers, tell, said)
         self._table: dict[Kind, tuple[dict[str, int], Callable[[Host], None]]] = {
             Kind.CRASH: (EVERYONE, lambda host: host.crash()),
             Kind.CRASH_WRITING: (NODES, self._crash_writing),
@@ -85,6 +88,16 @@ class Menu:
             Kind.FULL: (NODES, self._fill),
             Kind.FLIP: (NODES, self._flip),
             Kind.WIPE: (NODES, self._wipe),
+            Kind.HARM: (NODES, harms.harm),
+            Kind.REWIND: (NODES, harms.rewind),
+            Kind.TEAR: (NODES, harms.tear),
+            Kind.LOST_WRITE: (NODES, harms.lose_writes),
+            Kind.MISPLACED: (NODES, harms.misplace_writes),
+            Kind.READ: (NODES, harms.fail_reads),
+            Kind.OPEN: (NODES, harms.fail_opens),
+            Kind.GRAY: (SERVERS, harms.slow),
+            Kind.SWIZZLE: (SERVERS, harms.swizzle),
+            Kind.CORRUPT: (EVERYONE, harms.corrupt),
             Kind.SEQUENCER: (SEQUENCERS, sequenced.lose_sequencer),
             Kind.ISLAND: (LEASED, sequenced.cut_island),
             Kind.LEASE_CUT: (LEASED, sequenced.cut_lease),
@@ -107,13 +120,13 @@ class Menu:
         self.away.clear()
         self._straggles = 0
         self._echoes.stop()
+        self.harms.clear()
         self._network.reunite()
         for host in self._hosts:
             self._resume(host.process)
             if host.disk is not None:
                 host.disk.crash_at = None
-            host.drive.fail_syncs = host.drive.fail_writes = 0
-            host.drive.capacity_bytes = None
+            host.drive.heal()
             host.excused = False
 
     def _pick(self, whom: dict[str, int]) -> Host | None:

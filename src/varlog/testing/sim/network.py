@@ -11,6 +11,7 @@ from varlog.model.errors import StartError
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Connection, ConnectionLost, Handler
 from varlog.testing.sim.connection import SimConnection, link
+from varlog.testing.sim.damaged import damaged
 from varlog.testing.sim.process import Process
 
 # As TcpTransport has the kernel do it: a connection over which nothing is acknowledged for so long is over.
@@ -33,6 +34,11 @@ class SimNetwork:
         # What does not arrive before when: from one host to another, "" for any.
         self._held_until: dict[tuple[str, str], float] = {}
         self._distances: dict[tuple[str, str], float] = {}
+        # What every message between two hosts takes besides for a while: (until, seconds).
+        self._slow_links: dict[tuple[str, str], tuple[float, float]] = {}
+        self.spoil: Callable[[SimConnection, Message], bool] | None = (
+            None  # whether a message arrives damaged
+        )
 
     def transport(self, process: Process) -> SimTransport:
         """The network as `process` sees it; when it dies, its connections break."""
@@ -119,12 +125,25 @@ class SimNetwork:
         if found is None:
             far = self._rng.random() < self.far_share
             found = self._distances[pair] = self._rng.choice((0.005, 0.05, 0.15)) if far else 0.0
+        if self._slow_links and (slow := self._slow_links.get(pair)) is not None:
+            if asyncio.get_running_loop().time() < slow[0]:
+                return found + slow[1]
+            del self._slow_links[pair]
         return found
+
+    def damaged(self, message: Message) -> Message:
+        """What a message is like after one of its numbers changed on the way."""
+        return damaged(message, self._rng)
+
+    def slow_link(self, one: str, two: str, until: float, extra_s: float) -> None:
+        """Every message between two hosts takes so much longer until then."""
+        self._slow_links[min(one, two), max(one, two)] = until, extra_s
 
     def reunite(self) -> None:
         """Nobody is cut off any more, and everyone is near."""
         self._held_until.clear()
         self._distances.clear()
+        self._slow_links.clear()
         self.far_share = 0.0
 
     def _died(self, process: Process) -> None:

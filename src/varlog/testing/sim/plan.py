@@ -38,6 +38,17 @@ class Kind(StrEnum):
     FULL = "full"  # a disk is full, and is freed later
     FLIP = "flip"  # a bit on a disk changes; another replica has the stretch whole
     WIPE = "wipe"  # a node's directory is deleted while it is down; every stream has another whole copy
+    # What happens to files behind a process's back; every stream has another whole copy:
+    HARM = "harm"  # files of a node, running or stopped: damaged, truncated, deleted, or older ones
+    REWIND = "rewind"  # a node's drive is as it was a while ago
+    TEAR = "tear"  # a power loss spoils what lies beside the writes in flight
+    LOST_WRITE = "lost-write"  # writes are acknowledged and never reach the platter
+    MISPLACED = "misplaced"  # … or land elsewhere on it
+    READ = "read"  # reads of a disk fail
+    OPEN = "open"  # a process has no file descriptor or no memory left to open a file
+    GRAY = "gray"  # a disk, a process or a link is ten to a thousand times slower for a while
+    SWIZZLE = "swizzle"  # the links of some hosts close one by one and open in another order
+    CORRUPT = "corrupt"  # a message arrives damaged: its checksum says so, and the connection is closed
     # Of sequenced topics only:
     SEQUENCER = "sequencer"  # the sequencer dies, stops, stands still, or nobody reaches it
     ISLAND = "island"  # some clients are cut off from the rest together with a node, a sequencer, or both
@@ -48,7 +59,18 @@ class Kind(StrEnum):
 SEQUENCED_KINDS = (Kind.SEQUENCER, Kind.ISLAND, Kind.LEASE_CUT, Kind.CLIENT_CUT)
 
 # A node may say that it cannot open what is on a disk that fails.
-DISK_FAILURES = {Kind.FSYNC, Kind.WRITE, Kind.FULL}
+DISK_FAILURES = {Kind.FSYNC, Kind.WRITE, Kind.FULL, Kind.READ, Kind.OPEN}
+# These take a copy, or a part of it, that was durable.
+COPY_LOSSES = {Kind.HARM, Kind.REWIND, Kind.TEAR, Kind.LOST_WRITE, Kind.MISPLACED}
+# Drawn apart from the others.
+LATER_KINDS = (
+    *sorted(COPY_LOSSES),
+    Kind.READ,
+    Kind.OPEN,
+    Kind.GRAY,
+    Kind.SWIZZLE,
+    Kind.CORRUPT,
+)
 
 # How often, in a virtual second, over all hosts: a run with many kinds draws one of these for each.
 MANY: dict[Kind, tuple[float, ...]] = {
@@ -74,11 +96,25 @@ MANY: dict[Kind, tuple[float, ...]] = {
     Kind.FULL: (0.0, 0.0, 0.2),
     Kind.FLIP: (0.0, 0.0, 0.3),
     Kind.WIPE: (0.0, 0.0, 0.1),
+    Kind.HARM: (0.4, 1.2),
+    Kind.REWIND: (0.4, 1.2),
+    Kind.TEAR: (0.4, 1.2),
+    Kind.LOST_WRITE: (0.4, 1.2),
+    Kind.MISPLACED: (0.4, 1.2),
+    Kind.READ: (0.2, 0.5),
+    Kind.OPEN: (0.2, 0.5),
+    Kind.GRAY: (0.2, 0.6),
+    Kind.SWIZZLE: (0.2, 0.6),
+    Kind.CORRUPT: (0.3, 1.0),
     Kind.SEQUENCER: (0.1, 0.3, 0.8),
     Kind.ISLAND: (0.0, 0.2, 0.5),
     Kind.LEASE_CUT: (0.0, 0.2, 0.5),
     Kind.CLIENT_CUT: (0.0, 0.3, 0.8),
 }
+# Most runs have none of the later kinds.
+LATER_SEEDS_NOT = 0.6
+# What takes no node out of a chain.
+BESIDES_COPY_LOSSES = (Kind.ECHO, Kind.CLOCK, Kind.CUT, Kind.STRAGGLE, Kind.CORRUPT)
 # What makes repositories take turns.
 TURNS = (Kind.PAUSE_ORDERING, Kind.CRASH_ORDERING, Kind.STORE_CUT, Kind.PAUSE)
 
@@ -141,6 +177,7 @@ class Plan:
             from varlog.testing.sim.sequenced_plan import make_sequenced
 
             make_sequenced(plan, random.Random(f"{seed}/sequenced"))
+        plan._draw_later_kinds(random.Random(f"{seed}/later"))
         return plan
 
     @classmethod
@@ -209,6 +246,24 @@ class Plan:
             drawn = {kind: rng.choice(MANY[kind]) for kind in kinds}
             self.rates = {kind: rate for kind, rate in drawn.items() if rate}
 
+    def _draw_later_kinds(self, rng: random.Random) -> None:
+        """Apart from the rest: what other seeds show stays as it is."""
+        if self.calm or rng.random() < LATER_SEEDS_NOT:
+            return
+        possible = [kind for kind in LATER_KINDS if not (self.replicas == 1 and kind in COPY_LOSSES)]
+        for kind in rng.sample(possible, rng.choice((1, 1, 2, 3))):
+            self.rates[kind] = rng.choice(MANY[kind])
+        if not COPY_LOSSES & self.kinds():
+            return
+        # What is wrong in a file that is only read at the start is found at the next one.
+        self.last_blackout = True
+        if self.ordering is Ordering.SEQUENCED:
+            # A copy can be made good only from a chain that still serves: nothing else may take a node out of it meanwhile.
+            kept = (*COPY_LOSSES, *BESIDES_COPY_LOSSES)
+            self.rates = {kind: rate for kind, rate in self.rates.items() if kind in kept}
+            self.pair, self.meddling, self.handwork, self.far_share = None, 0, 0, 0.0
+            self.last_blackout = False
+
     def kinds(self) -> set[Kind]:
         """The kinds that happen in this run."""
         return set(self.rates)
@@ -216,7 +271,8 @@ class Plan:
     def possible(self) -> tuple[Kind, ...]:
         """The kinds that make sense in a cluster of this shape."""
         alone = {Kind.FLIP, Kind.WIPE} if self.replicas == 1 else set()
-        return tuple(kind for kind in Kind if kind not in alone and kind not in SEQUENCED_KINDS)
+        others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS}
+        return tuple(kind for kind in Kind if kind not in others)
 
     def ordering_of(self, number: int) -> Ordering:
         """How topic number so (from 0 on) is ordered."""

@@ -49,7 +49,10 @@ def what_is_wrong_with_chains(status: ClusterStatusIs, replicas: int) -> str:
                 return f"{chain} is not full: {why}"
             for node in chain.nodes:
                 unit = units.pop((node, chain.log_stream), None)
-                if trouble := _trouble(unit, projection, topic):
+                trouble = _trouble(unit, projection, topic)
+                if not trouble and unit is not None and unit.unproven and len(chain.nodes) > 1:
+                    trouble = "has not been compared with its chain since it was restored"
+                if trouble:
                     return f"the unit of {chain} on node {node}: {trouble}: {unit} {why}"
     bare = [
         health.node

@@ -47,7 +47,7 @@ from varlog.testing.sim.loop import SimLoop, SimulationStuck, make_loop
 from varlog.testing.sim.meddler import Meddler
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.operator import Operator
-from varlog.testing.sim.plan import DISK_FAILURES, Kind, Plan
+from varlog.testing.sim.plan import COPY_LOSSES, DISK_FAILURES, Kind, Plan
 from varlog.testing.sim.process import CURRENT, Process
 from varlog.testing.sim.sequenced_ending import examine_units
 from varlog.testing.sim.sequenced_menu import CUT_S_MAX
@@ -145,7 +145,8 @@ class World:
             for n in range(self.plan.clients)
         ]
         self._faults: Faults | None = None
-        self._inspector = Inspector(self._nodes, self._view, self.history)
+        lossy = bool(COPY_LOSSES & self.plan.kinds())
+        self._inspector = Inspector(self._nodes, self._view, self.history, lossy=lossy)
         self._meddler = Meddler(self.plan, random.Random(f"{seed}/meddler"), self._repository, self.tell)
         if self.plan.ordering is Ordering.SEQUENCED:
             self._set_clocks(random.Random(f"{seed}/clocks"))
@@ -311,6 +312,7 @@ class World:
             [*self._servers, *self._users],
             Keepers(self._nodes, self._view),
             self.tell,
+            self.history.said.append,
         )
         judge_process = Process("judge")
         judge_doors = self._host("judge", self._make_user("")).doors(judge_process)
@@ -429,7 +431,7 @@ class World:
                 await host.stop()
         if judge.view is not None:
             examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
-            rotten = Kind.FLIP in self.plan.kinds()
+            rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             newest = self._view() or judge.view
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
 
@@ -584,7 +586,7 @@ class LogLines(logging.Handler):
     def _is_due(self, text: str) -> bool:
         """A disk that is damaged on purpose, or fails, is to be complained about by its node."""
         kinds = self._world.plan.kinds()
-        if Kind.FLIP in kinds and ("replica is damaged" in text or "replica frozen" in text):
+        if {Kind.FLIP, *COPY_LOSSES} & kinds and ("replica is damaged" in text or "replica frozen" in text):
             return True
         return bool(DISK_FAILURES & kinds) and "replica cannot be opened" in text
 

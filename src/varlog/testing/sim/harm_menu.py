@@ -1,0 +1,242 @@
+"""Harm menu: faults behind a process's back: files, drives put back in time, lying disks, slowness, links, damaged messages.
+
+Within what replication survives: what takes a copy is aimed only at a host all of whose streams another host, never harmed, has
+whole. Nothing may be lost then, and nobody but who owns a directory without an identity is needed to heal it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+
+from varlog.model.errors import StartError
+from varlog.rpc.messages import Message
+from varlog.testing.sim.connection import SimConnection
+from varlog.testing.sim.drive import Inode
+from varlog.testing.sim.harm import SNAPSHOT_S, Past, files_of, harm_file
+from varlog.testing.sim.host import VOLUME, Host
+from varlog.testing.sim.keepers import Keepers
+from varlog.testing.sim.loop import SimLoop
+from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.process import Process
+
+# How much slower something is that fails without saying so.
+SLOWER = (10.0, 100.0, 1000.0)
+# A process that hardly gets a processor runs for so long, then stands still for longer.
+RUNS_S = 0.002
+
+
+class HarmMenu:
+    """One method a kind."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        network: SimNetwork,
+        hosts: Sequence[Host],
+        keepers: Keepers,
+        tell: Callable[[str], None],
+        said: Callable[[str], None],
+    ) -> None:
+        self._rng = rng
+        self._network = network
+        self._hosts = list(hosts)
+        self._keepers = keepers
+        self._tell = tell
+        self._said = said
+        self.past = Past([host for host in hosts if host.name.startswith("sn")])
+        self._outside = copy_context()
+        self._spoils = 0
+        self._watching: asyncio.Task[None] | None = None
+        self._slow: list[asyncio.Task[None]] = []
+        for host in self._hosts:
+            host.on_refusal = self._refused
+
+    def watch(self) -> None:
+        """Write down the drives from now on."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="past")
+
+    async def _watch(self) -> None:
+        while True:
+            self.past.take(asyncio.get_running_loop().time())
+            await asyncio.sleep(SNAPSHOT_S)
+
+    def clear(self) -> None:
+        """Nothing more happens; who was slow is quick again."""
+        self._spoils = 0
+        self._network.spoil = None
+        for task in self._slow:
+            task.cancel()
+        self._slow.clear()
+        for host in self._hosts:
+            host.slowness = 1.0
+            _resume(host.process)
+            if host.name in self._keepers.harmed:
+                _reload(host)  # what was lost shows now, and not when all is over
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _refused(self, host: Host, error: Exception) -> bool:
+        """A process does not start over files that were harmed: it says so, and somebody gives it an empty directory."""
+        if host.name not in self._keepers.harmed or not isinstance(error, StartError):
+            return False
+        self._said(f"{host.name} refuses to start: {error}")
+        self._tell(f"{host.name} is given an empty directory")
+        host.wipe(VOLUME)
+        return True
+
+    def _take_copy(self, host: Host) -> bool:
+        """Whether all that this host has may be harmed. It is not counted on any more."""
+        if not self._keepers.may_go(host):
+            return False
+        self._keepers.harmed.add(host.name)
+        return True
+
+    # --- files and drives ------------------------------------------------------------------------------------------
+
+    def harm(self, host: Host) -> None:
+        """Some files of a node, while it runs or while it is down."""
+        if not self._take_copy(host):
+            return
+        stopped = self._rng.random() < 0.5
+        if stopped:
+            host.crash()
+        for _ in range(self._rng.choice((1, 1, 2, 4))):
+            files = files_of(host, VOLUME)
+            if files:
+                path = self._rng.choice(files)
+                how = harm_file(host, path, self._rng, self.past)
+                self._tell(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
+
+    def rewind(self, host: Host) -> None:
+        """The drive of a node is as it was a while ago."""
+        moments = self.past.of(host)
+        if not moments or not self._take_copy(host):
+            return
+        at, snapshot = self._rng.choice(moments)
+        back_s = asyncio.get_running_loop().time() - at
+        host.crash()
+        host.drive.restore(snapshot)
+        self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
+
+    def tear(self, host: Host) -> None:
+        """A power loss in the middle of the disk's work, which spoils what lies beside the writes in flight."""
+        if host.disk is not None and self._take_copy(host):
+            host.drive.spoils = True
+            host.disk.crash_at = host.disk.operations + self._rng.randint(1, 12)
+            self._tell(f"{host.name} is about to lose power, and what lies beside its writes")
+
+    def lose_writes(self, host: Host) -> None:
+        if self._take_copy(host):
+            host.drive.lose_writes = self._rng.randint(1, 6)
+            self._tell(f"the next {host.drive.lose_writes} writes of {host.name}'s disk are lost, unsaid")
+            self._reload_later(host)
+
+    def misplace_writes(self, host: Host) -> None:
+        if self._take_copy(host):
+            host.drive.misplace_writes = self._rng.randint(1, 3)
+            self._tell(f"the next {host.drive.misplace_writes} writes of {host.name}'s disk land elsewhere")
+            self._reload_later(host)
+
+    def _reload_later(self, host: Host) -> None:
+        """Files are read from the platter again after a while, whether or not the host loses power."""
+        later_s = self._rng.choice((0.3, 1.0, 3.0)) * self._rng.random()
+        asyncio.get_running_loop().call_later(later_s, _reload, host, context=self._outside)
+
+    def fail_reads(self, host: Host) -> None:
+        host.excused = True
+        host.drive.fail_reads = self._rng.randint(1, 4)
+        self._tell(f"the next {host.drive.fail_reads} reads of {host.name}'s disk fail")
+
+    def fail_opens(self, host: Host) -> None:
+        host.excused = True
+        host.drive.fail_opens = self._rng.randint(1, 4)
+        host.drive.open_errno = self._rng.choice((errno.EMFILE, errno.ENOMEM))
+        self._tell(f"{host.name} cannot open the next {host.drive.fail_opens} files")
+
+    # --- slowness --------------------------------------------------------------------------------------------------
+
+    def slow(self, host: Host) -> None:
+        """A disk, a process or a link answers, and takes ten to a thousand times as long."""
+        how = self._rng.choice(("disk", "process", "link"))
+        slower = self._rng.choice(SLOWER)
+        for_s = self._rng.choice((0.5, 2.0, 4.0)) * self._rng.random()
+        self._tell(f"{how} of {host.name} is {slower:g} times slower for {for_s:.3f} s")
+        loop = asyncio.get_running_loop()
+        if how == "disk":
+            host.slowness = slower
+
+            def quick() -> None:
+                host.slowness = 1.0
+
+            loop.call_later(for_s, quick, context=self._outside)
+        elif how == "link":
+            for other in self._hosts:
+                if other is not host and self._rng.random() < 0.5:
+                    self._network.slow_link(host.name, other.name, loop.time() + for_s, 0.0003 * slower)
+        elif host.process is not None and not host.name.startswith("c"):
+            self._slow.append(loop.create_task(self._starve(host.process, slower, for_s), name="starve"))
+
+    async def _starve(self, process: Process, slower: float, for_s: float) -> None:
+        """The process runs in short moments, with long ones between."""
+        end = asyncio.get_running_loop().time() + for_s
+        try:
+            while process.alive and asyncio.get_running_loop().time() < end:
+                if process.held is None:
+                    process.held = []
+                await asyncio.sleep(min(RUNS_S * slower, 0.5) * self._rng.uniform(0.5, 1.0))
+                _resume(process)
+                await asyncio.sleep(RUNS_S)
+        finally:
+            _resume(process)
+
+    # --- links and messages -----------------------------------------------------------------------------------------
+
+    def swizzle(self, host: Host) -> None:
+        """The links of some hosts close one by one and open in another order."""
+        others = [other for other in self._hosts if other is not host]
+        hit = [host, *self._rng.sample(others, self._rng.randint(1, min(3, len(others))))]
+        links = sorted(
+            {(min(a.name, b.name), max(a.name, b.name)) for a in hit for b in self._hosts if a is not b}
+        )
+        self._rng.shuffle(links)
+        opening = self._rng.sample(links, len(links))
+        step_s = self._rng.choice((0.02, 0.1, 0.3))
+        loop = asyncio.get_running_loop()
+        closed_s = step_s * len(links)
+        self._tell(
+            f"the links of {', '.join(one.name for one in hit)} close one by one within {closed_s:.3f} s"
+        )
+        for number, (one, two) in enumerate(links):
+            opens = loop.time() + closed_s + step_s * opening.index((one, two))
+            loop.call_later(step_s * number, self._close, one, two, opens, context=self._outside)
+
+    def _close(self, one: str, two: str, until: float) -> None:
+        if self._watching is None or not self._watching.done():  # everyone is reunited by then, else
+            self._network.cut_off(one, two, until)
+
+    def corrupt(self, _: Host) -> None:
+        self._spoils += self._rng.randint(1, 4)
+        self._network.spoil = self._spoil
+
+    def _spoil(self, connection: SimConnection, message: Message) -> bool:
+        if self._spoils <= 0 or self._rng.random() > 0.05:
+            return False
+        self._spoils -= 1
+        self._tell(f"{type(message).__name__} of {connection.process.name} to {connection.peer} is damaged")
+        return True
+
+
+def _reload(host: Host) -> None:
+    for path in files_of(host, VOLUME):
+        if isinstance(node := host.drive.find(path), Inode):
+            node.reload()
+
+
+def _resume(process: Process | None) -> None:
+    loop = asyncio.get_running_loop()
+    if process is not None and process.held is not None and isinstance(loop, SimLoop):
+        loop.resume(process)

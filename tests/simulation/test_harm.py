@@ -1,0 +1,195 @@
+"""What happens behind a process's back: files that are harmed, drives put back in time, lying disks, damaged messages."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.test_disk import FILE, HOME, Host
+from varlog.model.cluster import Ordering
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import LLSN
+from varlog.rpc.messages import CopyUnit, Message
+from varlog.rpc.transport import Connection, ConnectionLost, Handler, Transport
+from varlog.runtime.doors import Doors
+from varlog.testing.sim import loop
+from varlog.testing.sim.damaged import damaged
+from varlog.testing.sim.drive import BLOCK_BYTES
+from varlog.testing.sim.harm import Harm, Past, files_of, harm_file
+from varlog.testing.sim.host import VOLUME, Service, SimClock
+from varlog.testing.sim.host import Host as Machine
+from varlog.testing.sim.network import SimNetwork
+from varlog.testing.sim.plan import COPY_LOSSES, LATER_KINDS, Kind, Plan
+from varlog.testing.sim.process import Process
+
+
+def test_a_lost_write_is_read_until_the_page_cache_lets_go_of_it_and_is_never_on_the_platter() -> None:
+    host = Host(1)
+    host.disk.replace_file(FILE, b"abcdef")
+    file = host.disk.open(FILE)
+    host.drive.lose_writes = 1
+    file.write_at([b"XYZ"], 0)
+    file.sync()
+    assert host.disk.read_file(FILE) == b"XYZdef"
+    host.drive.file(FILE).reload()
+    assert host.disk.read_file(FILE) == b"abcdef"
+
+
+def test_a_misplaced_write_lands_elsewhere_on_the_platter() -> None:
+    host = Host(1)
+    host.disk.replace_file(FILE, bytes(2048))
+    file = host.disk.open(FILE)
+    host.drive.misplace_writes = 1
+    file.write_at([b"XYZ"], 512)
+    file.sync()
+    assert host.disk.read_file(FILE)[512:515] == b"XYZ"
+    host.drive.file(FILE).reload()
+    content = host.disk.read_file(FILE)
+    assert content[512:515] == bytes(3) and content.count(b"XYZ") == 1 and len(content) == 2048
+
+
+def test_reads_and_opens_fail_as_often_as_they_are_told_to() -> None:
+    host = Host(1)
+    host.disk.replace_file(FILE, b"abc")
+    file = host.disk.open(FILE)
+    host.drive.fail_reads = 1
+    with pytest.raises(OSError, match="Input/output error"):
+        file.read_at(3, 0)
+    assert file.read_at(3, 0) == b"abc"
+    for number in (errno.EMFILE, errno.ENOMEM):
+        host.drive.fail_opens, host.drive.open_errno = 1, number
+        with pytest.raises(OSError, match=str(FILE)) as refused:
+            host.disk.open(FILE)
+        assert refused.value.errno == number
+    host.disk.open(FILE).close()
+
+
+def test_a_torn_write_spoils_its_own_block_where_the_device_does_that_and_no_other() -> None:
+    spoilt = 0
+    for seed in range(200):
+        host = Host(seed)
+        host.disk.replace_file(FILE, b"a" * (3 * BLOCK_BYTES))
+        host.drive.spoils = True
+        host.disk.open(FILE).write_at([b"b" * 10], BLOCK_BYTES + 1000)
+        host.reboot()
+        content = host.disk.read_file(FILE)
+        assert content[:BLOCK_BYTES] == b"a" * BLOCK_BYTES == content[2 * BLOCK_BYTES :]
+        spoilt += set(content) > {ord("a"), ord("b")}
+    assert spoilt
+
+
+def test_a_drive_goes_back_to_what_was_durable_then() -> None:
+    host = Host(1)
+    host.disk.replace_file(FILE, b"old")
+    before = host.drive.snapshot()
+    host.disk.replace_file(FILE, b"new")
+    host.disk.replace_file(HOME / "g", b"later")
+    host.crash()
+    host.drive.restore(before)
+    host.boot()
+    assert (host.disk.list(HOME), host.disk.read_file(FILE)) == (["f"], b"old")
+    host.drive.restore(before)
+    assert host.disk.read_file(FILE) == b"old", "a snapshot can be used again"
+
+
+class Idle:
+    """A service that does nothing."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+def machine() -> Machine:
+    def make(doors: Doors, transport: Transport) -> Service:
+        return Idle()
+
+    found = Machine("sn1", "1", SimNetwork(random.Random(1)), make, lambda text: None, lambda text: None)
+    disk = found.doors(Process("sn1")).disk
+    disk.make_directory(VOLUME / "lsid=1")
+    disk.replace_file(VOLUME / "lsid=1" / "state", b"one")
+    disk.replace_file(VOLUME / "lock", b"")
+    return found
+
+
+def test_every_way_to_harm_a_file_is_met_and_a_lock_is_left_alone() -> None:
+    told: set[str] = set()
+    for seed in range(200):
+        host = machine()
+        past = Past([host])
+        past.take(0.0)
+        path = VOLUME / "lsid=1" / "state"
+        host.doors(Process("sn1")).disk.replace_file(path, b"two and more")
+        assert files_of(host, VOLUME) == [path]
+        how = harm_file(host, path, random.Random(seed), past)
+        told |= {way for way in Harm if how.startswith(way)}
+        left = host.drive.find(path)
+        assert left is None or host.drive.file(path).content != b"two and more"
+        if how == Harm.OLDER:
+            assert host.drive.file(path).content == b"one"
+    assert told == set(Harm)
+
+
+def test_a_steady_clock_that_stood_still_goes_on_from_there() -> None:
+    async def work() -> None:
+        clock = SimClock(0)
+        await asyncio.sleep(1.0)
+        clock.stand_still()
+        await asyncio.sleep(5.0)
+        assert clock.steady_us() == 1_000_000
+        clock.go_on()
+        await asyncio.sleep(2.0)
+        assert clock.steady_us() == 3_000_000
+
+    loop.run(work())
+
+
+def test_a_damaged_message_has_one_other_number() -> None:
+    message = CopyUnit(LogStreamID(6), LLSN(61), LLSN(71), 100)
+    seen = {damaged(message, random.Random(seed)) for seed in range(50)}
+    assert message not in seen and len(seen) >= 4
+    for one in seen:
+        assert isinstance(one, CopyUnit)
+        fields = zip(_numbers(one), _numbers(message), strict=True)
+        assert sum(a != b for a, b in fields) == 1
+
+
+def _numbers(message: Message) -> list[int]:
+    return [getattr(message, name) for name in message.__struct_fields__]
+
+
+def test_nothing_of_a_damaged_message_arrives_and_its_connection_ends() -> None:
+    async def work() -> None:
+        network = SimNetwork(random.Random(1))
+        taken: list[Message] = []
+
+        def handler(_: Connection) -> Handler:
+            return lambda call, message, payload: taken.append(message)
+
+        here, there = Process("a"), Process("b")
+        await network.transport(there).serve("b:1", handler)
+        connection = await network.transport(here).connect("b:1", timeout_s=1.0)
+        network.spoil = lambda end, message: True
+        connection.send(CopyUnit(LogStreamID(6), LLSN(61), LLSN(71), 100))
+        await asyncio.sleep(1.0)
+        assert not taken and connection.closed
+        with pytest.raises(ConnectionLost):
+            connection.send(CopyUnit(LogStreamID(6), LLSN(61), LLSN(71), 100))
+
+    loop.run(work())
+
+
+def test_a_share_of_the_seeds_has_each_of_the_later_kinds_and_calm_ones_have_none() -> None:
+    for ordering in Ordering:
+        plans = [Plan.of(seed, ordering) for seed in range(1, 200)]
+        assert {kind for plan in plans for kind in plan.kinds()} >= set(LATER_KINDS) - COPY_LOSSES
+        harmed = [plan for plan in plans if set(LATER_KINDS) & plan.kinds()]
+        assert len(plans) / 5 < len(harmed) < len(plans) / 2
+        assert not any(plan.calm for plan in harmed)
+        assert all(plan.replicas > 1 for plan in harmed if COPY_LOSSES & plan.kinds())
+    assert Kind.REWIND in COPY_LOSSES
+    assert Path(VOLUME).is_absolute()
