@@ -257,6 +257,10 @@ class Plan:
             return
         # What is wrong in a file that is only read at the start is found at the next one.
         self.last_blackout = True
+        # Who has the other copy is not replaced meanwhile: what was harmed and not found yet would be the only one.
+        self.rates.pop(Kind.AWAY, None)
+        self.pair = None if self.pair is not None and Kind.AWAY in self.pair else self.pair
+        self.replace_after_s, self.handwork = 30.0, 0
         if self.ordering is Ordering.SEQUENCED:
             # A copy can be made good only from a chain that still serves: nothing else may take a node out of it meanwhile.
             kept = (*COPY_LOSSES, *BESIDES_COPY_LOSSES)
