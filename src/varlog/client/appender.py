@@ -10,9 +10,10 @@ from varlog.client.gatherer import Gatherer
 from varlog.client.ordering import Carrier
 from varlog.client.parcel import Parcel
 from varlog.client.routing import Routing
+from varlog.model.admission import ENTRY_UNITS, SHARE, Admission
 from varlog.model.batch import Buffer, pack
 from varlog.model.entry import Position, Run
-from varlog.model.errors import EntryTooLarge, NotAccepted, UnknownLogStream
+from varlog.model.errors import EntryTooLarge, NotAccepted, Overloaded, UnknownLogStream
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.limits import ENTRY_BYTES_MAX, SENT_BYTES_MAX
 
@@ -63,11 +64,13 @@ class Appender:
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self._check(log_stream, timeout_s)
         await self._sent.take(len(batch), deadline, timeout_s)
+        served = False
         try:
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
             first = await self._courier.deliver(Parcel(batch, log_stream, left_s))
+            served = True
         finally:
-            self._sent.give(len(batch))
+            self._sent.give(len(batch), served=served)
         return Run(first, len(owned))
 
     def pack(self, entries: Sequence[Buffer]) -> bytearray:
@@ -102,36 +105,67 @@ class Appender:
 
 
 class Budget:
-    """Bytes that may be out at once; who finds none waits in line."""
+    """Bytes that may be out at once; what finds no room waits in line, first in, first out. What would come out too late is refused
+    without waiting."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._left = size
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._admission = Admission()
+        # Batches that are out or in line, and their units: what the next one waits for.
+        self._ahead = 0
+        self._ahead_units = 0
+        # When those that are out were sent, oldest first: which one is answered next does not matter to the sum of all times.
+        self._began: deque[float] = deque()
 
     async def take(self, size: int, deadline: float, timeout_s: float) -> None:
+        self._check(timeout_s)
         size = min(size, self._size)
+        self._ahead += 1
+        self._ahead_units += size + ENTRY_UNITS
         if not self._line and size <= self._left:
-            self._left -= size
+            self._out(size)
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[None] = self._loop.create_future()
         self._line.append((size, turn))
         try:
             async with asyncio.timeout_at(deadline):
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.give(size)  # its turn came in the moment in which it gave up
+                self.give(size, served=False)  # its turn came in the moment in which it gave up
+            else:
+                self._forget(size)
             if isinstance(error, TimeoutError):
                 raise NotAccepted(f"earlier batches were not answered within {timeout_s:g} s") from error
             raise
 
-    def give(self, size: int) -> None:
-        self._left += min(size, self._size)
+    def _check(self, timeout_s: float) -> None:
+        ahead_s = self._admission.estimate_s(self._ahead, self._ahead_units)
+        if self._ahead and ahead_s > SHARE * timeout_s:
+            raise Overloaded(self._ahead, self._ahead / ahead_s, ahead_s - SHARE * timeout_s)
+
+    def _out(self, size: int) -> None:
+        self._left -= size
+        self._began.append(self._loop.time())
+
+    def _forget(self, size: int) -> None:
+        self._ahead -= 1
+        self._ahead_units -= size + ENTRY_UNITS
+
+    def give(self, size: int, *, served: bool = True) -> None:
+        size = min(size, self._size)
+        self._left += size
+        self._forget(size)
+        began = self._began.popleft()
+        if served:
+            self._admission.served(size + ENTRY_UNITS, began, self._loop.time())
         while self._line and (self._line[0][1].done() or self._line[0][0] <= self._left):
             size, turn = self._line.popleft()
             if not turn.done():
-                self._left -= size
+                self._out(size)
                 turn.set_result(None)
 
     def close(self) -> None:

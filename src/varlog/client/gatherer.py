@@ -2,6 +2,9 @@
 
 No timer: an append that finds nothing under way leaves with the others of its loop turn; under load batches grow by themselves.
 A caller costs one future and one line in a queue; everything else is done per batch.
+
+The queue holds what can be served in time: an append that would come too late behind it is refused immediately (Overloaded), and
+certainly not in the log. So an overloaded client serves as many as it can, instead of serving each too late.
 """
 
 from __future__ import annotations
@@ -9,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from varlog.client.append_rules import spent, unknown
 from varlog.client.ordering import Carrier
 from varlog.client.parcel import Parcel
+from varlog.model.admission import ENTRY_UNITS, SHARE, SLACK, Admission
 from varlog.model.entry import Position, Run
-from varlog.model.errors import NotAccepted, OutcomeUnknown, VarlogError
+from varlog.model.errors import NotAccepted, OutcomeUnknown, Overloaded, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import (
     GATHER_BYTES_MAX,
@@ -24,6 +29,14 @@ from varlog.model.limits import (
     GATHER_WAITING_ENTRIES_MAX,
 )
 from varlog.runtime.tasks import Tasks
+
+# Between two looks for appends whose time is over, for each one that waits.
+LOOK_S: Final = 2e-6
+# What a batch may take for its size, and how many times the fixed time of a request at least.
+GATHER_S_MAX: Final = 0.1
+CUT_FIXED: Final = 8
+# A refused append is not worth trying again sooner.
+RETRY_S_MIN: Final = 0.01
 
 # One append that waits for its position: its bytes, who is told, its deadline, and how long after its start that is. A plain tuple:
 # an object with names takes three times as long to make, and there is one for every entry.
@@ -47,43 +60,58 @@ class Gatherer:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
-        self._room: deque[asyncio.Future[None]] = deque()
         self._under_way: dict[Parcel, list[_Waiting]] = {}
+        self._starting = 0  # batches whose task has not begun: in flight as well
         self._dispatching = False
         self._expiry: asyncio.TimerHandle | None = None
         self._expires_at = math.inf
         self._closed = False
+        self._admission = Admission()
+        # The estimate, prepared so that an append costs two multiplications: what is in flight takes `_sent_s`, each byte that
+        # waits `_byte_s` and each entry `_entry_s`. Set again when a batch leaves or is answered.
+        self._sent_units = 0
+        self._sent_s = 0.0
+        self._byte_s = 0.0
+        self._entry_s = 0.0
 
-    def append(self, data: bytes, timeout_s: float) -> Awaitable[Position]:
-        """The position, to be waited for: a future, which wakes its caller and nobody in between, unless there is no room."""
-        if (
-            self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
-            or len(self._waiting) >= GATHER_WAITING_ENTRIES_MAX
-            or self._closed
-        ):
-            return self._append_later(data, timeout_s)
-        return self._put(data, self._loop.time() + timeout_s, timeout_s)
-
-    async def _append_later(self, data: bytes, timeout_s: float) -> Position:
-        deadline = self._loop.time() + timeout_s
-        while (
-            self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
-            or len(self._waiting) >= GATHER_WAITING_ENTRIES_MAX
-        ):
-            await self._wait_room(deadline, timeout_s)
+    def append(self, data: bytes, timeout_s: float) -> asyncio.Future[Position]:
+        """The position, to be waited for: a future, which wakes its caller and nothing in between. Overloaded: it could not be
+        served before its deadline, behind what waits already."""
+        waiting = self._waiting
         if self._closed:
             raise NotAccepted("the log was closed")
-        return await self._put(data, deadline, timeout_s)
-
-    def _put(self, data: bytes, deadline: float, timeout_s: float) -> asyncio.Future[Position]:
+        # Where nothing waits an append leaves in this turn: it is never refused, so that there is always a newer estimate.
+        if waiting and (
+            len(waiting) * self._entry_s + self._waiting_bytes * self._byte_s + self._sent_s
+            > timeout_s * SHARE
+            or len(waiting) >= GATHER_WAITING_ENTRIES_MAX
+            or self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
+        ):
+            raise self._overloaded(timeout_s)
         done: asyncio.Future[Position] = self._loop.create_future()
-        self._waiting.append((data, done, deadline, timeout_s))
+        deadline = self._loop.time() + timeout_s
+        waiting.append((data, done, deadline, timeout_s))
         self._waiting_bytes += len(data)
         if deadline < self._expires_at:
             self._expire_at(deadline)
         if not self._dispatching:
             self.dispatch_soon()
         return done
+
+    def _overloaded(self, timeout_s: float) -> Overloaded:
+        waiting, waiting_s = len(self._waiting), self._waiting_s()
+        excess_s = waiting_s + self._sent_s - timeout_s * SHARE
+        return Overloaded(waiting, waiting / waiting_s if waiting_s else 0.0, max(excess_s, RETRY_S_MIN))
+
+    def _waiting_s(self) -> float:
+        return len(self._waiting) * self._entry_s + self._waiting_bytes * self._byte_s
+
+    def _estimate(self) -> None:
+        """Prepare the estimate: from what was served lately, and what is in flight."""
+        admission = self._admission
+        self._sent_s = admission.estimate_s(len(self._under_way), self._sent_units)
+        self._byte_s = admission.fixed_s / GATHER_BYTES_MAX + admission.unit_s
+        self._entry_s = admission.fixed_s / self._courier.gather_entries_max + ENTRY_UNITS * admission.unit_s
 
     def dispatch_soon(self) -> None:
         """In the next turn of the loop, so that everyone who was woken in this one can come along."""
@@ -95,10 +123,8 @@ class Gatherer:
         self._dispatching = False
         while self._waiting and not self._closed and self._may_send():
             if members := self._gather():
+                self._starting += 1
                 _ = self._tasks.spawn("append", self._send(members))
-        while self._room and self._waiting_bytes < GATHER_WAITING_BYTES_MAX // 2:
-            if not (waiter := self._room.popleft()).done():
-                waiter.set_result(None)
 
     def _may_send(self) -> bool:
         """Small batches go while few are under way, so that they grow; a full one may also go to a further stream.
@@ -106,7 +132,7 @@ class Gatherer:
         A request that is stuck does not count, as long as there is a stream with nothing stuck to send to.
         """
         streams = 1 if self._log_stream is not None else self._courier.streams_free()
-        prompt = len(self._under_way)
+        prompt = len(self._under_way) + self._starting
         if self._log_stream is None and streams:
             prompt -= self._courier.stuck
         if prompt < GATHER_REQUESTS_MAX:
@@ -118,31 +144,60 @@ class Gatherer:
 
     def _gather(self) -> list[_Waiting]:
         """The next batch: all who wait, as long as they fit."""
-        most = self._courier.gather_entries_max
-        if self._waiting_bytes <= GATHER_BYTES_MAX and len(self._waiting) <= most:
-            gathered = list(self._waiting)
-            self._waiting.clear()
+        waiting, most = self._waiting, self._courier.gather_entries_max
+        if (
+            self._waiting_bytes <= GATHER_BYTES_MAX
+            and len(waiting) <= most
+            and self._waiting_s() <= GATHER_S_MAX
+        ):
+            gathered = list(waiting)
+            waiting.clear()
             self._waiting_bytes = 0
         else:
-            gathered, size = [], 0
-            while self._waiting and len(gathered) < most:
-                length = len(self._waiting[0][0])
-                if gathered and size + length > GATHER_BYTES_MAX:
+            gathered, size, units = [], 0, 0
+            units_max = self._gather_units_max()
+            while waiting and len(gathered) < most:
+                length = len(waiting[0][0])
+                if gathered and (size + length > GATHER_BYTES_MAX or units > units_max):
                     break
-                gathered.append(self._waiting.popleft())
+                gathered.append(waiting.popleft())
                 size += length
+                units += length + ENTRY_UNITS
             self._waiting_bytes -= size
-        return [
-            member for member in gathered if not member[1].done()
-        ]  # or its caller gave up, or its time is over
+        if self._under_way:
+            self._refuse_late(gathered)
+        # Of the others the caller gave up, or the time is over.
+        return [member for member in gathered if not member[1].done()]
+
+    def _gather_units_max(self) -> float:
+        """A batch that takes longer for its size than GATHER_S_MAX is cut: a log that is slow by itself gains nothing by larger
+        ones, and what is in flight can no longer be refused. Not below what the fixed time of a request is worth."""
+        admission = self._admission
+        if not admission.unit_s:
+            return math.inf
+        return max(GATHER_S_MAX, CUT_FIXED * admission.fixed_s) / admission.unit_s
+
+    def _refuse_late(self, gathered: list[_Waiting]) -> None:
+        """Those that would not be answered in time behind what is in flight: not sent they are a certain no, sent an unknown
+        outcome. Never where nothing is in flight: the estimate may be wrong, and only an answer makes a better one."""
+        answered_at = self._loop.time() + self._sent_s
+        for _, done, deadline, timeout_s in gathered:
+            if deadline - SLACK * timeout_s < answered_at:
+                _settle(done, self._overloaded(timeout_s))
 
     async def _send(self, members: list[_Waiting]) -> None:
+        self._starting -= 1
         data, _, deadlines, _ = zip(*members, strict=True)
-        timeout_s = max(0.0, max(deadlines) - self._loop.time())
+        began = self._loop.time()
+        timeout_s = max(0.0, max(deadlines) - began)
         parcel = Parcel(self._pack(data), self._log_stream, timeout_s, self._leave_out)
+        units = len(parcel.batch) + ENTRY_UNITS * len(members)
         self._under_way[parcel] = members
+        self._sent_units += units
+        self._estimate()
         try:
             first = await self._courier.deliver(parcel)
+            self._admission.served(units, began, self._loop.time())
         except VarlogError as error:
             _settle_all(members, error)
         except BaseException as error:
@@ -155,6 +210,8 @@ class Gatherer:
                     done.set_result(position)
         finally:
             del self._under_way[parcel]
+            self._sent_units -= units
+            self._estimate()
             self.dispatch_soon()
 
     # --- Deadlines: one timer for all, moved only when somebody is due earlier ----------------------------------------------
@@ -182,7 +239,8 @@ class Gatherer:
                 self._leave_out(parcel)
             due += [deadline for _, done, deadline, _ in members if not done.done()]
         if due:
-            self._expire_at(min(due))
+            # A look at a long queue takes a while: not one for each that is due, or nothing else would be done.
+            self._expire_at(max(min(due), now + LOOK_S * (len(self._waiting) + len(due))))
 
     def _leave_out(self, parcel: Parcel) -> None:
         """The batch is certainly not in the log, and those whose time is over were told so: the next try must go without them
@@ -196,15 +254,6 @@ class Gatherer:
             parcel.batch = self._pack([data for data, _, _, _ in left])
         else:
             parcel.dropped = True
-
-    async def _wait_room(self, deadline: float, timeout_s: float) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._room.append(waiter)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await waiter
-        except TimeoutError as error:
-            raise NotAccepted(f"too many appends wait already, for {timeout_s:g} s") from error
 
     def close(self) -> None:
         self._closed = True

@@ -10,6 +10,7 @@
     │   ├── StaleEpoch       the caller has not heard of a newer epoch
     │   ├── AlreadyWritten   another value has the position (sequenced ordering): take a new one
     │   └── NotAccepted      no replica took the request before its deadline
+    │       └── Overloaded   more waits than can be served before the deadline: refused immediately
     ├── OutcomeUnknown       sent, and never answered: it may be in the log, or may still get there
     ├── Unavailable          a read or an administrative call that could not be answered now
     │   ├── NotLeader        this metadata repository does not lead: ask the one that does
@@ -215,6 +216,22 @@ class NotAccepted(Rejected):
 
     def told(self) -> str:
         return f"nothing was appended: {self.why}"
+
+
+class Overloaded(NotAccepted):
+    """More appends wait than can be served before the deadline of this one, so it was refused without waiting. `waiting` appends
+    are served at about `rate` per second (0: not known); one that comes after `retry_after_s` has a chance."""
+
+    def __init__(self, waiting: int, rate: float, retry_after_s: float) -> None:
+        Rejected.__init__(self, waiting, rate, retry_after_s)
+        self.waiting = waiting
+        self.rate = rate
+        self.retry_after_s = retry_after_s
+        self.why = self._why()
+
+    def _why(self) -> str:
+        served = f", served at {self.rate:.3g}/s" if self.rate else ""
+        return f"overloaded: about {self.waiting} appends are waiting{served}; retry after {self.retry_after_s:.2g} s"
 
 
 class OutcomeUnknown(VarlogError):

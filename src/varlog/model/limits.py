@@ -20,9 +20,10 @@ GATHER_ENTRIES_MAX = 4096
 GATHER_BYTES_MAX = 1 * MIB
 # Requests of gathered appends under way to one stream: with two the next one travels while the last one is written.
 GATHER_REQUESTS_MAX = 2
-# Appends of a client that wait to be gathered, and bytes of the batches it has sent without an answer: above, callers wait.
-GATHER_WAITING_ENTRIES_MAX = 65_536
-GATHER_WAITING_BYTES_MAX = 32 * MIB
+# Appends of a client that wait to be gathered: above, they are refused. The bytes are those of the callers, not copies.
+GATHER_WAITING_ENTRIES_MAX = 1_000_000
+GATHER_WAITING_BYTES_MAX = 1 * GIB
+# Bytes of the batches a client has sent without an answer: above, callers wait.
 SENT_BYTES_MAX = 32 * MIB
 
 # What one replica holds that is not ordered yet. It bounds the memory of the whole append path: the write queue, the

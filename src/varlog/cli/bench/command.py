@@ -14,7 +14,10 @@ from varlog.cli.bench.settings import Measure
 from varlog.cli.output import FAILED, WRONG_USAGE, fail, run
 
 if TYPE_CHECKING:
+    from varlog.cli.bench.open_loop import Curve, OpenLoop
+    from varlog.cli.bench.progress import Display
     from varlog.cli.bench.report import Report
+    from varlog.cli.bench.settings import Settings
     from varlog.cli.bench.workload import Workload
 
 DEFAULT_DATA = Path("varlog-data")
@@ -34,6 +37,22 @@ def bench_command(
             "--spark", help="Spark on a topic, against Spark on Parquet: read, write, stream, audit."
         ),
     ] = False,
+    open_loop: Annotated[
+        bool,
+        typer.Option(
+            "--open-loop",
+            help="Offer multiples of the capacity at a steady rate, whatever the answers do: what is acknowledged in time.",
+        ),
+    ] = False,
+    offered: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="A multiple of the capacity to offer; may be given more than once [0.5 1 2 4]. Implies --open-loop."
+        ),
+    ] = None,
+    deadline: Annotated[
+        float, typer.Option(help="Of each append of the open loop, in seconds.", show_default=True)
+    ] = 1.0,
     ordering: Annotated[
         Measure,
         typer.Option(
@@ -111,6 +130,10 @@ def bench_command(
         fail(error, WRONG_USAGE)
     try:
         with display_for(Console(stderr=True)) as display:
+            if open_loop or offered:
+                curve = run(_open_loop(settings, offered, deadline, display).curve())
+                _show(curve, as_json=json_, as_markdown=markdown)
+                return
             # The client side of every workload runs in this one process, on the loop that `run` takes.
             report = run(Run(settings, workloads, display).report())
     finally:
@@ -149,7 +172,18 @@ def _remove(made: list[Path]) -> None:
             parent.rmdir()
 
 
-def _show(report: Report, *, as_json: bool, as_markdown: bool) -> None:
+def _open_loop(
+    settings: Settings, offered: list[float] | None, deadline_s: float, display: Display
+) -> OpenLoop:
+    from varlog.cli.bench.open_loop import MULTIPLES, OpenLoop
+
+    try:
+        return OpenLoop(settings, offered or MULTIPLES, deadline_s, display)
+    except ValueError as error:
+        fail(error, WRONG_USAGE)
+
+
+def _show(report: Report | Curve, *, as_json: bool, as_markdown: bool) -> None:
     from rich.console import Console
 
     if as_json:

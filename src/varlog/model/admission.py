@@ -1,0 +1,69 @@
+"""[A2 A4] PURE. Admission: how long what waits will take, by how long the last requests took; so that late is refused early.
+
+A request of n units takes a fixed time and some time per unit: both are fitted to the last requests by least squares, in which
+older ones count less and less. A unit is a byte; an entry counts as ENTRY_UNITS more. Requests overlap: one that was sent while
+another was in flight counts from the end of the other, so that the sum of all times is the time in which anything was in flight.
+
+While all requests are alike nothing is known of larger ones, and they are taken to last as long: the estimate is too low rather
+than too high until the first large one was served. What is admitted by mistake is refused later, what is refused by mistake is
+lost to its caller.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+ENTRY_UNITS: Final = 512
+# What a new sample leaves of the weight of the earlier ones, and again for each DECAY_S that it took: a log that has become slow is
+# noticed by few samples.
+DECAY: Final = 0.9
+DECAY_S: Final = 0.05
+# A request that takes longer met a failover, a full disk or a paused process: it says little of those that wait.
+STALL_S: Final = 1.0
+# Sizes that spread by less than this share of their mean say nothing of the time per unit.
+SPREAD_MIN: Final = 0.1
+# An append is admitted if the estimate is at most this share of its time: a machine that becomes slower while the append waits must
+# not make all that wait too late.
+SHARE: Final = 0.5
+# One that has waited is sent only while this share of its time is left beyond the estimate. Without it a queue that was admitted at
+# a higher rate is served at the edge of its deadlines, each a moment too late, for as long as there is a queue.
+SLACK: Final = 0.2
+
+
+class Admission:
+    """`fixed_s` and `unit_s` are 0 until something was served: then everything is admitted."""
+
+    __slots__ = ("_cross", "_ended", "_seconds", "_squares", "_units", "_weight", "fixed_s", "unit_s")
+
+    def __init__(self) -> None:
+        # Sums over the requests that were served; older ones weigh less.
+        self._weight = self._units = self._seconds = self._squares = self._cross = 0.0
+        self._ended = -math.inf  # when the last one was served
+        self.fixed_s = 0.0
+        self.unit_s = 0.0
+
+    def served(self, units: float, began: float, ended: float) -> None:
+        """A request of so many units was sent at `began`, and answered now. Called in the order of the answers."""
+        seconds = min(max(0.0, ended - max(began, self._ended)), STALL_S)
+        self._ended = ended
+        kept = DECAY ** (1 + seconds / DECAY_S)
+        self._weight = kept * self._weight + 1
+        self._units = kept * self._units + units
+        self._seconds = kept * self._seconds + seconds
+        self._squares = kept * self._squares + units * units
+        self._cross = kept * self._cross + units * seconds
+        self._fit()
+
+    def _fit(self) -> None:
+        weight, units, seconds = self._weight, self._units, self._seconds
+        spread = weight * self._squares - units * units
+        slope = 0.0
+        if spread > (SPREAD_MIN * units) ** 2:
+            slope = (weight * self._cross - units * seconds) / spread
+        self.unit_s = min(max(slope, 0.0), seconds / units) if units else 0.0
+        self.fixed_s = (seconds - self.unit_s * units) / weight
+
+    def estimate_s(self, requests: float, units: float) -> float:
+        """How long so many units in so many requests take, one after the other."""
+        return self.fixed_s * requests + self.unit_s * units

@@ -1,0 +1,61 @@
+"""The open loop of `varlog bench`: what it counts as what, and that it measures at all. No speed is asserted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from varlog.cli.bench.open_loop import OpenLoop, Tally
+from varlog.cli.bench.progress import Quiet
+from varlog.cli.bench.settings import Measure, Settings
+from varlog.model.errors import NotAccepted, OutcomeUnknown, Overloaded, Unavailable
+
+
+def test_each_append_is_counted_once_by_how_and_when_it_ended() -> None:
+    tally = Tally()
+    tally.count(None, 0.9, 1.0)
+    tally.count(None, 1.1, 1.0)
+    tally.count(Overloaded(5, 100.0, 0.1), 0.01, 1.0)
+    tally.count(NotAccepted("its time is over"), 1.0, 1.0)
+    tally.count(OutcomeUnknown("sent"), 1.0, 1.0)
+    tally.count(Unavailable("no answer"), 0.01, 1.0)
+    assert list(tally.in_time) == [0.9]
+    assert (tally.late, tally.refused_at_once, tally.refused_later, tally.unknown) == (1, 1, 1, 2)
+
+
+@pytest.mark.parametrize(("multiples", "deadline_s"), [([], 1.0), ([0.0], 1.0), ([1.0], 0.0)])
+def test_a_load_that_cannot_be_offered_is_refused(
+    tmp_path: Path, multiples: list[float], deadline_s: float
+) -> None:
+    with pytest.raises(ValueError, match=r"--offered|--deadline"):
+        OpenLoop(Settings(data=tmp_path), multiples, deadline_s, Quiet())
+
+
+@pytest.mark.parametrize("ordering", [Measure.COMMITTED, Measure.SEQUENCED])
+def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering: Measure) -> None:
+    settings = Settings(
+        data=tmp_path,
+        embedded=True,
+        seconds=0.2,
+        warm_up_s=0.05,
+        appenders=4,
+        entry_bytes=100,
+        measure=ordering,
+    )
+
+    async def body() -> None:
+        async with asyncio.timeout(120.0):
+            curve = await OpenLoop(settings, [0.2, 1.5], 5.0, Quiet()).curve()
+        assert [point.multiple for point in curve.points] == [0.2, 1.5]
+        for point in curve.points:
+            others = point.late + point.refused_at_once + point.refused_later + point.unknown
+            arrived = round(point.offered_per_s * settings.seconds)
+            assert round(point.in_time_per_s * settings.seconds) + others == arrived
+        told = json.loads(curve.as_json())
+        assert set(told["capacity_per_s"]) == {ordering.value}
+        assert curve.markdown().count("\n| ") == 4
+
+    asyncio.run(body())
