@@ -14,9 +14,11 @@ import numpy as np
 
 from tests.storage.helpers import batch, row
 from varlog.model.batch import junk
+from varlog.model.cluster import ClusterView, LogStream, Ordering, StorageNode, StreamState, Topic
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 from varlog.storage.cluster_file import encode_cluster
 from varlog.storage.identity import Identity, encode_identity, fingerprint
 from varlog.storage.index import SparseIndex
@@ -26,6 +28,7 @@ from varlog.storage.row_file import ROW_TYPE, encode_end_mark, encode_file, enco
 from varlog.storage.state_file import ReplicaStateFile, encode_state
 from varlog.storage.synced_mark import Synced, encode_slot
 from varlog.storage.unit_state import UnitStateFile, encode_unit
+from varlog.storage.view_copy import ViewCopy, encode_view_copy
 
 HERE = Path(__file__).parent
 
@@ -41,6 +44,35 @@ PAGES = [
 ]
 MARKS = (Synced(3, 1000), Synced(4, 272))
 UUID = ClusterUUID("01234567-89ab-4cde-8f01-23456789abcd")
+VIEW_COPY = ViewCopy(
+    3,
+    ClusterView(
+        ClusterID(1),
+        12,
+        (StorageNode(NodeID(2), "n2:7110", ("/a",)),),
+        (Topic(TopicID(7), "orders", trimmed=GLSN(40)), Topic(TopicID(8), "bills", Ordering.SEQUENCED)),
+        (
+            LogStream(LogStreamID(3), TopicID(7), (NodeID(2),), StreamState.RUNNING, Epoch(5), LLSN(21)),
+            LogStream(LogStreamID(4), TopicID(8), (NodeID(2),), StreamState.RUNNING),
+        ),
+        "m:7101",
+        projections=(
+            Projection(
+                TopicID(8),
+                Epoch(2),
+                GLSN(1),
+                (Range(GLSN(1), (Stripe(LogStreamID(4)),), 16),),
+                (Chain(LogStreamID(4), (NodeID(2),)),),
+                SequencerID("s:7113", 77),
+            ),
+        ),
+        uuid=UUID,
+    ),
+    TopicID(9),
+    LogStreamID(12),
+    (LogStreamID(11),),
+    ((LogStreamID(5), LogStreamID(11)),),
+)
 IDENTITY = Identity(
     cluster=ClusterID(1),
     node=NodeID(2),
@@ -106,6 +138,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "synced_v1.bin": lambda: b"".join(map(encode_slot, MARKS)),
     "identity_v2.json": lambda: encode_identity(IDENTITY),
     "cluster_v1.bin": lambda: encode_cluster(UUID),
+    "view_copy_v1.bin": lambda: encode_view_copy(VIEW_COPY),
 }
 
 

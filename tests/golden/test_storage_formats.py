@@ -19,6 +19,7 @@ from tests.golden.storage_formats import (
     STATE,
     UNIT,
     UUID,
+    VIEW_COPY,
 )
 from varlog.model.batch import check_body, entries_of, parse_header
 from varlog.model.ids import NO_UUID, LogStreamID, TopicID
@@ -35,6 +36,7 @@ from varlog.storage.scan import scan
 from varlog.storage.state_file import decode_state
 from varlog.storage.synced_mark import decode_slots
 from varlog.storage.unit_state import decode_unit
+from varlog.storage.view_copy import decode_view_copy
 
 
 def golden(name: str) -> bytes:
@@ -102,6 +104,10 @@ def test_the_identity_of_version_2_is_read(tmp_path: Path) -> None:
     read = read_identity(OsDisk(), tmp_path)
     assert read is not None
     assert msgspec.structs.replace(read, crc32c=0) == IDENTITY
+
+
+def test_the_copy_of_the_view_of_version_1_is_read() -> None:
+    assert decode_view_copy(golden("view_copy_v1.bin"), HERE / "view_copy_v1.bin") == VIEW_COPY
 
 
 def test_the_cluster_of_a_replica_of_version_1_is_read() -> None:

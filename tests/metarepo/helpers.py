@@ -76,6 +76,7 @@ class ScriptedNode:
         self.terms: list[int] = []
         self.confirms = True
         self.units: dict[LogStreamID, m.UnitOrder] = {}
+        self.views: list[int] = []
         self.leases: list[m.LeaseIs] = []
         self.obeys = True
         self.gaps = 0
@@ -154,6 +155,8 @@ class ScriptedNode:
             self._apply(message)
         elif isinstance(message, m.LeaseIs):
             self._take_lease(message)
+        elif isinstance(message, m.KeepView):
+            self.views.append(message.revision)
         else:
             raise AssertionError(f"unexpected {message}")
 

@@ -11,6 +11,7 @@ from varlog.metarepo import outbox
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.sessions import MESSAGES_BEFORE_PAUSE
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
+from varlog.metarepo.view_copies import COPY_INTERVAL_S
 from varlog.model.cluster import ReplicaState, StreamState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
@@ -206,6 +207,7 @@ def test_an_idle_repository_is_silent() -> None:
             for node in w.nodes.values():
                 node.report(1, 5, synced=5)  # nothing new to order
             await settle()
+            await asyncio.sleep(2 * COPY_INTERVAL_S)  # the last copy of the view is out
             commits = w.commits
             messages = [len(node.commits) for node in w.nodes.values()]
             planned = [handle for handle in asyncio.get_running_loop()._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]

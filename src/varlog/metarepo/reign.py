@@ -16,6 +16,7 @@ from varlog.metarepo.service import RepositoryService
 from varlog.metarepo.sessions import SessionParts, Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.store.base import MetadataStore
+from varlog.metarepo.view_copies import ViewCopies
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, TopicID, make_cluster_uuid
@@ -72,9 +73,11 @@ class Reign:
                 self._commits.asleep,
                 self._leases,
                 self._raise_ids,
+                view_due := asyncio.Event(),
             ),
             self._tasks,
         )
+        self._copies = ViewCopies(state, term, self.sessions, view_due)
         self._service = RepositoryService(state, self._commits, self.sessions, self._leases)
         self._service.register(self._dispatcher)
 
@@ -92,6 +95,7 @@ class Reign:
 
     def _start(self) -> None:
         _ = self._tasks.spawn("commits", self._commits.run())
+        _ = self._tasks.spawn("view copies", self._copies.run())
         _ = self._tasks.spawn("lost", self._wait_lost())
         _ = self._tasks.spawn("repositories", self._follow_repositories())
         self.sessions.follow_view()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from varlog.metarepo.commit_rules import Cut
@@ -17,7 +17,7 @@ from varlog.model.cluster import ClusterView, StorageNode
 from varlog.model.errors import InvalidRequest, Refused, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.messages import AskLease, LeaseIs, Message, OpenSession, Reports, SessionOpened
+from varlog.rpc.messages import AskLease, KeepView, LeaseIs, Message, OpenSession, Reports, SessionOpened
 from varlog.rpc.transport import Call, Connection, ConnectionLost, Transport
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
@@ -66,6 +66,8 @@ class NodeSession:
         self._trims_sent: dict[TopicID, tuple[int, GLSN]] = {}
         self._trims_applied: dict[TopicID, GLSN] = {}
         self._told_trouble = ""
+        # Of the copy of the view that the node has, or was sent.
+        self.view_revision = 0
 
     @property
     def is_open(self) -> bool:
@@ -149,6 +151,8 @@ class NodeSession:
         for message in link.early:
             self._take_in(link, message)
         link.early.clear()
+        self.view_revision = opened.view_revision
+        self._parts.view_due.set()
         members = state.members
         if opened.largest_topic >= members.next_topic or opened.largest_log_stream >= members.next_log_stream:
             self._parts.raise_ids(opened.largest_topic, opened.largest_log_stream)
@@ -264,6 +268,14 @@ class NodeSession:
             link.paused = True
             self._wake.set()
 
+    def send_view(self, revision: int, content: bytes) -> None:
+        """A copy of the view, to be kept by the node."""
+        link = self._link
+        if link is not None and link.begun and link.connection is not None:
+            with suppress(ConnectionLost):  # the session's task sees it as well
+                link.connection.send(KeepView(revision), content)
+                self.view_revision = revision
+
     # --- trims -----------------------------------------------------------------------------------------------------------
 
     def await_trim(self, topic: TopicID, glsn: GLSN, left: Callable[[], None]) -> bool:
@@ -302,6 +314,8 @@ class SessionParts:
     asleep: Callable[[], bool]
     leases: Leases
     raise_ids: Callable[[TopicID, LogStreamID], None]
+    # Set when nodes may lack the newest view.
+    view_due: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Sessions:
@@ -343,6 +357,7 @@ class Sessions:
 
     def follow_view(self) -> None:
         """A session for every registered node at its address, and for nobody else."""
+        self._parts.view_due.set()
         nodes = {found.node: found for found in self._parts.state.view.nodes}
         for node, session in list(self._sessions.items()):
             if node not in nodes or nodes[node].address != session.node.address:
@@ -355,6 +370,12 @@ class Sessions:
             else:
                 self._sessions[node] = session = NodeSession(found, self._parts)
                 self._running[node] = self._tasks.spawn(f"session/{node}", session.run())
+
+    def without_view(self, revision: int) -> list[NodeSession]:
+        """Those whose node has no copy of the view of this revision."""
+        return [
+            found for found in self._sessions.values() if found.is_open and found.view_revision != revision
+        ]
 
     def tell(self, node: NodeID, lease: LeaseIs) -> None:
         """To a node in session; one that is not will ask."""

@@ -515,6 +515,12 @@ class Commits(Message, frozen=True):
     rows: tuple[tuple[LogStreamID, tuple[CommitRow, ...]], ...]
 
 
+class KeepView(Message, frozen=True):
+    """One way, repository -> node. Payload: a copy of the view of this revision (storage/view_copy.py), to be kept on disk."""
+
+    revision: int
+
+
 # --- Node administration: manager -> storage node -----------------------------------------------------------
 
 
@@ -601,6 +607,19 @@ class UnsealReplica(Message, frozen=True):
     log_stream: LogStreamID
     epoch: Epoch
     replicas: tuple[ReplicaAddress, ...]
+
+
+class GetNodeFacts(Message, frozen=True):
+    """What this node has seen of the repository's work, for who rebuilds one. Answered by NodeFactsIs."""
+
+
+class NodeFactsIs(Message, frozen=True):
+    """Payload: the copy of the view that the node keeps, if it has one. `term`: the newest it has seen. `in_session`: a repository
+    has a session with it now. `marks`: the newest position and trim of each topic that it has heard of."""
+
+    term: int
+    in_session: bool
+    marks: tuple[TopicMark, ...] = ()
 
 
 # --- Metadata repository: clients and manager -> repository -------------------------------------------------
@@ -949,9 +968,10 @@ NUMBERS: dict[int, type[Message]] = {
     16: FindAppend, 17: AppendOutcome, 18: CheckEntries, 19: ListChain, 110: ChainIs, 111: MeasureRange, 112: RangeIs,
     113: FindTime, 114: PlaceIs,
     20: ReplicaOpen, 21: Replicate, 22: CopyFrom, 23: Copied,
-    30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits,
+    30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits, 36: KeepView,
     40: GetNodeStatus, 41: NodeStatusIs, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateIs,
-    46: UnsealReplica, 47: RebuildReplica, 48: SyncReplica, 49: SyncIs, 50: MendReplica,
+    46: UnsealReplica, 47: RebuildReplica, 48: SyncReplica, 49: SyncIs, 50: MendReplica, 51: GetNodeFacts,
+    52: NodeFactsIs,
     60: GetView, 61: ViewIs, 62: GetTail, 63: TailIs, 64: TrimTopic, 65: RegisterNode, 66: UnregisterNode,
     67: RegisterTopic, 68: TopicIs, 69: UnregisterTopic, 70: NewLogStreamID, 71: LogStreamIDIs, 72: RegisterLogStream,
     73: SealStream, 74: UnsealStream, 75: StreamIs, 76: SetManager, 77: HoldStream, 78: SetReplicas,

@@ -135,6 +135,11 @@ class NodeVolumes:
             raise
         return opened
 
+    @property
+    def node_paths(self) -> tuple[Path, ...]:
+        """The node's own directory on each volume."""
+        return tuple(storage_node_path(volume, self._cluster, self.node) for volume in self._volumes)
+
     def room(self, path: Path) -> Room:
         """The free space of the volume that a replica in `path` shares with others."""
         return self._rooms[path.parents[2]]

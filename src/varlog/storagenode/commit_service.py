@@ -79,6 +79,15 @@ class CommitService:
         )
         self._on_open()
 
+    @property
+    def term(self) -> int:
+        """The newest term that was seen."""
+        return self._term
+
+    @property
+    def in_session(self) -> bool:
+        return self._session is not None and not self._session.closed
+
     def is_from(self, connection: Connection) -> bool:
         """Whether the repository that this node talks with is at the other end."""
         return connection is self._session

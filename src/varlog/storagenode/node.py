@@ -25,12 +25,15 @@ from varlog.rpc.messages import (
     Fetch,
     FindAppend,
     FindTime,
+    GetNodeFacts,
     GetNodeStatus,
+    KeepView,
     LeaseIs,
     ListChain,
     MeasureRange,
     MendReplica,
     Message,
+    NodeFactsIs,
     OpenSession,
     ReadAt,
     RebuildReplica,
@@ -62,6 +65,7 @@ from varlog.storagenode.replica_service import ReplicaService
 from varlog.storagenode.rot_service import RotService
 from varlog.storagenode.topic_marks import TopicMarks
 from varlog.storagenode.unit_service import UnitService
+from varlog.storagenode.view_keeper import ViewKeeper
 
 M = TypeVar("M", bound=Message)
 
@@ -121,6 +125,7 @@ class StorageNode:
             self._read_worker: Worker = doors.make_worker("read")
             self._tasks = Tasks(f"node={self.node}", self._task_failed)
             self._make_services()
+            await self._view.start()
             for log_stream, path in self._volumes.streams.items():
                 await self._restore(log_stream, path)
             self._server = await self._transport.serve(config.listen, self._handler)
@@ -164,6 +169,7 @@ class StorageNode:
             on_open=lambda: self._lease.ask_soon(),
             known=self._known,
         )
+        self._view = ViewKeeper(self._doors.disk, self._volumes.node_paths, self._read_worker, self._tasks)
         self._lease = NodeLease(self.node, units, self._doors.clock, self._tasks, commit.send)
         self._replica_service = backup = ReplicaService(replicas)
         self._rot_service = rot = RotService(
@@ -186,6 +192,7 @@ class StorageNode:
         calls.on(ReplicaOpen, _with_call(lambda call, request, _: backup.open(call, request)))
         calls.on(OpenSession, _with_call(lambda call, request, _: self._open_session(call, request)))
         calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
+        calls.on(GetNodeFacts, _with_call(lambda call, request, _: self._tell_facts(call)))
         calls.on_async(MendReplica, rot.mend)
         calls.on_async(GetNodeStatus, admin.get_status)
         calls.on_async(AddLogStream, admin.add_log_stream)
@@ -221,7 +228,16 @@ class StorageNode:
     def _known(self) -> KnownToNode:
         topics = [replica.topic for replica in self._replicas.values()]
         topics += [unit.topic for unit in self._units.values()]
-        return KnownToNode(TopicID(max(topics, default=0)), self._volumes.largest_log_stream)
+        view = self._view
+        return KnownToNode(
+            TopicID(max([view.largest_topic, *topics])),
+            max(view.largest_log_stream, self._volumes.largest_log_stream),
+            view.revision,
+        )
+
+    def _tell_facts(self, call: Call) -> None:
+        commit = self._commit_service
+        call.reply(NodeFactsIs(commit.term, commit.in_session, self._marks.all()), self._view.content)
 
     def _handler(self, connection: Connection) -> Handler:
         """One-way messages belong to their connection: a primary's stream of batches, the repository's session."""
@@ -232,6 +248,9 @@ class StorageNode:
             elif call is None and isinstance(message, Commits):
                 self._commit_service.commits(connection, message)
                 self._log_service.wake()
+            elif call is None and isinstance(message, KeepView):
+                if self._commit_service.is_from(connection):
+                    self._view.keep(bytes(payload), self._volumes.cluster_uuid)
             elif call is None and isinstance(message, LeaseIs):
                 if self._commit_service.is_from(connection):
                     self._lease.take(message)

@@ -1,0 +1,66 @@
+"""ViewCopies: every storage node in session gets a copy of the view when it has changed, at a bounded rate, off the append path.
+
+What names and replica sets there are is then known outside the one store of the repository (`vmr recover`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from varlog.metarepo.sessions import Sessions
+from varlog.metarepo.state import RepositoryState
+from varlog.model.limits import FRAME_BYTES_MAX, MIB
+from varlog.runtime.logs import get_logger, told
+from varlog.storage.view_copy import ViewCopy, encode_view_copy
+
+# The first change is sent at once; what changes within this time after it goes out as one.
+COPY_INTERVAL_S: Final = 1.0
+COPY_BYTES_PER_S: Final = 8 * MIB
+COPY_BYTES_MAX: Final = FRAME_BYTES_MAX - MIB
+
+_log = get_logger("metarepo")
+
+
+class ViewCopies:
+    """`due` is set when the view has changed, or a session has begun."""
+
+    def __init__(self, state: RepositoryState, term: int, sessions: Sessions, due: asyncio.Event) -> None:
+        self._state = state
+        self._term = term
+        self._sessions = sessions
+        self._due = due
+
+    async def run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            sent_bytes = self._send()
+            await asyncio.sleep(max(COPY_INTERVAL_S, sent_bytes / COPY_BYTES_PER_S))
+
+    def _send(self) -> int:
+        """To those that have another revision; how many bytes went out."""
+        revision = self._state.view.revision
+        behind = self._sessions.without_view(revision)
+        if not behind:
+            return 0
+        content = encode_view_copy(view_copy(self._state, self._term))
+        if len(content) > COPY_BYTES_MAX:
+            _log.error(told("the view is too large for the nodes to keep a copy", bytes=len(content)))
+            return 0
+        for session in behind:
+            session.send_view(revision, content)
+        return len(content) * len(behind)
+
+
+def view_copy(state: RepositoryState, term: int) -> ViewCopy:
+    """What the nodes keep of the present state."""
+    members = state.members
+    return ViewCopy(
+        term,
+        members.view,
+        members.next_topic,
+        members.next_log_stream,
+        members.unused,
+        members.foreign,
+    )

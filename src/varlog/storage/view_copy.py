@@ -1,0 +1,93 @@
+"""The copy of the cluster's view that each storage node keeps, in the file `view` of its directory on every volume.
+
+The metadata repository is one process over one store. Batches, commit rows, epochs and trim points are on the nodes; names, replica
+sets and projections are in this copy: together they are enough to rebuild the repository (`vmr recover`). Replaced whole.
+
+offset  size  field (little endian)
+     0     4  magic "VLV1"
+     4     2  format version
+     6     2  reserved, zero
+     8     4  bytes of the content
+    12     4  CRC32C of the content
+    16        the content: ViewCopy as MessagePack
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from varlog.model.batch import Buffer, crc32c
+from varlog.model.cluster import ClusterView
+from varlog.model.errors import Damaged
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.runtime.disk import Disk
+
+VIEW_NAME: Final = "view"
+FORMAT_VERSION: Final = 1
+
+_MAGIC: Final = b"VLV1"
+_HEAD = struct.Struct("<4sHHII")
+
+
+class ViewCopy(msgspec.Struct, frozen=True):
+    """What the repository of `term` knew at one revision, as far as the order does not say it. Ids below `next_topic` and
+    `next_log_stream` were given out; `unused` and `foreign` as in Members. A field may be added, with a default."""
+
+    term: int
+    view: ClusterView
+    next_topic: TopicID
+    next_log_stream: LogStreamID
+    unused: tuple[LogStreamID, ...] = ()
+    foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
+
+
+def encode_view_copy(copy: ViewCopy) -> bytes:
+    """The file's bytes."""
+    content = msgspec.msgpack.encode(copy)
+    return _HEAD.pack(_MAGIC, FORMAT_VERSION, 0, len(content), crc32c(content)) + content
+
+
+def decode_view_copy(content: Buffer, path: Path) -> ViewCopy:
+    """The copy in `content`; Damaged names `path` if these are not the bytes that were written."""
+    if len(content) < _HEAD.size:
+        raise Damaged(str(path), f"it has {len(content)} bytes")
+    magic, version, flags, size, crc = _HEAD.unpack_from(content)
+    body = bytes(content[_HEAD.size :])
+    if magic != _MAGIC:
+        raise Damaged(str(path), "it is not a copy of the view")
+    if version != FORMAT_VERSION or flags:
+        raise Damaged(
+            str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
+        )
+    if len(body) != size or crc32c(body) != crc:
+        raise Damaged(str(path), "its length or checksum is wrong")
+    try:
+        return msgspec.msgpack.decode(body, type=ViewCopy)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise Damaged(str(path), str(error)) from error
+
+
+def read_view_copies(disk: Disk, homes: Sequence[Path]) -> list[tuple[ViewCopy, bytes]]:
+    """Every sound copy in a node's directories, the newest first. A damaged one is passed over: there are others."""
+    found = []
+    for home in homes:
+        path = home / VIEW_NAME
+        if not disk.exists(path):
+            continue
+        content = disk.read_file(path)
+        try:
+            found.append((decode_view_copy(content, path), content))
+        except Damaged:
+            continue
+    return sorted(found, key=lambda one: one[0].view.revision, reverse=True)
+
+
+def write_view_copy(disk: Disk, homes: Sequence[Path], content: bytes) -> None:
+    """Keep a copy in every directory of a node, durably, in place of the one before."""
+    for home in homes:
+        disk.replace_file(home / VIEW_NAME, content)

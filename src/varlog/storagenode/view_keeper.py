@@ -1,0 +1,85 @@
+"""ViewKeeper: the node's copy of the cluster's view: what the repository sends is kept on disk, and told to who rebuilds one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from varlog.model.errors import Damaged
+from varlog.model.ids import ClusterUUID, LogStreamID, TopicID
+from varlog.runtime.disk import Disk
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+from varlog.runtime.worker import Worker
+from varlog.storage.view_copy import ViewCopy, decode_view_copy, read_view_copies, write_view_copy
+
+_log = get_logger("session")
+
+
+class ViewKeeper:
+    """Written by the worker, one copy at a time; of those that come meanwhile the newest is next. Nobody waits for it."""
+
+    def __init__(self, disk: Disk, homes: Sequence[Path], worker: Worker, tasks: Tasks) -> None:
+        self._disk = disk
+        self._homes = tuple(homes)
+        self._worker = worker
+        self._tasks = tasks
+        # The newest copy that is on disk, and its bytes.
+        self.copy: ViewCopy | None = None
+        self.content = b""
+        self._next: tuple[ViewCopy, bytes] | None = None
+        self._writing = False
+
+    async def start(self) -> None:
+        found = await self._worker.run(lambda: read_view_copies(self._disk, self._homes))
+        if found:
+            self.copy, self.content = found[0]
+
+    @property
+    def revision(self) -> int:
+        return self.copy.view.revision if self.copy is not None else 0
+
+    @property
+    def largest_topic(self) -> TopicID:
+        """The largest id that was given out when the copy was made."""
+        return TopicID(self.copy.next_topic - 1 if self.copy is not None else 0)
+
+    @property
+    def largest_log_stream(self) -> LogStreamID:
+        return LogStreamID(self.copy.next_log_stream - 1 if self.copy is not None else 0)
+
+    def keep(self, content: bytes, cluster_uuid: ClusterUUID) -> None:
+        """The repository's view has changed. One that is older than what is kept here comes from a repository that was put back
+        from an older copy: the newer names stay until it has got further."""
+        try:
+            copy = decode_view_copy(content, Path("session"))
+        except Damaged as damaged:
+            _log.error(told("the repository sent no copy of its view", why=damaged))
+            return
+        if copy.view.uuid != cluster_uuid:
+            _log.error(told("a copy of another cluster's view is not kept", cluster_uuid=copy.view.uuid))
+        elif copy.view.revision < self.revision:
+            _log.warning(
+                told(
+                    "the repository's view is older than the copy here, which is kept",
+                    theirs=copy.view.revision,
+                    ours=self.revision,
+                )
+            )
+        else:
+            self._next = (copy, content)
+            if not self._writing:
+                self._writing = True
+                _ = self._tasks.spawn("view copy", self._write())
+
+    async def _write(self) -> None:
+        try:
+            while (taken := self._next) is not None:
+                self._next = None
+                await self._worker.run(partial(write_view_copy, self._disk, self._homes, taken[1]))
+                self.copy, self.content = taken
+        except OSError as error:
+            _log.warning(told("the copy of the view cannot be written now", why=error))
+        finally:
+            self._writing = False
