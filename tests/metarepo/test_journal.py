@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -436,3 +437,27 @@ def test_a_database_from_before_the_journal_is_taken_over(tmp_path: Path) -> Non
         return opened.term, opened.items
 
     assert asyncio.run(body()) == (7, {"a": b"1"})
+
+
+GOLDEN_ITEMS = {
+    "base": b"b",
+    "cluster": b"members",
+    "cut/2": b"2",
+    "cut/3": b"3",
+    "cut/4": b"4",
+    "reader/ü": b"",
+}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_files_of_a_killed_repository_of_each_format_are_taken_over(tmp_path: Path, version: int) -> None:
+    """2: no checksums, and a journal of format 1, cut off behind its records. 3: as they are now."""
+    for name in (f"metadata_v{version}.db", f"metadata_v{version}.db.journal"):
+        shutil.copy(GOLDEN / name, tmp_path / name.replace(f"_v{version}", ""))
+    path = tmp_path / "metadata.db"
+    assert _items(path, _Killed) == GOLDEN_ITEMS
+    assert find_header(journal_path(path).read_bytes()) is not None
+    assert _items(path) == GOLDEN_ITEMS
+    database = sqlite3.connect(path)
+    assert database.execute("PRAGMA user_version").fetchone() == (3,)
+    database.close()

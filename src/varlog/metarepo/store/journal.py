@@ -25,8 +25,9 @@ of a body is ever at the beginning of a sector, and the salt is known to nobody 
 
 Commit n + 1 is written only after n was synced, and says so (`durable`): what is known to be durable and cannot be read from either
 copy is damage, and nobody may go on as if it had never been acknowledged (law 3). A write in flight when the power fails leaves
-sectors that are old, new, or a mixture: all of these have the magic and the salt. Where neither sector at the place of the next
-record has them, that place was harmed, and an acknowledged commit may have been there. A file that is too short is damage, too.
+sectors that are old, new, or a mixture: all of these have the magic and the salt. Where sectors at the place of the next record
+lack them, and it is not one bad sector beside a good one, an acknowledged commit may have been there: that is damage, and so is a
+file that is too short.
 
 A process that opens the store writes its term into the claim of the journal that it finds, and then reads the journal. The owner
 compares the claim with its own term behind each sync: while they are equal, what it wrote was there before any other process read
@@ -349,7 +350,22 @@ def _check_complete(
 
 
 def _check_next_place(header: Header, records: dict[int, _Record], bad: dict[int, bool], newest: int) -> None:
-    """Where the next record would be there is something old, something new, or a torn mixture of both: nothing was acknowledged."""
+    """Where the next record would be there is something old, something new, or a torn mixture: nothing was acknowledged there."""
+    for extent in _next_extents(header, records, newest):
+        lost = [place for place in extent if bad.get(place) is False]
+        known = any(place not in bad for place in extent)
+        # One lost sector beside one that is old or new is a bad sector, or what a torn write made of it.
+        if len(lost) > (1 if known else 0):
+            raise JournalDamaged(
+                f"sectors {lost}, behind commit {newest}, hold nothing that was ever written there: commits that were "
+                "acknowledged may be missing"
+            )
+
+
+def _next_extents(header: Header, records: dict[int, _Record], newest: int) -> list[range]:
+    """Where the record behind `newest` is: its sectors if it is there in part, else the first two of each place it may have."""
+    if (torn := records.get(newest + 1)) is not None:
+        return [range(torn.start, torn.end)]
     places = _places(header)
     last = max((number for number in records if number <= newest), default=0)
     end = records[last].end if last else places.start
@@ -357,12 +373,7 @@ def _check_next_place(header: Header, records: dict[int, _Record], bad: dict[int
     starts = [end] if end + 2 <= places.stop else []
     if end + 2 * _sectors_of(RECORD_BYTES_MAX) > places.stop:
         starts.append(places.start)
-    for start in starts:
-        if all(bad.get(place) is False for place in (start, start + 1)):
-            raise JournalDamaged(
-                f"sectors {start} and {start + 1}, behind commit {newest}, hold nothing that was ever written there: commits that "
-                "were acknowledged may be missing"
-            )
+    return [range(start, start + 2) for start in starts]
 
 
 def _bad_copies(header: Header, records: dict[int, _Record], bad: dict[int, bool], applied: int) -> list[str]:

@@ -239,7 +239,8 @@ class SqliteStore(SoleStore):
             raise StartError(
                 f"{journal_path(self._path)} does not go with {self._path}: {error}; {REMEDY}"
             ) from error
-        except (sqlite3.Error, OSError, Corrupt) as error:
+        except (sqlite3.Error, OSError, Corrupt, TypeError, ValueError) as error:
+            # The last two: a flipped bit makes a text unreadable, or a row or a number disappear.
             raise StartError(
                 f"{self._path} cannot be opened as metadata ({error}): if it is damaged, {REMEDY}; "
                 "if it is another program's file, name another one"
@@ -261,7 +262,7 @@ class SqliteStore(SoleStore):
     def _check_identity(self, sql: sqlite3.Connection) -> None:
         """Before anything is written: a file that is not ours stays as it is."""
         application = sql.execute("PRAGMA application_id").fetchone()[0]
-        version = sql.execute("PRAGMA user_version").fetchone()[0]
+        version = _version(sql)
         if not _tables(sql) and application == 0:
             # Empty: new, or a start that was cut off before its first transaction. There was no journal before that.
             if self._doors.disk.exists(journal_path(self._path)):
@@ -439,19 +440,24 @@ class SqliteStore(SoleStore):
 
 def _make_schema(database: Database) -> None:
     """A new database, or one of an older format, gets what it lacks. Each step is whole, or not there."""
-    sql, before = database.sql, _tables(database.sql)
+    sql = database.sql
+    fresh = not _tables(sql)
     sql.create_function("item_crc", 2, _item_crc, deterministic=True)
-    if not before:
+    if fresh:
         sql.executescript(_SCHEMA.format(application_id=APPLICATION_ID))
-    if "journal" not in before:
+    if _version(sql) == 1:
         sql.executescript(_JOURNAL_SCHEMA)
-    if sql.execute("PRAGMA user_version").fetchone()[0] < FORMAT_VERSION:
+    if _version(sql) == 2:
         with transaction(database):
             for statement in _CHECKED_SCHEMA:
                 sql.execute(statement)
             _write_link(sql, _select_link(sql)[0], _term(sql))
-    if not before:
+    if fresh:
         database.save()
+
+
+def _version(sql: sqlite3.Connection) -> int:
+    return int(sql.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _item_crc(key: str, value: bytes) -> int:
