@@ -43,8 +43,12 @@ A_FEW: list[Asked] = [
     ("replica: commit rows", "older copy", STOPPED),
     ("unit: newest segment", "sector zeroed", STOPPED),
     ("replica: closed segment", "bit in the middle", RUNNING),
+    ("repository: journal", "bit in the newest bytes", STOPPED),
+    ("repository: journal", "sector zeroed", STOPPED),
 ]
 A_FEW_EMBEDDED: list[Asked] = [
+    ("repository: journal", "bit in the newest bytes", STOPPED),
+    ("repository: journal", "sector zeroed", STOPPED),
     ("repository: journal", "deleted", STOPPED),
     ("replica: commit rows", "older copy", STOPPED),
     ("unit: synced mark", "older copy", STOPPED),
@@ -88,7 +92,7 @@ def test_a_few_cells_of_an_embedded_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("when", [STOPPED, RUNNING])
-@pytest.mark.parametrize("owner", ["node", "replica", "unit"])
+@pytest.mark.parametrize("owner", ["repository", "node", "replica", "unit"])
 def test_files_of_a_cluster(owner: str, when: str, tmp_path: Path) -> None:
     cells = asyncio.run(cluster_cells(tmp_path, asked(KINDS_OF_A_CLUSTER, owner, when)))
     write_results(RESULTS / f"cluster-{owner}-{when}.json", cells)

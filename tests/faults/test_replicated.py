@@ -84,3 +84,17 @@ def test_everything_is_killed_at_once_and_comes_back(tmp_path: Path) -> None:
         await kill_and_wait(cluster, list(cluster.supervisor.pids()))
 
     check_replicated(tmp_path, story)
+
+
+def test_the_majority_of_etcd_is_lost_for_a_while(tmp_path: Path) -> None:
+    """Nothing can be ordered meanwhile, and nothing is; then everything continues."""
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        members = ("etcd-1", "etcd-2")
+        for name in members:
+            cluster.supervisor.kill(name, restart=False)
+        await asyncio.sleep(2 * cluster.plan.lease_s)  # the fault is the time that passes
+        for name in members:
+            await cluster.supervisor.restart(name)
+
+    check_replicated(tmp_path, story)

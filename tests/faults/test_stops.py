@@ -15,6 +15,7 @@ pytestmark = pytest.mark.process
 
 # Longer than the heartbeat's patience, than a client's for one append, and than any lease.
 LONGER_THAN_EVERY_TIMEOUT_S = 12.0
+SLOW_TURNS = 30
 
 
 async def hang(cluster: ClusterUnderLoad, names: list[str], seconds: float) -> None:
@@ -72,3 +73,21 @@ def test_a_node_that_hangs_is_killed_before_it_wakes(tmp_path: Path) -> None:
         await cluster.supervisor.wait_restarted(sleeper)
 
     check_story(tmp_path, story)
+
+
+@pytest.mark.faults
+def test_a_node_that_is_slow_all_the_time_leaves_other_streams_alone(tmp_path: Path) -> None:
+    """It stands still for nine tenths of the time, never long enough to count as dead: appends go on where it has no part."""
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        stream = await first_stream(cluster)
+        slow = process_of(stream.primary)
+        before = cluster.acknowledged()
+        for _ in range(SLOW_TURNS):
+            await hang(cluster, [slow], 0.27)
+            await asyncio.sleep(0.03)
+        assert cluster.acknowledged() - before > SLOW_TURNS, (
+            "the streams without the slow node stood still with it"
+        )
+
+    check_story(tmp_path, story, nodes=4)

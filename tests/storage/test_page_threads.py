@@ -27,7 +27,7 @@ LEAD_MAX = 100
 @pytest.fixture(autouse=True)
 def _switch_often() -> Iterator[None]:
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
 

@@ -21,7 +21,7 @@ BATCHES = 1500
 @pytest.fixture(autouse=True)
 def _switch_often() -> Iterator[None]:
     before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
 

@@ -5,10 +5,11 @@ python -m varlog.testing.small_segments vsn start …
 
 from __future__ import annotations
 
-import runpy
+import sys
 from dataclasses import dataclass
 from functools import partial
 
+from varlog.cli import serve
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.process import ServerProcess
 from varlog.model.limits import KIB, MIB
@@ -41,4 +42,4 @@ if __name__ == "__main__":
         return small(**{name: value for name, value in given.items() if name not in small.keywords})  # type: ignore[arg-type]
 
     config.StorageNodeConfig = small_config  # type: ignore[assignment, misc]
-    runpy.run_module("varlog.cli.serve", run_name="__main__", alter_sys=True)
+    getattr(serve, f"run_{sys.argv.pop(1)}")()

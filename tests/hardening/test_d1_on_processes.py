@@ -1,0 +1,49 @@
+"""D1 on real processes: power loss, then harm at the end of the repository's journal.
+
+Before, the newest record counted as torn, the order of the newest acknowledged entries was forgotten without a word, and their
+positions were given to other entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from varlog.model.cluster import Ordering
+from varlog.testing.cluster_under_load import plan_for
+from varlog.testing.harm import (
+    Harm,
+    flip_last_bit,
+    flip_newest_bit,
+    truncate_newest_bytes,
+    zero_newest_sector,
+)
+from varlog.testing.harmed_cluster import Outcome, Verdict, harmed_cluster, verdict_after_restart
+
+pytestmark = pytest.mark.process
+
+
+async def after_power_loss(directory: Path, harm: Harm) -> Verdict:
+    async with harmed_cluster(plan_for(directory, replicas=3), [Ordering.COMMITTED]) as cluster:
+        await cluster.append(20)
+        [journal] = (directory / "vmr").glob("*.journal")
+        older = journal.read_bytes()
+        # All at once, and killed at once: the nodes have not synced the rows that order them.
+        await cluster.append(300)
+        cluster.kill_all()
+        harm(journal, older)
+        return await verdict_after_restart(cluster, appends=300)
+
+
+@pytest.mark.parametrize("harm", [flip_newest_bit, flip_last_bit, zero_newest_sector])
+def test_one_bad_bit_or_sector_in_the_newest_record_loses_nothing(harm: Harm, tmp_path: Path) -> None:
+    verdict = asyncio.run(after_power_loss(tmp_path, harm))
+    assert verdict.outcome is Outcome.HEALED, verdict
+
+
+def test_missing_bytes_at_the_end_of_the_journal_are_noticed(tmp_path: Path) -> None:
+    """More than one copy may be gone: right, or said."""
+    verdict = asyncio.run(after_power_loss(tmp_path, truncate_newest_bytes))
+    assert verdict.right_or_said, verdict
