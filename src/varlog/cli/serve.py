@@ -361,7 +361,7 @@ def run_service(name: str, log_level: str, make: _Make) -> None:
 
 async def _serve(make: _Make) -> None:
     from varlog.model.errors import Unavailable
-    from varlog.runtime.open_files import allow_open_files
+    from varlog.runtime.open_files import allow_open_files, watch_open_files
 
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -384,7 +384,9 @@ async def _serve(make: _Make) -> None:
     gc.collect()
     gc.freeze()
     print(f"ready {service.address}", flush=True)
+    watching = loop.create_task(watch_open_files(), name="watch file descriptors")
     failure = await _wait_end(service, waiting)
+    watching.cancel()
     logging.getLogger("varlog").info("stopping")
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
