@@ -22,7 +22,7 @@ from varlog.rpc.transport import Call, Connection, Handler
 HERE = ClusterID(7)
 APPEND = Append(LogStreamID(1))
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="abstract names are Linux's")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of peers on Linux")
 
 
 def _take(call: Call | None, message: Message, payload: bytearray) -> None:
@@ -136,7 +136,7 @@ def test_a_server_does_not_start_where_somebody_has_its_name() -> None:
         port = free_ports(1)[0]
         name = local.name_of("127.0.0.1", port)
         assert name is not None
-        with local.listen(name), pytest.raises(StartError, match="another process listens there"):
+        with local.listen(name, 1), pytest.raises(StartError, match="another process listens there"):
             await TcpTransport(HERE).serve(f"127.0.0.1:{port}", lambda _: _take)
         async with _served([], f"127.0.0.1:{port}"):
             pass

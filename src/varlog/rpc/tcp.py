@@ -146,6 +146,7 @@ class TcpServer:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[asyncio.Server] = []
         self._address = ""
+        self._local_name = ""  # of the local socket, if there is one
         self._connections: dict[TcpConnection, None] = {}
         self._guard: ConnectionGuard[TcpConnection] = ConnectionGuard(limits)
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -163,7 +164,8 @@ class TcpServer:
         self._address = join_address(host, port)
         name = local.name_of(host, port) if short_cuts else None
         if name is not None:
-            wire = local.listen(name)
+            wire = local.listen(name, BACKLOG)
+            self._local_name = name
             self._listeners.append(
                 await self._loop.create_unix_server(self._accept, sock=wire, backlog=BACKLOG)
             )
@@ -175,6 +177,8 @@ class TcpServer:
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         # The name before its port: whoever gets the port next must find the name free.
+        if self._local_name:
+            local.forget(self._local_name)
         for listener in reversed(self._listeners):
             listener.close()
         for connection in list(self._connections):
@@ -192,6 +196,8 @@ class TcpServer:
         self._connections[connection] = None
         if self._closing:
             connection.close()
+        elif not connection.trusted:
+            self._turn_away(connection, "users", "it is a process of another user")
         elif broken := self._guard.admit(connection, host, self._loop.time()):
             self._turn_away(connection, "connections", broken)
         else:
@@ -263,6 +269,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         )
         self._transport: asyncio.Transport
         self._abort_timer: asyncio.TimerHandle | None = None
+        self.trusted = True  # False: a process of another user of this machine, by the local socket
 
     @property
     def known(self) -> bool:
@@ -291,6 +298,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         if wire.family == socket.AF_UNIX:
             wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, local.BUFFER_BYTES)
             self._peer = self._dialled or f"process {local.credentials_of(wire)[0]} of this machine"
+            self.trusted = local.is_trusted(wire)
         else:
             name = transport.get_extra_info("peername")
             host = name[0] if name else "unknown"
