@@ -14,7 +14,7 @@ from pathlib import Path
 from varlog.model.lsn import GLSN
 from varlog.recipes.counter_machine import CounterMachine, add_command, set_command, swap_command
 from varlog.recipes.directory_snapshots import encode_file
-from varlog.recipes.envelope import Envelope, seal
+from varlog.recipes.envelope import Envelope, Skip, seal, seal_skip
 from varlog.recipes.queue_codec import (
     CodedQueueMachine,
     Command,
@@ -33,6 +33,7 @@ from varlog.recipes.topic_snapshots import Chunk, encode_chunk
 HERE = Path(__file__).parent
 
 ENVELOPE = Envelope("orders", bytes(range(16)), 40, 7, 5, b"\x00command")
+SKIP = Skip("orders", 39)
 CHUNK = Chunk("orders", GLSN(1000), bytes(range(16)), 1, 3, 0xCBF43926, b"second piece")
 STATE = b"\xc1 the machine's own"
 QUEUE_COMMANDS: list[Command] = [
@@ -85,7 +86,10 @@ def machines() -> bytes:
 
 FORMATS: dict[str, Callable[[], bytes]] = {
     "recipe_envelope_v1.bin": lambda: seal(ENVELOPE),
-    "recipe_snapshot_v1.bin": lambda: encode_snapshot("orders", GLSN(6), sessions(), STATE),
+    "recipe_snapshot_v2.bin": lambda: encode_snapshot(
+        "orders", GLSN(6), sessions(), STATE, {GLSN(4), GLSN(2)}
+    ),
+    "recipe_skip_v1.bin": lambda: seal_skip(SKIP),
     "recipe_snapshot_file_v1.bin": lambda: encode_file(STATE),
     "recipe_snapshot_chunk_v1.bin": lambda: encode_chunk(CHUNK),
     "recipe_machines_v1.json": machines,

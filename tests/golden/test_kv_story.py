@@ -11,6 +11,7 @@ import pytest
 from tests.golden.kv_story import FILE, STORY, told
 from varlog.model.errors import Refused
 from varlog.model.lsn import GLSN
+from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
 from varlog.recipes.kv_codec import CodedKvMachine, decode_snapshot
 
 
@@ -37,11 +38,16 @@ def test_the_snapshot_of_version_1_is_read_and_goes_on() -> None:
 
 
 def test_what_a_newer_version_has_written_is_not_passed_over() -> None:
-    """Neither a command that is not known, nor a field more."""
+    """Neither a command that is not known, nor a field more. What no version has written is."""
     machine = CodedKvMachine()
-    for command in ([len(STORY), "key"], [1, "key", b"value", "more"], [1, 7, b""], "text"):
-        with pytest.raises(msgspec.DecodeError):
+    unknown: list[list[object]] = [[len(STORY), "key"], [1, "key", b"value", "more"]]
+    malformed: list[object] = [[1, 7, b""], "text", [], [-1, "key"], ["1", "key"]]
+    for command in unknown:
+        with pytest.raises(UnknownCommand):
             machine.apply(GLSN(1), msgspec.msgpack.encode(command))
+    for wrong in malformed:
+        with pytest.raises(MalformedCommand):
+            machine.apply(GLSN(1), msgspec.msgpack.encode(wrong))
     assert len(machine) == 0
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.golden.recipe_formats import CHUNK, ENVELOPE, FORMATS, HERE, STATE, counter, queue, sessions
+from tests.golden.recipe_formats import CHUNK, ENVELOPE, FORMATS, HERE, SKIP, STATE, counter, queue, sessions
 from varlog.model.lsn import GLSN
 from varlog.recipes.counter_machine import CounterMachine
 from varlog.recipes.directory_snapshots import decode_file
@@ -30,8 +30,16 @@ def test_an_envelope_of_version_1_is_read() -> None:
     assert Opener("order").open(data) is None
 
 
-def test_a_snapshot_of_version_1_is_read() -> None:
-    found = decode_snapshot((HERE / "recipe_snapshot_v1.bin").read_bytes(), "orders")
+def test_a_skip_of_version_1_is_read() -> None:
+    data = (HERE / "recipe_skip_v1.bin").read_bytes()
+    assert Opener("orders").open(data) == SKIP
+    assert Opener("order").open(data) is None
+
+
+@pytest.mark.parametrize(("version", "skipped"), [(1, []), (2, [2, 4])])
+def test_a_snapshot_of_every_version_is_read(version: int, skipped: list[int]) -> None:
+    found = decode_snapshot((HERE / f"recipe_snapshot_v{version}.bin").read_bytes(), "orders")
+    assert found.skipped == skipped
     again = Sessions(2)
     again.restore(found.horizon, found.sessions)
     assert (list(again), again.horizon) == (list(sessions()), 3)

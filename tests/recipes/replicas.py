@@ -12,7 +12,7 @@ import pytest
 from tests.recipes.scripted_log import ScriptedLog
 from varlog.aio import Opening
 from varlog.model.lsn import GLSN
-from varlog.recipes.envelope import Opener
+from varlog.recipes.envelope import Envelope, Opener
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.testing.sim.loop import run
 
@@ -74,7 +74,7 @@ def in_virtual_time(body: Callable[[ScriptedLog], Coroutine[Any, Any, None]]) ->
 def copies(log: ScriptedLog, command: bytes) -> int:
     """How often a command is in the log."""
     found = [Opener(NAME).open(data) for data in log.entries if data is not None]
-    return sum(envelope is not None and envelope.command == command for envelope in found)
+    return sum(isinstance(envelope, Envelope) and envelope.command == command for envelope in found)
 
 
 async def expect(error: type[BaseException], work: Awaitable[Any]) -> BaseException:

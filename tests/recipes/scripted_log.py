@@ -12,7 +12,15 @@ from typing import cast
 from varlog.client.log import Log
 from varlog.model.cluster import NamedReader, Topic
 from varlog.model.entry import Entry, Position
-from varlog.model.errors import NotAccepted, OutcomeUnknown, ReaderBehind, Trimmed, Unavailable, VarlogError
+from varlog.model.errors import (
+    Filled,
+    NotAccepted,
+    OutcomeUnknown,
+    ReaderBehind,
+    Trimmed,
+    Unavailable,
+    VarlogError,
+)
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 
@@ -124,6 +132,20 @@ class ScriptedLog:
 
     async def readers(self) -> tuple[NamedReader, ...]:
         return tuple(NamedReader(TOPIC, name, position) for name, position in self.positions.items())
+
+    async def read(self, glsn: GLSN) -> Entry:
+        if glsn <= self.trimmed_now:
+            raise Trimmed(glsn, self.trimmed_now + 1)
+        data = self.entries[glsn - self.topic.first]
+        if data is None:
+            raise Filled(glsn)
+        return Entry(glsn, LLSN(glsn), STREAM, 0, data)
+
+    async def subscribe_lists(self, begin: int, end: int) -> AsyncGenerator[list[Entry], None]:
+        first = self.topic.first
+        for at, data in enumerate(self.entries[begin - first : end - first], begin):
+            if data is not None:
+                yield [Entry(GLSN(at), LLSN(at), STREAM, 0, data)]
 
     def follow(self, begin: int) -> ScriptedFollowing:
         return ScriptedFollowing(self, GLSN(begin))

@@ -11,7 +11,6 @@ import pytest
 
 from varlog.client.log import Log
 from varlog.embedded import EmbeddedCluster
-from varlog.model.errors import Refused
 from varlog.model.lsn import GLSN
 from varlog.recipes import topic_snapshots
 from varlog.recipes.directory_snapshots import DirectorySnapshots
@@ -238,15 +237,24 @@ def test_a_damaged_one_is_as_if_it_were_not_there(tmp_path: Path) -> None:
     run(body)
 
 
-def test_a_topic_with_something_else_in_it_is_refused_before_anything_is_done(tmp_path: Path) -> None:
-    """It may be the machine's own topic: trimming there would be the end of it."""
+def test_what_was_in_the_topic_before_the_first_snapshot_is_never_trimmed(tmp_path: Path) -> None:
+    """It may be the machine's own topic: trimming there would be the end of it. What comes later is passed over, and trimmed."""
 
     async def body() -> None:
         async with topics(tmp_path) as connect:
             log = await connect("commands")
             await log.append(b"something else")
-            with pytest.raises(Refused, match=r"position 1 of topic 'commands'.*a topic of their own"):
-                await TopicSnapshots(log).save("a", GLSN(1), b"x")
-            assert (await log.tail(), await log.trimmed()) == (1, 0)
+            store = TopicSnapshots(log)
+            for position in (1, 2):
+                await store.save("a", GLSN(position), b"x")
+            assert (await store.newest("a"), store.passed_over) == ((2, b"x"), 1)
+            assert (await log.tail(), await log.trimmed()) == (3, 0)
+            await log.trim(1)
+            await log.append(b"\xc1vlt\x01noise")
+            await store.save("a", GLSN(3), b"y")
+            assert (await store.newest("a"), await log.trimmed()) == ((3, b"y"), 4)
+            await log.append(b"\xc1vlt\x02a newer one")
+            await store.save("a", GLSN(4), b"z")
+            assert (await store.newest("a"), await log.trimmed()) == ((4, b"z"), 5)
 
     run(body)

@@ -105,6 +105,11 @@ class Commands:
         if (sent := self._settled(client, sequence)) is not None:
             sent.give(result)
 
+    def malformed(self, client: bytes, sequence: int, why: str) -> None:
+        """It is in the log, and is no command of the machine: no replica applies it."""
+        if (sent := self._settled(client, sequence)) is not None:
+            sent.fail(InvalidRequest(why))
+
     def forgotten(self, client: bytes, sequence: int) -> None:
         """It was refused, as every other copy of it will be: this client was quiet for so long that no replica knows it any more.
         So it is sent anew, by a new client."""

@@ -1,7 +1,7 @@
 """PURE. CounterMachine: one number; commands and snapshots as bytes.
 
-Both are JSON arrays with their version first. A command of another version is no command that can be passed over: replicas that
-understand it would differ from then on, so apply() raises, which stops the replica.
+Both are JSON arrays with their version first. A command of a newer version cannot be passed over: replicas that know it would
+differ from then on, so apply() raises UnknownCommand, which stops the replica. What is no command in any version changes nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import json
 from typing import Any, Final
 
 from varlog.model.lsn import GLSN
+from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
 
 VERSION: Final = 1
+# About 3,900 digits: more cannot be written as JSON and read back everywhere.
+BITS_MAX: Final = 13_000
 ADD: Final = "add"
 SET: Final = "set"
 SWAP: Final = "swap"
@@ -38,17 +41,19 @@ class CounterMachine:
 
     def apply(self, at: GLSN, command: bytes) -> int | None:
         """The new value; None: it was not the expected one, and is as it was."""
-        match _decode(command):
+        match _decode_command(command):
             case ["add", int(amount)]:
-                self.value += amount
+                value = self.value + amount
             case ["set", int(value)]:
-                self.value = value
+                pass
             case ["swap", int(expected), int(value)]:
                 if self.value != expected:
                     return None
-                self.value = value
             case other:
-                raise ValueError(f"{other!r} at position {at} is no command of a counter")
+                raise MalformedCommand(f"{str(other)[:100]!r} at position {at} is no command of a counter")
+        if value.bit_length() > BITS_MAX:
+            raise MalformedCommand(f"a counter has at most {BITS_MAX} bits")
+        self.value = int(value)
         return self.value
 
     def snapshot(self) -> bytes:
@@ -60,6 +65,18 @@ class CounterMachine:
 
 def _encode(*fields: str | int) -> bytes:
     return json.dumps([VERSION, *fields], separators=(",", ":")).encode()
+
+
+def _decode_command(command: bytes) -> list[Any]:
+    try:
+        found = json.loads(command)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not found or type(found[0]) is not int or found[0] < VERSION:
+        raise MalformedCommand("this is no command of a counter")
+    if found[0] > VERSION:
+        raise UnknownCommand(found[0])
+    return found[1:]
 
 
 def _decode(data: bytes) -> list[Any]:

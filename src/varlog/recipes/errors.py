@@ -4,7 +4,8 @@ VarlogError
 ├── ReplicaStopped     a replica that applies nothing more, for good: close it; what it is told by says what to mend
 │   ├── MachineFailed  apply() or restore() raised: a bug of the machine
 │   ├── BehindTrim     what the replica would apply next was trimmed, and no snapshot covers it
-│   └── NewerCommand   a command in a format that this version does not know
+│   ├── NewerCommand   a command in a format that this version does not know
+│   └── PositionSkipped an operator has had a position passed over that this replica has applied: open it again
 ├── Conflict           a transaction that was not committed: somebody else changed what it depends on. Run it again
 │   └── SnapshotTooOld the state that it reads is not remembered any more
 ├── ClaimLost          an item of a queue that is somebody else's now: its work will be done again
@@ -39,7 +40,8 @@ class MachineFailed(ReplicaStopped):
     def told(self) -> str:
         return (
             f"machine {self.machine!r} failed at position {self.at}, and its replica has stopped there: {self.why}. "
-            f"Mend the machine (apply() returns a refusal, and never raises), then open it again"
+            f"Mend the machine (apply() returns a refusal, and never raises), or have the position passed over by all replicas "
+            f"(`varlog recipe skip TOPIC {self.at} --force`), then open it again"
         )
 
 
@@ -62,7 +64,7 @@ class BehindTrim(ReplicaStopped):
 class NewerCommand(ReplicaStopped):
     """To pass over it would let this replica differ from those that apply it."""
 
-    def __init__(self, machine: str, at: GLSN, version: int) -> None:
+    def __init__(self, machine: str, at: GLSN, version: int | str) -> None:
         super().__init__(machine, at, version)
         self.machine = machine
         self.at = at
@@ -71,7 +73,24 @@ class NewerCommand(ReplicaStopped):
     def told(self) -> str:
         return (
             f"the command of machine {self.machine!r} at position {self.at} has format {self.version}, which this varlog does not "
-            f"know: use the version that wrote it"
+            f"know: use the version that wrote it. If no version did, have it passed over by all replicas: "
+            f"`varlog recipe skip TOPIC {self.at}`, then open the machine again"
+        )
+
+
+class PositionSkipped(ReplicaStopped):
+    """An operator has had a position passed over, and this replica had applied it, or failed at it, before."""
+
+    def __init__(self, machine: str, at: GLSN, by: GLSN) -> None:
+        super().__init__(machine, at, by)
+        self.machine = machine
+        self.at = at
+        self.by = by
+
+    def told(self) -> str:
+        return (
+            f"the entry at {self.by} has position {self.at} passed over by every replica of machine {self.machine!r}, and this one "
+            f"had met it before: open it again, and it is built without that position"
         )
 
 

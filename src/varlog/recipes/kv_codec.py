@@ -1,7 +1,8 @@
 """Bytes of the key/value store: its commands in the log, its snapshots, and CodedKvMachine, which is fed with them.
 
-Both stay readable for ever. A command has a number; one with another number, or with a field more, is of a newer version, and a
-replica that went on without understanding it would be another store from there on: so it stops (MachineFailed).
+Both stay readable. A command has a number; one with another number, or with a field more, is of a newer version, and a replica
+that continued without it would be another store from there on: so it stops (UnknownCommand). What is no command in any version
+changes nothing (MalformedCommand).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import msgspec
 from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, Refused
 from varlog.model.lsn import GLSN
+from varlog.recipes.command_rules import MalformedCommand
+from varlog.recipes.decoding import DECODE_ERRORS, refusal_of
 from varlog.recipes.key_order import KeyRange
 from varlog.recipes.kv_machine import Change, KvMachine, Retention
 from varlog.recipes.transaction_rules import Clash, Footprint, Isolation
@@ -52,6 +55,8 @@ class Retain(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
 
 
 Command = Put | Delete | CompareAndSet | Commit | Retain
+# The number of each, and how many fields it has.
+TAGS = {1: 2, 2: 1, 3: 3, 4: 5, 5: 2}
 
 
 class Snapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -119,7 +124,12 @@ class CodedKvMachine(KvMachine):
 
     def apply(self, at: GLSN, command: bytes) -> GLSN | Clash | None:
         """The revision of what was written; why not, of a commit; None of what changed nothing."""
-        decoded = _command_decoder.decode(command)
+        try:
+            decoded = _command_decoder.decode(command)
+        except DECODE_ERRORS:
+            raise refusal_of(command, TAGS) from None
+        if isinstance(decoded, Retain) and (decoded.changes < 0 or decoded.bytes < 0):
+            raise MalformedCommand("a history of less than nothing")
         return _APPLY[type(decoded)](self, at, decoded)
 
     def snapshot(self) -> bytes:

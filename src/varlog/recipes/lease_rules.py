@@ -65,7 +65,10 @@ class Beats:
         return self.newest
 
     def until_us(self, beat: int) -> int:
-        """Until when to believe, if `beat` is the newest sign that was applied: counted from before it was sent."""
+        """Until when to believe, if `beat` is the newest sign that was applied: counted from before it was sent. A beat that was
+        never sent from here is of another writer in the topic: then the oldest that is known counts, which is the earliest."""
+        if beat not in self._sent_us:
+            return min(self._sent_us.values()) + belief_us(self.ttl_us)
         for older in [sent for sent in self._sent_us if sent < beat]:
             del self._sent_us[older]
         return self._sent_us[beat] + belief_us(self.ttl_us)

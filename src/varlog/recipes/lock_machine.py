@@ -19,9 +19,12 @@ from typing import Any, Final
 
 from varlog.model.errors import InvalidRequest
 from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
 
 VERSION: Final = 1
 WHO_CHARS_MAX: Final = 1024
+KIND_CHARS_MAX: Final = 40
+NUMBER_MAX: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +68,12 @@ class Expire:
 
 
 Command = Enter | Renew | Leave | Expire
-_KINDS: Final[dict[str, Callable[..., Command]]] = {
-    "enter": Enter,
-    "renew": Renew,
-    "leave": Leave,
-    "expire": Expire,
+# Each with the types of its fields.
+_KINDS: Final[dict[str, tuple[Callable[..., Command], tuple[type, ...]]]] = {
+    "enter": (Enter, (str, int, str)),
+    "renew": (Renew, (str, int)),
+    "leave": (Leave, (str,)),
+    "expire": (Expire, (str, int)),
 }
 
 
@@ -92,16 +96,31 @@ def encode(command: Command) -> bytes:
 
 
 def decode(data: bytes) -> Command:
-    """ValueError if it is none: who skipped what it cannot read would disagree with the others for ever."""
-    version, kind, *fields = _parsed(data, "command")
-    if version != VERSION or kind not in _KINDS:
-        raise ValueError(
-            f"a command {kind!r} of version {version}, and this varlog reads version {VERSION}: use a newer one"
-        )
+    """MalformedCommand if it is none; UnknownCommand if it is one of a newer version, which cannot be passed over."""
     try:
-        return _KINDS[kind](*fields)
-    except TypeError:
-        raise ValueError(f"a command {kind!r} of a lock with {len(fields)} fields") from None
+        version, kind, *fields = _parsed(data, "command")
+    except (ValueError, RecursionError):
+        raise MalformedCommand("this is no command of a lock") from None
+    if type(version) is not int or version < VERSION or not isinstance(kind, str):
+        raise MalformedCommand("this is no command of a lock")
+    if version > VERSION or kind not in _KINDS:
+        raise UnknownCommand(version if version > VERSION else kind[:KIND_CHARS_MAX])
+    made, shape = _KINDS[kind]
+    if len(fields) > len(shape):
+        raise UnknownCommand(f"{kind} with {len(fields)} fields")
+    if [type(field) for field in fields] != list(shape) or not all(map(_writable, fields)):
+        raise MalformedCommand(f"a command {kind!r} of a lock with other fields than it has")
+    try:
+        return made(*fields)
+    except InvalidRequest as error:
+        raise MalformedCommand(str(error)) from None
+
+
+def _writable(field: str | int) -> bool:
+    """Whether a snapshot can have it: numbers of positions and times, text without lone surrogates."""
+    if isinstance(field, int):
+        return abs(field) < NUMBER_MAX
+    return field.isascii() or not any("\ud800" <= character <= "\udfff" for character in field)
 
 
 class LockMachine:

@@ -1,7 +1,7 @@
 """Bytes of the queue: its commands in the log, its snapshots, and CodedQueueMachine, which is fed with them.
 
-Both stay readable for ever. A command with another tag, or with a field more, is of a newer version: a replica that does not know
-it stops (MachineFailed), and does not differ from the others.
+Both stay readable. A command with another tag, or with a field more, is of a newer version: a replica that does not know it stops
+(UnknownCommand), and does not differ from the others. What is no command in any version changes nothing (MalformedCommand).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import msgspec
 
 from varlog.model.errors import Refused
 from varlog.model.lsn import GLSN
+from varlog.recipes.command_rules import MalformedCommand
+from varlog.recipes.decoding import DECODE_ERRORS, refusal_of
 from varlog.recipes.queue_machine import Claimed, Item, QueueMachine
 
 SNAPSHOT_VERSION: Final = 1
@@ -58,6 +60,8 @@ class Expire(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen
 
 
 Command = Put | Take | Renew | Done | GiveBack | Expire
+# The tag of each, and how many fields it has.
+TAGS: Final = {1: 1, 2: 2, 3: 2, 4: 1, 5: 1, 6: 2}
 
 
 class Snapshot(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -81,10 +85,16 @@ class CodedQueueMachine(QueueMachine):
 
     def apply(self, at: GLSN, command: bytes) -> Any:
         """Numbers of a put; Taken or None of a take; of all others, whether they did what they say."""
-        match _commands.decode(command):
+        try:
+            decoded = _commands.decode(command)
+        except DECODE_ERRORS:
+            raise refusal_of(command, TAGS) from None
+        match decoded:
             case Put(bodies):
                 return self.put(bodies)
             case Take(who, ttl_us):
+                if ttl_us <= 0:
+                    raise MalformedCommand("a claim needs a time to live above 0")
                 return self.take(at, who, ttl_us)
             case Renew(token, beat):
                 return self.renew(at, token, beat)

@@ -11,16 +11,17 @@ in OutcomeUnknown was or will be applied once or never; one that ends in Rejecte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from varlog.aio import Opening
 from varlog.client.following import Following
 from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import (
+    Filled,
     InvalidRequest,
     NotAccepted,
     ReaderBehind,
@@ -31,12 +32,19 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import check_name
 from varlog.model.lsn import GLSN
+from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
 from varlog.recipes.commands import Commands
-from varlog.recipes.envelope import Envelope, NewerFormat, Opener
-from varlog.recipes.errors import BehindTrim, MachineFailed, NewerCommand, ReplicaStopped
+from varlog.recipes.envelope import SKIP_HEAD, Envelope, NewerFormat, Opener, Skip
+from varlog.recipes.errors import (
+    BehindTrim,
+    MachineFailed,
+    NewerCommand,
+    PositionSkipped,
+    ReplicaStopped,
+)
 from varlog.recipes.session_rules import Sessions, Verdict
 from varlog.recipes.shared_question import SharedQuestion
-from varlog.recipes.snapshots import Snapshots, decode_snapshot, encode_snapshot
+from varlog.recipes.snapshots import Snapshots, UnreadableSnapshot, decode_snapshot, encode_snapshot
 from varlog.recipes.watchers import Watchers
 from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
@@ -60,7 +68,8 @@ class StateMachine(Protocol):
     """What is replicated. Deterministic: no clock, no chance, nothing but what it was given, or replicas will differ."""
 
     def apply(self, at: GLSN, command: bytes) -> Any:
-        """Take one command. Called once for each, in order. A refusal is a value: an exception stops the replica for good."""
+        """Take one command. Called once for each, in order. A refusal is a value. MalformedCommand, raised before anything is
+        changed, has the entry passed over; any other exception stops the replica for good."""
         ...
 
     def snapshot(self) -> bytes:
@@ -70,6 +79,13 @@ class StateMachine(Protocol):
     def restore(self, snapshot: bytes) -> None:
         """Be in the state of a snapshot, whatever it was in before."""
         ...
+
+
+class _SkipMet(NamedTuple):
+    """The entry at `at` has `position` passed over."""
+
+    at: GLSN
+    position: GLSN
 
 
 M = TypeVar("M", bound=StateMachine)
@@ -90,12 +106,17 @@ class ReplicatedStateMachine(Generic[M]):
         snapshots: Snapshots | None,
         entropy: Entropy,
         timeout_s: float,
+        skips: Collection[GLSN] = (),
     ) -> None:
         self.log = log
         self.machine = machine
         self.name = name
         self.applied = GLSN(log.topic.first - 1)
         self.passed_over = 0  # entries that are no commands of this machine
+        self.malformed = 0  # of these, such as begin like one, or are one in an envelope that holds none
+        self._skips = set(skips)  # positions that an operator wants passed over, as far as is known
+        self._skipped: set[GLSN] = set()  # those of them that were met
+        self._warned = False
         self._snapshots = snapshots
         self._timeout_s = timeout_s
         self._sessions = Sessions()
@@ -106,6 +127,7 @@ class ReplicatedStateMachine(Generic[M]):
         self._tail = SharedQuestion(lambda: log.tail(timeout_s=min(ASK_S, timeout_s)), self._tasks, "tail")
         self._following: Following | None = None
         self._failure: VarlogError | None = None
+        self._doubt: NewerCommand | _SkipMet | None = None  # what stops it, unless it is to be passed over
         self._expected = self.applied  # the newest tail that somebody waits for
         self._closed = False
 
@@ -130,13 +152,24 @@ class ReplicatedStateMachine(Generic[M]):
                 check_name("a machine's name", name)
             except ValueError as error:
                 raise InvalidRequest(str(error)) from None
-            replica = cls(log, machine, name, snapshots, entropy or system_doors().entropy, timeout_s)
-            try:
-                await replica._start()
-            except BaseException:
-                await replica.close()
-                raise
-            return replica
+            initial, skips = machine.snapshot(), set[GLSN]()
+            while True:
+                replica = cls(
+                    log, machine, name, snapshots, entropy or system_doors().entropy, timeout_s, skips
+                )
+                try:
+                    await replica._start()
+                    return replica
+                except PositionSkipped as skipped:
+                    await replica.close()
+                    if skipped.at in skips:
+                        raise
+                    # Nobody has seen this replica yet: it is built again, without that position.
+                    skips.add(skipped.at)
+                    machine.restore(initial)
+                except BaseException:
+                    await replica.close()
+                    raise
 
         return Opening(make)
 
@@ -218,7 +251,7 @@ class ReplicatedStateMachine(Generic[M]):
                 f"machine {self.name!r} was opened without a store of snapshots: open it with `snapshots=`"
             )
         position = self.applied
-        content = encode_snapshot(self.name, position, self._sessions, self.machine.snapshot())
+        content = encode_snapshot(self.name, position, self._sessions, self.machine.snapshot(), self._skipped)
         await self._snapshots.save(self.name, position, content)
         # Only now: what a reader has said may be trimmed by anybody, at once.
         await self.log.set_reader(self.name, position)
@@ -279,41 +312,120 @@ class ReplicatedStateMachine(Generic[M]):
             await self._jump(trimmed)
 
     async def _take(self, entries: list[Entry], position: GLSN) -> None:
-        for begin in range(0, max(1, len(entries)), PIECE_ENTRIES):
+        begin = 0
+        while begin < len(entries):
             piece = entries[begin : begin + PIECE_ENTRIES]
-            if begin + PIECE_ENTRIES >= len(entries):
-                self._apply_all(piece, position)
-            else:
-                self._apply_all(piece, piece[-1].glsn)
-                await asyncio.sleep(0)
-
-    def _apply_all(self, entries: list[Entry], position: GLSN) -> None:
-        for entry in entries:
             try:
-                envelope = self._opener.open(entry.data)
-            except NewerFormat as newer:
-                raise self._stopped(NewerCommand(self.name, entry.glsn, newer.version)) from None
-            if envelope is None:
-                self.passed_over += 1
-            else:
-                self._apply(entry.glsn, envelope)
+                begin += self._apply_all(piece)
+            except MachineFailed as failed:
+                if (by := await self._find_skip(failed.at)) is None:
+                    raise
+                self._failure = PositionSkipped(self.name, failed.at, by)
+                raise self._failure from failed
+            if (doubt := self._doubt) is not None:
+                self._doubt = None
+                self.applied = GLSN(doubt.at - 1)  # if this is broken off, it is met again
+                await self._decide(doubt)
+            if begin < len(entries):
+                self._moved(entries[begin - 1].glsn)
+                await asyncio.sleep(0)
         self._moved(position)
+
+    def _apply_all(self, entries: list[Entry]) -> int:
+        """How many of them were met. The last one may be in doubt, if there are more: whether it is passed over is not decided."""
+        for number, entry in enumerate(entries, 1):
+            if self._skips and entry.glsn in self._skips:
+                self._skip(entry.glsn)
+                continue
+            try:
+                found = self._opener.open(entry.data)
+                if isinstance(found, Envelope) and found.possible_at(entry.glsn):
+                    self._apply(entry.glsn, found)
+                elif isinstance(found, Skip) and self.log.topic.first <= found.position < entry.glsn:
+                    self._doubt = _SkipMet(entry.glsn, GLSN(found.position))
+                    return number
+                else:
+                    self.passed_over += 1
+                    if found is not None or self._opener.damaged(entry.data):
+                        self._warn(entry.glsn, "it begins like a command of this machine and is none")
+            except NewerFormat as newer:
+                self._doubt = NewerCommand(self.name, entry.glsn, newer.version)
+                return number
+            except UnknownCommand as unknown:
+                self._doubt = NewerCommand(self.name, entry.glsn, unknown.version)
+                return number
+        return len(entries)
 
     def _apply(self, at: GLSN, envelope: Envelope) -> None:
         client, sequence = envelope.client, envelope.sequence
-        match self._sessions.admit(at, client, envelope.born, sequence, envelope.floor):
-            case Verdict.APPLY:
-                try:
-                    result = self.machine.apply(at, envelope.command)
-                except Exception as error:
-                    self.applied = GLSN(at - 1)
-                    why = f"{type(error).__name__}: {error}"
-                    raise self._stopped(MachineFailed(self.name, at, why)) from error
-                self._commands.applied(client, sequence, result)
-            case Verdict.FORGOTTEN:
-                self._commands.forgotten(client, sequence)
-            case Verdict.REPEATED:
-                pass
+        if self._sessions.verdict(client, envelope.born, sequence) is Verdict.APPLY:
+            try:
+                result = self.machine.apply(at, envelope.command)
+            except MalformedCommand as error:
+                self.passed_over += 1
+                self._warn(at, str(error))
+                self._commands.malformed(client, sequence, str(error))
+                return
+            except UnknownCommand:
+                raise
+            except Exception as error:
+                self.applied = GLSN(at - 1)
+                why = f"{type(error).__name__}: {error}"
+                raise self._stopped(MachineFailed(self.name, at, why)) from error
+            self._sessions.admit(at, client, envelope.born, sequence, envelope.floor)
+            self._commands.applied(client, sequence, result)
+        elif self._sessions.admit(at, client, envelope.born, sequence, envelope.floor) is Verdict.FORGOTTEN:
+            self._commands.forgotten(client, sequence)
+
+    def _warn(self, at: GLSN, why: str) -> None:
+        """Once for each replica: others can write as many of them as they like."""
+        self.malformed += 1
+        if not self._warned:
+            self._warned = True
+            _log.warning(told("an entry was passed over", machine=self.name, position=at, why=why))
+
+    # --- Positions that an operator wants passed over ------------------------------------------------------------------------
+
+    async def _decide(self, doubt: NewerCommand | _SkipMet) -> None:
+        """It is passed over, by this replica as by all others, or it stops."""
+        if isinstance(doubt, NewerCommand):
+            if await self._find_skip(doubt.at) is None:
+                raise self._stopped(doubt)
+            self._skips.add(doubt.at)
+            self._skip(doubt.at)
+        elif doubt.position in self._skipped or not await self._was_command(doubt.position):
+            self.passed_over += 1
+        else:
+            raise self._stopped(PositionSkipped(self.name, doubt.position, doubt.at))
+
+    def _skip(self, at: GLSN) -> None:
+        self.passed_over += 1
+        self._skipped.add(at)
+        _log.warning(told("a position was skipped, as an operator wants it", machine=self.name, position=at))
+
+    async def _find_skip(self, at: GLSN) -> GLSN | None:
+        """Where an entry behind `at` has it passed over. It is in the log, so every replica finds the same."""
+        tail = await self.log.tail()
+        if at >= tail:
+            return None
+        async with aclosing(self.log.subscribe_lists(at + 1, tail + 1)) as lists:
+            async for entries in lists:
+                for entry in entries:
+                    if entry.data.startswith(SKIP_HEAD):
+                        found = self._opener.open(entry.data)
+                        if isinstance(found, Skip) and found.position == at:
+                            return entry.glsn
+        return None
+
+    async def _was_command(self, at: GLSN) -> bool:
+        """Whether this replica, or the snapshot that it is from, may have applied the entry at a position that is behind it."""
+        try:
+            found = self._opener.open((await self.log.read(at)).data)
+        except NewerFormat:
+            return True
+        except (Trimmed, Filled):
+            return False
+        return isinstance(found, Envelope) and found.possible_at(at)
 
     def _moved(self, position: GLSN) -> None:
         self.applied = position
@@ -332,12 +444,20 @@ class ReplicatedStateMachine(Generic[M]):
         found = None if self._snapshots is None else await self._snapshots.newest(self.name)
         if found is None or found[0] <= self.applied:
             return False
-        snapshot = decode_snapshot(found[1], self.name)
+        try:
+            snapshot = decode_snapshot(found[1], self.name)
+        except UnreadableSnapshot as error:
+            _log.error(told("a snapshot is passed over", machine=self.name, why=error))
+            return False
+        if any(at <= snapshot.position and at not in snapshot.skipped for at in self._skips):
+            _log.warning(told("a snapshot is passed over that has a skipped position", machine=self.name))
+            return False
         try:
             self.machine.restore(snapshot.state)
         except Exception as error:
             raise MachineFailed(self.name, snapshot.position, f"{type(error).__name__}: {error}") from error
         self._sessions.restore(snapshot.horizon, snapshot.sessions)
+        self._skipped.update(snapshot.skipped)
         self.applied = snapshot.position
         self._commands.jumped(self._sessions)
         self._moved(snapshot.position)

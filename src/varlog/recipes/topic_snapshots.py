@@ -7,7 +7,8 @@ there. Each entry is one chunk:
     01               version
     […]              msgpack array: name, position, save (16 bytes, drawn), index, chunks, CRC-32 of all of it, bytes
 
-After each save the topic is trimmed up to the oldest one that is still the newest of its name.
+After each save the topic is trimmed up to the oldest one that is still the newest of its name. Entries that are no chunks are
+passed over. Those before the first chunk are never trimmed: the topic may be of something else. Nor are chunks of a newer version.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ from typing import Final
 import msgspec
 
 from varlog.client.log import Log
-from varlog.model.errors import Refused, Trimmed
+from varlog.model.errors import Trimmed
 from varlog.model.limits import BATCH_BODY_BYTES_MAX, MIB
 from varlog.model.lsn import GLSN
+from varlog.recipes.decoding import DECODE_ERRORS
 from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
+from varlog.runtime.logs import get_logger, told
+
+_log = get_logger("recipes")
 
 MAGIC: Final = b"\xc1vlt"
 VERSION: Final = 1
@@ -33,6 +38,7 @@ CHUNK_BYTES: Final = 1 * MIB
 # Room for what is around the bytes of a chunk.
 BATCH_CHUNKS_MAX: Final = BATCH_BODY_BYTES_MAX // CHUNK_BYTES - 1
 SAVE_BYTES: Final = 16
+SAVE_BYTES_MAX: Final = 64
 
 
 class Chunk(msgspec.Struct, array_like=True, frozen=True):
@@ -58,8 +64,13 @@ def decode_chunk(data: bytes) -> Chunk | None:
         return None
     try:
         return msgspec.msgpack.decode(memoryview(data)[len(HEAD) :], type=Chunk)
-    except msgspec.DecodeError:
+    except DECODE_ERRORS:
         return None
+
+
+def _sound(chunk: Chunk) -> bool:
+    """Whether a store can have written it."""
+    return 0 <= chunk.index < chunk.chunks and chunk.position >= 0 and 0 < len(chunk.save) <= SAVE_BYTES_MAX
 
 
 class _Saved(msgspec.Struct):
@@ -74,14 +85,13 @@ class TopicSnapshots:
     """In the topic of `log`, which holds nothing else. The log is the caller's, and not closed here."""
 
     def __init__(self, log: Log, *, entropy: Entropy | None = None) -> None:
+        self.passed_over = 0  # entries that are no chunks, of the last time that the topic was read
         self._log = log
         self._entropy = entropy or system_doors().entropy
+        self._warned = False
 
     async def save(self, name: str, position: GLSN, content: bytes) -> None:
         """In the log when this returns. What no name needs any more is trimmed."""
-        await self._read(
-            first_only=True
-        )  # a topic of something else is refused before anything is done to it
         chunks = list(self._cut(name, position, content))
         for begin in range(0, len(chunks), BATCH_CHUNKS_MAX):
             await self._log.append_batch(chunks[begin : begin + BATCH_CHUNKS_MAX])
@@ -102,16 +112,26 @@ class TopicSnapshots:
             piece = content[index * CHUNK_BYTES : (index + 1) * CHUNK_BYTES]
             yield encode_chunk(Chunk(name, position, save, index, count, crc, piece))
 
-    async def _read(self, *, first_only: bool = False) -> _Shelf:
-        """All that is there now, or only what comes first of it. Another replica may trim under our eyes, but never what is needed:
-        then begin again."""
+    async def _read(self) -> _Shelf:
+        """All that is there now. Another replica may trim under our eyes, but never what is needed: then begin again."""
         while True:
             try:
-                return await self._read_once(first_only)
+                shelf = await self._read_once()
             except Trimmed:
                 continue
+            self.passed_over = shelf.passed_over
+            if shelf.foreign is not None and not self._warned:
+                self._warned = True
+                _log.warning(
+                    told(
+                        "the topic of snapshots has something else in it, which is passed over",
+                        topic=self._log.topic.name,
+                        position=shelf.foreign,
+                    )
+                )
+            return shelf
 
-    async def _read_once(self, first_only: bool) -> _Shelf:
+    async def _read_once(self) -> _Shelf:
         shelf = _Shelf()
         # From what was the oldest before: who reads from whatever is the oldest later sees nothing of a topic that was trimmed
         # meanwhile, up to a snapshot which is behind this tail.
@@ -120,19 +140,8 @@ class TopicSnapshots:
         async with aclosing(self._log.subscribe_lists(begin, mark.high_watermark + 1)) as lists:
             async for entries in lists:
                 for entry in entries:
-                    shelf.put(entry.glsn, self._chunk(entry.glsn, entry.data))
-                if first_only:
-                    break
+                    shelf.meet(entry.glsn, entry.data)
         return shelf
-
-    def _chunk(self, at: GLSN, data: bytes) -> Chunk:
-        chunk = decode_chunk(data)
-        if chunk is None:
-            raise Refused(
-                f"position {at} of topic {self._log.topic.name!r} is no part of a snapshot that this varlog can read: give "
-                f"snapshots a topic of their own, and use the version that wrote them"
-            )
-        return chunk
 
 
 class _Shelf:
@@ -140,7 +149,24 @@ class _Shelf:
 
     def __init__(self) -> None:
         self.newest: dict[str, _Saved] = {}
+        self.passed_over = 0
+        self.foreign: GLSN | None = None  # the first that is no chunk
         self._begun: dict[bytes, dict[int, tuple[GLSN, Chunk]]] = {}
+        self._chunks = 0
+        self._kept: GLSN | None = None  # from here on nothing is trimmed: it is not known what it is for
+
+    def meet(self, at: GLSN, data: bytes) -> None:
+        """One entry of the topic."""
+        chunk = decode_chunk(data)
+        if chunk is not None and _sound(chunk):
+            self._chunks += 1
+            self.put(at, chunk)
+            return
+        self.passed_over += 1
+        self.foreign = self.foreign or at
+        newer = data.startswith(MAGIC) and len(data) > len(HEAD) and data[len(MAGIC)] > VERSION
+        if self._kept is None and (not self._chunks or newer):
+            self._kept = at
 
     def put(self, at: GLSN, chunk: Chunk) -> None:
         parts = self._begun.setdefault(chunk.save, {})
@@ -164,6 +190,8 @@ class _Shelf:
             whole = self.newest.get(chunk.name)
             if whole is None or whole.position < chunk.position:
                 firsts.append(_first(parts))
+        if self._kept is not None:
+            firsts.append(self._kept)
         return min(firsts)
 
 

@@ -15,7 +15,13 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "command-applied-again",
         "A command that is in the log twice, because nobody knew what had become of it, is applied twice.",
-        (("varlog.recipes.session_rules:Sessions.admit", "if session.has(sequence):", "if False:"),),
+        (
+            (
+                "varlog.recipes.session_rules:Session.has",
+                "return sequence < self.floor or sequence in self.above",
+                "return False",
+            ),
+        ),
         recipe=Work.LEDGER,
     ),
     Mutant(

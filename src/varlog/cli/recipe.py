@@ -1,0 +1,66 @@
+"""`varlog recipe`: what an operator does for recipes: have a position passed over that stops all replicas of a machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from varlog.cli.output import fail, print_json, run
+from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
+
+recipe = typer.Typer(no_args_is_help=True, help="Locks, queues, maps and other recipes on a topic.")
+
+
+@recipe.callback()
+def _recipe() -> None:
+    """Locks, queues, maps and other recipes on a topic."""
+
+
+@recipe.command("skip")
+def skip(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")],
+    position: Annotated[int, typer.Argument(min=1, help="The position that the error names.")],
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also a command that this version can read: its effect is taken out of the machine.",
+        ),
+    ] = False,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Have the entry at POSITION passed over by every replica of the machine that it names.
+
+    The decision is an entry of the topic itself, so that all replicas decide alike. A replica that had applied the position stops,
+    and is built without it when it is opened again."""
+    machine, by = run(_skip(target(cluster, data), topic, position, force))
+    if json_:
+        print_json({"topic": topic, "machine": machine, "position": position, "by": by})
+    else:
+        print(
+            f"position {position} is passed over by every replica of machine {machine!r} (by the entry at {by}): open it again"
+        )
+
+
+async def _skip(where: Target, topic: str, position: int, force: bool) -> tuple[str, int]:
+    from varlog.recipes.envelope import Skip, command_machine, newer_command, seal_skip
+
+    async with where.log(topic, create=False) as log:
+        entry = await log.read(position)
+        newer, machine = newer_command(entry.data), command_machine(entry.data)
+        if newer is not None:
+            machine = newer[0]
+        elif machine is None:
+            fail(
+                f"the entry at {position} of {topic} is no command of a recipe: every replica passes over it anyway"
+            )
+        elif not force:
+            fail(
+                f"the entry at {position} of {topic} is a command of machine {machine!r} that this version can read: use --force "
+                f"if the machine stops there"
+            )
+        appended = await log.append(seal_skip(Skip(machine, position)))
+        return machine, appended.glsn
