@@ -33,7 +33,6 @@ Files = dict[str, bytes]
 Items = dict[str, bytes]
 
 CUTS: list[list[Change]] = [[Put(f"cut/{number:03d}", bytes([number]) * 40)] for number in range(1, 9)]
-_LATER: list[list[Change]] = [[Put("x", bytes([number]))] for number in range(30)]
 STORIES: dict[str, list[list[Change]]] = {
     "nothing": [],
     "one": CUTS[:1],
@@ -41,7 +40,7 @@ STORIES: dict[str, list[list[Change]]] = {
     "of several sectors": [*CUTS[:3], [Put("members", bytes(range(250)) * 60), Delete("cut/001")]],
     "a base between": [*CUTS[:5], [Put("base", b"5"), DeleteRange("cut/", "cut/005")], *CUTS[5:]],
     "a base at the end": [*CUTS[:5], [Put("base", b"5"), DeleteRange("cut/", "cut/005")]],
-    "several laps": [*CUTS, *CUTS, *CUTS, *_LATER],
+    "several laps": [*CUTS, *CUTS, *CUTS, *([Put("x", bytes([n]))] for n in range(30))],
     "one too large for the journal": [*CUTS[:2], [Put("members", bytes(200_000))], *CUTS[2:4]],
 }
 

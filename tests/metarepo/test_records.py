@@ -105,21 +105,34 @@ GROWN_AGAIN = GROWN | {
     ),
 }
 
-
 # With the cluster's UUID, and the ids that were passed over.
 WITH_UUID = GROWN_AGAIN | {
     "cluster": "8c" + GROWN_AGAIN["cluster"][2:] + "a475756964a0a7666f726569676e90",
 }
 
 
+GROWN_THRICE = WITH_UUID | {
+    "cluster": (
+        "8da6666f726d617401a7636c757374657205a87265766973696f6e09aa6e6578745f746f70696303af6e6578745f6c6f675f7374"
+        "7265616d06a6756e75736564920405af6d616e616765725f61646472657373a66d3a37313031b26175746f5f6372656174655f74"
+        "6f70696373c3ac7265706f7369746f7269657390aa73657175656e6365727390a475756964a0a7666f726569676e90aa7465726d"
+        "735f6c6f737400"
+    ),
+    "topic/0000000002": (
+        "89a5746f70696302a46e616d65a66f7264657273a86f72646572696e67a9636f6d6d6974746564a77472696d6d65640aa5666972"
+        "737401a4756e6974cd1000a867726f7570696e67a673747265616da773746f70706564a0a56b6e6f776e00"
+    ),
+}
+
+
 def test_format_1_is_written_as_ever() -> None:
-    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | WITH_UUID
+    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | GROWN_THRICE
 
 
 @pytest.mark.parametrize(
     "written",
-    [GOLDEN, GOLDEN | GROWN, GOLDEN | GROWN_AGAIN, GOLDEN | WITH_UUID],
-    ids=["first", "grown", "grown again", "with a UUID"],
+    [GOLDEN, GOLDEN | GROWN, GOLDEN | GROWN_AGAIN, GOLDEN | WITH_UUID, GOLDEN | GROWN_THRICE],
+    ids=["first", "grown", "grown again", "with a UUID", "grown thrice"],
 )
 def test_format_1_is_read_as_ever(written: dict[str, str]) -> None:
     items = {key: bytes.fromhex(value) for key, value in written.items()}
@@ -193,7 +206,9 @@ def test_projections_and_sequencers_are_written_and_read_as_ever() -> None:
     changes = records.changes_between(MEMBERS, SEQUENCED)
     written = {change.key: change.value.hex() for change in changes if isinstance(change, Put)}
     assert written == SEQUENCED_GOLDEN | {
-        "cluster": "8c" + SEQUENCED_GOLDEN["cluster"][2:] + "a475756964a0a7666f726569676e90"
+        "cluster": "8d"
+        + SEQUENCED_GOLDEN["cluster"][2:]
+        + "a475756964a0a7666f726569676e90aa7465726d735f6c6f737400"
     }
     items = {key: bytes.fromhex(value) for key, value in (GOLDEN | SEQUENCED_GOLDEN).items()}
     assert records.members_of(items) == SEQUENCED

@@ -37,6 +37,7 @@ from varlog.model.errors import (
     UnknownLogStream,
 )
 from varlog.model.ids import NodeID
+from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     AddLogStream,
@@ -727,6 +728,11 @@ def test_a_frozen_replica_is_made_anew_and_one_that_can_go_on_is_not(tmp_path: P
         assert (await replica(bench, 2)).state is ReplicaState.FROZEN
         with pytest.raises(StaleEpoch):
             await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)
+        with pytest.raises(Refused, match="evidence"):  # it froze for what it knows to be ordered
+            await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(3)), node=2)
+        await bench.stop(2)
+        await bench.start(2)
+        bench.nodes[2]._replicas[STREAM].freeze(InvariantBroken("a law broke", {}))
         await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(3)), node=2)
         found = await replica(bench, 2)
         assert (found.state, found.epoch, found.committed_end) == (ReplicaState.SEALING, 0, 1)

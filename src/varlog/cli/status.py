@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.output import make_console, print_json, run
-from varlog.cli.status_tables import parts, print_parts, status_told
+from varlog.cli.output import FAILED, make_console, print_json, run
+from varlog.cli.status_tables import parts, print_parts, status_told, stopped_lines
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def status(
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show nodes, topics, log streams, how their replicas are, how far readers are, and what the manager does."""
+    """Show nodes, topics, log streams, how their replicas are, how far readers are, and what the manager does.
+
+    Exit code 1: a topic is STOPPED, because a storage node knows its order better than the metadata repository."""
     where = target(cluster, data)
     if watch:
         _run_until_interrupted(where, json_)
@@ -39,6 +41,8 @@ def status(
         print_json(status_told(seen))
     else:
         print_parts(parts(seen))
+    if stopped_lines(seen):
+        raise typer.Exit(FAILED)
 
 
 async def _status(where: Target) -> ClusterStatusIs:

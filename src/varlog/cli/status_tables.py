@@ -33,6 +33,7 @@ def parts(seen: ClusterStatusIs) -> list[RenderableType]:
     found: list[RenderableType] = [f"cluster {view.cluster}, manager at {view.manager_address or '(none)'}"]
     if len(view.repositories) > 1:
         found.append(f"metadata repositories at {', '.join(view.repositories)}")
+    found += stopped_lines(seen)
     found += thin_lines(seen)
     found += ["", nodes_table(seen), "", topics_table(seen)]
     if any(topic.sequenced for topic in view.topics):
@@ -45,6 +46,15 @@ def parts(seen: ClusterStatusIs) -> list[RenderableType]:
     if seen.deeds:
         found += ["", deeds_table(seen)]
     return found
+
+
+def stopped_lines(seen: ClusterStatusIs) -> list[str]:
+    """Topics that a storage node knows better than the repository: an operator must act."""
+    return [
+        f"STOPPED: topic {topic.name}: {topic.stopped}; run `varlog topic adopt-order {topic.name}`"
+        for topic in seen.view.topics
+        if topic.stopped
+    ]
 
 
 def print_parts(found: Sequence[RenderableType]) -> None:
@@ -229,9 +239,12 @@ def _replica_told(number: int, status: ReplicaStatus | None) -> str:
 
 
 def status_told(seen: ClusterStatusIs) -> dict[str, object]:
-    """For programs: everything, the readers with their lag, and the log streams that have one copy left, to raise an alarm on."""
+    """For programs: everything, the readers with their lag, and what to raise an alarm on: the log streams that have one copy left,
+    and the topics that are stopped."""
     everything = {name: getattr(seen, name) for name in seen.__struct_fields__}
-    return everything | {"readers": readers_told(seen), "no_redundancy": one_copy_left(seen.view)}
+    stopped = {topic.name: topic.stopped for topic in seen.view.topics if topic.stopped}
+    readers = readers_told(seen)
+    return everything | {"readers": readers, "no_redundancy": one_copy_left(seen.view), "stopped": stopped}
 
 
 def stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:

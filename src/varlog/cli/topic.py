@@ -1,4 +1,4 @@
-"""`varlog topic`: create, list, describe and delete topics."""
+"""`varlog topic`: create, list, describe and delete topics, and take the order of a stopped one from its nodes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from varlog.model.cluster import LogStream, Topic
-    from varlog.rpc.messages import ClusterStatusIs
+    from varlog.rpc.messages import AdoptionIs, ClusterStatusIs
 
-topic = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, delete.")
+topic = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, delete, adopt-order.")
+
+ROWS_SHOWN = 20
 
 _Name = Annotated[str, typer.Argument(help="The topic's name.")]
 
@@ -123,6 +125,8 @@ def describe(
         print_json(told | {"log_streams": streams, "units" if topic.sequenced else "replicas": kept})
         return
     print(f"topic {name}: {told['ordering']} ordering, {_positions_told(seen, name)}")
+    if topic.stopped:
+        print(f"STOPPED: {topic.stopped}; run `varlog topic adopt-order {name}`")
     if topic.sequenced:
         thin = thin_lines(seen, topic.topic)
         print_parts([*projection_lines(seen, topic), *thin, "", units_table(seen, streams)])
@@ -147,6 +151,13 @@ def _replicas_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Tabl
 def delete(
     name: _Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also a STOPPED topic: what its nodes know of its order goes with it. See adopt-order.",
+        ),
+    ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
 ) -> None:
@@ -155,13 +166,87 @@ def delete(
         if not sys.stdin.isatty():
             fail("deleting a topic cannot be undone: pass --yes", WRONG_USAGE)
         typer.confirm(f"Delete topic {name} and all its entries for ever?", abort=True)
-    run(_delete(target(cluster, data), name))
+    run(_delete(target(cluster, data), name, force))
     print(f"topic {name} is deleted")
 
 
-async def _delete(where: Target, name: str) -> None:
+async def _delete(where: Target, name: str, force: bool) -> None:
     async with where.admin() as admin:
-        await admin.delete_topic(name)
+        await admin.delete_topic(name, forced=force)
+
+
+@topic.command("adopt-order")
+def adopt_order(
+    name: _Name,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do it. Without this it is only shown what would be done.")
+    ] = False,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    data: DataOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Take the order of a STOPPED topic from its storage nodes.
+
+    A topic is STOPPED when a node knows more of its order than the metadata repository, which lost its newest records or was
+    restored from an older copy. The nodes' commit rows must be dense and consistent up to the newest position that any of them
+    knows. Where they are not it is said which positions are missing, and nothing is changed. Exit code 1: it is not possible."""
+    adoption = run(_adopt(target(cluster, data), name, yes))
+    if json_:
+        print_json(adoption)
+    else:
+        print("\n".join(_adoption_told(name, adoption)))
+    if not adoption.adopted and (yes or adoption.missing or adoption.conflicts):
+        raise typer.Exit(FAILED)
+
+
+async def _adopt(where: Target, name: str, yes: bool) -> AdoptionIs:
+    async with where.admin() as admin:
+        return await admin.adopt_order(name, dry_run=not yes)
+
+
+def _adoption_told(name: str, adoption: AdoptionIs) -> list[str]:
+    """From which node which positions come, or what is in the way."""
+    told = [
+        f"topic {name} is STOPPED: {adoption.stopped}" if adoption.stopped else f"topic {name} is not stopped"
+    ]
+    count = adoption.end - adoption.begin
+    if count > 0:
+        told.append(
+            f"the nodes know {count} positions that the repository does not: {_range(adoption.begin, adoption.end)}"
+        )
+    for node, log_stream, begin, end, llsn in adoption.taken[:ROWS_SHOWN]:
+        told.append(
+            f"  from node {node}: positions {_range(begin, end)}, log stream {log_stream} from LLSN {llsn} on"
+        )
+    if len(adoption.taken) > ROWS_SHOWN:
+        told.append(f"  … and {len(adoption.taken) - ROWS_SHOWN} runs more")
+    told += [
+        f"MISSING: nobody tells positions {_range(begin, end)}"
+        for begin, end in adoption.missing[:ROWS_SHOWN]
+    ]
+    told += [f"CONFLICT: {conflict}" for conflict in adoption.conflicts]
+    if adoption.silent:
+        silent = ", ".join(map(str, adoption.silent))
+        told.append(
+            f"not heard: node {silent}; what only that one knows would be lost: start it first if you can"
+        )
+    if adoption.raised:
+        told.append(
+            f"log streams {', '.join(map(str, adoption.raised))} are sealed and opened again by the manager"
+        )
+    if adoption.adopted:
+        told.append(f"done: the order was taken from the nodes, and topic {name} goes on")
+    elif adoption.missing or adoption.conflicts:
+        told.append(
+            "it cannot be done: start the nodes that hold what is missing, or restore a newer copy of the metadata repository"
+        )
+    else:
+        told.append(f"nothing was changed; to do it: varlog topic adopt-order {name} --yes")
+    return told
+
+
+def _range(begin: int, end: int) -> str:
+    return str(begin) if end - begin == 1 else f"{begin} to {end - 1}"
 
 
 async def _status(where: Target) -> ClusterStatusIs:
@@ -179,6 +264,7 @@ def _told(seen: ClusterStatusIs, found: Topic) -> dict[str, object]:
         "oldest": mark.trimmed + 1 if mark else None,
         "newest": mark.high_watermark if mark else None,
         "first": found.first,
+        "stopped": found.stopped,
     } | (_projection_told(seen, found) if found.sequenced else {})
 
 

@@ -26,6 +26,8 @@ from varlog.model.lsn import FIRST_GLSN, GLSN
 from varlog.rpc.messages import (
     AddNode,
     AddStream,
+    AdoptionIs,
+    AdoptOrder,
     ClusterStatusIs,
     CreateTopic,
     DeleteTopic,
@@ -53,6 +55,8 @@ M = TypeVar("M", bound=Message)
 TIMEOUT_S = 15.0
 # One question to a sequencer, which answers from memory.
 SEQUENCER_S = 1.0
+# The rows of all nodes are read, page by page.
+ADOPT_S = 300.0
 
 
 class Admin:
@@ -89,8 +93,17 @@ class Admin:
         )
         return (await self._manager(request, TopicIs)).topic
 
-    async def delete_topic(self, name: str) -> None:
-        await self._manager(DeleteTopic(name), Done)
+    async def delete_topic(self, name: str, *, forced: bool = False) -> None:
+        """A stopped topic only if that is `forced`: see `adopt_order`."""
+        await self._manager(DeleteTopic(name, forced), Done)
+
+    async def adopt_order(self, name: str, *, dry_run: bool = True) -> AdoptionIs:
+        """Take the order of a stopped topic from the storage nodes, or say what would be taken, what is missing, and who
+        contradicts whom. It is done only where the nodes know everything up to the newest position that any of them has heard of:
+        `adopted` says so."""
+        topic = await self._topic(name)
+        ask = AdoptOrder(topic.topic, dry_run)
+        return await self._routing.ask_repository(ask, AdoptionIs, ADOPT_S)
 
     async def topics(self) -> tuple[Topic, ...]:
         return (await self.view()).topics

@@ -25,6 +25,7 @@ from varlog.model.errors import (
     Rejected,
     Sealed,
     StaleEpoch,
+    TopicStopped,
     Unavailable,
     UnknownLogStream,
     VarlogError,
@@ -42,8 +43,25 @@ TRY_S_MIN = 0.005
 # More than this is too much: a connection can be dead without a sign. The same batch is then sent again.
 TRY_S_MAX = 3.0
 DIAL_S = 1.0
+# A topic that is stopped for longer needs an operator.
+STOPPED_S = 3.0
 # One replica is asked for so long what became of a batch; then the next one.
 ASK_S = 1.0
+
+
+async def still_stopped(routing: Routing, backoff: Backoff) -> bool:
+    """Whether the topic is stopped by a fresh view, and stays so for a moment: the repository may be taking its order from the
+    nodes right now."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + min(STOPPED_S, backoff.remaining_s - TRY_S_MIN)
+    while routing.stopped:
+        if loop.time() >= until:
+            return True
+        with contextlib.suppress(Unavailable):
+            await routing.refresh(max(TRY_S_MIN, until - loop.time()))
+        if routing.stopped:
+            await backoff.wait()
+    return False
 
 
 class Courier:
@@ -86,6 +104,8 @@ class Courier:
         try:
             # A try with no time left for its answer would turn a certain no into an unknown.
             while not (self.closed or parcel.dropped or backoff.remaining_s < TRY_S_MIN):
+                if self._routing.stopped and await still_stopped(self._routing, backoff):
+                    raise self._topic_stopped(parcel)
                 if parcel.attempt is None:
                     position = await self._send(parcel, backoff)
                 else:
@@ -95,6 +115,11 @@ class Courier:
             raise self._over(parcel)
         finally:
             self._stuck.release(parcel)
+
+    def _topic_stopped(self, parcel: Parcel) -> VarlogError:
+        """Only an operator can let the topic go on: nobody waits for that."""
+        stopped = TopicStopped(self._routing.topic_name, self._routing.stopped)
+        return OutcomeUnknown(f"sent, and not ordered: {stopped}") if parcel.attempt is not None else stopped
 
     async def _learn_tail(self) -> None:
         """What is sent from now on comes behind this: who has appended nothing yet would be looked for in the whole log."""

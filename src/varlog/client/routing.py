@@ -59,6 +59,7 @@ class Routing:
         self.tasks = Tasks("client", self._failed)
         self.turn = doors.entropy.randrange(1 << 16)
         self.trimmed: GLSN = NO_GLSN  # of the topic, as of the view
+        self.stopped: str = ""  # why the topic is stopped, as of the view
         self.closed = False
         self._cluster = cluster
         self._pool = pool
@@ -137,6 +138,7 @@ class Routing:
         self._at_hand.clear()  # a node may have moved
         self._running = running(view, topic.topic) if topic else ()
         self.trimmed = topic.trimmed if topic else NO_GLSN
+        self.stopped = topic.stopped if topic else ""
         for stream in self._running:
             if (stream.log_stream, stream.epoch) not in before:
                 self.trust.runs_anew(stream)

@@ -140,12 +140,17 @@ class AdminService:
             topic = await self._topic(request.name)
             snapshot = await self._outlook.look()
             streams = snapshot.view.streams_of(topic.topic)
-            await self._peers.ask_repository(messages.UnregisterTopic(topic.topic), Message)
+            unregister = messages.UnregisterTopic(topic.topic, request.forced)
+            await self._peers.ask_repository(unregister, Message)
             self._deletions += 1  # now, not before: who looks from here on sees it
         for stream in streams:
             living = [node for node in stream.replicas if node in snapshot.nodes]
             addresses = [found.address for node in living if (found := snapshot.view.node(node)) is not None]
-            remove = messages.RemoveLogStream(stream.log_stream, cluster_uuid=snapshot.view.uuid)
+            remove = messages.RemoveLogStream(
+                stream.log_stream,
+                cluster_uuid=snapshot.view.uuid,
+                forced=True,  # an operator has decided
+            )
             failures = await self._peers.ask_all(addresses, remove)
             if any(failures) or len(living) < len(stream.replicas):
                 log.warning(

@@ -126,6 +126,12 @@ class Projector:
         projection: Projection | None,
         streams: tuple[LogStream, ...],
     ) -> bool:
+        if topic.stopped:
+            for stream in streams:
+                waits = Nothing(f"the topic is STOPPED: {topic.stopped}")
+                snapshot.decided(stream, waits)
+                self._wait_for(stream.log_stream, waits)
+            return False
         units = {stream.log_stream: snapshot.units(stream.log_stream) for stream in streams}
         case = self._with_surroundings(snapshot, TopicCase(topic, projection, streams, snapshot.nodes, units))
         decided = plan(case)

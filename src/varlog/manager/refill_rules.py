@@ -38,7 +38,7 @@ def _rebuild(case: Case, node: NodeID, status: ReplicaStatus) -> Step | None:
     if not case.is_complete_without(node):
         return None
     why = status.trouble or (status.sync.why if status.sync is not None else "") or "it is frozen"
-    return RebuildReplica(node, case.stream.epoch, why)
+    return RebuildReplica(node, case.stream.epoch, why, case.stream.sealed_end)
 
 
 def _sync(case: Case, node: NodeID, status: ReplicaStatus) -> Step | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from varlog.model.cluster import LogStream, ReplicaState, ReplicaStatus
+from varlog.model.cluster import LogStream, ReplicaState, ReplicaStatus, StreamState
 from varlog.model.ids import NodeID
 from varlog.model.lsn import FIRST_LLSN
 
@@ -27,13 +27,15 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class Around:
     """What is known beside the stream: living nodes with room (best first), for how long nodes have been of no use to it, after
-    how long they are replaced, what an operator wants, and what replicas of it are left where it is no longer registered."""
+    how long they are replaced, what an operator wants, what replicas of it are left where it is no longer registered, and why its
+    topic is stopped, if it is."""
 
     spares: tuple[NodeID, ...] = ()
     away_s: Mapping[NodeID, float] = field(default_factory=dict)
     replace_after_s: float = 30.0
     move: Move | None = None
     former: Mapping[NodeID, ReplicaStatus] = field(default_factory=dict)
+    stopped: str = ""
 
     def is_lost(self, node: NodeID) -> bool:
         return self.away_s.get(node, 0.0) >= self.replace_after_s
@@ -96,6 +98,22 @@ class Case:
             and status.epoch == self.stream.epoch
             and status.committed_end >= self.stream.sealed_end
         )
+
+    def evidence(self) -> str:
+        """Who contradicts the repository, in words: a replica that was asked to give up what it knows to be ordered, or that has
+        more of it than the stream was sealed with. One that runs in the stream's epoch has been unsealed since this view."""
+        stream = self.stream
+        for node, status in {**self.around.former, **self.known}.items():
+            if status.evidence:
+                return f"the replica on node {node} contradicts the metadata repository: {status.evidence}"
+            unsealed = status.epoch == stream.epoch and status.opened
+            sealed = stream.state is StreamState.SEALED and status.epoch <= stream.epoch and not unsealed
+            if sealed and status.committed_end > stream.sealed_end:
+                return (
+                    f"the replica on node {node} knows {status.committed_end - 1} ordered entries, up to position "
+                    f"{status.high_watermark}, and the stream was sealed with {stream.sealed_end - 1}: it is kept as evidence"
+                )
+        return ""
 
     def sources(self, but: NodeID) -> list[NodeID]:
         """The complete replicas that `but` can be filled from; undamaged ones first."""

@@ -184,7 +184,9 @@ class RepairLoop:
         spares = snapshot.spares() if away_s else ()
         found = snapshot.found(stream.log_stream)
         former = {node: replica for node, replica in found.items() if node not in stream.replicas}
-        return Around(spares, away_s, self._config.replace_after_s, move, former)
+        topic = snapshot.view.topic(stream.topic)
+        stopped = topic.stopped if topic is not None else ""
+        return Around(spares, away_s, self._config.replace_after_s, move, former, stopped)
 
     def _wait_for(self, stream: LogStream, step: Nothing) -> None:
         if step == RUNS:

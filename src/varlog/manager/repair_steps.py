@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NodeID
-from varlog.model.lsn import LLSN
+from varlog.model.lsn import LLSN, NO_LLSN
 from varlog.reconfiguration.rules import Members, Wish
 
 
@@ -75,6 +75,7 @@ class RebuildReplica:
     node: NodeID
     epoch: Epoch
     why: str
+    sealed_end: LLSN = NO_LLSN
 
     def __str__(self) -> str:
         return f"rebuilds the replica on node {self.node}: {self.why}"

@@ -66,8 +66,10 @@ class StepRunner:
             case MakeReplica(node):
                 make = messages.AddLogStream(stream.topic, stream.log_stream, cluster_uuid=view.uuid)
                 await self._ask_nodes(stream, (node,), view, make)
-            case RebuildReplica(node, epoch):
-                rebuild = messages.RebuildReplica(stream.topic, stream.log_stream, epoch, view.uuid)
+            case RebuildReplica(node, epoch, _, sealed_end):
+                rebuild = messages.RebuildReplica(
+                    stream.topic, stream.log_stream, epoch, view.uuid, sealed_end
+                )
                 await self._ask_nodes(stream, (node,), view, rebuild)
             case SyncReplica(node, source, epoch):
                 (address,) = _addresses((source,), view)

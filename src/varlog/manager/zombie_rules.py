@@ -51,11 +51,14 @@ def unregistered(
     """All that are seen now, in the order of the nodes. `was_registered`: a stream of that id was in the view once. `wanted`: log
     units that are being filled, to become members."""
     streams = {stream.log_stream: stream for stream in view.streams}
+    stopped = {topic.topic for topic in view.topics if topic.stopped}
     zombies, foreign = [], []
     for node, status in nodes.items():
         for replica in status.replicas:
             stream = streams.get(replica.log_stream)
             found = Zombie(node, replica.log_stream, replica.epoch)
+            if replica.evidence or (stream is not None and stream.topic in stopped):
+                continue  # what contradicts the repository, or may, is kept
             if replica.cluster_uuid != view.uuid and not (
                 _is_blank(replica) and replica.cluster_uuid == NO_UUID
             ):
@@ -70,6 +73,8 @@ def unregistered(
         for unit in status.units:
             stream = streams.get(unit.log_stream)
             found = Zombie(node, unit.log_stream, unit.epoch)
+            if stream is not None and stream.topic in stopped:
+                continue
             if unit.cluster_uuid != view.uuid and not (_is_blank_unit(unit) and unit.cluster_uuid == NO_UUID):
                 foreign.append(found)
             elif stream is not None:

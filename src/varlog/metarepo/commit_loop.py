@@ -21,6 +21,7 @@ from varlog.metarepo.store.base import Change, MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX, NO_GLSN
 from varlog.rpc.messages import Message
 
@@ -53,6 +54,8 @@ class Operation:
     decide: Decide
     done: Done
     seals: LogStreamID | None = None
+    # The order that nodes told, to be kept in place of ours: a commit of its own.
+    learns: Callable[[], records.BaseRecord] | None = None
 
 
 _Answer = tuple[Done, Message | BaseException]
@@ -65,6 +68,7 @@ class _Plan:
     cut: Cut | None
     members: Members
     answers: list[_Answer]
+    learned: bool = False
 
 
 class CommitLoop:
@@ -137,6 +141,8 @@ class CommitLoop:
 
     def _next_plan(self) -> _Plan | None:
         state = self._state
+        if self._operations and (learns := self._operations[0].learns) is not None:
+            return self._learning(self._operations.popleft(), learns)
         cut = state.next_cut(self._reports) if self._reports.changed else None
         if cut is None and not self._operations:
             return None
@@ -150,6 +156,17 @@ class CommitLoop:
             changes.append(records.put_cut(cut))
         return _Plan(changes, base, cut, members, answers)
 
+    def _learning(self, operation: Operation, learns: Callable[[], records.BaseRecord]) -> _Plan:
+        """An order that nodes told takes the place of ours."""
+        state = self._state
+        try:
+            members, answer = operation.decide(state.members, _facts_after(state, None))
+            base = learns()
+        except (VarlogError, InvariantBroken) as refusal:
+            return _Plan([], None, None, state.members, [(operation.done, refusal)])
+        changes = records.changes_between(state.members, members) + records.put_base(base)
+        return _Plan(changes, base, None, members, [(operation.done, answer)], learned=True)
+
     def _decide(self, cut: Cut | None) -> tuple[Members, list[_Answer]]:
         """The members after as many of the waiting operations as one commit may hold. The cut comes first: a seal ends at it."""
         members = self._state.members
@@ -159,6 +176,8 @@ class CommitLoop:
         facts = _facts_after(self._state, cut)
         while self._operations and len(answers) < OPERATIONS_PER_COMMIT_MAX:
             operation = self._operations[0]
+            if operation.learns is not None:
+                break
             if operation.seals is not None and self._was_unsealed(operation.seals, members):
                 break  # what was reported since the unseal is ordered first (R-SEAL-3): that takes a commit of its own
             self._operations.popleft()
@@ -183,7 +202,9 @@ class CommitLoop:
     def _take_in(self, plan: _Plan) -> None:
         state = self._state
         before = state.view
-        if plan.base is not None:
+        if plan.base is not None and plan.learned:
+            state.order.learn(plan.base)
+        elif plan.base is not None:
             state.order.rebase(plan.base)
         if plan.cut is not None:
             state.order.apply(plan.cut)

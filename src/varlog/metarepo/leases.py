@@ -12,6 +12,7 @@ from varlog.metarepo.lease_rules import Duty, Holder, LeaseBook
 from varlog.metarepo.projection_rules import Handover
 from varlog.metarepo.state import RepositoryState
 from varlog.model.cluster import ClusterView
+from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN
@@ -65,6 +66,8 @@ class Leases:
         self._book = LeaseBook(clock.steady_us() if outlive_reigns else None)
         self._view: ClusterView | None = None
         self._duties: dict[LogStreamID, Duty] = {}
+        # In which epoch the projection of each stream's topic is.
+        self._epochs: dict[LogStreamID, tuple[TopicID, Epoch]] = {}
         self._nodes: dict[NodeID, _Node] = {}
         self._told: dict[NodeID, dict[LogStreamID, Duty]] = {}
         self._handovers: list[Handover] = []
@@ -111,6 +114,11 @@ class Leases:
         if self._state.view is not self._view:
             self._view = self._state.view
             self._duties = rules.duties(self._view)
+            self._epochs = {
+                chain.log_stream: (found.topic, found.epoch)
+                for found in self._view.projections
+                for chain in found.chains
+            }
         known = self._nodes.get(node)
         streams = dict.fromkeys(found.log_stream for found in self._state.units_on.get(node, ()))
         streams.update(dict.fromkeys(known.streams if known is not None else ()))
@@ -122,7 +130,9 @@ class Leases:
 
     def _lease_of(self, known: _Node, demanded: dict[LogStreamID, Duty]) -> LeaseIs:
         known.orders = tuple(UnitOrder(stream, duty.epoch, duty.low) for stream, duty in demanded.items())
-        return LeaseIs(known.stamp if known.lease_s else known.asked, known.lease_s, known.orders)
+        topics = dict(self._epochs[log_stream] for log_stream in demanded if log_stream in self._epochs)
+        stamp = known.stamp if known.lease_s else known.asked
+        return LeaseIs(stamp, known.lease_s, known.orders, tuple(topics.items()))
 
     # --- Sequencers ----------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ never the disks (R-REG-5).
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
 from varlog.metarepo.named import Named
@@ -47,6 +47,10 @@ from varlog.model.projection import STRIPE_UNIT
 
 # Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
+# A store that went back in time has lost fewer changes of the view than this.
+LOST_REVISIONS_MAX = 1_000_000
+# A term that a node has seen is at most so far above ours: terms are revisions of etcd at times, and those grow with every commit.
+TERM_JUMP_MAX = 1 << 40
 FIRST_TOPIC = TopicID(1)
 FIRST_LOG_STREAM = LogStreamID(1)
 FIRST_EPOCH = Epoch(1)
@@ -63,6 +67,8 @@ class Members:
     unused: tuple[LogStreamID, ...] = ()
     # Ranges [begin, end) of log stream ids that were passed over, rising: nodes have shown them, and this cluster never had them.
     foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
+    # Added to the store's terms: nodes had seen larger ones, of a time that the store has lost.
+    terms_lost: int = 0
     readers: Named[NamedReader] = field(default_factory=Named)
     writers: Named[NamedWriter] = field(default_factory=Named)
 
@@ -185,12 +191,14 @@ def register_topic(
     return replace(grown, next_topic=TopicID(topic.topic + 1)), topic
 
 
-def unregister_topic(members: Members, topic: TopicID) -> Members:
+def unregister_topic(members: Members, topic: TopicID, *, forced: bool = False) -> Members:
     """The topic, its streams and its projection leave the view, its readers and writers are forgotten; the replicas' data
     stays until it is removed (R-REG-5)."""
     view = members.view
-    if view.topic(topic) is None:
+    if (known := view.topic(topic)) is None:
         return members
+    if not forced:
+        check_not_stopped(known)
     left = replace(
         members,
         readers=members.readers.without_topic(topic),
@@ -207,17 +215,46 @@ def unregister_topic(members: Members, topic: TopicID) -> Members:
 def trim_topic(members: Members, topic: TopicID, glsn: GLSN, high_watermark: GLSN) -> Members:
     """R-TRIM-1: everything at or below `glsn` is trimmed; what was trimmed stays trimmed (law 9)."""
     known = topic_of(members, topic)
+    check_not_stopped(known)
     if glsn < 0:
         raise InvalidRequest(f"positions start at 1: {glsn} cannot be trimmed")
     if glsn > high_watermark:
         raise TrimBeyondTail(glsn, high_watermark)
     if glsn <= known.trimmed:
         return members
-    trimmed = changed(known, trimmed=glsn)
-    return with_view(
-        members,
-        topics=tuple(trimmed if found.topic == topic else found for found in members.view.topics),
-    )
+    return with_view(members, topics=_with_topic(members, changed(known, trimmed=glsn)))
+
+
+def stop_topic(members: Members, topic: TopicID, why: str, known: GLSN) -> Members:
+    """A node contradicts us: nothing is ordered in the topic until the order is taken from the nodes (law 3). Kept here, so that a
+    repository that starts while the node is away orders nothing either."""
+    found = members.view.topic(topic)
+    if found is None or (found.stopped and found.known >= known):
+        return members
+    stopped = changed(found, stopped=why, known=max(known, found.known))
+    # Clients and managers pass over a view that is older than theirs: one of a store that went back in time must be newer.
+    return with_view(members, topics=_with_topic(members, stopped), revisions=LOST_REVISIONS_MAX)
+
+
+def adopt_order(
+    members: Members, topic: TopicID, trimmed: GLSN, raised: Mapping[LogStreamID, tuple[Epoch, LLSN]]
+) -> Members:
+    """The order was taken from the nodes: the topic goes on. Streams in `raised` are sealed in that epoch, at that end."""
+    found = topic_of(members, topic)
+    running = changed(found, stopped="", known=GLSN(0), trimmed=max(trimmed, found.trimmed))
+    streams = list(members.view.streams)
+    for place, stream in enumerate(streams):
+        if stream.log_stream in raised:
+            epoch, end = raised[stream.log_stream]
+            streams[place] = changed(stream, state=StreamState.SEALED, epoch=epoch, sealed_end=end)
+    return with_view(members, topics=_with_topic(members, running), streams=tuple(streams))
+
+
+def check_not_stopped(topic: Topic) -> None:
+    if topic.stopped:
+        raise Refused(
+            f"topic {topic.name!r} is STOPPED: {topic.stopped}; run `varlog topic adopt-order {topic.name}`"
+        )
 
 
 # --- Log streams ------------------------------------------------------------------------------------------------------
@@ -248,6 +285,7 @@ def register_log_stream(
             )
         return members, known
     found = topic_of(members, topic)
+    check_not_stopped(found)
     check_replicas(view, log_stream, replicas)
     if streams_max and len(view.streams_of(topic)) >= streams_max:
         raise Refused(f"topic {topic} has its {streams_max} log streams already")
@@ -319,6 +357,16 @@ def set_replicas(
     return _with_stream(members, moved), moved
 
 
+# --- The repository itself --------------------------------------------------------------------------------------------
+
+
+def raise_term(members: Members, term: int, seen: int) -> Members:
+    """A node has seen a term that this store never gave, or gave to another opening: the next sessions are above it."""
+    if seen - term > TERM_JUMP_MAX:
+        raise Refused(f"a node claims to have seen term {seen}: it cannot be so far above {term}")
+    return replace(members, terms_lost=members.terms_lost + max(0, seen + 1 - term))
+
+
 # --- The manager ------------------------------------------------------------------------------------------------------
 
 
@@ -354,6 +402,7 @@ def _committed_stream(members: Members, log_stream: LogStreamID) -> LogStream:
             f"log stream {log_stream} is of the sequenced topic {topic.name!r}: who serves it is said by its projection, "
             "which the manager changes when need be"
         )
+    check_not_stopped(topic)
     return stream
 
 
@@ -376,10 +425,14 @@ def _with_stream(members: Members, stream: LogStream) -> Members:
     return with_view(members, streams=tuple(streams))
 
 
-def with_view(members: Members, **changes: object) -> Members:
+def with_view(members: Members, *, revisions: int = 1, **changes: object) -> Members:
     """The members with parts of their view replaced, one revision on."""
     view = members.view
-    return replace(members, view=changed(view, revision=view.revision + 1, **changes))
+    return replace(members, view=changed(view, revision=view.revision + revisions, **changes))
+
+
+def _with_topic(members: Members, topic: Topic) -> tuple[Topic, ...]:
+    return tuple(topic if found.topic == topic.topic else found for found in members.view.topics)
 
 
 def _check_id(kind: str, value: int) -> None:

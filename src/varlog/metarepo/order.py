@@ -6,7 +6,7 @@ Rows are forgotten only when the base is rewritten, so that memory and store hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from varlog.metarepo.commit_rules import Cut, check_cut
@@ -14,6 +14,7 @@ from varlog.metarepo.records import BaseRecord, StreamBase
 from varlog.model.cluster import ClusterView, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 
 # See `many_rows`.
@@ -26,21 +27,23 @@ class Order:
 
     def __init__(self, base: BaseRecord, cuts: Iterable[Cut] = (), topics: Iterable[Topic] = ()) -> None:
         """`topics`: those of the view. One that came after the base is nowhere else said to begin where it does."""
-        self.base_version = base.version
-        self.version = base.version
-        self._rows_after_base = 0
         self.high_watermarks: dict[TopicID, GLSN] = {
             found.topic: _before_first(found) for found in topics if not found.sequenced
         }
-        self.high_watermarks.update(base.high_watermarks)
         self.committed_ends: dict[LogStreamID, LLSN] = {}
         self._rows: dict[LogStreamID, list[CommitRow]] = {}
-        for stream in base.streams:
-            self.committed_ends[stream.log_stream] = stream.committed_end
-            self._rows[stream.log_stream] = list(stream.rows)
+        self._begin_at(base)
         for cut in cuts:
             self._know_left_topics(cut)
             self.apply(cut)
+
+    def _begin_at(self, base: BaseRecord) -> None:
+        self.base_version = self.version = base.version
+        self._rows_after_base = 0
+        self.high_watermarks.update(base.high_watermarks)
+        for stream in base.streams:
+            self.committed_ends[stream.log_stream] = stream.committed_end
+            self._rows[stream.log_stream] = list(stream.rows)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Order) and self._facts() == other._facts()
@@ -135,6 +138,49 @@ class Order:
             rows = tuple(row for row in self._rows.get(log_stream, ()) if row.llsn_end > synced)
             streams.append(StreamBase(log_stream, end, rows))
         return BaseRecord(self.version, tuple(self.high_watermarks.items()), tuple(streams))
+
+    def glsn_of(self, log_stream: LogStreamID, llsn: LLSN) -> GLSN | None:
+        """Where an ordered entry is, if its row is still here."""
+        for row in reversed(self._rows.get(log_stream, [])):
+            if row.llsn_begin <= llsn:
+                return GLSN(row.glsn_begin + llsn - row.llsn_begin) if llsn < row.llsn_end else None
+        return None
+
+    def learned(
+        self,
+        topic: TopicID,
+        ends: Mapping[LogStreamID, LLSN],
+        rows: Iterable[tuple[LogStreamID, CommitRow]],
+        begin: GLSN,
+        newest: GLSN,
+        synced_end: Callable[[LogStreamID], LLSN],
+    ) -> BaseRecord:
+        """This order, and behind it the rows that nodes told of positions `begin` to `newest` of a topic, as one base: they lie
+        back to back (laws 3, 4). Before that its streams end at `ends`: not where they end here, if all between is trimmed."""
+        grown, version = Order(self.base(lambda _: FIRST_LLSN)), self.version
+        glsn = begin
+        for log_stream, end in ends.items():
+            if end != grown.committed_end(log_stream):
+                grown.committed_ends[log_stream] = end
+                grown._rows.pop(log_stream, None)
+        for log_stream, row in rows:
+            end = grown.committed_end(log_stream)
+            invariant(row.glsn_begin == glsn, "law 4: rows of a topic lie back to back", row=row, glsn=glsn)
+            invariant(row.llsn_begin == end, "law 4: a row begins where its stream ended", row=row, end=end)
+            grown.committed_ends[log_stream] = row.llsn_end
+            grown._rows.setdefault(log_stream, []).append(row)
+            glsn, version = row.glsn_end, max(version, row.version)
+        invariant(
+            glsn == newest + 1, "law 4: everything up to the newest is told", reached=glsn, newest=newest
+        )
+        grown.high_watermarks[topic] = newest
+        # Above every version that a node has seen.
+        grown.version = version + 1
+        return grown.base(synced_end)
+
+    def learn(self, base: BaseRecord) -> None:
+        """What `learned` made is durable."""
+        self._begin_at(base)
 
     def rebase(self, base: BaseRecord) -> None:
         """The base is durable: forget what it leaves out."""

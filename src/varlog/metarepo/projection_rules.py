@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from varlog.metarepo.membership_rules import Members, check_replicas, topic_of, with_view
+from varlog.metarepo.membership_rules import Members, check_not_stopped, check_replicas, topic_of, with_view
 from varlog.model.cluster import ClusterView, LogStream, StreamState, changed
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import InvalidRequest, ProjectionTaken, Refused
@@ -43,6 +43,7 @@ def accept(members: Members, proposed: Projection, sealed: Sealed) -> Members:
     now = view.projection(topic.topic)
     if proposed == now:
         return members
+    check_not_stopped(topic)
     current = now.epoch if now is not None else NO_EPOCH
     if proposed.epoch != current + 1:
         raise ProjectionTaken(topic.topic, proposed.epoch, current)

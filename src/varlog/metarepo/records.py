@@ -52,6 +52,7 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     sequencers: tuple[SequencerID, ...] = ()
     uuid: ClusterUUID = NO_UUID
     foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
+    terms_lost: int = 0
 
 
 class StreamBase(msgspec.Struct, frozen=True, array_like=True):
@@ -136,6 +137,7 @@ def members_of(items: dict[str, bytes]) -> Members:
         record.next_log_stream,
         record.unused,
         record.foreign,
+        record.terms_lost,
         Named(map(_reader.decode, _values(items, READER))),
         Named(map(_writer.decode, _values(items, WRITER))),
     )
@@ -166,6 +168,7 @@ def _cluster_of(members: Members) -> ClusterRecord:
         view.sequencers,
         view.uuid,
         members.foreign,
+        members.terms_lost,
     )
 
 

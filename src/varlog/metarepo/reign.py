@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from varlog.metarepo import membership_rules as rules
 from varlog.metarepo import state as states
@@ -17,15 +18,19 @@ from varlog.metarepo.sessions import SessionParts, Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.store.base import MetadataStore
 from varlog.metarepo.view_copies import ViewCopies
+from varlog.metarepo.witnesses import Witnesses
 from varlog.model.cluster import ClusterView
-from varlog.model.errors import NotLeader, Unavailable
-from varlog.model.ids import ClusterID, LogStreamID, TopicID, make_cluster_uuid
+from varlog.model.errors import NotLeader, StaleTerm, Unavailable
+from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID, make_cluster_uuid
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Done, Message
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
+
+# So long positions wait, as a term begins, for what a node knows that cannot be reached.
+WITNESS_GRACE_S: Final = 3.0
 
 _log = get_logger("metarepo")
 
@@ -40,14 +45,16 @@ class ReignParts:
     transport: Transport
     node_retry_s: float
     leases_outlive_reigns: bool = True
+    witness_grace_s: float = WITNESS_GRACE_S
 
 
 class Reign:
     """Made by `begin`. Answers until it is over; then nothing of it answers, orders or pushes any more."""
 
     def __init__(self, parts: ReignParts, term: int, state: RepositoryState) -> None:
-        self.term = term
+        self.opened_term = term
         self.state = state
+        self._raising_term = False
         self._store = parts.store
         self._over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(f"reign {term}", self._task_failed)
@@ -67,18 +74,33 @@ class Reign:
                 reports,
                 parts.doors,
                 parts.transport,
-                term,
+                lambda: self.term,
+                parts.doors.entropy.getrandbits(62) + 1,
                 parts.node_retry_s,
                 self._commits.wake,
                 self._commits.asleep,
                 self._leases,
                 self._raise_ids,
+                lambda node, word: self.witnesses.opened(node, word),
+                lambda node: self.witnesses.ended(node),
+                self._term_over,
                 view_due := asyncio.Event(),
             ),
             self._tasks,
         )
-        self._copies = ViewCopies(state, term, self.sessions, view_due)
-        self._service = RepositoryService(state, self._commits, self.sessions, self._leases)
+        self._copies = ViewCopies(state, lambda: self.term, self.sessions, view_due)
+        self.witnesses = Witnesses(
+            state,
+            reports,
+            self._commits,
+            self.sessions.ask,
+            self.sessions.restart,
+            self._tasks,
+            parts.witness_grace_s,
+        )
+        self._service = RepositoryService(
+            state, self._commits, self.sessions, self._leases, self.witnesses, self._tasks
+        )
         self._service.register(self._dispatcher)
 
     @classmethod
@@ -98,6 +120,7 @@ class Reign:
         _ = self._tasks.spawn("view copies", self._copies.run())
         _ = self._tasks.spawn("lost", self._wait_lost())
         _ = self._tasks.spawn("repositories", self._follow_repositories())
+        self.witnesses.start()
         self.sessions.follow_view()
 
     def handle(self, call: Call | None, message: Message, payload: bytearray) -> None:
@@ -110,6 +133,7 @@ class Reign:
     def silence(self, error: Unavailable) -> None:
         """From now on everyone who asks is told `error`."""
         self._service.stop(error)
+        self.witnesses.end(error)
         self._leases.end()
         self.sessions.end()
 
@@ -118,6 +142,34 @@ class Reign:
         self.silence(error)
         await self._tasks.close()
         await self._dispatcher.close()
+
+    @property
+    def term(self) -> int:
+        """The term of its sessions: that of the store, and what a store that went back in time has lost."""
+        return self.opened_term + self.state.members.terms_lost
+
+    def _term_over(self, node: NodeID, stale: StaleTerm) -> None:
+        """A node has seen a later term, or another opening in ours. Where somebody else leads, the store refuses to keep what
+        follows, and this reign is over. Else the store went back in time: then its terms go on above what was seen, and no topic
+        is ordered before all nodes have told what they know."""
+        if self._raising_term or stale.seen < self.term:
+            return
+        if stale.seen - self.term > rules.TERM_JUMP_MAX:
+            _log.critical(told("a node claims to have seen an impossible term", node=node, why=stale))
+            return
+        self._raising_term = True
+        why = f"the metadata went back in time: {stale}"
+        _log.critical(told(why + "; every topic waits until all nodes have told what they know", node=node))
+        for topic in self.state.view.topics:
+            self.witnesses.stop(topic.topic, why, topic.known)
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.raise_term(members, self.term, stale.seen), Done()
+
+        def durable(answer: Message | BaseException) -> None:
+            self._raising_term = False
+
+        self._commits.submit(Operation(decide, durable))
 
     async def _wait_lost(self) -> None:
         raise await self._store.wait_lost()

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from varlog.metarepo.reign import Reign, ReignParts
+from varlog.metarepo.reign import WITNESS_GRACE_S, Reign, ReignParts
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
@@ -29,7 +29,7 @@ class MetadataRepositoryConfig:
     """`advertise` "": others reach it where it listens. A node that cannot be reached is dialled every `node_retry_s`.
 
     `leases_outlive_reigns`: whoever got a lease before this start may still believe in it. False only where all of them live and
-    die with this very process.
+    die with this very process. As a term begins, positions wait `witness_grace_s` for the word of a node that cannot be reached.
     """
 
     cluster: ClusterID
@@ -37,6 +37,7 @@ class MetadataRepositoryConfig:
     advertise: str = ""
     node_retry_s: float = 0.2
     leases_outlive_reigns: bool = True
+    witness_grace_s: float = WITNESS_GRACE_S
 
 
 class MetadataRepository:
@@ -50,7 +51,13 @@ class MetadataRepository:
         self._doors = doors
         self._transport = transport
         self._parts = ReignParts(
-            config.cluster, store, doors, transport, config.node_retry_s, config.leases_outlive_reigns
+            config.cluster,
+            store,
+            doors,
+            transport,
+            config.node_retry_s,
+            config.leases_outlive_reigns,
+            config.witness_grace_s,
         )
         self._tasks = Tasks("metarepo", self._task_failed)
         self._server: Server | None = None

@@ -16,13 +16,15 @@ from varlog.metarepo.projection_service import ProjectionService
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.suspicions import Suspicions
-from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
+from varlog.metarepo.witnesses import Witnesses
+from varlog.model.errors import InvalidRequest, Refused, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX
 from varlog.rpc import messages as m
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
+from varlog.runtime.tasks import Tasks
 
 VIEW_WAITERS_MAX: Final = 10_000
 # A node in session that does not confirm a trim in this time holds the answer no longer: the trim itself is durable.
@@ -33,12 +35,20 @@ class RepositoryService:
     """Answers requests. Reads come from what is durable; changes go through the commit loop."""
 
     def __init__(
-        self, state: RepositoryState, commits: CommitLoop, sessions: Sessions, leases: Leases
+        self,
+        state: RepositoryState,
+        commits: CommitLoop,
+        sessions: Sessions,
+        leases: Leases,
+        witnesses: Witnesses,
+        tasks: Tasks,
     ) -> None:
         self._state = state
         self._commits = commits
         self._sessions = sessions
         self._leases = leases
+        self._witnesses = witnesses
+        self._tasks = tasks
         self._view_waiters: dict[Call, tuple[int, asyncio.TimerHandle]] = {}
         self._suspicions = Suspicions(self._answer_view_waiters)
         self._named = NamedService(state, self._submit, self._expected)
@@ -62,6 +72,7 @@ class RepositoryService:
         dispatcher.on(m.SetReplicas, self._set_replicas)
         dispatcher.on(m.Suspect, self._suspect)
         dispatcher.on(m.SetManager, self._set_manager)
+        dispatcher.on(m.AdoptOrder, self._adopt_order)
         self._named.register(dispatcher)
         self._projections.register(dispatcher)
 
@@ -114,13 +125,20 @@ class RepositoryService:
 
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
         """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic only the trim
-        is known here; its tail is the sequencer's."""
+        is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of."""
         call = self._expected(call)
-        topic = self._state.topics.get(request.topic)
-        if topic is None:
+
+        def answer() -> None:
+            topic = self._state.topics.get(request.topic)
+            if topic is None:
+                call.fail(UnknownTopic(str(request.topic)))
+                return
+            newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)
+            call.reply(m.TailIs(max(newest, topic.known), topic.trimmed))
+
+        if request.topic not in self._state.topics:
             raise UnknownTopic(str(request.topic))
-        newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)
-        call.reply(m.TailIs(newest, topic.trimmed))
+        self._witnesses.when_heard(call, answer)
 
     # --- trims ---------------------------------------------------------------------------------------------------------
 
@@ -191,7 +209,22 @@ class RepositoryService:
         self._submit(call, decide)
 
     def _unregister_topic(self, call: Call | None, request: m.UnregisterTopic, payload: bytearray) -> None:
-        self._submit(call, lambda members, facts: (rules.unregister_topic(members, request.topic), m.Done()))
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.unregister_topic(members, request.topic, forced=request.forced), m.Done()
+
+        self._submit(call, decide)
+
+    def _adopt_order(self, call: Call | None, request: m.AdoptOrder, payload: bytearray) -> None:
+        """The order of a stopped topic, from the nodes. What it takes is asked of them page by page."""
+        call = self._expected(call)
+
+        async def adopt() -> None:
+            try:
+                call.reply(await self._witnesses.adopt(request.topic, dry_run=request.dry_run))
+            except VarlogError as error:
+                call.fail(error)
+
+        _ = self._tasks.spawn(f"adopt-order/{request.topic}", adopt())
 
     def _new_log_stream_id(self, call: Call | None, request: m.NewLogStreamID, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
@@ -213,12 +246,18 @@ class RepositoryService:
         self._submit(call, decide)
 
     def _seal_stream(self, call: Call | None, request: m.SealStream, payload: bytearray) -> None:
+        """Not before the nodes were heard, and never against one of them: it would end at an older order than there is (law 6)."""
+        call = self._expected(call)
+
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            stream = members.view.stream(request.log_stream)
+            if stream is not None and (why := self._state.distrusted.get(stream.topic)) is not None:
+                raise Refused(f"log stream {request.log_stream} is not sealed: {why}")
             committed_end = facts.committed_end(request.log_stream)
             members, stream = rules.seal_stream(members, request.log_stream, committed_end)
             return members, m.StreamIs(stream)
 
-        self._submit(call, decide, seals=request.log_stream)
+        self._witnesses.when_heard(call, lambda: self._submit(call, decide, seals=request.log_stream))
 
     def _unseal_stream(self, call: Call | None, request: m.UnsealStream, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:

@@ -14,7 +14,7 @@ from varlog.metarepo.outbox import Outbox, StreamRows
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.state import RepositoryState
 from varlog.model.cluster import ClusterView, StorageNode
-from varlog.model.errors import InvalidRequest, Refused, VarlogError
+from varlog.model.errors import InvalidRequest, Refused, StaleTerm, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.rpc.messages import AskLease, KeepView, LeaseIs, Message, OpenSession, Reports, SessionOpened
@@ -95,8 +95,7 @@ class NodeSession:
             self.node.address, handler=handle, timeout_s=CONNECT_TIMEOUT_S
         )
         try:
-            answer, _ = await connection.call(self._opening(), timeout_s=OPEN_TIMEOUT_S)
-            opened = self._checked(answer)
+            opened = await self._open(connection)
             self._wake.clear()
             connection.on_close(self._wake.set)
             link.connection = connection
@@ -115,7 +114,15 @@ class NodeSession:
         state, node = self._parts.state, self.node.node
         units = [stream.log_stream for stream in state.units_on.get(node, ())]
         registered = (*state.streams_on.get(node, {}), *units)
-        return OpenSession(self._parts.term, state.view.uuid, registered)
+        return OpenSession(self._parts.term(), state.view.uuid, registered, self._parts.nonce)
+
+    async def _open(self, connection: Connection) -> SessionOpened:
+        try:
+            answer, _ = await connection.call(self._opening(), timeout_s=OPEN_TIMEOUT_S)
+        except StaleTerm as stale:
+            self._parts.term_over(self.node.node, stale)
+            raise
+        return self._checked(answer)
 
     def _checked(self, answer: Message) -> SessionOpened:
         if not isinstance(answer, SessionOpened):
@@ -132,13 +139,14 @@ class NodeSession:
     def _begin(self, link: _Link, opened: SessionOpened) -> None:
         """Where the node stands -> what it lacks. Its first message is sent even if it lacks nothing: it waits for that."""
         state, reports = self._parts.state, self._parts.reports
+        # First of all: what it knows of the order may stop a topic, before anything that it reports counts.
+        self._parts.on_word(self.node.node, opened)
         registered = state.streams_on.get(self.node.node, {})
         for point in opened.replicas:
             stream = registered.get(point.log_stream)
             if stream is None:
                 continue  # not in the view: no report of it counts, and no row is for it
             if point.committed_end > state.order.committed_end(point.log_stream):
-                self._distrust(stream.topic, point.log_stream)
                 link.outbox.begin(point.log_stream, None)
                 continue
             reports.take_point(self.node.node, point)
@@ -162,14 +170,22 @@ class NodeSession:
         if reports.changed:
             self._parts.wake()
 
-    def _distrust(self, topic: TopicID, log_stream: LogStreamID) -> None:
-        """Our store knows less than was ordered once (an old copy, a disk that lied): ordering on would give positions twice."""
-        why = f"node {self.node.node} holds a newer order of log stream {log_stream} than this repository"
-        self._parts.state.distrusted[topic] = why
-        _log.critical(told("nothing is ordered in this topic any more (law 3): " + why, topic=topic))
+    async def ask(self, request: Message) -> Message:
+        """A question to the node in session."""
+        link = self._link
+        if link is None or link.connection is None:
+            raise Unavailable(f"node {self.node.node} is not in session")
+        answer, _ = await link.connection.call(request, timeout_s=OPEN_TIMEOUT_S)
+        return answer
+
+    def restart(self) -> None:
+        """The session begins anew, from what is known now."""
+        if self._link is not None and self._link.connection is not None:
+            self._link.connection.close()
 
     def _end(self) -> None:
         link, self._link = self._link, None
+        self._parts.on_silence(self.node.node)
         if link is not None and link.begun:
             _log.info(told("session ended", node=self.node.node, address=self.node.address))
         self._trims_sent.clear()
@@ -302,18 +318,23 @@ class NodeSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What every session is handed. `wake` tells the commit loop that reports came in; it needs that only while it is `asleep`."""
+    """What every session is handed. `wake` tells the commit loop that reports came in; it needs that only while it is `asleep`.
+    `on_word` hears what a node knows as its session begins, `term_over` that a node has seen a newer term, or a twin of ours."""
 
     state: RepositoryState
     reports: ReportTable
     doors: Doors
     transport: Transport
-    term: int
+    term: Callable[[], int]
+    nonce: int
     retry_s: float
     wake: Callable[[], None]
     asleep: Callable[[], bool]
     leases: Leases
     raise_ids: Callable[[TopicID, LogStreamID], None]
+    on_word: Callable[[NodeID, SessionOpened], None]
+    on_silence: Callable[[NodeID], None]
+    term_over: Callable[[NodeID, StaleTerm], None]
     # Set when nodes may lack the newest view.
     view_due: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -381,6 +402,17 @@ class Sessions:
         """To a node in session; one that is not will ask."""
         if (session := self._sessions.get(node)) is not None:
             session.tell(lease)
+
+    async def ask(self, node: NodeID, request: Message) -> Message:
+        if (session := self._sessions.get(node)) is None:
+            raise Unavailable(f"node {node} is not registered")
+        return await session.ask(request)
+
+    def restart(self, nodes: tuple[NodeID, ...]) -> None:
+        """Sessions with these nodes begin anew."""
+        for node in nodes:
+            if (session := self._sessions.get(node)) is not None:
+                session.restart()
 
     def end(self) -> None:
         """No more talk with anyone."""

@@ -30,8 +30,10 @@ class RepositoryState:
 
     def __init__(self, members: Members, order: Order) -> None:
         self.order = order
-        # Topics whose order a replica knows better than we do: our store went back in time. Nothing is ordered in them.
+        # Topics that a node has contradicted just now: nothing is ordered in them, until that is durable (`Topic.stopped`).
         self.distrusted: dict[TopicID, str] = {}
+        # Nothing at all is ordered before the nodes have told what they know of the order: see Witnesses.
+        self.heard = True
         self.members = members
         self._index(members.view)
 
@@ -70,12 +72,17 @@ class RepositoryState:
         trimmed = known.trimmed if known is not None else NO_GLSN
         return TopicMark(topic, self.order.high_watermark(topic), trimmed)
 
+    def may_give(self, topic: TopicID) -> bool:
+        """Whether positions of this topic may be given: nobody is known to have seen another order."""
+        found = self.topics.get(topic)
+        return self.heard and topic not in self.distrusted and (found is None or not found.stopped)
+
     def may_order(self, reports: ReportTable, taken: Iterable[Report]) -> bool:
         """Whether a cut would hold anything because of what was just reported. Of the reports of one batch only the last replica's
         is worth a wake-up."""
         for report in taken:
             stream = self.streams.get(report.log_stream)
-            if stream is not None:
+            if stream is not None and self.may_give(stream.topic):
                 end = self.order.committed_end(report.log_stream)
                 if orderable_end(stream, end, reports.of(report.log_stream)) > end:
                     return True
@@ -83,11 +90,13 @@ class RepositoryState:
 
     def next_cut(self, reports: ReportTable) -> Cut | None:
         """What may be ordered now, of the streams that have something new."""
+        if not self.heard:
+            return None
         candidates: list[Candidate] = []
         streams, ends = self.streams, self.order.committed_ends
         for log_stream in reports.take_changed():
             stream = streams.get(log_stream)
-            if stream is not None and stream.topic not in self.distrusted:
+            if stream is not None and self.may_give(stream.topic):
                 candidates.append((stream, ends.get(log_stream, FIRST_LLSN), reports.of(log_stream)))
         return next_cut(self.order.version, candidates, self.order.high_watermarks)
 

@@ -6,6 +6,7 @@ What names and replica sets there are is then known outside the one store of the
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from varlog.metarepo.sessions import Sessions
@@ -25,7 +26,9 @@ _log = get_logger("metarepo")
 class ViewCopies:
     """`due` is set when the view has changed, or a session has begun."""
 
-    def __init__(self, state: RepositoryState, term: int, sessions: Sessions, due: asyncio.Event) -> None:
+    def __init__(
+        self, state: RepositoryState, term: Callable[[], int], sessions: Sessions, due: asyncio.Event
+    ) -> None:
         self._state = state
         self._term = term
         self._sessions = sessions
@@ -40,11 +43,13 @@ class ViewCopies:
 
     def _send(self) -> int:
         """To those that have another revision; how many bytes went out."""
+        if any(topic.stopped for topic in self._state.view.topics):
+            return 0  # this repository may be the one that went back in time: what the nodes have is the better copy
         revision = self._state.view.revision
         behind = self._sessions.without_view(revision)
         if not behind:
             return 0
-        content = encode_view_copy(view_copy(self._state, self._term))
+        content = encode_view_copy(view_copy(self._state, self._term()))
         if len(content) > COPY_BYTES_MAX:
             _log.error(told("the view is too large for the nodes to keep a copy", bytes=len(content)))
             return 0

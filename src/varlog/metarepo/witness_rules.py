@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from varlog.model.cluster import LogStream
 from varlog.model.commit import CommitRow, TopicMark
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+from varlog.model.projection import Projection
 
 # So many conflicts are told; there may be one for each row.
 CONFLICTS_TOLD_MAX = 20
@@ -26,7 +27,8 @@ CONFLICTS_TOLD_MAX = 20
 
 
 class ReplicaWord(NamedTuple):
-    """What a node says of one replica: it has ordered entries below `committed_end`, the last of them at position `last_glsn`."""
+    """What a node says of one replica: it has ordered entries below `committed_end`, the last of them at position `last_glsn` (-1:
+    not told)."""
 
     epoch: Epoch
     committed_end: LLSN
@@ -66,7 +68,8 @@ def claim_of_replica(
             f"the repository knows of {committed_end - 1}"
         )
         return Claim(why, word.last_glsn, word.epoch <= stream.epoch)
-    if our_glsn is not None and word.committed_end > FIRST_LLSN and our_glsn != word.last_glsn:
+    told = word.last_glsn >= 0 and word.committed_end > FIRST_LLSN
+    if our_glsn is not None and told and our_glsn != word.last_glsn:
         why = (
             f"node {node} has entry {word.committed_end - 1} of {name} at position {word.last_glsn}, "
             f"the repository at position {our_glsn}"
@@ -76,6 +79,15 @@ def claim_of_replica(
         why = f"node {node} is in epoch {word.epoch} of {name}, the repository in epoch {stream.epoch}"
         return Claim(why, word.last_glsn, order_alone=False)
     return None
+
+
+def claim_of_unit(node: NodeID, epoch: Epoch, projection: Projection | None) -> Claim | None:
+    """A node was told of a newer projection of a sequenced topic than the repository has."""
+    ours = projection.epoch if projection is not None else NO_EPOCH
+    if epoch <= ours:
+        return None
+    why = f"node {node} was told of projection {epoch}, the repository has projection {ours}"
+    return Claim(why, NO_GLSN, order_alone=False)
 
 
 # --- What all of them know together -----------------------------------------------------------------------------------------

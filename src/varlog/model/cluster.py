@@ -71,7 +71,10 @@ class StorageNode(msgspec.Struct, frozen=True):
 
 class Topic(msgspec.Struct, frozen=True):
     """A log: one total order over its own log streams. `first` is the position of its first entry: 1, unless the topic is a copy of
-    one whose beginning was trimmed. `unit` and `grouping` are a sequenced topic's (see Projection)."""
+    one whose beginning was trimmed. `unit` and `grouping` are a sequenced topic's (see Projection).
+
+    `stopped` (empty: it is not): a storage node contradicts the repository, in words; nothing is ordered, sealed or trimmed in the
+    topic until the order is taken from the nodes. `known`: the newest position that any of them has told of since."""
 
     topic: TopicID
     name: str
@@ -80,6 +83,8 @@ class Topic(msgspec.Struct, frozen=True):
     first: GLSN = GLSN(1)
     unit: int = STRIPE_UNIT
     grouping: Grouping = Grouping.STREAM
+    stopped: str = ""
+    known: GLSN = GLSN(0)
 
     @property
     def sequenced(self) -> bool:
@@ -188,6 +193,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
     `damage`: ranges [begin, end) of LLSNs whose bytes do not match their checksums; `full`: its volume has no room for appends.
     `cluster_uuid`: the cluster that its directory is bound to; NO_UUID: to none yet.
+    `evidence` (empty: none): it was asked to give up what it knows to be ordered, in words. Nobody rebuilds, cuts or removes it.
     """
 
     log_stream: LogStreamID
@@ -208,6 +214,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     full: bool = False
     traffic: Traffic = Traffic()
     cluster_uuid: ClusterUUID = NO_UUID
+    evidence: str = ""
 
 
 class UnitStatus(msgspec.Struct, frozen=True):

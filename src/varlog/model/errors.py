@@ -8,6 +8,7 @@
     │   ├── ChainBroken      a conditional append: the chain that it was to extend goes on elsewhere
     │   ├── PositionTaken    a conditional append: the stream's next position is another one
     │   ├── StaleEpoch       the caller has not heard of a newer epoch
+    │   ├── TopicStopped     a storage node knows the topic's order better than the repository: an operator must act
     │   ├── AlreadyWritten   another value has the position (sequenced ordering): take a new one
     │   └── NotAccepted      no replica took the request before its deadline
     │       └── Overloaded   more waits than can be served before the deadline: refused immediately
@@ -23,6 +24,7 @@
     ├── Refused              an administrative call that the present state does not allow
     │   ├── ReaderBehind     a named reader has not read what was to be trimmed
     │   ├── TrimBeyondTail   only what is in the log can be trimmed
+    │   ├── StaleTerm        a metadata repository whose term is over, or that shares its term with another one
     │   ├── ProjectionTaken  a projection of another epoch than the next one was proposed
     │   └── AlreadySyncing   the replica is being filled from another source
     └── StartError           a process that must not start: wrong volume, foreign directory, port in use
@@ -164,6 +166,18 @@ class StaleEpoch(Rejected):
 
     def told(self) -> str:
         return f"log stream {self.log_stream} is in epoch {self.here}; epoch {self.asked} is over"
+
+
+class TopicStopped(Rejected):
+    """Nothing is appended to the topic: a storage node contradicts the metadata repository, which must not give positions twice."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+        self.name = name
+        self.why = why
+
+    def told(self) -> str:
+        return f"topic {self.name!r} is STOPPED: {self.why}; run `varlog topic adopt-order {self.name}`"
 
 
 class AlreadyWritten(Rejected):
@@ -377,6 +391,23 @@ class ReaderBehind(Refused):
             f"cannot trim up to {self.asked}: reader {self.reader!r} has read up to {self.position}; trim up to "
             f"there, or forget the "
             f"reader with `varlog reader forget`"
+        )
+
+
+class StaleTerm(Refused):
+    """A node has seen term `seen` of a metadata repository, or another opening of the store in the same term (law 7)."""
+
+    def __init__(self, term: int, seen: int, node: int = 0) -> None:
+        VarlogError.__init__(self, term, seen, node)
+        self.term = term
+        self.seen = seen
+        self.node = node
+
+    def told(self) -> str:
+        if self.seen == self.term:
+            return f"node {self.node} has seen another metadata repository in term {self.term}: this one is a copy of it"
+        return (
+            f"term {self.term} of the metadata repository is over: node {self.node} has seen term {self.seen}"
         )
 
 

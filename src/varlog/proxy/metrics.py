@@ -137,6 +137,12 @@ def _topics(status: StatusOut) -> Iterator[Metric]:
         [((one.name,), one.newest) for one in topics],
     )
     yield _gauge(
+        "varlog_topic_stopped",
+        "1 where a storage node knows the order of a topic better than the metadata repository: nothing is ordered in it.",
+        ("topic",),
+        [((one.name,), bool(one.stopped)) for one in topics],
+    )
+    yield _gauge(
         "varlog_topic_oldest",
         "The oldest position that can be read.",
         ("topic",),

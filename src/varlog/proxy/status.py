@@ -53,7 +53,8 @@ class NodeOut(_Answer):
 
 class TopicOut(_Answer):
     """A topic. `oldest` and `newest`: the first and last position that can be read; an empty one has `newest` = `oldest` - 1. Null
-    where it is not known now."""
+    where it is not known now. `stopped`: why nothing is ordered in it, empty where that is not so: a storage node knows its order
+    better than the metadata repository."""
 
     name: str
     topic: int
@@ -63,6 +64,7 @@ class TopicOut(_Answer):
     oldest: int | None
     newest: int | None
     append_entries_s: float | None
+    stopped: str = ""
 
 
 class SyncOut(_Answer):

@@ -170,6 +170,7 @@ def _topics(seen: ClusterStatusIs, speeds: Speeds | None) -> list[TopicOut]:
                 oldest=max(topic.first, mark.trimmed + 1) if mark is not None else None,
                 newest=mark.high_watermark if mark is not None else None,
                 append_entries_s=speeds.topics.get(topic.topic, 0.0) if speeds is not None else None,
+                stopped=topic.stopped,
             )
         )
     return told

@@ -422,7 +422,7 @@ class AskLease(Message, frozen=True):
 class LeaseIs(Message, frozen=True):
     """One way, repository -> node, or the answer to a sequencer: it may answer for `lease_s` seconds of its own clock from `stamp`
     on; 0: it may not. `orders`: of the node's units. `topics`, to a sequencer: in which epoch every sequenced topic is now; in an
-    older one it must not answer from now on."""
+    older one it must not answer from now on. To a node: the same of the topics of its units, to be remembered."""
 
     stamp: int
     lease_s: float
@@ -464,17 +464,19 @@ class SequencerIs(Message, frozen=True):
 
 
 class OpenSession(Message, frozen=True):
-    """First on the repository's connection to a node. An older term than one seen before is refused (law 7), and so is another
-    cluster than the one that the node is bound to. `registered`: the streams that the view has on this node, of either ordering;
-    those that belong to no cluster yet belong to this one from now on."""
+    """First on the repository's connection to a node. An older term than one seen before is refused, and another opening of the
+    store (`nonce`, drawn for each; 0: not told) in the same term (law 7): StaleTerm; and so is another cluster than the one that
+    the node is bound to. `registered`: the streams that the view has on this node, of either ordering; those that belong to no
+    cluster yet belong to this one from now on."""
 
     term: int
     cluster_uuid: ClusterUUID = NO_UUID
     registered: tuple[LogStreamID, ...] = ()
+    nonce: int = 0
 
 
 class ReplicaPoint(Message, frozen=True):
-    """Where one replica stands when a session opens."""
+    """Where one replica stands when a session opens. `last_glsn`: the position of its last ordered entry (-1: not told)."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -482,17 +484,40 @@ class ReplicaPoint(Message, frozen=True):
     committed_end: LLSN
     durable_end: LLSN
     rows_synced_end: LLSN
+    last_glsn: GLSN = GLSN(-1)
+    topic: TopicID = TopicID(0)
 
 
 class SessionOpened(Message, frozen=True):
     """The node's replicas. The repository answers with the rows each lacks. `largest_topic`, `largest_log_stream`: as of
-    NodeStatus; new ids are above them. `view_revision`: of the copy of the view that the node keeps."""
+    NodeStatus; new ids are above them. `view_revision`: of the copy of the view that the node keeps.
+
+    The node is a witness of the order. `marks`: the newest position and trim that it knows of, for every topic of which it holds a
+    replica. `epochs`: for the sequenced topics of its log units, the epoch of the newest projection that a repository told it."""
 
     node: NodeID
     replicas: tuple[ReplicaPoint, ...]
     largest_topic: TopicID = TopicID(0)
     largest_log_stream: LogStreamID = LogStreamID(0)
     view_revision: int = 0
+    marks: tuple[TopicMark, ...] = ()
+    epochs: tuple[tuple[TopicID, Epoch], ...] = ()
+
+
+class ListRows(Message, frozen=True):
+    """Repository -> node: the commit rows that a replica has, from the one that orders `llsn` on, in whatever state it is. Answered
+    by RowsAre."""
+
+    log_stream: LogStreamID
+    llsn: LLSN
+
+
+class RowsAre(Message, frozen=True):
+    """`rows` lie back to back in LLSN. Go on at `next_llsn`, unless that is `committed_end`."""
+
+    rows: tuple[CommitRow, ...]
+    next_llsn: LLSN
+    committed_end: LLSN
 
 
 class Reports(Message, frozen=True):
@@ -550,21 +575,25 @@ class ReplicaAddress(Message, frozen=True):
 
 class RemoveLogStream(Message, frozen=True):
     """Delete a replica and its data. With `epoch` (-1: whatever it is) only if the replica is still in that epoch: one that was
-    taken into a stream since it was looked at stays. Refused if its directory belongs to another cluster than `cluster_uuid`."""
+    taken into a stream since it was looked at stays. Refused if its directory belongs to another cluster than `cluster_uuid`. One
+    that is evidence against the repository stays as well, unless an operator has decided otherwise (`forced`)."""
 
     log_stream: LogStreamID
     epoch: int = -1
     cluster_uuid: ClusterUUID = NO_UUID
+    forced: bool = False
 
 
 class RebuildReplica(Message, frozen=True):
     """Set a replica that cannot go on (damaged, frozen, too far behind) aside, and make an empty one in its place, as AddLogStream
-    does. Refused if the replica can go on in `epoch`, or knows a newer one, or belongs to another cluster than `cluster_uuid`."""
+    does. Refused if the replica can go on in `epoch`, or knows a newer one, or belongs to another cluster than `cluster_uuid`, or
+    has ordered entries at or above `sealed_end` (0: not told): they are evidence."""
 
     topic: TopicID
     log_stream: LogStreamID
     epoch: Epoch
     cluster_uuid: ClusterUUID = NO_UUID
+    sealed_end: LLSN = LLSN(0)
 
 
 class SyncReplica(Message, frozen=True):
@@ -774,9 +803,37 @@ class TopicIs(Message, frozen=True):
 
 
 class UnregisterTopic(Message, frozen=True):
-    """The topic and its streams leave the view; the replicas' data stays until it is removed (R-REG-5)."""
+    """The topic and its streams leave the view; the replicas' data stays until it is removed (R-REG-5). A stopped one only if that
+    is `forced`."""
 
     topic: TopicID
+    forced: bool = False
+
+
+class AdoptOrder(Message, frozen=True):
+    """Take the order of a stopped topic from the nodes, or (`dry_run`) say what would be taken. Answered by AdoptionIs."""
+
+    topic: TopicID
+    dry_run: bool = True
+
+
+class AdoptionIs(Message, frozen=True):
+    """What the nodes know of a topic that the repository does not: positions from `begin` on, up to and without `end`. `taken`:
+    (node, log stream, first position, end, first LLSN). `missing`: ranges of positions that nobody tells. `conflicts`, `silent`
+    (nodes that were not heard): why it may not be done. `raised`: log streams that are sealed in a new epoch by it. `adopted`: it
+    is done."""
+
+    topic: TopicID
+    begin: GLSN
+    end: GLSN
+    taken: tuple[tuple[NodeID, LogStreamID, GLSN, GLSN, LLSN], ...]
+    missing: tuple[tuple[GLSN, GLSN], ...]
+    conflicts: tuple[str, ...]
+    silent: tuple[NodeID, ...] = ()
+    raised: tuple[LogStreamID, ...] = ()
+    trimmed: GLSN = GLSN(0)
+    adopted: bool = False
+    stopped: str = ""
 
 
 class NewLogStreamID(Message, frozen=True):
@@ -892,7 +949,10 @@ class CreateTopic(Message, frozen=True):
 
 
 class DeleteTopic(Message, frozen=True):
+    """A stopped topic only if that is `forced`: what its nodes hold is all there is of its order."""
+
     name: str
+    forced: bool = False
 
 
 class AddStream(Message, frozen=True):
@@ -968,7 +1028,7 @@ NUMBERS: dict[int, type[Message]] = {
     16: FindAppend, 17: AppendOutcome, 18: CheckEntries, 19: ListChain, 110: ChainIs, 111: MeasureRange, 112: RangeIs,
     113: FindTime, 114: PlaceIs,
     20: ReplicaOpen, 21: Replicate, 22: CopyFrom, 23: Copied,
-    30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits, 36: KeepView,
+    30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits, 34: ListRows, 35: RowsAre, 36: KeepView,
     40: GetNodeStatus, 41: NodeStatusIs, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateIs,
     46: UnsealReplica, 47: RebuildReplica, 48: SyncReplica, 49: SyncIs, 50: MendReplica, 51: GetNodeFacts,
     52: NodeFactsIs,
@@ -978,7 +1038,7 @@ NUMBERS: dict[int, type[Message]] = {
     79: Suspect, 80: SetReader, 81: ForgetReader, 82: GetReaders, 83: ReadersAre, 84: BeginWrite, 85: WriterIs, 86: EndWrite,
     87: ForgetWriter, 88: GetWriters, 89: WritersAre,
     90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: OperateSeal, 96: OperateUnseal,
-    97: GetClusterStatus, 98: ClusterStatusIs, 99: OperateReplace, 100: OperateSync,
+    97: GetClusterStatus, 98: ClusterStatusIs, 99: OperateReplace, 100: OperateSync, 101: AdoptOrder, 102: AdoptionIs,
     120: WriteUnit, 121: FillUnit, 122: ReadUnit, 123: UnitRead, 124: FetchUnit, 125: UnitFetched, 126: MeasureUnit,
     127: FindUnitTime, 128: SealUnit, 129: UnitSealed, 130: ListUnit, 131: UnitList, 132: CopyUnit, 133: UnitCopied, 134: SyncUnit,
     140: NextTokens, 141: TokensAre, 142: GetSequencer, 143: SequencerIs,

@@ -466,6 +466,11 @@ class LogStore:
             raise Unavailable(f"{self.path} is closed")
         return self._commits.rows_from(llsn, rows_max)
 
+    @property
+    def unsynced_rows(self) -> tuple[CommitRow, ...]:
+        """Event loop: the commit contexts that are only in memory."""
+        return self._commits.unsynced
+
     def stretch(self, llsn: LLSN, bytes_max: int = 0) -> Stretch:
         """What to examine around and behind `llsn`: whole stretches up to `bytes_max`, at least one. Trimmed entries count as long
         as their segment is there: what is readable is reached over them, and they are looked at when the replica is opened."""

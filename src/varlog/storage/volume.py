@@ -5,6 +5,7 @@
     view                                       a copy of the cluster's view (view_copy.py)
     lock                                       held by the running process
     ballast                                    room for the last small writes on a full disk
+    witness                                    what the node has seen of the metadata repository
     lsid=<log stream>/                         the LogStreamPath: one replica, whole, on one volume; or one log unit
         cluster                                the cluster it belongs to (cluster_file.py)
         state | unit                           which of the two it is

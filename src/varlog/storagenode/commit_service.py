@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from varlog.model.errors import Refused
+from varlog.model.commit import TopicMark
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.errors import UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.messages import Commits, Message, OpenSession, Reports, SessionOpened
+from varlog.rpc.messages import Commits, ListRows, Message, OpenSession, Reports, SessionOpened
 from varlog.rpc.transport import Call, Connection, ConnectionLost
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
+from varlog.runtime.worker import Worker
+from varlog.storage.witness_file import Witness, WitnessFile
 from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.log_stream.replica_machine import CommitGap
+from varlog.storagenode.term_rules import check_term
 from varlog.storagenode.topic_marks import TopicMarks
 
 # So long after a disk has refused a trim it is asked again.
@@ -40,16 +45,22 @@ class CommitService:
         replicas: Mapping[LogStreamID, Replica],
         marks: TopicMarks,
         tasks: Tasks,
+        witness: WitnessFile,
+        worker: Worker,
         on_open: Callable[[], None] = lambda: None,
         known: Callable[[], KnownToNode] = lambda: KnownToNode(),
     ) -> None:
+        """`witness` is what the node has seen of repositories, `worker` writes it."""
         self._node = node
         self._replicas = replicas
         self._marks = marks
         self._tasks = tasks
         self._on_open = on_open
         self._known = known
-        self._term = 0
+        self._file = witness
+        self._worker = worker
+        self._seen = witness.read()
+        self._keeping = asyncio.Lock()
         self._session: Connection | None = None
         self._dirty: dict[LogStreamID, Replica] = {}
         self._flush_soon = False
@@ -57,14 +68,48 @@ class CommitService:
         self._serial = 0
         self._serial_applied = 0
         self._trims_under_way = 0
+        self._epochs: dict[TopicID, Epoch] = dict(self._seen.epochs)
 
     def open(self, call: Call, request: OpenSession) -> None:
-        """A repository introduces itself; its session replaces any older one."""
-        if request.term < self._term:
-            raise Refused(
-                f"term {request.term} of the metadata repository is over: term {self._term} was seen"
-            )
-        self._term = request.term
+        """A repository introduces itself; its session replaces any older one. Its term is durable here before it is believed."""
+        if (request.term, request.nonce) == (
+            self._seen.term,
+            self._seen.nonce,
+        ) and not self._keeping.locked():
+            self._begin(call)
+        else:
+            _ = self._tasks.spawn(f"open/{request.term}", self._open(call, request))
+
+    async def _open(self, call: Call, request: OpenSession) -> None:
+        async with self._keeping:
+            try:
+                check_term(self._node, self._seen.term, self._seen.nonce, request.term, request.nonce)
+            except VarlogError as refusal:
+                call.fail(refusal)
+                return
+            if (request.term, request.nonce) != (self._seen.term, self._seen.nonce):
+                await self._keep(Witness(request.term, request.nonce, self._seen.epochs))
+        self._begin(call)
+
+    async def _keep(self, seen: Witness) -> None:
+        await self._worker.run(lambda: self._file.keep(seen))
+        self._seen = seen
+
+    def heard_epochs(self, topics: Iterable[tuple[TopicID, Epoch]]) -> None:
+        """The repository told in which epochs the projections of sequenced topics are: kept, to be told to the next one."""
+        known = dict(self._epochs)
+        newer = [(topic, epoch) for topic, epoch in topics if epoch > known.get(topic, NO_EPOCH)]
+        if newer:
+            self._epochs.update(newer)
+            _ = self._tasks.spawn("witness", self._keep_epochs())
+
+    async def _keep_epochs(self) -> None:
+        async with self._keeping:
+            epochs = tuple(self._epochs.items())
+            if epochs != self._seen.epochs:
+                await self._keep(Witness(self._seen.term, self._seen.nonce, epochs))
+
+    def _begin(self, call: Call) -> None:
         if self._session is not None and self._session is not call.connection:
             self._session.close()
         self._session = call.connection
@@ -74,7 +119,13 @@ class CommitService:
         points = tuple(replica.point() for replica in self._replicas.values())
         call.reply(
             SessionOpened(
-                self._node, points, known.largest_topic, known.largest_log_stream, known.view_revision
+                self._node,
+                points,
+                known.largest_topic,
+                known.largest_log_stream,
+                known.view_revision,
+                self._known_marks(),
+                tuple(self._epochs.items()),
             )
         )
         self._on_open()
@@ -82,11 +133,31 @@ class CommitService:
     @property
     def term(self) -> int:
         """The newest term that was seen."""
-        return self._term
+        return self._seen.term
 
     @property
     def in_session(self) -> bool:
         return self._session is not None and not self._session.closed
+
+    def _known_marks(self) -> tuple[TopicMark, ...]:
+        """The newest order that this node knows of: what it heard, and what the newest commit context of each replica says."""
+        high: dict[TopicID, GLSN] = {}
+        trimmed: dict[TopicID, GLSN] = {}
+        for replica in self._replicas.values():
+            topic, row = replica.topic, replica.store.last_row
+            newest = row.high_watermark if row is not None else NO_GLSN
+            high[topic] = max(high.get(topic, NO_GLSN), newest, self._marks.high_watermark(topic))
+            trimmed[topic] = max(
+                trimmed.get(topic, NO_GLSN), replica.store.trimmed, self._marks.trimmed(topic)
+            )
+        return tuple(TopicMark(topic, high[topic], trimmed[topic]) for topic in high)
+
+    def list_rows(self, call: Call, request: ListRows) -> None:
+        """Whatever state the replica is in: a frozen one may be the only one that knows."""
+        replica = self._replicas.get(request.log_stream)
+        if replica is None:
+            raise UnknownLogStream(request.log_stream)
+        replica.list_rows(call, request.llsn)
 
     def is_from(self, connection: Connection) -> bool:
         """Whether the repository that this node talks with is at the other end."""

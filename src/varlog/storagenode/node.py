@@ -30,6 +30,7 @@ from varlog.rpc.messages import (
     KeepView,
     LeaseIs,
     ListChain,
+    ListRows,
     MeasureRange,
     MendReplica,
     Message,
@@ -54,6 +55,7 @@ from varlog.storage.log_store import LogStore
 from varlog.storage.page_store import PageStore
 from varlog.storage.room import Room
 from varlog.storage.volume import NodeVolumes
+from varlog.storage.witness_file import WitnessFile
 from varlog.storagenode.admin_service import AdminService, ReplicaMaking
 from varlog.storagenode.commit_service import CommitService, KnownToNode
 from varlog.storagenode.config import StorageNodeConfig
@@ -166,6 +168,8 @@ class StorageNode:
             replicas,
             marks,
             self._tasks,
+            WitnessFile(self._doors.disk, self._volumes.node_paths),
+            self._read_worker,
             on_open=lambda: self._lease.ask_soon(),
             known=self._known,
         )
@@ -191,6 +195,7 @@ class StorageNode:
         calls.on(FindTime, _with_call(lambda call, request, _: log.find_time(call, request)))
         calls.on(ReplicaOpen, _with_call(lambda call, request, _: backup.open(call, request)))
         calls.on(OpenSession, _with_call(lambda call, request, _: self._open_session(call, request)))
+        calls.on(ListRows, _with_call(lambda call, request, _: commit.list_rows(call, request)))
         calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
         calls.on(GetNodeFacts, _with_call(lambda call, request, _: self._tell_facts(call)))
         calls.on_async(MendReplica, rot.mend)
@@ -253,6 +258,7 @@ class StorageNode:
                     self._view.keep(bytes(payload), self._volumes.cluster_uuid)
             elif call is None and isinstance(message, LeaseIs):
                 if self._commit_service.is_from(connection):
+                    self._commit_service.heard_epochs(message.topics)
                     self._lease.take(message)
             else:
                 self._dispatcher.handle(call, message, payload)
@@ -480,6 +486,8 @@ class StorageNode:
         self._volumes.check_change(log_stream, request.cluster_uuid, blank=False)
         if replica is not None and not replica.check_rebuild(request.epoch):
             return
+        if isinstance(replica, Replica):
+            replica.check_no_evidence("made anew", request.sealed_end)
         ordering = Ordering.SEQUENCED if self._is_unit(log_stream) else Ordering.COMMITTED
         _log.warning(told("replica is made anew", log_stream=log_stream, epoch=request.epoch))
         path = self._volumes.streams[log_stream]
@@ -513,6 +521,8 @@ class StorageNode:
             raise Refused(
                 f"log stream {log_stream} is in epoch {epoch} here, not {request.epoch}: it is kept"
             )
+        if isinstance(replica, Replica) and not request.forced:
+            replica.check_no_evidence("removed")
         self._changing[log_stream] = None
         try:
             await self._let_go(log_stream)

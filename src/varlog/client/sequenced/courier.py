@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from varlog.client.append_rules import Attempt, spent, unknown
+from varlog.client.courier import still_stopped
 from varlog.client.parcel import Parcel
 from varlog.client.retry import Backoff
 from varlog.client.routing import expect
@@ -33,6 +34,7 @@ from varlog.model.errors import (
     OutcomeUnknown,
     Rejected,
     StaleEpoch,
+    TopicStopped,
     Trimmed,
     Unavailable,
     UnknownLogStream,
@@ -119,6 +121,9 @@ class Courier:
         try:
             # A try with no time left for its answer would turn a certain no into an unknown.
             while not (self._ended or parcel.dropped or backoff.remaining_s < TRY_S_MIN):
+                if self._routing.stopped and await still_stopped(self._routing, backoff):
+                    stopped = TopicStopped(self._routing.topic_name, self._routing.stopped)
+                    raise OutcomeUnknown(f"sent, and not finished: {stopped}") if parcel.sent else stopped
                 try:
                     projection = await self._projections.get(backoff)
                     if errand is not None:

@@ -26,9 +26,9 @@ from varlog.model.errors import (
     Unavailable,
     VarlogError,
 )
-from varlog.model.invariant import InvariantBroken
+from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
-from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_LLSN
 from varlog.rpc.messages import (
     Append,
     FindAppend,
@@ -37,6 +37,7 @@ from varlog.rpc.messages import (
     ReplicaPoint,
     ReplicaStateIs,
     Replicate,
+    RowsAre,
 )
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
@@ -65,6 +66,8 @@ from varlog.storagenode.topic_marks import TopicMarks
 _log = get_logger("replica")
 
 REPLICATION_OPEN_TIMEOUT_S = 2.0
+# One answer stays well below the limit of a frame's message part.
+ROWS_PER_ANSWER_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,8 @@ class Replica:
             machine.committed_end,
             machine.reportable_end,
             self.store.rows_synced_end,
+            self.store.high_watermark,
+            self.topic,
         )
 
     @property
@@ -295,7 +300,9 @@ class Replica:
         try:
             for row in rows:
                 new = self._machine.commit(row)
-                if new is not None:
+                if new is None:
+                    self._check_known(row)
+                else:
                     self.store.commit(new)
                     self._chains.ordered(new)
                     self._waiters.answer(new)
@@ -305,12 +312,45 @@ class Replica:
             self._machine.trouble = f"lacks ordered entries: {ahead}"
             _log.warning(told("replica lacks ordered entries", log_stream=self.log_stream, why=ahead))
         except InvariantBroken as broken:
-            self.freeze(broken)
+            self._machine.committed_end = self.store.committed_end  # the row may have been taken half
+            self._freeze_as_evidence(broken)
             return
         self._sync_rows_soon()
         self.reader.wake()
         if self._intake:
             self._take_waiting()
+
+    def _check_known(self, row: CommitRow) -> None:
+        """A row that is told again says the same (law 3). Only a session that begins anew repeats rows."""
+        last = LLSN(row.llsn_end - 1)
+        if last < self.store.low_llsn:
+            return
+        glsn = self.store.glsn_of(last)
+        invariant(glsn == row.glsn_end - 1, "an entry has one position for ever (law 3)", row=row, known=glsn)
+
+    def list_rows(self, call: Call, llsn: LLSN) -> None:
+        """The commit rows from the one that orders `llsn` on, those that are only in memory included."""
+        store, unsynced, end = self.store, self.store.unsynced_rows, self.store.committed_end
+        begin = max(llsn, store.low_llsn)
+
+        def answer(done: asyncio.Future[list[CommitRow]]) -> None:
+            if done.cancelled():
+                return
+            try:
+                rows = done.result()
+            except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
+                call.fail(failure if isinstance(failure, VarlogError) else Unavailable(str(failure)))
+                return
+            reached = rows[-1].llsn_end if rows else begin
+            rest = _beyond(unsynced, reached)
+            if rest and rest[0].llsn_begin == reached:  # else more of the file comes first
+                rows += rest
+                reached = rows[-1].llsn_end
+            call.reply(RowsAre(tuple(rows), reached if rows else end, end))
+
+        self._parts.read_worker.run(lambda: store.rows_from(begin, ROWS_PER_ANSWER_MAX)).add_done_callback(
+            answer
+        )
 
     def _sync_rows_soon(self) -> None:
         if (
@@ -348,9 +388,9 @@ class Replica:
             try:
                 effect = self._machine.seal(epoch, committed_end)
             except InvariantBroken as broken:
-                self.freeze(broken)
+                self._freeze_as_evidence(broken)
                 raise Refused(
-                    f"log stream {self.log_stream} refuses this seal and is frozen: {broken}"
+                    f"log stream {self.log_stream} refuses this seal and is frozen: {broken}; {self._knowledge}"
                 ) from broken
             if effect is not None:
                 self._stop_taking()
@@ -456,6 +496,21 @@ class Replica:
         self.check_open()
         return self._syncer.start(epoch, source)
 
+    @property
+    def _knowledge(self) -> str:
+        """What this replica knows to be ordered, in words."""
+        store = self.store
+        return (
+            f"this replica knows {store.committed_end - 1} ordered entries, up to position {store.high_watermark} of its topic, "
+            "and is kept as evidence"
+        )
+
+    def check_no_evidence(self, what: str, sealed_end: LLSN = NO_LLSN) -> None:
+        """Refused: this replica contradicts the repository, or has ordered entries that whoever asks does not know of. Nothing but
+        an operator's word undoes that."""
+        if self._machine.evidence or (sealed_end and self.store.committed_end > sealed_end):
+            raise Refused(f"log stream {self.log_stream} is not {what}: {self._knowledge}")
+
     def check_rebuild(self, epoch: Epoch) -> bool:
         """True if this replica cannot go on and may be made anew, False if it is empty and new already."""
         machine, sync = self._machine, self._syncer.status
@@ -526,6 +581,11 @@ class Replica:
         self._syncer.stop()
         self._stop_taking()
         self._waiters.fail(OutcomeUnknown(f"log stream {self.log_stream} froze"))
+
+    def _freeze_as_evidence(self, cause: InvariantBroken) -> None:
+        """The repository contradicts what it said before: what is here may be all that is left of the truth."""
+        self._machine.evidence = f"{cause}; {self._knowledge}"
+        self.freeze(cause)
 
     # --- damage ----------------------------------------------------------------------------------------------------------
 
@@ -631,6 +691,7 @@ class Replica:
             full=full,
             damage=self.damage.above(store.low_llsn),
             traffic=self._traffic.told(),
+            evidence=machine.evidence,
         )
 
     async def close(self) -> None:
@@ -647,6 +708,15 @@ class Replica:
                 await asyncio.wait([self._parts.worker.run(store.sync_rows)])
             await self._parts.worker.run(store.close)
         await self._parts.worker.close()
+
+
+def _beyond(rows: Sequence[CommitRow], llsn: LLSN) -> list[CommitRow]:
+    """The rows, or the parts of them, that order something at or above `llsn`."""
+    return [
+        row if row.llsn_begin >= llsn else row.rest(llsn - row.llsn_begin)
+        for row in rows
+        if row.llsn_end > llsn
+    ]
 
 
 def _checked(batch: bytearray) -> BatchHeader:

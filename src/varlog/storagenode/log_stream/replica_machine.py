@@ -66,6 +66,9 @@ class ReplicaMachine:
     trouble: str = ""
     # Of everything held in [committed_end, durable_end): it was all written in one epoch.
     tail_epoch: Epoch = NO_EPOCH
+    # Not empty: it was told an order that contradicts the one it knows, and is frozen. What it holds is evidence, until a seal that
+    # contradicts nothing takes it in again.
+    evidence: str = ""
 
     def __post_init__(self) -> None:
         self.assigned_end = self.durable_end
@@ -190,8 +193,9 @@ class ReplicaMachine:
     # --- seal, unseal ------------------------------------------------------------------------------------------------
 
     def seal(self, epoch: Epoch, committed_end: LLSN) -> SealEffect:
-        """R-SEAL-4. Appends stop at once; SEALED is told only after the tail is cut."""
-        if self.state is ReplicaState.FROZEN:
+        """R-SEAL-4. Appends stop at once; SEALED is told only after the tail is cut. One that was frozen for what it knows, and is
+        not asked to give it up any more, goes on."""
+        if self.state is ReplicaState.FROZEN and not self.evidence:
             raise Refused(f"log stream {self.log_stream} is frozen: {self.trouble}")
         if epoch < self.epoch or (epoch == self.epoch and self.opened):
             raise StaleEpoch(self.log_stream, epoch, self.epoch)
@@ -207,6 +211,8 @@ class ReplicaMachine:
             )
         if self.state is ReplicaState.SEALED and epoch == self.epoch:
             return None
+        if self.evidence:
+            self.evidence = self.trouble = ""
         self.state, self.primary, self.opened = ReplicaState.SEALING, False, False
         self.epoch, self.sealed_end = epoch, committed_end
         if self.committed_end == committed_end:

@@ -1,0 +1,426 @@
+"""Witnesses: what the nodes know of the order: nothing is given before they were heard, and no topic goes on against one of them.
+
+As a term begins no position is given until every registered node has opened a session, or could not be reached for a grace time. A
+node that knows more than this repository, or something else, stops the topic, durably. The order is then taken from the nodes: by
+an operator, or by itself where nothing but the newest cuts can have been lost. docs/decisions/0021.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from varlog.metarepo import membership_rules as rules
+from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.records import BaseRecord
+from varlog.metarepo.reports import ReportTable
+from varlog.metarepo.state import RepositoryState
+from varlog.metarepo.witness_rules import (
+    Claim,
+    Joined,
+    ReplicaWord,
+    Told,
+    claim_of_replica,
+    claim_of_topic,
+    claim_of_unit,
+    join,
+)
+from varlog.model.cluster import StreamState, Topic
+from varlog.model.commit import CommitRow
+from varlog.model.epoch import Epoch
+from varlog.model.errors import Refused, Unavailable, UnknownTopic, VarlogError
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+from varlog.rpc.messages import AdoptionIs, Done, ListRows, Message, ReplicaPoint, RowsAre, SessionOpened
+from varlog.rpc.transport import Call
+from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
+
+# So many lost cuts are taken from the nodes without asking anybody: what a journal can lose, and no older copy of a store.
+CUTS_ADOPTED_MAX: Final = 64
+CALLS_WAITING_MAX: Final = 10_000
+# More rows than this are not held in memory: a store that lost so much is restored from a newer copy.
+ROWS_MAX: Final = 4_000_000
+
+_log = get_logger("metarepo")
+
+
+class AskNode(Protocol):
+    """A question to a node in session."""
+
+    def __call__(self, node: NodeID, request: Message) -> Awaitable[Message]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What can be taken from the nodes, behind `ends`. `silent`: registered nodes that are not in session. `raised`: streams that
+    are sealed in another epoch, and where."""
+
+    topic: Topic
+    joined: Joined
+    ends: dict[LogStreamID, LLSN]
+    silent: tuple[NodeID, ...]
+    raised: dict[LogStreamID, tuple[Epoch, LLSN]]
+    trimmed: GLSN
+    order_alone: bool
+
+    def told(self, *, adopted: bool) -> AdoptionIs:
+        joined = self.joined
+        taken = tuple(
+            (one.node, one.log_stream, one.row.glsn_begin, one.row.glsn_end, one.row.llsn_begin)
+            for one in joined.taken[:1_000]
+        )
+        return AdoptionIs(
+            self.topic.topic,
+            joined.begin,
+            joined.end,
+            taken,
+            joined.missing[:1_000],
+            joined.conflicts,
+            self.silent,
+            tuple(self.raised),
+            self.trimmed,
+            adopted,
+            self.topic.stopped,
+        )
+
+
+class Witnesses:
+    """Those of one reign. `restart` ends the sessions with some nodes: they begin anew from what is known then."""
+
+    def __init__(
+        self,
+        state: RepositoryState,
+        reports: ReportTable,
+        commits: CommitLoop,
+        ask: AskNode,
+        restart: Callable[[tuple[NodeID, ...]], None],
+        tasks: Tasks,
+        grace_s: float,
+    ) -> None:
+        self._state = state
+        self._reports = reports
+        self._commits = commits
+        self._ask = ask
+        self._restart = restart
+        self._tasks = tasks
+        self._grace_s = grace_s
+        self._words: dict[NodeID, SessionOpened] = {}
+        self._awaited: dict[NodeID, None] = {}
+        self._waiting: list[tuple[Call, Callable[[], None]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._revision = state.view.revision  # as the term began
+        self._adopting: dict[TopicID, None] = {}
+        # The newest position by which each topic was stopped, while that is on its way to the store.
+        self._stopping: dict[TopicID, GLSN] = {}
+
+    # --- The beginning of a term -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Every registered node is waited for: one may hold a replica that our view does not know of any more."""
+        self._revision = self._state.view.revision
+        self._awaited = {found.node: None for found in self._state.view.nodes}
+        if self._awaited:
+            self._state.heard = False
+            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._grace_over)
+
+    def end(self, error: Unavailable) -> None:
+        """Who waits is told `error`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._waiting = self._waiting, []
+        for call, _ in waiting:
+            call.fail(error)
+
+    def when_heard(self, call: Call, act: Callable[[], None]) -> None:
+        """Call `act`, which answers `call`, once the nodes were heard: at once, except as a term begins."""
+        if self._state.heard:
+            act()
+        elif len(self._waiting) >= CALLS_WAITING_MAX:
+            raise Unavailable("too many wait until the nodes were heard: ask again later")
+        else:
+            self._waiting.append((call, act))
+
+    def _grace_over(self) -> None:
+        if not self._state.heard:
+            _log.warning(
+                told("nodes cannot be heard: positions are given without them", nodes=list(self._awaited))
+            )
+            self._hear_all()
+
+    def _hear_all(self) -> None:
+        self._state.heard = True
+        waiting, self._waiting = self._waiting, []
+        for call, act in waiting:
+            try:
+                act()
+            except VarlogError as error:
+                call.fail(error)
+        self._commits.wake()
+
+    # --- What a node says --------------------------------------------------------------------------------------------------
+
+    def opened(self, node: NodeID, word: SessionOpened) -> None:
+        """A session begins: before anything that the node reports counts."""
+        self._words[node] = word
+        for topic, claim in self._claims(node, word):
+            self.stop(topic, claim.why, claim.position)
+        self._awaited.pop(node, None)
+        if not self._awaited and not self._state.heard:
+            self._hear_all()
+        for found in self._state.topics.values():
+            if found.stopped:
+                self._adopt_soon(found.topic)
+
+    def ended(self, node: NodeID) -> None:
+        self._words.pop(node, None)
+
+    def stop(self, topic: TopicID, why: str, known: GLSN) -> None:
+        """Nothing is ordered in the topic from now on; that is durable soon."""
+        state = self._state
+        found = state.topics.get(topic)
+        known = max(known, NO_GLSN)
+        if found is None or (found.stopped and found.known >= known):
+            return
+        if topic in self._stopping and self._stopping[topic] >= known:
+            return
+        state.distrusted[topic], self._stopping[topic] = why, known
+        _log.critical(told(f"topic {found.name!r} is STOPPED (law 3): {why}", topic=topic))
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.stop_topic(members, topic, why, known), Done()
+
+        def durable(answer: Message | BaseException) -> None:
+            if self._stopping.get(topic) == known:
+                del self._stopping[topic]
+                state.distrusted.pop(topic, None)
+            self._adopt_soon(topic)
+
+        self._commits.submit(Operation(decide, durable))
+
+    def _claims(self, node: NodeID, word: SessionOpened) -> Iterator[tuple[TopicID, Claim]]:
+        state = self._state
+        for mark in word.marks:
+            found = state.topics.get(mark.topic)
+            if found is not None and not found.sequenced:
+                claim = claim_of_topic(node, state.mark(mark.topic), mark)
+                if claim is not None:
+                    yield mark.topic, claim
+        for point in word.replicas:
+            stream = state.streams.get(point.log_stream)
+            if stream is None:
+                continue
+            end, ours = state.order.committed_end(point.log_stream), None
+            if point.committed_end > FIRST_LLSN:
+                ours = state.order.glsn_of(point.log_stream, LLSN(point.committed_end - 1))
+            said = ReplicaWord(point.epoch, point.committed_end, point.last_glsn)
+            claim = claim_of_replica(node, stream, said, end, ours)
+            if claim is not None:
+                yield stream.topic, claim
+        for topic, epoch in word.epochs:
+            if topic in state.topics:
+                claim = claim_of_unit(node, epoch, state.view.projection(topic))
+                if claim is not None:
+                    yield topic, claim
+
+    # --- Taking the order from the nodes -------------------------------------------------------------------------------------
+
+    async def adopt(self, topic: TopicID, *, dry_run: bool) -> AdoptionIs:
+        """What an operator asks for. Refused: what the nodes tell does not add up to an order."""
+        adoption = await self._survey(topic)
+        if dry_run or not adoption.joined.is_whole:
+            return adoption.told(adopted=False)
+        await self._take(adoption)
+        return adoption.told(adopted=True)
+
+    def _adopt_soon(self, topic: TopicID) -> None:
+        """By itself: where every registered node is heard, and nothing but the newest cuts is lost."""
+        found = self._state.topics.get(topic)
+        everyone = all(node.node in self._words for node in self._state.view.nodes)
+        if found is None or not found.stopped or not everyone or topic in self._adopting:
+            return
+        self._adopting[topic] = None
+        _ = self._tasks.spawn(f"adopt/{topic}", self._adopt_alone(topic))
+
+    async def _adopt_alone(self, topic: TopicID) -> None:
+        try:
+            adoption = await self._survey(topic)
+            joined = adoption.joined
+            lost = joined.version - self._state.order.version if joined.taken else 0
+            if not joined.is_whole or not adoption.order_alone or adoption.silent or lost > CUTS_ADOPTED_MAX:
+                name, why = adoption.topic.name, adoption.topic.stopped
+                remedy = f"run `varlog topic adopt-order {name}`"
+                _log.critical(
+                    told(f"topic {name!r} stays STOPPED: {why}; {remedy}", topic=topic, cuts_lost=lost)
+                )
+                return
+            await self._take(adoption)
+        except VarlogError as error:
+            _log.warning(told("the order cannot be taken from the nodes now", topic=topic, why=error))
+        finally:
+            self._adopting.pop(topic, None)
+
+    async def _survey(self, topic: TopicID) -> Adoption:
+        """Ask every node in session for the rows that we lack."""
+        state = self._state
+        found = state.topics.get(topic)
+        if found is None:
+            raise UnknownTopic(str(topic))
+        claims = [
+            claim
+            for node, word in self._words.items()
+            for at, claim in self._claims(node, word)
+            if at == topic
+        ]
+        if found.sequenced:
+            return self._survey_sequenced(found, claims)
+        rows: list[Told] = []
+        for node, word in list(self._words.items()):
+            for point in word.replicas:
+                if (point.topic or self._topic_of(point)) == topic:
+                    rows.append(await self._rows_of(node, point))
+        marks = [mark.trimmed for word in self._words.values() for mark in word.marks if mark.topic == topic]
+        trimmed = max([found.trimmed, *marks])
+        # What is trimmed nobody needs to tell any more.
+        begin = GLSN(max(state.order.high_watermark(topic), trimmed) + 1)
+        known = max([NO_GLSN, found.known, *(claim.position for claim in claims)])
+        ends = {
+            stream.log_stream: state.order.committed_end(stream.log_stream)
+            for stream in state.streams.values()
+            if stream.topic == topic
+        }
+        if trimmed > state.order.high_watermark(topic):
+            ends = self._ends_at(begin, ends, rows)
+        joined = join(begin, known, ends, rows)
+        if foreign := {one.log_stream for one in joined.taken} - set(ends):
+            what = f"log streams {sorted(foreign)} hold positions, and are not known here: restore a newer copy of the store"
+            joined = Joined(joined.begin, joined.end, joined.taken, joined.missing, (*joined.conflicts, what))
+        # A copy of a newer view on a node: more than the order is lost.
+        view_lost = any(word.view_revision > self._revision for word in self._words.values())
+        alone = all(claim.order_alone for claim in claims) and not view_lost
+        return Adoption(found, joined, ends, self._silent(), self._raised(joined, ends), trimmed, alone)
+
+    def _survey_sequenced(self, topic: Topic, claims: list[Claim]) -> Adoption:
+        """Its order is in its projections, and nodes do not keep those. Where nobody contradicts, there is nothing to take."""
+        if claims:
+            raise Refused(
+                f"topic {topic.name!r} is sequenced, and {claims[0].why}: what is lost is a projection, which nodes do not keep; "
+                "restore a newer copy of the metadata repository"
+            )
+        return Adoption(
+            topic,
+            Joined(NO_GLSN, NO_GLSN, (), (), ()),
+            {},
+            self._silent(),
+            {},
+            topic.trimmed,
+            order_alone=True,
+        )
+
+    def _silent(self) -> tuple[NodeID, ...]:
+        return tuple(node.node for node in self._state.view.nodes if node.node not in self._words)
+
+    def _ends_at(
+        self, begin: GLSN, ours: dict[LogStreamID, LLSN], rows: list[Told]
+    ) -> dict[LogStreamID, LLSN]:
+        """Where the streams end before `begin`, as the nodes tell it: everything up to there is trimmed."""
+        ends = dict(ours)
+        for word in self._words.values():
+            for point in word.replicas:
+                if point.log_stream in ends:
+                    ends[point.log_stream] = max(ends[point.log_stream], point.committed_end)
+        for found in rows:
+            for row in found.rows:
+                if row.glsn_end > begin and found.log_stream in ends:
+                    first = LLSN(row.llsn_begin + max(0, begin - row.glsn_begin))
+                    ends[found.log_stream] = min(ends[found.log_stream], first)
+        return ends
+
+    def _topic_of(self, point: ReplicaPoint) -> TopicID:
+        stream = self._state.streams.get(point.log_stream)
+        return stream.topic if stream is not None else TopicID(0)
+
+    async def _rows_of(self, node: NodeID, point: ReplicaPoint) -> Told:
+        begin = self._state.order.committed_end(point.log_stream)
+        at, rows = LLSN(max(FIRST_LLSN, begin - 1)), list[CommitRow]()
+        while at < point.committed_end:
+            answer = await self._ask(node, ListRows(point.log_stream, at))
+            if not isinstance(answer, RowsAre):
+                raise Unavailable(f"node {node} does not answer like a storage node")
+            rows += answer.rows
+            if len(rows) > ROWS_MAX:
+                raise Refused(
+                    f"node {node} tells more than {ROWS_MAX} rows: restore a newer copy of the store"
+                )
+            if answer.next_llsn <= at or answer.next_llsn >= answer.committed_end:
+                break
+            at = answer.next_llsn
+        return Told(node, point.log_stream, tuple(rows))
+
+    def _raised(
+        self, joined: Joined, before: Mapping[LogStreamID, LLSN]
+    ) -> dict[LogStreamID, tuple[Epoch, LLSN]]:
+        """Streams whose epoch or state we have lost: they are sealed where their order ends, above every epoch that was told. One
+        that runs in an epoch which all know goes on as it is."""
+        ends = {one.log_stream: one.row.llsn_end for one in joined.taken}
+        raised: dict[LogStreamID, tuple[Epoch, LLSN]] = {}
+        for stream in self._state.streams.values():
+            if stream.log_stream not in before:
+                continue
+            end = ends.get(stream.log_stream, before[stream.log_stream])
+            epochs = [
+                point.epoch
+                for word in self._words.values()
+                for point in word.replicas
+                if point.log_stream == stream.log_stream
+            ]
+            newest = max([stream.epoch, *epochs])
+            if newest > stream.epoch or (stream.state is StreamState.SEALED and stream.sealed_end != end):
+                raised[stream.log_stream] = (Epoch(newest + 1), end)
+        return raised
+
+    async def _take(self, adoption: Adoption) -> None:
+        """Make it durable, and begin all sessions of the topic anew: who lacks rows gets them."""
+        state, topic, joined = self._state, adoption.topic.topic, adoption.joined
+        stood = state.order.high_watermark(topic)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            if state.order.high_watermark(topic) != stood:
+                raise Unavailable("the order has changed meanwhile: ask again")
+            return rules.adopt_order(members, topic, adoption.trimmed, adoption.raised), Done()
+
+        def learns() -> BaseRecord:
+            rows = [(one.log_stream, one.row) for one in joined.taken]
+            newest = GLSN(joined.end - 1)
+            return state.order.learned(
+                topic,
+                adoption.ends,
+                rows,
+                joined.begin,
+                newest,
+                lambda found: self._reports.synced_end(state.streams[found]),
+            )
+
+        def durable(answer: Message | BaseException) -> None:
+            if done.done():
+                return
+            if isinstance(answer, BaseException):
+                done.set_exception(answer)
+            else:
+                done.set_result(None)
+
+        sequenced = adoption.topic.sequenced
+        self._commits.submit(Operation(decide, durable, learns=None if sequenced else learns))
+        await done
+        _log.critical(
+            told(
+                f"the order of topic {adoption.topic.name!r} was taken from the nodes: it goes on",
+                topic=topic,
+                positions=f"[{joined.begin}, {joined.end})",
+            )
+        )
+        self._restart(tuple(self._words))

@@ -1,0 +1,93 @@
+"""The `witness` file of a storage node: the newest term of a metadata repository that it has seen, and the projections it heard of.
+
+As JSON, with a checksum, in the node's directory on every volume; replaced as a whole, and only when something in it changes: no
+append ever waits for it. A copy that is damaged or cannot be written is said, and the others count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from varlog.model.batch import crc32c
+from varlog.model.epoch import Epoch
+from varlog.model.ids import TopicID
+from varlog.runtime.disk import Disk
+from varlog.runtime.logs import get_logger, told
+
+WITNESS_NAME: Final = "witness"
+FORMAT_VERSION: Final = 1
+
+_log = get_logger("storage")
+
+
+class Witness(msgspec.Struct, frozen=True):
+    """`nonce`: which opening of the repository's store had the term (0: not told). `epochs`: of sequenced topics."""
+
+    term: int = 0
+    nonce: int = 0
+    epochs: tuple[tuple[TopicID, Epoch], ...] = ()
+
+
+class _Content(msgspec.Struct, frozen=True):
+    format: int
+    crc32c: int
+    witness: msgspec.Raw
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+def encode_witness(witness: Witness) -> bytes:
+    body = msgspec.json.encode(witness)
+    return msgspec.json.encode(_Content(FORMAT_VERSION, crc32c(body), msgspec.Raw(body))) + b"\n"
+
+
+def decode_witness(content: bytes) -> Witness:
+    """ValueError: damaged, or of a newer version."""
+    if (version := msgspec.json.decode(content, type=_Format).format) != FORMAT_VERSION:
+        raise ValueError(f"format {version}, this is format {FORMAT_VERSION}")
+    found = msgspec.json.decode(content, type=_Content)
+    if crc32c(bytes(found.witness)) != found.crc32c:
+        raise ValueError("the checksum does not match")
+    return msgspec.json.decode(found.witness, type=Witness)
+
+
+class WitnessFile:
+    """What the node remembers, and where. `keep` may run in any worker, one at a time."""
+
+    def __init__(self, disk: Disk, directories: Sequence[Path]) -> None:
+        self._disk = disk
+        self._paths = [directory / WITNESS_NAME for directory in directories]
+
+    def read(self) -> Witness:
+        """The newest copy; an empty one if there is none, as on a node that an older version of varlog made."""
+        found = [Witness()]
+        for path in self._paths:
+            try:
+                if self._disk.exists(path):
+                    found.append(decode_witness(self._disk.read_file(path)))
+            except (OSError, ValueError) as error:
+                _log.warning(
+                    told("what the node has seen of the repository cannot be read", path=path, why=error)
+                )
+        newest = max(found, key=lambda one: one.term)
+        epochs: dict[TopicID, Epoch] = {}
+        for topic, epoch in (pair for one in found for pair in one.epochs):
+            epochs[topic] = max(epoch, epochs.get(topic, epoch))
+        return Witness(newest.term, newest.nonce, tuple(epochs.items()))
+
+    def keep(self, witness: Witness) -> None:
+        """On every volume that takes it. A node whose disks are all full or broken goes on by what is in memory, and says so: it
+        still serves reads, and takes the trims that make room."""
+        for path in self._paths:
+            try:
+                self._disk.replace_file(path, encode_witness(witness))
+            except OSError as error:
+                _log.warning(
+                    told("what the node has seen of the repository cannot be kept", path=path, why=error)
+                )

@@ -1,0 +1,93 @@
+"""A repository whose journal lost its newest records gave positions again that it had acknowledged, and nobody noticed: only the
+ends of single streams were compared. Now nodes tell the newest order they know of, and it is taken from them first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.hardening.witness_cluster import RewoundCluster
+from varlog.testing.sim.loop import run
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["nodes run", "nodes restart as well"])
+def test_d1_positions_that_a_journal_lost_are_taken_from_the_nodes_and_never_given_again(
+    restarted: bool,
+) -> None:
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        appended = {(await log.append(b"%d" % number)).glsn: b"%d" % number for number in range(12)}
+        await asyncio.sleep(1.0)  # the nodes have synced their rows
+        if restarted:
+            for host in cluster.nodes.values():
+                host.crash()
+        cluster.lose_newest_cuts(3)
+        if restarted:
+            for host in cluster.nodes.values():
+                host.boot()
+        after = await log.append(b"after")
+        assert after.glsn not in appended
+        assert after.glsn == max(appended) + 1
+        for glsn, data in appended.items():
+            assert (await log.read(glsn)).data == data
+        await cluster.until(cluster.runs)
+        assert not await cluster.is_stopped()
+        await log.close()
+
+    run(story())
+
+
+def test_d1_a_node_is_a_witness_of_positions_in_streams_that_it_does_not_hold() -> None:
+    """The node that holds the newest entries is away for good; another one has heard how far the topic was."""
+
+    async def story() -> None:
+        cluster = RewoundCluster(nodes=2, replicas=1)
+        cluster.start()
+        async with await cluster.admin() as admin:
+            await admin.create_topic("orders", streams=2)
+        log = await cluster.log()
+        streams = {stream.log_stream: stream.replicas[0] for stream in (await cluster.view()).streams}
+        assert set(streams.values()) == {1, 2}
+        lost = next(found for found, node in streams.items() if node == 1)
+        await log.append(b"heard by both", log_stream=next(found for found in streams if found != lost))
+        newest = await log.append(b"known to node 1", log_stream=lost)
+        await asyncio.sleep(1.0)
+        cluster.nodes[1].crash()
+        cluster.lose_newest_cuts(1)
+        await cluster.until(cluster.is_stopped)
+        assert (await cluster.topic()).known == newest.glsn
+        assert await cluster.tail() == newest.glsn
+        await log.close()
+
+    run(story())
+
+
+def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
+    """A node that is slow to open its session is waited for: it may be the only one that knows."""
+
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        for number in range(5):
+            await log.append(b"%d" % number)
+        await asyncio.sleep(1.0)
+        loop = asyncio.get_running_loop()
+        # The usual restart: all nodes are there, and nobody waits for a grace time.
+        cluster.repository.crash()
+        cluster.repository.boot()
+        begun = loop.time()
+        await log.append(b"on")
+        assert loop.time() - begun < 1.0
+        # One is away: for so long nothing is ordered, and then it is.
+        cluster.network.cut_off("sn3", "", until=loop.time() + 2.0)
+        cluster.repository.crash()
+        cluster.repository.boot()
+        await log.append(b"on and on")
+        await log.close()
+
+    run(story())

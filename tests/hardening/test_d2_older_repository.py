@@ -1,0 +1,177 @@
+"""A repository restored from an older copy acknowledged a second entry at a used position; then the topic stood still, shown as
+running. Now every topic that a node knows better is stopped first, is shown, and goes on when its order is taken from the nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.hardening.witness_cluster import RewoundCluster
+from tests.manager.sim_cluster import REPOSITORY
+from varlog.metarepo import witnesses
+from varlog.model.errors import OutcomeUnknown, Refused, TopicStopped
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.rpc import messages as m
+from varlog.testing.sim.loop import run
+
+
+@pytest.fixture(autouse=True)
+def _by_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the copy were older than what is taken from the nodes without asking."""
+    monkeypatch.setattr(witnesses, "CUTS_ADOPTED_MAX", 0)
+
+
+def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_from_the_nodes() -> None:
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        appended = {(await log.append(b"%d" % number)).glsn: b"%d" % number for number in range(5)}
+        old = cluster.copy()
+        appended |= {(await log.append(b"new %d" % number)).glsn: b"new %d" % number for number in range(5)}
+        await asyncio.sleep(1.0)
+        epochs = [stream.epoch for stream in (await cluster.view()).streams]
+        cluster.restore(old)
+        await cluster.until(cluster.is_stopped)
+        topic = await cluster.topic()
+        assert "knows positions up to 10, the repository up to 5" in topic.stopped
+
+        # Appends fail soon, and say why; nothing is sealed, trimmed or deleted.
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        with pytest.raises((TopicStopped, OutcomeUnknown), match="adopt-order"):
+            await log.append(b"no")
+        assert loop.time() - begun < 10.0
+        with pytest.raises(Refused, match="STOPPED"):
+            await cluster.ask(REPOSITORY, m.SealStream(LogStreamID(1)))
+        with pytest.raises(Refused, match="STOPPED"):
+            await log.trim(2)
+        async with await cluster.admin() as admin:
+            with pytest.raises(Refused, match="STOPPED"):
+                await admin.delete_topic("orders")
+            await asyncio.sleep(20.0)  # the manager leaves everything as it is, and shows why
+            assert [stream.epoch for stream in (await cluster.view()).streams] == epochs
+            seen = await admin.status()
+            assert any("STOPPED" in wait for _, wait in seen.waits)
+
+            # What a restart of the repository does not undo, not even with every witness away.
+            for host in cluster.nodes.values():
+                host.crash()
+            cluster.repository.crash()
+            cluster.repository.boot()
+            await cluster.until(cluster.is_stopped)
+            for host in cluster.nodes.values():
+                host.boot()
+
+            # The operator looks, and decides.
+            async def heard() -> bool:
+                shown = await admin.adopt_order("orders")
+                return not shown.silent and shown.end == 11
+
+            await cluster.until(heard)
+            shown = await admin.adopt_order("orders")
+            assert not shown.adopted and not shown.missing and not shown.conflicts
+            assert (shown.begin, shown.end) == (6, 11)
+            assert await cluster.is_stopped()
+            done = await admin.adopt_order("orders", dry_run=False)
+            assert done.adopted
+        await cluster.until(cluster.runs)
+        after = await log.append(b"after")
+        assert after.glsn == 11
+        for glsn, data in appended.items():
+            assert (await log.read(glsn)).data == data
+        await log.close()
+
+    run(story())
+
+
+def test_d2_a_copy_from_before_a_seal_is_taken_over_in_a_newer_epoch() -> None:
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.append(b"first")
+        old = cluster.copy()
+        async with await cluster.admin() as admin:
+            await admin.seal_stream(1)
+            await admin.unseal_stream(1)
+            newest = await log.append(b"second")
+            epoch = (await cluster.view()).streams[0].epoch
+            await asyncio.sleep(1.0)
+            cluster.restore(old)
+            await cluster.until(cluster.is_stopped)
+
+            async def adopted() -> bool:
+                return (await admin.adopt_order("orders", dry_run=False)).adopted
+
+            await cluster.until(adopted)
+        await cluster.until(cluster.runs)
+        assert (await cluster.view()).streams[0].epoch > epoch
+        assert (await log.append(b"third")).glsn == newest.glsn + 1
+        assert (await log.read(newest.glsn)).data == b"second"
+        await log.close()
+
+    run(story())
+
+
+def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> None:
+    async def story() -> None:
+        cluster = RewoundCluster(nodes=2, replicas=1)
+        cluster.start()
+        async with await cluster.admin() as admin:
+            await admin.create_topic("orders", streams=2)
+            log = await cluster.log()
+            old = cluster.copy()
+            streams = {stream.replicas[0]: stream.log_stream for stream in (await cluster.view()).streams}
+            gone = await log.append(b"only node 1 has it", log_stream=streams[NodeID(1)])
+            last = await log.append(b"node 2", log_stream=streams[NodeID(2)])
+            await asyncio.sleep(1.0)
+            cluster.nodes[1].crash()
+            cluster.restore(old)
+            await cluster.until(cluster.is_stopped)
+            shown = await admin.adopt_order("orders", dry_run=False)
+            assert not shown.adopted
+            assert shown.missing == ((gone.glsn, gone.glsn + 1),)
+            assert shown.silent == (1,)
+            assert await cluster.is_stopped()
+            # With the node that holds it everything is there.
+            cluster.nodes[1].boot()
+
+            async def adopted() -> bool:
+                return (await admin.adopt_order("orders", dry_run=False)).adopted
+
+            await cluster.until(adopted)
+        await cluster.until(cluster.runs)
+        assert (await log.append(b"on")).glsn == last.glsn + 1
+        await log.close()
+
+    run(story())
+
+
+def test_d2_a_witness_that_comes_late_stops_the_topic_and_is_never_cut_or_removed() -> None:
+    """Two of three replicas lost the newest entries with the repository; the third was away meanwhile."""
+
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.append(b"first")
+        old = cluster.copy()
+        newest = [await log.append(b"new %d" % number) for number in range(4)]
+        await asyncio.sleep(1.0)
+        cluster.nodes[3].crash()
+        for number in (1, 2):
+            cluster.nodes[number].crash()
+            cluster.nodes[number].wipe(cluster.nodes[number].replica_paths()[0].parent)
+        cluster.restore(old)
+        await asyncio.sleep(10.0)
+        cluster.nodes[3].boot()
+        await cluster.until(cluster.is_stopped)
+        await asyncio.sleep(60.0)
+        (witness,) = [found for found in await cluster.all_replicas() if found.committed_end > 2]
+        assert witness.high_watermark == newest[-1].glsn
+        await log.close()
+
+    run(story())

@@ -1,0 +1,115 @@
+"""Nodes believed any larger term and kept it in memory alone: a restored repository led old nodes after their restart, and a forged
+term locked the real repository out for ever. Now terms are durable, bounded, and an opening of a store has a nonce.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.hardening.witness_cluster import RewoundCluster
+from varlog.model.epoch import Epoch
+from varlog.model.errors import Refused, StaleTerm
+from varlog.model.ids import NodeID, TopicID
+from varlog.rpc import messages as m
+from varlog.runtime.disk import OsDisk
+from varlog.storage.witness_file import Witness, WitnessFile, decode_witness, encode_witness
+from varlog.storagenode.term_rules import TERM_JUMP_MAX, check_term
+from varlog.testing.sim.loop import run
+
+NODE = NodeID(3)
+
+
+def test_d6_an_older_term_a_twin_and_an_impossible_term_are_refused() -> None:
+    check_term(NODE, 5, 77, 6, 1)
+    check_term(NODE, 5, 77, 5, 77)
+    check_term(NODE, 0, 0, 5, 77)
+    check_term(NODE, 5, 0, 5, 77)  # seen by a version that told no nonce
+    with pytest.raises(StaleTerm, match=r"term 4 .* has seen term 5"):
+        check_term(NODE, 5, 77, 4, 1)
+    with pytest.raises(StaleTerm, match="another metadata repository in term 5"):
+        check_term(NODE, 5, 77, 5, 78)
+    with pytest.raises(Refused, match="too far above"):
+        check_term(NODE, 5, 77, 6 + TERM_JUMP_MAX, 1)
+
+
+def test_d6_a_node_that_restarts_still_refuses_the_terms_before() -> None:
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.append(b"first")
+        await log.close()
+        cluster.repository.crash()
+        cluster.repository.boot()  # in term 2
+        await cluster.until(cluster.runs)
+        await asyncio.sleep(2.0)
+        cluster.repository.crash()
+        cluster.nodes[1].crash()
+        cluster.nodes[1].boot()
+        await asyncio.sleep(1.0)
+        for term in (1, 2):
+            with pytest.raises(StaleTerm):
+                await cluster.ask("sn1:7110", m.OpenSession(term, nonce=99))
+        with pytest.raises(Refused, match="too far above"):
+            await cluster.ask("sn1:7110", m.OpenSession(1 << 62, nonce=99))
+
+    run(story())
+
+
+def test_d6_a_repository_whose_terms_went_back_rises_above_them_and_checks_every_topic() -> None:
+    """The store is the copy of an hour ago: its next term was seen long ago."""
+
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        appended = [await log.append(b"%d" % number) for number in range(3)]
+        old = cluster.copy()
+        for _ in range(4):
+            cluster.repository.crash()
+            cluster.repository.boot()
+            appended.append(await log.append(b"more"))
+        await asyncio.sleep(1.0)
+        cluster.restore(old, term=old.term)
+
+        async def goes_on() -> bool:
+            return (
+                await cluster.runs()
+                and not await cluster.is_stopped()
+                and await cluster.tail() == len(appended)
+            )
+
+        await cluster.until(goes_on)
+        assert (await log.append(b"after")).glsn == len(appended) + 1
+        # The risen term is durable: the next start needs nobody's word.
+        cluster.repository.crash()
+        cluster.repository.boot()
+        assert (await log.append(b"and on")).glsn == len(appended) + 2
+        await log.close()
+
+    run(story())
+
+
+def test_d6_the_witness_file_is_kept_on_every_volume_and_a_damaged_copy_does_no_harm(tmp_path: Path) -> None:
+    volumes = [tmp_path / "a", tmp_path / "b"]
+    for volume in volumes:
+        volume.mkdir()
+    seen = Witness(7, 42, ((TopicID(3), Epoch(9)),))
+    file = WitnessFile(OsDisk(), volumes)
+    assert file.read() == Witness()
+    file.keep(seen)
+    assert file.read() == seen
+    content = bytearray((volumes[0] / "witness").read_bytes())
+    content[content.index(b"7")] ^= 1
+    (volumes[0] / "witness").write_bytes(content)
+    assert file.read() == seen
+
+
+def test_d6_the_witness_file_of_version_1_is_read_and_written_as_ever() -> None:
+    golden = (Path(__file__).parents[1] / "golden" / "witness_v1.json").read_bytes()
+    seen = Witness(7, 42, ((TopicID(3), Epoch(9)),))
+    assert encode_witness(seen) == golden
+    assert decode_witness(golden) == seen

@@ -1,0 +1,88 @@
+"""A cluster in virtual time whose metadata can be put back in time, as a disk that lost its newest records does, or a copy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.manager.sim_cluster import REPOSITORY, TOPIC, SimCluster
+from varlog.client.admin import Admin
+from varlog.client.connect import connect_admin
+from varlog.model.cluster import ReplicaStatus, StreamState, Topic
+from varlog.model.errors import VarlogError
+from varlog.rpc import messages as m
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The metadata as they were at some moment."""
+
+    items: dict[str, bytes]
+    term: int
+
+
+class RewoundCluster(SimCluster):
+    """Three nodes, three copies."""
+
+    def __init__(self, nodes: int = 3, replicas: int = 3) -> None:
+        super().__init__(nodes, replicas)
+        self.network.slow = 0.0
+
+    def copy(self) -> Copy:
+        return Copy(dict(self._metadata.items), self._metadata.term)
+
+    def restore(self, copy: Copy, *, term: int | None = None) -> None:
+        """The repository ends, its store is the copy, it starts again. `term`: as the store says; None: terms went on."""
+        self.repository.crash()
+        self._metadata.items = dict(copy.items)
+        self._metadata.term = self._metadata.term if term is None else term
+        self.repository.boot()
+
+    def lose_newest_cuts(self, count: int) -> None:
+        """What a disk does that lost the newest records of a journal: nothing else is older."""
+        self.repository.crash()
+        cuts = sorted(key for key in self._metadata.items if key.startswith("cut/"))
+        assert len(cuts) >= count, cuts
+        for key in cuts[-count:]:
+            del self._metadata.items[key]
+        self.repository.boot()
+
+    async def topic(self) -> Topic:
+        found = (await self.view()).topic_named(TOPIC)
+        assert found is not None
+        return found
+
+    async def admin(self) -> Admin:
+        return await connect_admin(self.transport, self.doors, REPOSITORY, timeout_s=30.0)
+
+    async def all_replicas(self) -> list[ReplicaStatus]:
+        return [replica for status in (await self.statuses()).values() for replica in status.replicas]
+
+    async def tail(self) -> int:
+        answer = await self.ask(REPOSITORY, m.GetTail((await self.topic()).topic))
+        assert isinstance(answer, m.TailIs)
+        return answer.high_watermark
+
+    async def until(self, holds: Callable[[], object], within_s: float = 60.0) -> None:
+        """Until `holds()`, or what it returns when awaited, is true."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while True:
+            try:
+                found = holds()
+                if asyncio.iscoroutine(found):
+                    found = await found
+                if found:
+                    return
+            except VarlogError:
+                pass  # a process that has just started does not answer yet
+            assert loop.time() < deadline, "it did not come to that"
+            await asyncio.sleep(0.05)
+
+    async def runs(self) -> bool:
+        view = await self.view()
+        return all(stream.state is StreamState.RUNNING for stream in view.streams)
+
+    async def is_stopped(self) -> bool:
+        return bool((await self.topic()).stopped)
