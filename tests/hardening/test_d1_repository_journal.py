@@ -40,7 +40,7 @@ STORIES: dict[str, list[list[Change]]] = {
     "of several sectors": [*CUTS[:3], [Put("members", bytes(range(250)) * 60), Delete("cut/001")]],
     "a base between": [*CUTS[:5], [Put("base", b"5"), DeleteRange("cut/", "cut/005")], *CUTS[5:]],
     "a base at the end": [*CUTS[:5], [Put("base", b"5"), DeleteRange("cut/", "cut/005")]],
-    "several laps": [*CUTS, *CUTS, *CUTS, *([Put("x", bytes([n]))] for n in range(30))],
+    "several laps": [*CUTS, *CUTS, *CUTS, *list[list[Change]]([Put("x", bytes([n]))] for n in range(30))],
     "one too large for the journal": [*CUTS[:2], [Put("members", bytes(200_000))], *CUTS[2:4]],
 }
 
