@@ -12,6 +12,8 @@ TEST_SEEDS ?= 150
 TEST_RECIPE_SEEDS ?= 40
 # How topics of simulated clusters are ordered: committed, sequenced, or both (each seed in each way).
 ORDERING ?= both
+# How long `make sim-nightly` searches.
+HOURS ?= 4
 ARGS ?=
 
 PY := .venv/bin/python
@@ -111,13 +113,16 @@ screenshot: $(STAMP) chromium ## make the pictures of the dashboard in docs/ ane
 	VARLOG_SCREENSHOTS=docs $(PY) -m pytest -p no:xdist -rs tests/e2e/test_dashboard_faults.py -k screenshot
 
 ##@ Search and measure
-.PHONY: sim sim-recipes sim-mutants faults bench bench-faults bench-spark bench-orderings
+.PHONY: sim sim-recipes sim-nightly sim-mutants faults bench bench-faults bench-spark bench-orderings
 .PHONY: bench-peers bench-ordering bench-growth bench-compare
 sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000 ORDERING=sequenced
 	$(SIM) run --seeds $(SEEDS) --ordering $(ORDERING)
 
 sim-recipes: $(STAMP) ## the same with users of recipes: locks, queues, maps, transactions: make sim-recipes SEEDS=1000
 	$(SIM) run --recipes --seeds $(SEEDS) --ordering $(ORDERING)
+
+sim-nightly: $(STAMP) ## search new random seeds for hours, failing ones go to sim-failures.txt: make sim-nightly HOURS=4
+	$(SIM) nightly --hours $(HOURS)
 
 sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
 	$(SIM) mutants

@@ -6,15 +6,18 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from varlog.model.cluster import Ordering
 from varlog.testing.history import Append, Outcome, Trim
 from varlog.testing.sim import limits, patch
 from varlog.testing.sim.__main__ import main
 from varlog.testing.sim.mutants import MUTANTS, RARE, plant
 from varlog.testing.sim.plan import Plan
-from varlog.testing.sim.world import simulate
+from varlog.testing.sim.world import Result, simulate
 
 SEEDS = range(1, 13)
 
@@ -174,6 +177,30 @@ def test_the_command_tells_a_violation_in_words_and_how_to_replay_it() -> None:
     )
     assert replay.returncode == 1, replay.stderr
     assert "violated: " in replay.stdout and "planted: " in replay.stdout
+
+
+def test_a_nightly_search_ends_when_its_time_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures = tmp_path / "failures.txt"
+    assert main(["nightly", "--hours", "0", "--jobs", "1", "--failures", str(failures)]) == 0
+    assert "no violation" in capsys.readouterr().out and not failures.exists()
+
+
+def test_a_seed_that_fails_by_night_is_kept_with_its_replay_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = Result(7, Ordering.SEQUENCED, "", (("Dense", "law 4", "a gap"),), 1, 1, 1.0, {})
+
+    def one(*_: object, **__: object) -> Iterator[Result]:
+        yield bad
+
+    monkeypatch.setattr("varlog.testing.sim.__main__.run_seeds", one)
+    failures = tmp_path / "failures.txt"
+    assert main(["nightly", "--hours", "0", "--failures", str(failures)]) == 1
+    assert main(["nightly", "--hours", "0", "--failures", str(failures)]) == 1
+    text = failures.read_text()
+    assert text.count("replay 7 --ordering sequenced") == 2 and "Dense (law 4): a gap" in text
 
 
 def test_the_commands_exit_codes_say_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,16 +1,23 @@
-"""Commands of the simulator: `run` many seeds, `replay` one with everything it did, search the planted bugs (`mutants`)."""
+"""Commands of the simulator: `run` many seeds, search new ones for hours (`nightly`), `replay` one, plant bugs (`mutants`)."""
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 from varlog.model.cluster import Ordering
 from varlog.testing.sim.runner import default_jobs, replay_command, run_seeds, search_mutants
+from varlog.testing.sim.world import Result
 
 BOTH = "both"
+# Seeds that a nightly search draws at a time: each in every ordering, with and without users of recipes.
+NIGHTLY_SEEDS = 20
+NEW_SEEDS = 2**40
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument(
         "--jobs", type=int, default=default_jobs(), help="worker processes (default: one a core)"
     )
+    nightly = commands.add_parser(
+        "nightly",
+        help="search new random seeds for hours, in both orderings, with and without recipes; exit 1 if one fails",
+    )
+    nightly.add_argument("--hours", type=float, default=4.0, help="how long (default 4)")
+    nightly.add_argument(
+        "--failures",
+        type=Path,
+        default=Path("sim-failures.txt"),
+        help="file that failing seeds are added to, each with the command that replays it",
+    )
+    nightly.add_argument("--jobs", type=int, default=default_jobs(), help="worker processes")
     replay = commands.add_parser("replay", help="run one seed again and tell everything")
     replay.add_argument("seed", type=int)
     replay.add_argument(
@@ -53,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.command == "run":
         orderings = tuple(Ordering) if chosen.ordering == BOTH else (Ordering(chosen.ordering),)
         return run_command(chosen.first, chosen.seeds, chosen.jobs, orderings, recipes=chosen.recipes)
+    if chosen.command == "nightly":
+        return nightly_command(chosen.hours * 3600, chosen.failures, chosen.jobs)
     if chosen.command == "replay":
         ordering = Ordering(chosen.ordering) if chosen.ordering else None
         return replay_seed(
@@ -88,6 +109,41 @@ def run_command(
         f"({done / took:.1f} seeds/s): {f'{failed} seeds violate a law' if failed else 'no violation'}"
     )
     return 1 if failed else 0
+
+
+def nightly_command(seconds: float, failures: Path, jobs: int) -> int:
+    """New seeds until the time is over; whatever fails is told, and added to the file at once."""
+    began = time.monotonic()
+    draw = random.SystemRandom()
+    done = failed = 0
+    recipes = False
+    while done == 0 or time.monotonic() - began < seconds:
+        first = draw.randrange(NEW_SEEDS)
+        with closing(run_seeds(first, NIGHTLY_SEEDS, jobs, tuple(Ordering), recipes=recipes)) as results:
+            for result in results:
+                done += 1
+                if result.violations:
+                    failed += 1
+                    _write_failure(result, failures, recipes=recipes)
+                _progress(f"{done} seeds, {failed} failed")
+                if time.monotonic() - began >= seconds:
+                    break
+        recipes = not recipes
+    _clear_progress()
+    took = time.monotonic() - began
+    outcome = f"{failed} seeds violate a law: see {failures}" if failed else "no violation"
+    print(f"{done} new seeds in {took:.0f} s ({done / took:.1f} seeds/s): {outcome}")
+    return 1 if failed else 0
+
+
+def _write_failure(result: Result, failures: Path, *, recipes: bool) -> None:
+    replay = replay_command(result.seed, result.ordering, recipes=recipes)
+    lines = [f"{checker} ({law}): {sentence}" for checker, law, sentence in result.violations]
+    told = "\n".join([replay, *(f"  {line}" for line in lines), ""])
+    _clear_progress()
+    print(told, end="", flush=True)
+    with failures.open("a") as file:
+        file.write(told)
 
 
 def replay_seed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from varlog.testing.sim.harm_mutants import HARM_MUTANTS
 from varlog.testing.sim.named_mutants import NAMED_MUTANTS
 from varlog.testing.sim.patch import Mutant
 from varlog.testing.sim.plan import Kind
@@ -325,6 +326,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ((f"{_STORE}.trim", "    self.sync_rows()\n", ""),),
     ),
     *REPAIR_MUTANTS,
+    *HARM_MUTANTS,
     *NAMED_MUTANTS,
     *WRITE_MUTANTS,
     *SEQUENCED_MUTANTS,

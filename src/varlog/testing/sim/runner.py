@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ def run_seeds(
     orderings: Sequence[Ordering] = (Ordering.COMMITTED,),
     *,
     recipes: bool = False,
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Results as they come: every seed in every ordering; with users of recipes, or of the log itself."""
     seeds = range(first, first + count)
     chunks = iter(
