@@ -15,7 +15,7 @@ from varlog.testing.sim.host import Host
 SNAPSHOT_S = 0.4
 SNAPSHOTS_MAX = 12
 # A lock holds nothing; it goes with its process.
-LOCK_NAME = "lock"
+LOCK_NAMES = ("lock", "metadata.db.lock")
 
 
 class Harm(StrEnum):
@@ -27,6 +27,10 @@ class Harm(StrEnum):
     TRUNCATED = "it is truncated"
     DELETED = "it is deleted"
     OLDER = "an older copy is put in its place"
+
+
+# An older copy of a repository's file is another matter: see the witnesses of the order.
+STORE_HARMS = (Harm.BIT, Harm.SECTOR, Harm.ZEROED, Harm.TRUNCATED, Harm.DELETED)
 
 
 class Past:
@@ -70,14 +74,16 @@ def files_of(host: Host, below: Path) -> list[Path]:
             node = folder.entries[name]
             if isinstance(node, Folder):
                 yield from search(path / name, node)
-            elif name != LOCK_NAME:
+            elif name not in LOCK_NAMES:
                 yield path / name
 
     found = host.drive.find(below)
     return list(search(below, found)) if isinstance(found, Folder) else []
 
 
-def harm_file(host: Host, path: Path, rng: random.Random, past: Past) -> str:
+def harm_file(
+    host: Host, path: Path, rng: random.Random, past: Past, wanted: Sequence[Harm] = tuple(Harm)
+) -> str:
     """Harm one file in one way; tells how, or '' where there is nothing to harm. Handles that are open see it, too."""
     inode = host.drive.file(path)
     older = past.older(host, path)
@@ -88,7 +94,7 @@ def harm_file(host: Host, path: Path, rng: random.Random, past: Past) -> str:
         ways += [Harm.BIT, Harm.SECTOR, Harm.ZEROED, Harm.TRUNCATED]
     if older:
         ways += [Harm.OLDER, Harm.OLDER]
-    way = rng.choice(ways)
+    way = rng.choice([one for one in ways if one in wanted])
     if way is Harm.DELETED:
         folder = host.drive.folder(path.parent)
         folder.unlink(path.name)

@@ -11,12 +11,13 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from pathlib import Path
 
 from varlog.model.errors import StartError
 from varlog.rpc.messages import Message
 from varlog.testing.sim.connection import SimConnection
-from varlog.testing.sim.drive import Inode
-from varlog.testing.sim.harm import SNAPSHOT_S, Past, files_of, harm_file
+from varlog.testing.sim.drive import Folder, Inode
+from varlog.testing.sim.harm import SNAPSHOT_S, STORE_HARMS, Past, files_of, harm_file
 from varlog.testing.sim.host import VOLUME, Host
 from varlog.testing.sim.keepers import Keepers
 from varlog.testing.sim.loop import SimLoop
@@ -51,9 +52,13 @@ class HarmMenu:
         self._outside = copy_context()
         self._spoils = 0
         self._watching: asyncio.Task[None] | None = None
+        self._unharmed: dict[
+            str, Folder
+        ] = {}  # the drives of repositories that were harmed while they were down
         self._slow: list[asyncio.Task[None]] = []
         for host in self._hosts:
             host.on_refusal = self._refused
+            host.on_start = self.started
 
     def watch(self) -> None:
         """Write down the drives from now on."""
@@ -80,7 +85,14 @@ class HarmMenu:
             self._watching.cancel()
 
     def _refused(self, host: Host, error: Exception) -> bool:
-        """A process does not start over files that were harmed: it says so, and somebody gives it an empty directory."""
+        """A process does not start over files that were harmed: it says so. Somebody puts the repository's files back, as they
+        were, and gives a node an empty directory."""
+        before = self._unharmed.pop(host.name, None)
+        if before is not None and isinstance(error, StartError):
+            self._said(f"{host.name} refuses to start: {error}")
+            self._tell(f"the files of {host.name} are put back")
+            host.drive.restore(before)
+            return True
         if host.name not in self._keepers.harmed or not isinstance(error, StartError):
             return False
         self._said(f"{host.name} refuses to start: {error}")
@@ -104,12 +116,32 @@ class HarmMenu:
         stopped = self._rng.random() < 0.5
         if stopped:
             host.crash()
-        for _ in range(self._rng.choice((1, 1, 2, 4))):
-            files = files_of(host, VOLUME)
-            if files:
-                path = self._rng.choice(files)
+        for _ in range(self._rng.choice((1, 2, 4, 6))):
+            # Of each sort as often: there are many segments, and one state.
+            sorts: dict[str, list[Path]] = {}
+            for path in files_of(host, VOLUME):
+                sorts.setdefault(path.suffix or path.name, []).append(path)
+            if sorts:
+                path = self._rng.choice(sorts[self._rng.choice(sorted(sorts))])
                 how = harm_file(host, path, self._rng, self.past)
                 self._tell(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
+
+    def harm_store(self, host: Host) -> None:
+        """One file of the repository, while it is down. It starts, and everything is right; or it refuses, and its files are as
+        they were: what it wrote before it refused is undone with the harm."""
+        host.crash()
+        if host.name in self._unharmed:  # it has not started since
+            return
+        before, files = host.drive.snapshot(), files_of(host, VOLUME)
+        if files:
+            self._unharmed[host.name] = before
+            path = self._rng.choice(files)
+            how = harm_file(host, path, self._rng, self.past, STORE_HARMS)
+            self._tell(f"{path} of {host.name}: {how}")
+
+    def started(self, host: Host) -> None:
+        """It runs over what was harmed: from now on that is its truth."""
+        self._unharmed.pop(host.name, None)
 
     def rewind(self, host: Host) -> None:
         """The drive of a node is as it was a while ago."""
@@ -148,7 +180,7 @@ class HarmMenu:
 
     def fail_reads(self, host: Host) -> None:
         host.excused = True
-        host.drive.fail_reads = self._rng.randint(1, 4)
+        host.drive.fail_reads = self._rng.randint(1, 8)
         self._tell(f"the next {host.drive.fail_reads} reads of {host.name}'s disk fail")
 
     def fail_opens(self, host: Host) -> None:

@@ -10,6 +10,8 @@ from varlog.testing.sim.plan import Kind
 
 _READER = "varlog.storagenode.log_stream.reader:Reader"
 _UNIT_READER = "varlog.storagenode.log_unit.unit_reader:UnitReader"
+_JOURNAL = "varlog.metarepo.store.journal"
+_SQLITE = "varlog.metarepo.store.sqlite:SqliteStore"
 _CONNECTION = "varlog.testing.sim.connection:SimConnection"
 _CANNOT_BE_READ = 'Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}")'
 _UNIT_CANNOT_BE_READ = 'Unavailable(f"log stream {self._machine.log_stream} cannot be read here: {error}")'
@@ -41,88 +43,12 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         needs=(Kind.CORRUPT,),
         ordering=Ordering.SEQUENCED,
     ),
-    # --- checksums of small files
-    _mutant(
-        "state-checksum-unchecked",
-        "A replica believes a state file whose checksum is wrong (laws 6, 9).",
-        (
-            "varlog.storage.state_file:decode_state",
-            "if crc != crc32c(content[: -_CRC.size]):",
-            "if False:",
-        ),
-        needs=(Kind.HARM,),
-    ),
-    _mutant(
-        "rows-checksum-unchecked",
-        "A replica believes commit rows whose checksums are wrong (law 3).",
-        (
-            "varlog.storage.row_file:read_rows",
-            'valid = rows["crc"] == _row_crcs(rows)',
-            'valid = rows["crc"] == rows["crc"]',
-        ),
-        needs=(Kind.HARM,),
-    ),
-    _mutant(
-        "sidecar-checksum-unchecked",
-        "A replica believes the sidecar of a segment whose checksum is wrong.",
-        (
-            "varlog.storage.index:decode_index",
-            "if len(points) != 8 * count or crc != crc32c(head + points):",
-            "if len(points) != 8 * count:",
-        ),
-        needs=(Kind.HARM,),
-    ),
-    _mutant(
-        "unit-checksum-unchecked",
-        "A log unit believes a state file whose checksum is wrong (laws 7, 9).",
-        ("varlog.storage.unit_state:decode_unit", "if crc != crc32c(content[: -_CRC.size]):", "if False:"),
-        needs=(Kind.HARM,),
-        ordering=Ordering.SEQUENCED,
-    ),
-    _mutant(
-        "page-sidecar-checksum-unchecked",
-        "A log unit believes the sidecar of a segment whose checksum is wrong.",
-        (
-            "varlog.storage.page_sidecar:decode_sidecar",
-            "if len(pages) != _PAGE.size * count or crc != crc32c(head + pages):",
-            "if len(pages) != _PAGE.size * count:",
-        ),
-        needs=(Kind.HARM,),
-        ordering=Ordering.SEQUENCED,
-    ),
-    _mutant(
-        "rows-beyond-the-data-kept",
-        "A replica keeps commit rows of entries that its disk has lost (R-CTX-3).",
-        (
-            "varlog.storage.recovery:_judge_rows",
-            "kept = rows.within(newest.end_llsn)",
-            "kept = len(rows)",
-        ),
-        needs=(Kind.HARM,),
-    ),
     # --- read errors
-    _mutant(
-        "read-error-said-as-not-written",
-        "A replica answers a read that its disk refused as if nothing were written there (R-READ-1).",
-        (f"{_READER}._read_done", _CANNOT_BE_READ, "NotWritten(llsn, LLSN(llsn - 1))"),
-        needs=(Kind.READ,),
-    ),
     _mutant(
         "read-error-said-as-trimmed",
         "A replica answers a read that its disk refused as if the entry were trimmed (law 9).",
         (f"{_READER}._read_done", _CANNOT_BE_READ, "Trimmed(llsn, LLSN(llsn + 1))"),
         needs=(Kind.READ,),
-    ),
-    _mutant(
-        "unit-read-error-said-as-a-hole",
-        "A log unit answers a read that its disk refused as if nothing were written there (R-SEQ-8).",
-        (
-            f"{_UNIT_READER}._failed",
-            _UNIT_CANNOT_BE_READ,
-            "NotWritten(pages[0].first_llsn, LLSN(pages[0].first_llsn - 1))",
-        ),
-        needs=(Kind.READ,),
-        ordering=Ordering.SEQUENCED,
     ),
     _mutant(
         "unit-read-error-said-as-trimmed",
@@ -135,23 +61,32 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         needs=(Kind.READ,),
         ordering=Ordering.SEQUENCED,
     ),
-    # --- missing files
+    # --- the repository's files
     _mutant(
-        "missing-segment-said-as-trimmed",
-        "A replica says of entries whose file somebody removed that they are trimmed (law 9).",
-        ("varlog.storage.log_store:LogStore._opened", "if llsn >= self.low_llsn:", "if False:"),
-        needs=(Kind.HARM,),
+        "journal-missing-begins-anew",
+        "A repository whose journal is missing goes on without the commits that were in it (law 3).",
+        (
+            f"{_SQLITE}._take_in_journal",
+            'raise JournalDamaged("it is missing, and the newest commits were in it")',
+            "pass",
+        ),
+        needs=(Kind.STORE_HARM,),
     ),
     _mutant(
-        "missing-page-segment-said-as-trimmed",
-        "A log unit says of entries whose file somebody removed that they are trimmed (law 9).",
+        "journal-second-copy-unused",
+        "A repository reads one copy of each record alone, and cuts the journal at the first one that is bad (law 3).",
         (
-            "varlog.storage.page_store:PageStore._check_not_missing",
-            "if page.end_llsn > self.low:",
+            f"{_JOURNAL}:_scan",
+            "    record = records.setdefault(number,",
+            "    if number and place >= start + count:\n            continue\n        record = records.setdefault(number,",
+        ),
+        (f"{_JOURNAL}:_check_complete", "if known > newest:", "if False:"),
+        (
+            f"{_JOURNAL}:_check_next_place",
+            "if all(bad.get(place) is False for place in (start, start + 1)):",
             "if False:",
         ),
-        needs=(Kind.HARM,),
-        ordering=Ordering.SEQUENCED,
+        needs=(Kind.STORE_HARM,),
     ),
     # --- disks that went back in time
     _mutant(

@@ -81,6 +81,7 @@ class Host:
         self.on_crash: Callable[[Host], None] = lambda host: None
         # Its process refused to start; True: that was to be expected, and is said.
         self.on_refusal: Callable[[Host, Exception], bool] = lambda host, error: False
+        self.on_start: Callable[[Host], None] = lambda host: None
         self.excused = (
             False  # its disk fails on purpose: a process that cannot start over it ends, and is started again
         )
@@ -135,6 +136,7 @@ class Host:
             self.crash()
         else:
             self._ready = True
+            self.on_start(self)
             self._tell(f"{process.name} has started")
 
     def crash(self) -> None:

@@ -93,6 +93,7 @@ class Menu:
             Kind.TEAR: (NODES, harms.tear),
             Kind.LOST_WRITE: (NODES, harms.lose_writes),
             Kind.MISPLACED: (NODES, harms.misplace_writes),
+            Kind.STORE_HARM: (REPOSITORIES, harms.harm_store),
             Kind.READ: (NODES, harms.fail_reads),
             Kind.OPEN: (NODES, harms.fail_opens),
             Kind.GRAY: (SERVERS, harms.slow),

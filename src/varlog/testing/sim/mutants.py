@@ -6,6 +6,7 @@ from typing import Final
 
 from varlog.testing.sim.harm_mutants import HARM_MUTANTS
 from varlog.testing.sim.named_mutants import NAMED_MUTANTS
+from varlog.testing.sim.order_mutants import ORDER_MUTANTS
 from varlog.testing.sim.patch import Mutant
 from varlog.testing.sim.plan import Kind
 from varlog.testing.sim.recipe_mutants import RECIPE_MUTANTS
@@ -327,6 +328,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     *REPAIR_MUTANTS,
     *HARM_MUTANTS,
+    *ORDER_MUTANTS,
     *NAMED_MUTANTS,
     *WRITE_MUTANTS,
     *SEQUENCED_MUTANTS,

@@ -44,6 +44,7 @@ class Kind(StrEnum):
     TEAR = "tear"  # a power loss spoils what lies beside the writes in flight
     LOST_WRITE = "lost-write"  # writes are acknowledged and never reach the platter
     MISPLACED = "misplaced"  # … or land elsewhere on it
+    STORE_HARM = "store-harm"  # a file of the only repository is harmed while it is down: it is right afterwards, or refuses
     READ = "read"  # reads of a disk fail
     OPEN = "open"  # a process has no file descriptor or no memory left to open a file
     GRAY = "gray"  # a disk, a process or a link is ten to a thousand times slower for a while
@@ -65,6 +66,7 @@ COPY_LOSSES = {Kind.HARM, Kind.REWIND, Kind.TEAR, Kind.LOST_WRITE, Kind.MISPLACE
 # Drawn apart from the others.
 LATER_KINDS = (
     *sorted(COPY_LOSSES),
+    Kind.STORE_HARM,
     Kind.READ,
     Kind.OPEN,
     Kind.GRAY,
@@ -101,8 +103,9 @@ MANY: dict[Kind, tuple[float, ...]] = {
     Kind.TEAR: (0.4, 1.2),
     Kind.LOST_WRITE: (0.4, 1.2),
     Kind.MISPLACED: (0.4, 1.2),
-    Kind.READ: (0.2, 0.5),
-    Kind.OPEN: (0.2, 0.5),
+    Kind.STORE_HARM: (0.3, 1.0),
+    Kind.READ: (0.5, 2.0),
+    Kind.OPEN: (0.5, 2.0),
     Kind.GRAY: (0.2, 0.6),
     Kind.SWIZZLE: (0.2, 0.6),
     Kind.CORRUPT: (0.3, 1.0),
@@ -250,7 +253,9 @@ class Plan:
         """Apart from the rest: what other seeds show stays as it is."""
         if self.calm or rng.random() < LATER_SEEDS_NOT:
             return
-        possible = [kind for kind in LATER_KINDS if not (self.replicas == 1 and kind in COPY_LOSSES)]
+        spared = {*(COPY_LOSSES if self.replicas == 1 else ())}
+        spared |= {Kind.STORE_HARM} if self.repositories > 1 else set()
+        possible = [kind for kind in LATER_KINDS if kind not in spared]
         for kind in rng.sample(possible, rng.choice((1, 1, 2, 3))):
             self.rates[kind] = rng.choice(MANY[kind])
         if not COPY_LOSSES & self.kinds():
