@@ -83,7 +83,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         (f"{_JOURNAL}:_check_complete", "if known > newest:", "if False:"),
         (
             f"{_JOURNAL}:_check_next_place",
-            "if all(bad.get(place) is False for place in (start, start + 1)):",
+            "if len(lost) > (1 if known else 0):",
             "if False:",
         ),
         needs=(Kind.STORE_HARM,),
