@@ -39,6 +39,7 @@ CLUSTER, EMBEDDED = "cluster", "embedded"
 # So many entries fill several segments of every log stream.
 FILL = 250
 MORE, AFTER = 10, 5
+THERE_S = 15.0
 # Of an embedded cluster, where nothing has to be repaired by others.
 CALL_S = 3.0
 
@@ -87,7 +88,7 @@ async def fill(cluster: HarmedCluster) -> None:
 async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: str) -> Verdict:
     try:
         await cluster.wait_healed()
-        path = kinds_in(cluster.plan.data, nodes=[VICTIM])[kind]
+        path = await _wait_there(cluster, kind)
         older = path.read_bytes()
         sizes = cluster.log_sizes()
         if kind.startswith("repository"):
@@ -95,6 +96,14 @@ async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: st
         return await _harm_node(cluster, path, older, harmed, when, sizes)
     except (TimeoutError, VarlogError) as error:
         return Verdict(Outcome.SILENT, (f"{type(error).__name__}: {error}",))
+
+
+async def _wait_there(cluster: HarmedCluster, kind: str) -> Path:
+    """A file that the cell before deleted comes back with the next session, or the next change of what is in it."""
+    async with asyncio.timeout(THERE_S):
+        while (path := kinds_in(cluster.plan.data, nodes=[VICTIM]).get(kind)) is None:
+            await asyncio.sleep(0.1)
+    return path
 
 
 async def _harm_node(
