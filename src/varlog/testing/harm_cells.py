@@ -41,7 +41,7 @@ FILL = 250
 MORE, AFTER = 10, 5
 THERE_S = 15.0
 # Of an embedded cluster, where nothing has to be repaired by others.
-CALL_S = 3.0
+CALL_S = 1.0
 
 # Kind, harm, and whether the process runs.
 Asked = tuple[str, str, str]
