@@ -18,6 +18,7 @@ from varlog.embedded import EmbeddedCluster
 from varlog.model.cluster import Ordering
 from varlog.model.errors import StartError, VarlogError
 from varlog.runtime.doors import system_doors
+from varlog.storage.row_file import ROWS_NAME
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harm_table import HARMS, KINDS, RUNNING, STOPPED, Cell, cell, kinds_in
 from varlog.testing.harmed_cluster import (
@@ -29,6 +30,7 @@ from varlog.testing.harmed_cluster import (
     Verdict,
     harmed_cluster,
     read_all,
+    rows_end,
     verdict,
     verdict_after_restart,
 )
@@ -101,7 +103,7 @@ async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: st
 async def _wait_there(cluster: HarmedCluster, kind: str) -> Path:
     """A file that the cell before deleted comes back with the next session, or the next change of what is in it."""
     async with asyncio.timeout(THERE_S):
-        while (path := kinds_in(cluster.plan.data, nodes=[VICTIM]).get(kind)) is None:
+        while (path := kinds_in(cluster.plan.data, nodes=[VICTIM]).get(kind)) is None:  # noqa: ASYNC110 - files tell nobody
             await asyncio.sleep(0.1)
     return path
 
@@ -159,11 +161,13 @@ def _apply(path: Path, older: bytes, harmed: str) -> None:
 
 
 class EmbeddedImage:
-    """Copies of the directory of an embedded cluster at two times, and what was acknowledged until the second."""
+    """Copies of the directory of an embedded cluster at some times, and what was acknowledged until `newer`. In that one the rows
+    that order the newest entries are not on the node's disk yet; in `synced` they are."""
 
     def __init__(self, directory: Path) -> None:
         self.older = directory / "older"
         self.newer = directory / "newer"
+        self.synced = directory / "synced"
         self.records = {topic: Record(topic) for topic in (COMMITTED, SEQUENCED)}
 
     async def make(self) -> None:
@@ -175,10 +179,19 @@ class EmbeddedImage:
             for _ in range(3):
                 for topic, log in logs.items():
                     await append_some(log, self.records[topic], FILL // 3)
+            async with asyncio.timeout(THERE_S):
+                while not {*KINDS_OF_AN_EMBEDDED} <= {*kinds_in(live)}:  # noqa: ASYNC110 - files tell nobody
+                    await asyncio.sleep(0.05)
             shutil.copytree(live, self.older)
             for topic, log in logs.items():
                 await append_some(log, self.records[topic], MORE)
             shutil.copytree(live, self.newer)
+            [replica] = live.glob(f"volume/cid=*/snid=*/lsid=*/{ROWS_NAME}")
+            ordered = len(self.records[COMMITTED].entries)
+            async with asyncio.timeout(THERE_S):
+                while rows_end(replica.parent) <= ordered:  # noqa: ASYNC110 - files tell nobody
+                    await asyncio.sleep(0.05)
+            shutil.copytree(live, self.synced)
             for log in logs.values():
                 await log.close()
         finally:
@@ -198,7 +211,8 @@ async def embedded_cells(directory: Path, asked: Iterable[Asked]) -> list[Cell]:
 
 async def _embedded_cell(place: Path, image: EmbeddedImage, kind: str, harmed: str, when: str) -> Verdict:
     shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(image.newer, place)
+    # A file that is sound and old: only another one can know.
+    shutil.copytree(image.synced if harmed == "older copy" else image.newer, place)
     path = kinds_in(place)[kind]
     was = image.older / path.relative_to(place)
     older = was.read_bytes() if was.exists() else b""

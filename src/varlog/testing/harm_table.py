@@ -60,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("node: lock", rf"{_NODE}/lock", copies=True),
     Kind("node: ballast", rf"{_NODE}/ballast", copies=True),
     Kind("node: copy of the view", rf"{_NODE}/view", copies=True),
+    Kind("node: terms and epochs", rf"{_NODE}/witness", copies=True),
     Kind("replica: closed segment", rf"{_REPLICA}/closed\.seg", copies=True),
     Kind("replica: index of a closed segment", rf"{_REPLICA}/closed\.idx", copies=True),
     Kind("replica: newest segment", rf"{_REPLICA}/newest\.seg", copies=True),

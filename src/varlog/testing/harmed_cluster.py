@@ -421,6 +421,8 @@ async def verdict(
 async def _shown(cluster: HarmedCluster) -> list[str]:
     """What the status says of topics and streams that do not run."""
     try:
-        return [f"status: log stream {stream}: {why}" for stream, why in (await cluster.status()).waits]
+        seen = await cluster.status()
+        stopped = [f"status: STOPPED: {topic.stopped}" for topic in seen.view.topics if topic.stopped]
+        return stopped + [f"status: log stream {stream}: {why}" for stream, why in seen.waits]
     except (TimeoutError, VarlogError) as error:
         return [f"status: {error}"]

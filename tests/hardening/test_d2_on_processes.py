@@ -1,0 +1,72 @@
+"""D2 on real processes: the repository is started with an older copy of its files.
+
+Before, positions that were acknowledged since the copy were given to other entries, or the topic stopped for good while the status
+said that it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from varlog.model.cluster import Ordering
+from varlog.testing.cluster_under_load import plan_for
+from varlog.testing.harmed_cluster import (
+    COMMITTED,
+    HarmedCluster,
+    Outcome,
+    Verdict,
+    harmed_cluster,
+    verdict,
+    verdict_after_restart,
+)
+
+pytestmark = pytest.mark.process
+
+AWAY = "vsn-3"
+
+
+async def with_an_older_copy(cluster: HarmedCluster) -> None:
+    """Killed, and the repository's files are those of an earlier time, when fewer entries were ordered."""
+    await cluster.append(30)
+    copy = cluster.copy("older", "vmr")
+    await cluster.append(30)
+    await cluster.wait_rows_synced()
+    cluster.kill_all()
+    cluster.restore(copy, "vmr")
+
+
+def test_an_older_copy_gives_no_position_again(tmp_path: Path) -> None:
+    """Every node is there, and all of them agree: the newest cuts are taken from them."""
+
+    async def story() -> Verdict:
+        async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
+            await with_an_older_copy(cluster)
+            return await verdict_after_restart(cluster)
+
+    found = asyncio.run(story())
+    assert found.outcome is Outcome.HEALED, found
+
+
+def test_a_topic_that_cannot_decide_is_stopped_and_an_operator_adopts_the_order(tmp_path: Path) -> None:
+    """A node is away, which may know more: the status says so and has the remedy. A dry run changes nothing."""
+
+    async def story() -> Verdict:
+        async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
+            await with_an_older_copy(cluster)
+            await cluster.restart(*(name for name in cluster.names() if name != AWAY))
+            await cluster.wait_status(lambda seen: any(topic.stopped for topic in seen.view.topics))
+            shown = cluster.varlog("status", "--cluster", cluster.address).stdout
+            assert "STOPPED" in shown and "adopt-order" in shown, shown
+            dry = cluster.varlog("topic", "adopt-order", COMMITTED, "--cluster", cluster.address)
+            assert dry.returncode == 0, dry.stdout + dry.stderr
+            assert await cluster.try_append(1), "a dry run started the topic"
+            done = cluster.varlog("topic", "adopt-order", COMMITTED, "--cluster", cluster.address, "--yes")
+            assert done.returncode == 0, done.stdout + done.stderr
+            await cluster.restart(AWAY)
+            return await verdict(cluster, cluster.log_sizes())
+
+    found = asyncio.run(story())
+    assert found.outcome is Outcome.HEALED, found
