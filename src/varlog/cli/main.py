@@ -12,6 +12,7 @@ from varlog.cli.demo import demo
 from varlog.cli.dump import dump
 from varlog.cli.proxy import proxy
 from varlog.cli.recipe import recipe
+from varlog.cli.recover import backup
 from varlog.cli.spark import spark
 from varlog.cli.status import status
 from varlog.cli.topic import topic
@@ -55,6 +56,7 @@ app.add_typer(admin.stream, name="stream", rich_help_panel=_KEEP)
 app.add_typer(named.reader, name="reader", rich_help_panel=_KEEP)
 app.add_typer(named.writer, name="writer", rich_help_panel=_KEEP)
 app.add_typer(recipe, name="recipe", rich_help_panel=_KEEP)
+app.command(rich_help_panel=_KEEP)(backup)
 app.add_typer(spark, name="spark", rich_help_panel=_USE)
 app.command("bench", rich_help_panel=_LOOK)(bench_command)
 app.command(rich_help_panel=_LOOK)(dump)

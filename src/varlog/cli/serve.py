@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Protocol, runtim
 
 import typer
 
+from varlog.cli.recover import recover
 from varlog.model.limits import DISK_RESERVE_BYTES, MIB, SCRUB_BYTES_PER_S
 
 if TYPE_CHECKING:
@@ -288,6 +289,9 @@ def _store(place: str, doors: Doors, cluster: ClusterID, lease_s: float) -> Meta
             f"the etcd client is not installed ({error.name}): pip install 'varlog[etcd]'"
         ) from None
     return etcd_store(place, doors, cluster, lease_s=lease_s)
+
+
+vmr.command("recover")(recover)
 
 
 def run_vsn() -> None:

@@ -149,6 +149,13 @@ def format_of(items: dict[str, bytes]) -> int:
     return int(fields["format"])
 
 
+def items_of(members: Members, base: BaseRecord) -> dict[str, bytes]:
+    """Everything that a store holds of this state."""
+    nothing = Members(ClusterView(members.view.cluster, revision=0))
+    changes = [*changes_between(nothing, members), *put_base(base)]
+    return {change.key: change.value for change in changes if isinstance(change, Put)}
+
+
 def put_cluster(members: Members) -> Put:
     return Put(CLUSTER, _encoder.encode(_cluster_of(members)))
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from varlog.metarepo import membership_rules as rules
 from varlog.metarepo import state as states
+from varlog.metarepo.backup import BackupService
 from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
 from varlog.metarepo.commit_rules import Cut
 from varlog.metarepo.leases import Leases
@@ -102,6 +103,7 @@ class Reign:
             state, self._commits, self.sessions, self._leases, self.witnesses, self._tasks
         )
         self._service.register(self._dispatcher)
+        BackupService(state, lambda: self.term).register(self._dispatcher)
 
     @classmethod
     async def begin(cls, parts: ReignParts, address: str) -> Reign:

@@ -644,11 +644,13 @@ class GetNodeFacts(Message, frozen=True):
 
 class NodeFactsIs(Message, frozen=True):
     """Payload: the copy of the view that the node keeps, if it has one. `term`: the newest it has seen. `in_session`: a repository
-    has a session with it now. `marks`: the newest position and trim of each topic that it has heard of."""
+    has a session with it now. `marks`: the newest position and trim of each topic of its replicas that it has heard of. `epochs`:
+    of the newest projections of the topics of its units that it was told of."""
 
     term: int
     in_session: bool
     marks: tuple[TopicMark, ...] = ()
+    epochs: tuple[tuple[TopicID, Epoch], ...] = ()
 
 
 # --- Metadata repository: clients and manager -> repository -------------------------------------------------
@@ -673,6 +675,22 @@ class ViewIs(Message, frozen=True):
     next_log_stream: LogStreamID = LogStreamID(0)
     unused: tuple[LogStreamID, ...] = ()
     foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
+
+
+class GetBackup(Message, frozen=True):
+    """A consistent copy of all that the repository knows, piece by piece: with `offset` 0 it is made, with the `stamp` of the
+    answer it goes on. Answered by BackupIs."""
+
+    offset: int = 0
+    stamp: int = 0
+
+
+class BackupIs(Message, frozen=True):
+    """Payload: the bytes from the asked offset on, of `bytes_total`: a MessagePack map from key to value, as a store holds them."""
+
+    stamp: int
+    bytes_total: int
+    term: int
 
 
 class GetTail(Message, frozen=True):
@@ -1036,7 +1054,7 @@ NUMBERS: dict[int, type[Message]] = {
     67: RegisterTopic, 68: TopicIs, 69: UnregisterTopic, 70: NewLogStreamID, 71: LogStreamIDIs, 72: RegisterLogStream,
     73: SealStream, 74: UnsealStream, 75: StreamIs, 76: SetManager, 77: HoldStream, 78: SetReplicas,
     79: Suspect, 80: SetReader, 81: ForgetReader, 82: GetReaders, 83: ReadersAre, 84: BeginWrite, 85: WriterIs, 86: EndWrite,
-    87: ForgetWriter, 88: GetWriters, 89: WritersAre,
+    87: ForgetWriter, 88: GetWriters, 89: WritersAre, 160: GetBackup, 161: BackupIs,
     90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: OperateSeal, 96: OperateUnseal,
     97: GetClusterStatus, 98: ClusterStatusIs, 99: OperateReplace, 100: OperateSync, 101: AdoptOrder, 102: AdoptionIs,
     120: WriteUnit, 121: FillUnit, 122: ReadUnit, 123: UnitRead, 124: FetchUnit, 125: UnitFetched, 126: MeasureUnit,

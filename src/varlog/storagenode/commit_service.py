@@ -124,7 +124,7 @@ class CommitService:
                 known.largest_topic,
                 known.largest_log_stream,
                 known.view_revision,
-                self._known_marks(),
+                self.known_marks(),
                 tuple(self._epochs.items()),
             )
         )
@@ -139,7 +139,12 @@ class CommitService:
     def in_session(self) -> bool:
         return self._session is not None and not self._session.closed
 
-    def _known_marks(self) -> tuple[TopicMark, ...]:
+    @property
+    def epochs(self) -> tuple[tuple[TopicID, Epoch], ...]:
+        """Of the newest projections that a repository told of."""
+        return tuple(self._epochs.items())
+
+    def known_marks(self) -> tuple[TopicMark, ...]:
         """The newest order that this node knows of: what it heard, and what the newest commit context of each replica says."""
         high: dict[TopicID, GLSN] = {}
         trimmed: dict[TopicID, GLSN] = {}

@@ -242,7 +242,10 @@ class StorageNode:
 
     def _tell_facts(self, call: Call) -> None:
         commit = self._commit_service
-        call.reply(NodeFactsIs(commit.term, commit.in_session, self._marks.all()), self._view.content)
+        call.reply(
+            NodeFactsIs(commit.term, commit.in_session, commit.known_marks(), commit.epochs),
+            self._view.content,
+        )
 
     def _handler(self, connection: Connection) -> Handler:
         """One-way messages belong to their connection: a primary's stream of batches, the repository's session."""

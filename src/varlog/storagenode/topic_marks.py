@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from varlog.model.commit import TopicMark
 from varlog.model.ids import TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
 
@@ -20,11 +19,6 @@ class TopicMarks:
 
     def trimmed(self, topic: TopicID) -> GLSN:
         return self._trimmed.get(topic, NO_GLSN)
-
-    def all(self) -> tuple[TopicMark, ...]:
-        """Of every topic that was heard of."""
-        topics = sorted({*self._high, *self._trimmed})
-        return tuple(TopicMark(topic, self.high_watermark(topic), self.trimmed(topic)) for topic in topics)
 
     def raise_high(self, topic: TopicID, glsn: GLSN) -> None:
         if glsn > self.high_watermark(topic):

@@ -1,0 +1,174 @@
+"""`vmr recover` and `varlog backup`: a lost metadata repository is rebuilt from the nodes; a copy of one that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from varlog.metarepo.recovery import Recovery
+    from varlog.metarepo.state import RepositoryState
+
+
+def recover(
+    store: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the new store is made; it must not exist.")
+    ],
+    nodes: Annotated[
+        list[str],
+        typer.Option(metavar="HOST:PORT,…", help="The storage nodes, all of them; repeat it or use commas."),
+    ],
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC", help="A topic, by name or id, to leave out; its data stay on the nodes."
+        ),
+    ] = None,
+    lost_node: Annotated[
+        list[int] | None,
+        typer.Option(metavar="ID", help="A storage node that will not come back; repeat it for several."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Write the store; else it is only said what would be.")
+    ] = False,
+) -> None:
+    """Rebuild a lost metadata repository from the storage nodes, which run without one. A dry run, unless --yes."""
+    from varlog.model.errors import VarlogError
+
+    addresses = [address for given in nodes for address in given.split(",") if address]
+    try:
+        asyncio.run(_recover(store.absolute(), addresses, leave_out or [], lost_node or [], yes))
+    except (VarlogError, OSError) as error:
+        print(f"vmr: error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+async def _recover(
+    path: Path, addresses: list[str], leave_out: list[str], lost: list[int], yes: bool
+) -> None:
+    from varlog.metarepo.recovery import find, write
+    from varlog.metarepo.store.sqlite import SqliteStore
+    from varlog.model.errors import Refused
+    from varlog.model.ids import ANY_CLUSTER, NodeID
+    from varlog.rpc.tcp import TcpTransport
+    from varlog.runtime.doors import system_doors
+
+    _check_new(path)
+    found = await find(
+        TcpTransport(ANY_CLUSTER), addresses, leave_out=leave_out, lost=[NodeID(node) for node in lost]
+    )
+    _tell(found)
+    if found.rebuilt.stops:
+        raise Refused("not everything is proven, so nothing was written: see above")
+    view = found.rebuilt.members.view
+    if not yes:
+        print(f"dry run: nothing was written; run it again with --yes to write {path}")
+        return
+    await write(found.rebuilt, SqliteStore(path, system_doors()))
+    print(f"written and read back: {path}")
+    print(
+        f"start it with `vmr start --cluster-id {view.cluster} --store {path}`; the manager brings the streams back"
+    )
+
+
+def backup(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT|FILE",
+            help="A metadata repository that runs, or the store of one that does not.",
+        ),
+    ],
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; it must not exist.")],
+) -> None:
+    """Copy the metadata of a repository, consistently, also while it runs. The copy is read back, and is itself a store."""
+    from varlog.model.errors import VarlogError
+
+    try:
+        running = not Path(source).exists()
+        asyncio.run(_backup(source if running else Path(source).absolute(), target.absolute()))
+    except (VarlogError, OSError) as error:
+        print(f"varlog: error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+async def _backup(source: str | Path, target: Path) -> None:
+    from varlog.metarepo.backup import fetch_backup, read_store, write_backup
+    from varlog.metarepo.store.sqlite import SqliteStore
+    from varlog.model.ids import ANY_CLUSTER
+    from varlog.rpc.tcp import TcpTransport
+    from varlog.runtime.doors import system_doors
+
+    _check_new(target)
+    if isinstance(source, Path):
+        items = await read_store(SqliteStore(source, system_doors()))
+    else:
+        items = await fetch_backup(TcpTransport(ANY_CLUSTER), source)
+    made = await write_backup(items, SqliteStore(target, system_doors()))
+    view = made.state.view
+    print(
+        f"{target}: cluster {view.cluster} ({view.uuid}), revision {view.revision}, term {made.term}; read back"
+    )
+    for line in _topics(made.state):
+        print(line)
+
+
+def _topics(state: RepositoryState) -> list[str]:
+    lines = []
+    for topic in state.view.topics:
+        streams = len(state.view.streams_of(topic.topic))
+        if topic.sequenced:
+            projection = state.view.projection(topic.topic)
+            where = f"projection of epoch {projection.epoch}" if projection is not None else "not begun"
+        else:
+            where = f"high watermark {state.order.high_watermark(topic.topic)}"
+        lines.append(
+            f"  {topic.name}: {topic.ordering}, {streams} log streams, {where}, trimmed up to {topic.trimmed}"
+        )
+    return lines
+
+
+def _check_new(path: Path) -> None:
+    from varlog.metarepo.store.journal import journal_path
+    from varlog.model.errors import StartError
+
+    for found in (path, journal_path(path)):
+        if found.exists():
+            raise StartError(f"{found} exists: name a new file, or move this one away")
+    if not path.parent.is_dir():
+        raise StartError(f"{path.parent} is no directory: make it first")
+
+
+def _tell(found: Recovery) -> None:
+    rebuilt = found.rebuilt
+    view = rebuilt.members.view
+    print(f"cluster {view.cluster} ({view.uuid or 'UUID not known'}), newest term seen {rebuilt.term}")
+    for one in found.nodes:
+        copy = (
+            f"copy of the view of revision {one.copy.view.revision}"
+            if one.copy is not None
+            else "no copy of the view"
+        )
+        held = f"{len(one.status.replicas)} replicas, {len(one.status.units)} units"
+        print(f"  node {one.node} at {one.address}: {held}, {copy}")
+    for address, why in found.silent:
+        print(f"  {address} does not answer: {why}")
+    for topic in rebuilt.topics:
+        name = f"{topic.topic.name} (id {topic.topic.topic})"
+        if topic.left_out:
+            print(f"  topic {name}: left out; its data stay on the nodes")
+            continue
+        ends = f"positions {topic.topic.trimmed + 1} to {topic.high_watermark}"
+        print(f"  topic {name}: {topic.topic.ordering}, {len(topic.streams)} log streams, {ends}")
+        for note in topic.notes:
+            print(f"    note: {note}")
+        for problem in topic.problems:
+            print(f"    NOT PROVEN: {problem}")
+    for note in rebuilt.notes:
+        print(f"  note: {note}")
+    for problem in rebuilt.problems:
+        print(f"  NOT PROVEN: {problem}")

@@ -1,0 +1,147 @@
+"""`vmr recover`: a metadata repository that is lost is rebuilt from the storage nodes, into a store that is new and empty."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from varlog.metarepo import records
+from varlog.metarepo import state as states
+from varlog.metarepo.rebuild import NodeEvidence, Rebuilt, rebuild
+from varlog.metarepo.store.base import MetadataStore, Put
+from varlog.model.cluster import ReplicaStatus
+from varlog.model.commit import CommitRow
+from varlog.model.errors import Damaged, Refused, StartError, Unavailable, UnknownLogStream, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.rpc.messages import (
+    GetNodeFacts,
+    GetNodeStatus,
+    ListRows,
+    Message,
+    NodeFactsIs,
+    NodeStatusIs,
+    RowsAre,
+)
+from varlog.rpc.transport import Connection, Transport
+from varlog.storage.view_copy import ViewCopy, decode_view_copy
+
+CALL_TIMEOUT_S: Final = 30.0
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was found, and which nodes did not answer (address, why)."""
+
+    rebuilt: Rebuilt
+    nodes: tuple[NodeEvidence, ...]
+    silent: tuple[tuple[str, str], ...]
+
+
+async def find(
+    transport: Transport,
+    addresses: Sequence[str],
+    *,
+    leave_out: Collection[str] = (),
+    lost: Collection[NodeID] = (),
+) -> Recovery:
+    """Ask the nodes, and say what could be rebuilt from them. Changes nothing."""
+    answers = await asyncio.gather(*(_asked(transport, address) for address in addresses))
+    nodes = tuple(answer for answer in answers if isinstance(answer, NodeEvidence))
+    silent = tuple(answer for answer in answers if not isinstance(answer, NodeEvidence))
+    return Recovery(rebuild(nodes, leave_out, lost), nodes, silent)
+
+
+async def write(rebuilt: Rebuilt, store: MetadataStore) -> None:
+    """Into a store that must be empty; read back before it counts. Refused where something is not proven."""
+    if rebuilt.stops:
+        raise Refused("not everything is proven: nothing was written")
+    opened = await store.open()
+    try:
+        if opened.items:
+            raise StartError(f"{store.place} is not empty: name a new store, or move this one away")
+        items = records.items_of(rebuilt.members, rebuilt.base)
+        await store.commit([Put(key, value) for key, value in items.items()])
+    finally:
+        await store.close()
+    await check(store, items)
+
+
+async def check(store: MetadataStore, written: dict[str, bytes]) -> states.RepositoryState:
+    """Open the store again: it must hold exactly what was written, and be what a repository can start with."""
+    opened = await store.open()
+    await store.close()
+    if opened.items != written:
+        raise Unavailable(f"{store.place} does not hold what was written to it: is the disk failing?")
+    cluster = records.members_of(opened.items).view.cluster
+    return states.load(opened.items, cluster, store.place)[0]
+
+
+async def _asked(transport: Transport, address: str) -> NodeEvidence | tuple[str, str]:
+    try:
+        connection = await transport.connect(address, timeout_s=CALL_TIMEOUT_S)
+    except VarlogError as error:
+        return address, str(error)
+    try:
+        return await _evidence(connection, address)
+    except VarlogError as error:
+        return address, str(error)
+    finally:
+        connection.close()
+
+
+async def _evidence(connection: Connection, address: str) -> NodeEvidence:
+    status = (await _call(connection, GetNodeStatus(), NodeStatusIs))[0].status
+    facts, content = await _call(connection, GetNodeFacts(), NodeFactsIs)
+    rows = {}
+    for replica in status.replicas:
+        if (found := await _rows(connection, replica)) is not None:
+            rows[replica.log_stream] = found
+    return NodeEvidence(
+        address,
+        status,
+        facts.term,
+        facts.in_session,
+        facts.marks,
+        facts.epochs,
+        _copy(content, address),
+        rows,
+    )
+
+
+async def _rows(connection: Connection, replica: ReplicaStatus) -> tuple[CommitRow, ...] | None:
+    """All rows of a replica; None: it cannot be read."""
+    rows: list[CommitRow] = []
+    llsn: LLSN = FIRST_LLSN
+    while True:
+        try:
+            answer, _ = await _call(connection, ListRows(LogStreamID(replica.log_stream), llsn), RowsAre)
+        except UnknownLogStream:
+            return None
+        rows += answer.rows
+        if answer.next_llsn >= answer.committed_end:
+            return tuple(rows)
+        if answer.next_llsn <= llsn:
+            raise Unavailable(f"log stream {replica.log_stream}: the rows behind entry {llsn} are not told")
+        llsn = answer.next_llsn
+
+
+def _copy(content: bytearray, address: str) -> ViewCopy | None:
+    if not content:
+        return None
+    try:
+        return decode_view_copy(bytes(content), Path(address))
+    except Damaged as damaged:
+        raise Unavailable(f"the copy of the view is damaged: {damaged}") from damaged
+
+
+async def _call(connection: Connection, request: Message, answer: type[M]) -> tuple[M, bytearray]:
+    reply, payload = await connection.call(request, timeout_s=CALL_TIMEOUT_S)
+    if not isinstance(reply, answer):
+        raise Unavailable(f"{connection.peer} does not answer like a storage node of this version")
+    return reply, payload

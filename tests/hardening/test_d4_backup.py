@@ -1,0 +1,114 @@
+"""D4: a running repository could not be copied: the SQLite file without its journal lacks the newest commits. `varlog backup` makes
+a consistent copy of one that runs, reads it back, and says what it holds; put in place, it is a repository that starts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.manager.sim_cluster import REPOSITORY, SimCluster
+from varlog.metarepo import backup
+from varlog.metarepo.backup import fetch_backup, read_store, write_backup
+from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
+from varlog.metarepo.store.sqlite import SqliteStore
+from varlog.model.errors import Refused, StartError
+from varlog.rpc import messages as m
+from varlog.runtime.doors import system_doors
+from varlog.testing.sim.loop import run
+
+
+async def _fill(cluster: SimCluster, topic: str, count: int) -> None:
+    log = await cluster.log(topic, create=True)
+    for number in range(count):
+        await log.append(f"{topic} {number}".encode())
+    await log.close()
+
+
+def test_a_backup_of_a_running_repository_holds_everything_and_starts() -> None:
+    async def story() -> None:
+        cluster = SimCluster()
+        cluster.start()
+        await _fill(cluster, "orders", 30)
+        await _fill(cluster, "bills", 5)
+        log = await cluster.log("orders")
+        await log.set_reader("nightly", 12)
+        await log.trim(7)
+        await log.close()
+        metadata = MemoryMetadata()
+        copy = await write_backup(await fetch_backup(cluster.transport, REPOSITORY), MemoryStore(metadata))
+        view = await cluster.view()
+        assert copy.state.view.topics == view.topics
+        assert copy.state.view.uuid == view.uuid
+        by_name = {topic.name: topic for topic in view.topics}
+        order = copy.state.order
+        assert [order.high_watermark(by_name[name].topic) for name in ("orders", "bills")] == [30, 5]
+        # Nothing was appended since: it goes on as if it were the old one.
+        cluster.manager.crash()
+        cluster.repository.crash()
+        cluster._metadata = metadata
+        cluster.repository.boot()
+        cluster.manager.boot()
+        await cluster.wait_whole(2)
+        log = await cluster.log("orders")
+        assert [reader.position for reader in await log.readers()] == [12]
+        assert (await log.append(b"after")).glsn == 31
+        await log.close()
+        assert not cluster.complaints
+
+    run(story())
+
+
+def test_a_backup_is_one_moment_though_it_is_fetched_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backup, "PIECE_BYTES", 64)
+
+    async def story() -> None:
+        cluster = SimCluster()
+        cluster.start()
+        await _fill(cluster, "orders", 3)
+        filling = asyncio.ensure_future(_fill(cluster, "orders", 200))
+        copy = await write_backup(
+            await fetch_backup(cluster.transport, REPOSITORY), MemoryStore(MemoryMetadata())
+        )
+        assert copy.state.order.high_watermark(copy.state.view.topics[0].topic) >= 3
+        await filling
+
+    run(story())
+
+
+def test_a_piece_of_another_backup_is_refused() -> None:
+    async def story() -> None:
+        cluster = SimCluster()
+        cluster.start()
+        await _fill(cluster, "orders", 1)
+        with pytest.raises(Refused, match="begin again"):
+            await cluster.ask(REPOSITORY, m.GetBackup(64, 77))
+
+    run(story())
+
+
+def test_a_backup_goes_into_a_new_store_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        cluster = SimCluster()
+        cluster.start()
+        await _fill(cluster, "orders", 3)
+        items = await fetch_backup(cluster.transport, REPOSITORY)
+        (tmp_path / "items").write_bytes(msgspec.msgpack.encode(items))
+
+    run(story())
+    items = msgspec.msgpack.decode((tmp_path / "items").read_bytes(), type=dict[str, bytes])
+
+    async def real() -> None:
+        doors = system_doors()
+        made = await write_backup(items, SqliteStore(tmp_path / "copy.db", doors))
+        again = await read_store(SqliteStore(tmp_path / "copy.db", doors))
+        copy = await write_backup(again, SqliteStore(tmp_path / "copy of the copy.db", doors))
+        assert copy.state.view == made.state.view
+        assert copy.state.order == made.state.order
+        assert copy.term > made.term
+        with pytest.raises(StartError, match="not empty"):
+            await write_backup(items, SqliteStore(tmp_path / "copy.db", doors))
+
+    asyncio.run(real())
