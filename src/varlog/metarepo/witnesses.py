@@ -409,7 +409,7 @@ class Witnesses:
             if done.done():
                 return
             if isinstance(answer, BaseException):
-                done.set_exception(answer)
+                done.set_exception(answer if isinstance(answer, VarlogError) else Refused(str(answer)))
             else:
                 done.set_result(None)
 
