@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import FAILED, complain, fail, print_json, print_table, short_bytes
+from varlog.runtime.logs import escaped
 
 if TYPE_CHECKING:
     from varlog.storage.dump import Dump, ReplicaDump
@@ -81,7 +82,7 @@ def _print(seen: Dump, segments: bool) -> None:
         print_table("", ("segment", "LLSN", "#batches", "#bytes", "index", "state"), rows)
     notes = [note for replica in seen.replicas for note in replica.notes]
     for note in notes + [note for unit in seen.units for note in unit.notes]:
-        print(f"note: {note}")
+        print(f"note: {escaped(note)}")
 
 
 def _row(seen: Dump, replica: ReplicaDump) -> tuple[object, ...]:

@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from varlog.cli.output import WRONG_USAGE, fail, print_json, run
+from varlog.cli.output import WRONG_USAGE, fail, print_json, readable, run
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
+from varlog.runtime.logs import escaped
 
 if TYPE_CHECKING:
     from varlog.model.entry import Entry, Run
 
 _Topic = Annotated[str, typer.Argument(help="The topic's name.")]
+_Raw = Annotated[
+    bool,
+    typer.Option("--raw", help="Entries as they are also on a terminal, which they may then drive."),
+]
 _Positions = Annotated[
     bool, typer.Option("--positions", "-p", help="Before each entry: its position, log stream and LLSN.")
 ]
@@ -89,6 +94,7 @@ def read(
     stream: Annotated[int | None, typer.Option(help="Read by --llsn of this log stream.")] = None,
     llsn: Annotated[int | None, typer.Option(help="Position in the log stream --stream.")] = None,
     positions: _Positions = False,
+    raw: _Raw = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
@@ -100,7 +106,7 @@ def read(
         or (llsn and end is not None)
     ):
         fail("read takes a POSITION (and --end), or --stream with --llsn", WRONG_USAGE)
-    run(_read(target(cluster, data), topic, position, end, stream, llsn, _Printer(positions, json_)))
+    run(_read(target(cluster, data), topic, position, end, stream, llsn, _Printer(positions, json_, raw)))
 
 
 async def _read(
@@ -136,12 +142,13 @@ def tail(
     begin: Annotated[int | None, typer.Option("--from", help="Begin at this position.")] = None,
     count: Annotated[int, typer.Option("-n", min=0, help="Begin so many entries before the end.")] = 10,
     positions: _Positions = False,
+    raw: _Raw = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Print the newest entries of a topic."""
-    run(_tail(target(cluster, data), topic, follow, begin, count, _Printer(positions, json_)))
+    run(_tail(target(cluster, data), topic, follow, begin, count, _Printer(positions, json_, raw)))
 
 
 async def _tail(
@@ -182,11 +189,13 @@ async def _trim(where: Target, topic: str, position: int, respect_readers: bool)
 
 
 class _Printer:
-    """Entries to stdout: bytes as they are, or with positions, or as JSON lines."""
+    """Entries to stdout: bytes as they are, or with positions, or as JSON lines. On a terminal what is not printable is escaped,
+    unless they are wanted raw: an entry shall not drive the terminal of a person who looks at it."""
 
-    def __init__(self, positions: bool, as_json: bool) -> None:
+    def __init__(self, positions: bool, as_json: bool, raw: bool) -> None:
         self._positions = positions
         self._as_json = as_json
+        self._escapes = sys.stdout.isatty() and not raw
 
     def print(self, entries: Iterable[Entry]) -> None:
         out = sys.stdout.buffer
@@ -198,7 +207,8 @@ class _Printer:
                 continue
             if self._positions:
                 out.write(b"%d\t%d\t%d\t" % (entry.glsn, entry.log_stream, entry.llsn))
-            out.write(entry.data + b"\n")
+            shown = escaped(readable(entry.data)).encode() if self._escapes else entry.data
+            out.write(shown + b"\n")
         out.flush()
 
 

@@ -1,5 +1,8 @@
 """What commands print: tables for people, JSON for programs, errors in one line; and how work is run.
 
+Entries, names, addresses and errors come from others: on its way to a terminal everything that is not printable is escaped, and
+nothing of it is markup. What is piped is bytes, or JSON, as it is.
+
 Exit codes: 0 it worked, 1 it did not, 2 it was asked the wrong way.
 """
 
@@ -14,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
+from varlog.runtime.logs import escaped
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -26,7 +31,7 @@ T = TypeVar("T")
 
 def complain(what: object) -> None:
     """One line on stderr that names the thing and the remedy."""
-    text = " ".join(str(what).split())
+    text = escaped(" ".join(str(what).split()))
     print(f"varlog: error: {text or type(what).__name__}", file=sys.stderr)
 
 
@@ -77,7 +82,15 @@ def tell_progress(what: str) -> None:
 
 
 def print_json(value: object, *, flush: bool = False) -> None:
-    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=flush)
+    print(json_line(value), flush=flush)
+
+
+def json_line(value: object) -> str:
+    """JSON in which every character is printable: the others are escaped as JSON does it, which means the same."""
+    text = json.dumps(value, default=_plain, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _plain(value: object) -> object:
@@ -108,12 +121,20 @@ def make_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", header_style="bold", pad_edge=False, box=None)
+    table = Table(
+        title=Text(escaped(title)) if title else None,
+        title_justify="left",
+        header_style="bold",
+        pad_edge=False,
+        box=None,
+    )
     for column in columns:
         numeric = column.startswith("#")
-        table.add_column(column.lstrip("#"), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(
+            Text(escaped(column.lstrip("#"))), justify="right" if numeric else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*(Text(cell if isinstance(cell, str) else str(cell)) for cell in row))
+        table.add_row(*(Text(escaped(str(cell))) for cell in row))
     return table
 
 

@@ -11,6 +11,7 @@ import typer
 from varlog.cli.output import FAILED, make_console, print_json, run
 from varlog.cli.status_tables import parts, print_parts, status_told, stopped_lines
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
+from varlog.runtime.logs import escaped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -90,4 +91,7 @@ async def _looks(where: Target) -> AsyncIterator[ClusterStatusIs | str]:
 
 
 def _shown(seen: ClusterStatusIs | str) -> list[RenderableType]:
-    return [f"no answer: {seen}"] if isinstance(seen, str) else parts(seen)
+    from rich.text import Text
+
+    shown: list[RenderableType] = [f"no answer: {seen}"] if isinstance(seen, str) else parts(seen)
+    return [Text(escaped(part)) if isinstance(part, str) else part for part in shown]

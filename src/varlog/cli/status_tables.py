@@ -17,6 +17,7 @@ from varlog.model.cluster import ClusterView, LogStream, NamedReader, ReplicaSta
 from varlog.model.commit import TopicMark
 from varlog.model.errors import UnknownTopic
 from varlog.model.lsn import FIRST_GLSN
+from varlog.runtime.logs import escaped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -60,7 +61,7 @@ def stopped_lines(seen: ClusterStatusIs) -> list[str]:
 def print_parts(found: Sequence[RenderableType]) -> None:
     console = make_console()
     for part in found:
-        console.print(part, markup=False)
+        console.print(escaped(part) if isinstance(part, str) else part, markup=False)
 
 
 def nodes_table(seen: ClusterStatusIs) -> Table:

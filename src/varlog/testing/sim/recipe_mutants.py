@@ -25,6 +25,36 @@ RECIPE_MUTANTS: Final[tuple[Mutant, ...]] = (
         recipe=Work.LEDGER,
     ),
     Mutant(
+        "noise-stops-a-replica",
+        "A replica stops at bytes that look like a command of a newer version, whatever machine they name.",
+        (
+            (
+                "varlog.recipes.envelope:newer_command",
+                "if not values or not isinstance(values[0], str):\n        return None",
+                "if not values:\n        return 'counter', data[len(MAGIC)]",
+            ),
+        ),
+        recipe=Work.COUNTER,
+    ),
+    Mutant(
+        "impossible-envelope-applied",
+        "A command is applied from an envelope that no client can have made.",
+        (("varlog.recipes.envelope:Envelope.possible_at", "return (\n", "return True or (\n"),),
+        recipe=Work.COUNTER,
+    ),
+    Mutant(
+        "malformed-command-stops-a-replica",
+        "A machine fails at a command that has no command's fields, and so does every replica of it.",
+        (
+            (
+                "varlog.recipes.replicated:ReplicatedStateMachine._apply",
+                "except MalformedCommand as error:",
+                "except KeyError as error:",
+            ),
+        ),
+        recipe=Work.QUEUE,
+    ),
+    Mutant(
         "read-without-barrier",
         "Whoever wants to have caught up is not made to wait for what is in the log and not applied here.",
         ((f"{_REPLICA}.catch_up", "if tail > self.applied:", "if False:"),),

@@ -51,6 +51,7 @@ class RecipePlan:
     keys: int
     pause_rate: float  # users stand still
     history_changes: int | None  # that a map of transactions remembers; None: as always
+    noise_entries: int = 0  # of each user process, between the commands
 
     @classmethod
     def of(cls, seed: int, calm: bool) -> RecipePlan:
@@ -72,6 +73,7 @@ class RecipePlan:
             pause_rate=0.0 if calm else rng.choice((0.0, 0.0, 0.3, 1.0)),
             history_changes=rng.choice((None, None, 3, 30)),
         )
+        made.noise_entries = rng.choice((0, 10, 30))
         if made.trims:  # so often that somebody falls behind: who stood still, above all
             made.works = made.works[:2]
             made.checkpoint_share = rng.choice((0.2, 0.4))
@@ -82,7 +84,8 @@ class RecipePlan:
         return (
             f"{', '.join(self.works)}: {self.loops} loops x {self.operations} operations, each within {self.timeout_s:g} s, "
             f"{self.keys} keys, leases of {self.ttl_s:g} s, snapshots {self.store}, checkpoints {self.checkpoint_share:g}, "
-            f"{'trims' if self.trims else 'no trims'}, users pause {self.pause_rate:g}, history {self.history_changes}"
+            f"{'trims' if self.trims else 'no trims'}, users pause {self.pause_rate:g}, history {self.history_changes}, "
+            f"{self.noise_entries} entries of noise"
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from varlog.testing.recipe_history import RecipeHistory
 from varlog.testing.sim.process import CURRENT, Process
 from varlog.testing.sim.recipe_job import AUDIT_CALL_S, AUDIT_S, AUDIT_TTL_S, Job, Site
 from varlog.testing.sim.recipe_jobs import JOBS
+from varlog.testing.sim.recipe_noise import NOISE_NAMES, noise
 from varlog.testing.sim.recipe_plan import RecipePlan, Store
 
 RECIPE_TOPIC, SNAPSHOT_TOPIC = "recipes", "snapshots"
@@ -65,6 +68,8 @@ class RecipeUser:
             async with asyncio.TaskGroup() as group:
                 for work in self._plan.works:
                     _ = group.create_task(self._watched(JOBS[work](site)))
+                if self._plan.noise_entries:
+                    _ = group.create_task(self._write_noise(site))
             await self.stop()
         self._finished()
 
@@ -73,6 +78,16 @@ class RecipeUser:
             await job.run()
         except Exception as error:  # noqa: BLE001 - told to the checkers
             self._history.complaints.append(f"not an error of the tree: {job.work}: {error!r}")
+
+    async def _write_noise(self, site: Site) -> None:
+        """Entries that are no commands, between those that are: no recipe may stop at them, nor take them for its own."""
+        rng = random.Random(self._doors.entropy.getrandbits(64))
+        for _ in range(self._plan.noise_entries):
+            await asyncio.sleep(rng.expovariate(1 / self._plan.think_s))
+            if self._stopping():
+                return
+            with contextlib.suppress(VarlogError):  # the cluster is hurt, and noise need not arrive
+                await site.log.append(noise(rng, NOISE_NAMES), timeout_s=self._plan.timeout_s)
 
     async def site(self, name: str) -> Site | None:
         """The logs that it needs; None if it is time to stop before they are open."""
