@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from operator import sub
 from pathlib import Path
 from typing import Final, cast
@@ -42,7 +43,15 @@ from varlog.storage.row_file import (
     merge_adjacent,
     merge_rows,
 )
-from varlog.storage.small_files import RowsInMemory, tend_rows
+from varlog.storage.small_files import (
+    RowsInMemory,
+    Runs,
+    agreeing,
+    is_old,
+    lost_write,
+    rows_again,
+    tend_rows,
+)
 
 # The file is rewritten when it has this many rows and twice as many as it needs.
 _COMPACT_ROWS_MIN: Final = 4096
@@ -264,7 +273,36 @@ class CommitStore:
             header, self._file_rows, low_llsn, self.rows_synced_end, self.last_row, self._run_of, epoch_of
         )
         opened = self._open_file()
-        return tend_rows(opened.file, memory, rewrite=rewrite)
+        file = opened.file
+        # Copies: the loop commits meanwhile.
+        runs = self._index.llsns[:], self._index.glsns[:]
+        content = file.read_at(max(file.size() - ROW_BYTES, 0), ROW_BYTES)
+        rows = np.frombuffer(content[: len(content) - len(content) % ROW_BYTES], ROW_TYPE)
+        if is_old(rows, memory, runs):
+            return self._write_again(rows, memory, runs)
+        return tend_rows(file, memory, rewrite=rewrite)
+
+    def _write_again(self, rows: Rows, memory: RowsInMemory, runs: Runs) -> str:
+        """The file is sound but old: put what memory knows in its place, with the rows that are not synced yet."""
+        last = self.last_row
+        taken = len(self._unsynced)
+        if taken:
+            last = self._unsynced[taken - 1]
+        end = last.llsn_end if last is not None else memory.end
+        memory = replace(memory, last=last, end=end)
+        same = rows[: agreeing(rows, memory, runs)]
+        same_end = LLSN(int(same["llsn"][-1] + same["count"][-1])) if len(same) else FIRST_LLSN
+        fresh: list[CommitRow] = []
+        if same_end < end:
+            newest = LLSN(max(last.llsn_begin, same_end)) if last is not None else end
+            between = self._index.between(same_end, newest)
+            fresh = rows_again(same, memory, between, self._path)
+        encoded = b"".join(encode_row(row, 0) for row in fresh)
+        self._replace_file(np.concatenate((same, np.frombuffer(encoded, ROW_TYPE))))
+        del self._unsynced[:taken]
+        self.rows_synced_end = end
+        there = f"rows up to LLSN {same_end}"
+        return lost_write(self._path, there, f"those up to {memory.end}")
 
     def _run_of(self, llsn: LLSN) -> tuple[LLSN, GLSN] | None:
         index = self._index

@@ -64,8 +64,9 @@ from varlog.storage.places import Measured
 from varlog.storage.room import Room, says_full
 from varlog.storage.rot import Rot
 from varlog.storage.segment_file import MISSING, index_path
-from varlog.storage.synced_mark import Synced, SyncedMark
-from varlog.storage.unit_state import FIRST_SEGMENT, UnitStateFile, read_unit, write_unit
+from varlog.storage.small_files import lost_write
+from varlog.storage.synced_mark import SYNCED_NAME, Synced, SyncedMark, read_mark
+from varlog.storage.unit_state import FIRST_SEGMENT, UNIT_NAME, UnitStateFile, read_unit, write_unit
 
 __all__ = ["Page", "PageStore"]
 
@@ -410,14 +411,27 @@ class PageStore:
             raise
 
     def tend(self) -> str:
-        """Look for bit rot in the state, and write it anew from memory if there is some; tells what was wrong, or ''."""
+        """Look for bit rot and lost writes in the state and the mark, and write them anew from memory if there are some; tells what
+        was wrong, or ''."""
         self._check_sound()
+        state, wrong = self._state, ""
         try:
-            read_unit(self._disk, self.path)
+            found = read_unit(self._disk, self.path)
+            if found != state:
+                wrong = lost_write(self.path / UNIT_NAME, found, state)
         except Damaged as damaged:
-            self.room.persist(lambda: write_unit(self._disk, self.path, self._state))
-            return str(damaged)
-        return ""
+            wrong = str(damaged)
+        if wrong:
+            self.room.persist(lambda: write_unit(self._disk, self.path, state))
+        synced = read_mark(self._disk, self.path)
+        if synced < self._mark.newest:
+            wrong = lost_write(self.path / SYNCED_NAME, synced, self._mark.newest)
+            try:
+                self._mark.write_again()
+            except OSError as error:
+                self._failure = error
+                raise
+        return wrong
 
     def reopened(self) -> PageStore:
         """What is on disk now, put right and proven by syncs that count: a new store in place of this one, which writes no more and

@@ -1,16 +1,18 @@
-"""Bit rot in what lies beside the segments: state, commit rows, sidecars. Memory knows what was in them, and writes it anew.
+"""Bit rot and lost writes in what lies beside the segments: state, commit rows, sidecars. Memory knows what was in them.
 
 None of them is read again while a replica is open. Found only at the next start, a flipped bit in one of them would cost the whole
-replica, or be signed anew by a compaction.
+replica, or be signed anew by a compaction. A file that is sound but old, because the device lost a write that it had acknowledged,
+would be believed then: an epoch, a seal, a trim or rows that were synced would be forgotten. So each file is compared with memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from varlog.model.commit import CommitRow
@@ -21,19 +23,32 @@ from varlog.runtime.disk import Disk, File
 from varlog.storage.index import decode_index
 from varlog.storage.row_file import ROW_BYTES, ROW_TYPE, Rows, encode_end_mark, encode_row, good_rows, row_at
 from varlog.storage.segment import Segment, index_path
-from varlog.storage.state_file import ReplicaStateFile, read_state, write_state
+from varlog.storage.state_file import STATE_NAME, ReplicaStateFile, read_state, write_state
 
 
 def tend_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite: bool) -> str:
-    """Write the state anew if the file is damaged, or in any case; tells what was wrong, or ''."""
+    """Write the state anew if the file is damaged or not the newest, or in any case; tells what was wrong, or ''."""
+    wrong = ""
     try:
-        read_state(disk, directory)
-        if rewrite:
-            write_state(disk, directory, state)
-        return ""
+        found = read_state(disk, directory)
+        if is_older(found, state):
+            wrong = lost_write(directory / STATE_NAME, found, state)
     except Damaged as damaged:
+        wrong = str(damaged)
+    if wrong or rewrite:
         write_state(disk, directory, state)
-        return str(damaged)
+    return wrong
+
+
+def is_older(found: ReplicaStateFile, state: ReplicaStateFile) -> bool:
+    """Whether a file that is sound is not what was written last. The low LLSN may be ahead in memory: where rows begin later, they
+    say so themselves, and a trim moves another field, too."""
+    return msgspec.structs.replace(found, low_llsn=state.low_llsn) != state
+
+
+def lost_write(path: Path, found: object, known: object) -> str:
+    """Of a file that is sound but old, what is told of it."""
+    return f"{path} is sound but old, the device lost a write: it has {found}, and {known} was written"
 
 
 def tend_sidecar(disk: Disk, segment: Segment) -> str:
@@ -59,6 +74,10 @@ class RowsInMemory:
         [LLSN], tuple[LLSN, GLSN] | None
     ]  # where the run begins that orders an LLSN, and at which GLSN
     epoch_of: Callable[[LLSN], Epoch | None]  # in which epoch an LLSN was written
+
+
+# LLSN and GLSN at which each run of entries begins that are adjacent in both orders.
+Runs = tuple[Sequence[int], Sequence[int]]
 
 
 def tend_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
@@ -89,6 +108,73 @@ def tend_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
         file.sync()
     damaged = [offset for offset, _ in patches if offset != marked_at]
     return f"{file.path} is damaged at bytes {damaged}" if damaged else ""
+
+
+def agreeing(rows: Rows, memory: RowsInMemory, runs: Runs) -> int:
+    """So many of the first rows are good, follow each other, and order entries as memory does (`runs`: where they begin)."""
+    if not len(rows) or rows["llsn"][0] > memory.low:
+        return 0
+    ends = rows["llsn"] + rows["count"]
+    right = good_rows(rows) & (ends <= memory.end)
+    right[1:] &= rows["llsn"][1:] == ends[:-1]
+    llsns, glsns = (np.array(column, np.int64) for column in runs)
+    run = np.searchsorted(llsns, rows["llsn"], side="right") - 1
+    known = (run >= 0) & (ends > memory.low)
+    right &= ~known | (glsns[run] + rows["llsn"] - llsns[run] == rows["glsn"] if len(llsns) else True)
+    wrong = np.flatnonzero(~right)
+    return int(wrong[0]) if len(wrong) else len(rows)
+
+
+def is_old(rows: Rows, memory: RowsInMemory, runs: Runs) -> bool:
+    """Whether the `rows` of a file are not those that were synced last, though nothing shows that they were damaged: they are sound
+    and contradict memory, or the newest of them, two or more, are not there."""
+    there = rows[: memory.count]
+    same = agreeing(there, memory, runs)
+    if same == memory.count:
+        return int(there["llsn"][-1] + there["count"][-1]) != memory.end if memory.count else False
+    good = good_rows(there)
+    return bool(good.all()) or (memory.count - same > 1 and not good[same:].any())
+
+
+def rows_again(
+    rows: Rows, memory: RowsInMemory, between: tuple[tuple[LLSN, GLSN, int], ...], path: Path
+) -> list[CommitRow]:
+    """The rows behind `rows`, which memory agrees with. `between` are the runs up to the newest row. Their version is one that is
+    not too new: what is told to be there is there, and what comes twice does no harm (R-CTX-4)."""
+    last = memory.last
+    if not len(rows) or last is None or last.llsn_end != memory.end:
+        raise Damaged(str(path), "it is old, and memory does not know all of its rows")
+    version = int(rows["version"][-1])
+    made = []
+    for llsn, glsn, count in between:
+        for begin, end, epoch in _epochs(llsn, LLSN(llsn + count), memory, Epoch(int(rows["epoch"][-1]))):
+            first = GLSN(glsn + begin - llsn)
+            made.append(
+                CommitRow(
+                    version, GLSN(first + end - begin - 1), GLSN(first - 1), first, begin, end - begin, epoch
+                )
+            )
+    begin = LLSN(max(last.llsn_begin, int(rows["llsn"][-1] + rows["count"][-1])))
+    first = GLSN(last.glsn_begin + begin - last.llsn_begin)
+    made.append(
+        CommitRow(
+            last.version, last.high_watermark, GLSN(first - 1), first, begin, memory.end - begin, last.epoch
+        )
+    )
+    return made
+
+
+def _epochs(
+    begin: LLSN, end: LLSN, memory: RowsInMemory, default: Epoch
+) -> Iterator[tuple[LLSN, LLSN, Epoch]]:
+    """[begin, end) in pieces of one epoch each: epochs never fall."""
+    first, last = memory.epoch_of(begin), memory.epoch_of(LLSN(end - 1))
+    if first == last or first is None or end - begin == 1:
+        yield begin, end, default if last is None else last
+        return
+    middle = LLSN((begin + end) // 2)
+    yield from _epochs(begin, middle, memory, default)
+    yield from _epochs(middle, end, memory, default)
 
 
 def _row_again(rows: Rows, number: int, memory: RowsInMemory, path: Path) -> CommitRow:

@@ -69,7 +69,10 @@ def read_mark(disk: Disk, directory: Path) -> Synced:
 class SyncedMark:
     """The file, open. Used by the unit's worker alone."""
 
-    def __init__(self, file: File, slot: int) -> None:
+    def __init__(self, file: File, slot: int, newest: Synced) -> None:
+        self.newest = (
+            newest  # what was written last; an older one that is read is a write that the device lost
+        )
         self._file = file
         self._slot = slot
         self._unsynced = 0
@@ -81,16 +84,23 @@ class SyncedMark:
         if not disk.exists(path):
             disk.replace_file(path, encode_slot(Synced()) * 2)
         slots = decode_slots(disk.read_file(path))
-        return cls(disk.open(path), 0 if slots[0] <= slots[1] else 1)
+        return cls(disk.open(path), 0 if slots[0] <= slots[1] else 1, max(slots))
 
     def move(self, synced: Synced, *, sure: bool = False) -> None:
         """The segment was synced so far. `sure`: the mark survives a power loss, too."""
         self._file.write_at([encode_slot(synced)], self._slot * SLOT_BYTES)
+        self.newest = synced
         self._unsynced += 1
         if sure or self._unsynced >= SYNC_MARKS:
             self._file.sync()
             self._unsynced = 0
             self._slot = 1 - self._slot
+
+    def write_again(self) -> None:
+        """Both slots, because what can be read of them is old."""
+        self._file.write_at([encode_slot(self.newest) * 2], 0)
+        self._file.sync()
+        self._unsynced = 0
 
     @property
     def is_sure(self) -> bool:
