@@ -326,6 +326,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A trim survives a power loss that takes the commit rows which say where it is (law 9).",
         ((f"{_STORE}.trim", "    self.sync_rows()\n", ""),),
     ),
+    Mutant(
+        "frame-checksum-not-checked",
+        "A frame whose message was changed on its way is believed.",
+        (("varlog.rpc.framing:FrameReader.received", "head_crc) != crc:", "head_crc) < 0:"),),
+    ),
     *REPAIR_MUTANTS,
     *HARM_MUTANTS,
     *ORDER_MUTANTS,
