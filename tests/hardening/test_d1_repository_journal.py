@@ -29,6 +29,7 @@ from varlog.testing.sim.process import Process
 DATABASE = "metadata.db"
 JOURNAL = "metadata.db.journal"
 FOLDER = Path("/data")
+SALTS = random.Random(7)  # every opening has another one
 Files = dict[str, bytes]
 Items = dict[str, bytes]
 
@@ -54,7 +55,7 @@ def _doors(drive: Drive) -> Doors:
     process = Process("mr")
     disk = SimDisk(drive, process, random.Random(1), process.die)
     disk.make_directory(FOLDER)
-    return dataclasses.replace(system_doors(), disk=disk, entropy=random.Random(7))
+    return dataclasses.replace(system_doors(), disk=disk, entropy=SALTS)
 
 
 def _drive(files: Files) -> tuple[Drive, Doors]:
@@ -170,9 +171,8 @@ def test_a_bad_copy_of_a_commit_is_said(tmp_path: Path) -> None:
     files = _run({}, CUTS)[-1]
     for place in range(2, 2 + 2 * len(CUTS)):
         _, complaints = _opened({**files, JOURNAL: _harmed(files[JOURNAL], place, _flip(70))})
-        assert complaints == [
-            f"one copy of commit {place // 2} is damaged (sectors [{place}]); the other one was used"
-        ]
+        said = f"one copy of commit {place // 2} is damaged (sectors [{place}]); the other one was used"
+        assert complaints == [f"{FOLDER / JOURNAL}: {said}"]
 
 
 @pytest.mark.parametrize("harm", ["zeros", "ones", "bit of byte 61"])
@@ -241,7 +241,7 @@ def test_a_file_that_is_gone_is_said(killed: tuple[Files, Items], missing: str) 
 def test_a_journal_that_is_gone_behind_a_clean_end_is_said_and_not_missed() -> None:
     files = _run({}, CUTS, killed=False)[-1]
     items, complaints = _opened({DATABASE: files[DATABASE]})
-    assert items == _expected(CUTS) and "the journal is missing" in complaints[0]
+    assert items == _expected(CUTS) and "journal is missing" in complaints[0]
 
 
 # --- older copies -----------------------------------------------------------------------------------------------------------
@@ -273,6 +273,9 @@ def test_an_older_journal_beside_the_newest_database_is_right_or_said(killed_eac
     storage nodes."""
     seen, expected = _three_openings(killed=killed_each_time)
     last_base = max(nth for nth, files in enumerate(seen) if files[DATABASE] != seen[-1][DATABASE])
+    last = _run(seen[-1], [[Put("newest", b"")]])[-1]  # without a base
+    for older in seen:
+        _right_or_said({**last, JOURNAL: older[JOURNAL]}, {**expected, "newest": b""})
     for older in seen[: last_base + 1]:
         _right_or_said({**seen[-1], JOURNAL: older[JOURNAL]}, expected)
 
@@ -282,7 +285,7 @@ def test_files_of_two_repositories_are_said() -> None:
 
     async def body() -> Files:
         drive, doors = _drive({})
-        store = SqliteStore(FOLDER / DATABASE, dataclasses.replace(doors, entropy=random.Random(8)))
+        store = SqliteStore(FOLDER / DATABASE, doors)
         await store.open()
         await store.commit([Put("of another cluster", b"")])
         return _files(drive)
@@ -333,6 +336,87 @@ def test_a_page_of_the_database_that_is_an_older_one_is_right_or_said() -> None:
                 )
                 refused += not _right_or_said({**newest, DATABASE: mixed}, expected)
     assert refused >= 4
+
+
+# --- the mirror of the journal ------------------------------------------------------------------------------------------------
+
+MIRROR = Path("/mirror")
+
+
+def _mirrored(
+    files: dict[Path, bytes], commits: Sequence[Sequence[Change]]
+) -> tuple[Items, list[str], dict[Path, bytes]]:
+    """Open with a mirror and commit: what it found, what it said, and all files after it was killed."""
+
+    async def body() -> tuple[Items, list[str], dict[Path, bytes]]:
+        drive = Drive()
+        doors = _doors(drive)
+        doors.disk.make_directory(MIRROR)
+        for path, content in files.items():
+            doors.disk.replace_file(path, content)
+        store = SqliteStore(FOLDER / DATABASE, doors, mirror=MIRROR)
+        items = (await store.open()).items
+        for changes in commits:
+            await store.commit(changes)
+        paths = (FOLDER / DATABASE, FOLDER / JOURNAL, MIRROR / JOURNAL)
+        return items, store.complaints, {path: bytes(drive.file(path).content) for path in paths}
+
+    return asyncio.run(body())
+
+
+@pytest.mark.parametrize("harm", ["gone", "empty", "zeros", "cut short", "both copies of a commit", "older"])
+@pytest.mark.parametrize("harmed", [FOLDER / JOURNAL, MIRROR / JOURNAL])
+def test_with_a_mirror_either_journal_may_be_lost(harmed: Path, harm: str) -> None:
+    older = _mirrored({}, CUTS[:2])[2]
+    files = _mirrored(older, CUTS)[2]
+    whole = files[harmed]
+    assert files[FOLDER / JOURNAL] == files[MIRROR / JOURNAL]
+    if harm == "gone":
+        del files[harmed]
+    elif harm == "empty":
+        files[harmed] = b""
+    elif harm == "zeros":
+        files[harmed] = bytes(len(whole))
+    elif harm == "cut short":
+        files[harmed] = whole[:-5]
+    elif harm == "older":
+        files[harmed] = older[harmed]
+    else:
+        files[harmed] = _harmed(_harmed(whole, 6, _flip(70)), 7, _flip(70))
+    items, complaints, _ = _mirrored(files, [])
+    assert items == _expected(CUTS)
+    assert any(str(harmed) in complaint for complaint in complaints)
+
+
+def test_a_journal_that_knows_of_more_than_the_other_one_is_believed() -> None:
+    """The first lost two commits in both copies and has those behind them; the mirror is of a moment before them."""
+    files = _mirrored({}, CUTS)[2]
+    harmed, older = files[FOLDER / JOURNAL], files[MIRROR / JOURNAL]
+    blank = older[24 * SECTOR_BYTES : 25 * SECTOR_BYTES]
+    for place in (6, 7, 8, 9):
+        harmed = _harmed(harmed, place, _flip(70))
+    for place in range(6, 24):
+        older = _harmed(older, place, _fill(blank))
+    with pytest.raises(StartError, match="commit 3 cannot be read"):
+        _mirrored({**files, FOLDER / JOURNAL: harmed, MIRROR / JOURNAL: older}, [])
+
+
+def test_a_mirror_that_fails_is_given_up_and_said() -> None:
+    async def body() -> tuple[Items, list[str]]:
+        drive = Drive()
+        doors = _doors(drive)
+        store = SqliteStore(FOLDER / DATABASE, doors, mirror=MIRROR)  # there is no such directory
+        await store.open()
+        for changes in CUTS:
+            await store.commit(changes)
+        complaints = store.complaints
+        await store.close()
+        again = SqliteStore(FOLDER / DATABASE, doors)
+        return (await again.open()).items, complaints
+
+    items, complaints = asyncio.run(body())
+    assert items == _expected(CUTS)
+    assert len(complaints) == 1 and "no mirror any more: /mirror/metadata.db.journal" in complaints[0]
 
 
 # --- with the real files ------------------------------------------------------------------------------------------------------

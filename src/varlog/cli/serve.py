@@ -172,6 +172,13 @@ def start_vmr(
         int,
         typer.Option(min=1, help="Seconds after which another repository leads if this one is gone (etcd)."),
     ] = 3,
+    journal_mirror: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A directory on another volume with a second copy of the newest commits (SQLite file only).",
+        ),
+    ] = None,
     log_level: _LogLevel = "info",
 ) -> None:
     """Start the metadata repository."""
@@ -184,7 +191,9 @@ def start_vmr(
 
     def make() -> Service:
         doors = system_doors()
-        return MetadataRepository(config, _store(store, doors, cluster, lease), doors, TcpTransport(cluster))
+        return MetadataRepository(
+            config, _store(store, doors, cluster, lease, journal_mirror), doors, TcpTransport(cluster)
+        )
 
     run_service("vmr", log_level, make)
 
@@ -271,7 +280,9 @@ def start_vseq(
     run_service("vseq", log_level, lambda: Sequencer(config, system_doors(), TcpTransport(cluster)))
 
 
-def _store(place: str, doors: Doors, cluster: ClusterID, lease_s: float) -> MetadataStore:
+def _store(
+    place: str, doors: Doors, cluster: ClusterID, lease_s: float, mirror: Path | None = None
+) -> MetadataStore:
     from varlog.model.errors import StartError
 
     if not place.startswith("etcd://"):

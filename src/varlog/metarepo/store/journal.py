@@ -78,7 +78,11 @@ _decode = msgspec.msgpack.Decoder(Body).decode
 
 
 class JournalDamaged(Exception):
-    """The journal is not what was written: commits that were acknowledged may be missing."""
+    """The journal is not what was written: commits that were acknowledged may be missing. `known`: there were that many."""
+
+    def __init__(self, why: str, known: int = 0) -> None:
+        super().__init__(why)
+        self.known = known
 
 
 def journal_path(store: Path) -> Path:
@@ -332,13 +336,14 @@ def _check_complete(
     """Everything up to what is known to be durable is there, and the store is neither older nor newer than this journal."""
     if header.base > applied:
         raise JournalDamaged(
-            f"it was begun behind commit {header.base}, and the database ends with commit {applied}: the database is an older copy"
+            f"it was begun behind commit {header.base}, and the database ends with commit {applied}: the database is an older copy",
+            header.base,
         )
     durable = max((record.durable for record in records.values()), default=0)
     known = max([durable, *(number for number, record in records.items() if record.whole)])
     if known > newest:
         found = "is there" if known in records else "was acknowledged"
-        raise JournalDamaged(f"commit {newest + 1} cannot be read, and commit {known} {found}")
+        raise JournalDamaged(f"commit {newest + 1} cannot be read, and commit {known} {found}", known)
     if header.synced and max(records, default=header.base) < recorded:
         raise JournalDamaged(
             f"it ends with commit {max(records, default=header.base)}, and the database has commit {recorded} from it: the "
@@ -421,22 +426,47 @@ def claim(disk: Disk, path: Path, term: int) -> None:
 
 
 class Journal:
-    """The journal of one opening of a store: a file of its own, so that an earlier opening writes into no other one's."""
+    """The journal of one opening of a store: files of its own, so that an earlier opening writes into no other one's.
 
-    def __init__(self, disk: Disk, path: Path, term: int, applied: int, *, synced: bool, salt: bytes) -> None:
+    With a `mirror` the same bytes are written to a second file, on another volume, and both are synced. A mirror that fails is
+    given up, loudly: the first file is the one that the store needs.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: Path,
+        term: int,
+        applied: int,
+        *,
+        synced: bool,
+        salt: bytes,
+        mirror: Path | None = None,
+    ) -> None:
         """A new, empty one in place of any other. The store holds every commit up to `applied`."""
         header = Header(salt, term, applied, JOURNAL_BYTES, synced)
         disk.replace_file(path, empty_journal(header))
         self.newest = applied  # the newest commit: recorded here, or made in the store itself
         self.recorded = applied  # the newest commit that is recorded here
+        self.mirror_failure = ""
         self._salt = salt
         self._synced = synced
         self._term = _TERM.pack(term)
         self._file: File = disk.open(path)
+        self._mirror: File | None = None
+        if mirror is not None:
+            self._begin_mirror(disk, mirror, header)
         self._places = _places(header)
         self._at = self._places.start  # where the next record begins
         self._lap = 1
         self._used = 0  # sectors with records that the store does not hold yet, and what was left free at the end of a lap
+
+    def _begin_mirror(self, disk: Disk, path: Path, header: Header) -> None:
+        try:
+            disk.replace_file(path, empty_journal(header))
+            self._mirror = disk.open(path)
+        except OSError as error:
+            self.mirror_failure = f"{path} cannot be written: {error}"
 
     def append(self, changes: Sequence[Change]) -> bool:
         """Make one commit durable; False, and nothing is written, if there is no room for it."""
@@ -452,10 +482,10 @@ class Journal:
             self._at = self._places.start
             self._lap += 1
         durable = self.newest if self._synced else 0
-        self._file.write_at(
-            encode_record(self._salt, self.newest + 1, durable, self._at, self._lap, body),
-            self._at * SECTOR_BYTES,
-        )
+        record = encode_record(self._salt, self.newest + 1, durable, self._at, self._lap, body)
+        self._file.write_at(record, self._at * SECTOR_BYTES)
+        if self._mirror is not None:
+            self._write_mirror(self._mirror, record)
         if self._synced:
             self._file.sync()
         self.newest += 1
@@ -463,6 +493,16 @@ class Journal:
         self._at += sectors
         self._used += skipped + sectors
         return True
+
+    def _write_mirror(self, mirror: File, record: list[bytes]) -> None:
+        try:
+            mirror.write_at(record, self._at * SECTOR_BYTES)
+            if self._synced:
+                mirror.sync()
+        except OSError as error:
+            self._mirror = None
+            self.mirror_failure = f"{mirror.path} cannot be written: {error}"
+            mirror.close()
 
     @property
     def claimed(self) -> bool:
@@ -476,6 +516,8 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+        if self._mirror is not None:
+            self._mirror.close()
 
 
 # --- format 1 ----------------------------------------------------------------------------------------------------------------

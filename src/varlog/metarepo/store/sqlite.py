@@ -41,6 +41,7 @@ from varlog.metarepo.store.journal import (
 )
 from varlog.model.batch import crc32c
 from varlog.model.errors import StartError, Unavailable
+from varlog.model.lsn import LSN_MAX
 from varlog.runtime.disk import Lock
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
@@ -100,8 +101,8 @@ class _Link:
     applied: int  # the newest commit that the database holds
     in_use: int  # from the first commit that may be in the journal alone until a clean end: a journal that is not there is a loss
     recorded: int  # the newest commit up to `applied` that is in the journal, too; a large one is in the database alone
-    salt: bytes  # of the journal that this opening found; empty: none, or one of format 1
-    next_salt: bytes  # of the journal that this opening makes; a crash may leave either
+    salt: bytes  # of the journal in use; empty: none, or one of format 1
+    next_salt: bytes  # of the journal that the opening makes in its place: a crash may leave either
     items: int  # how many there are
     digest: int  # sum of the CRCs of all items: a page that is an older one, or gone, is missed
 
@@ -140,15 +141,19 @@ class _Pending:
 
 
 class SqliteStore(SoleStore):
-    """Metadata in one SQLite file. `synced=False` never waits for the device: a power loss may lose the newest commits."""
+    """Metadata in one SQLite file. `synced=False` never waits for the device: a power loss may lose the newest commits.
 
-    def __init__(self, path: Path, doors: Doors, *, synced: bool = True) -> None:
+    `mirror`: a directory, on another volume, with a second copy of the journal.
+    """
+
+    def __init__(self, path: Path, doors: Doors, *, synced: bool = True, mirror: Path | None = None) -> None:
         self.complaints: list[
             str
         ] = []  # what the opening found harmed and could make good: the disk is failing
         self._path = path
         self._doors = doors
         self._synced = synced
+        self._mirror = mirror / journal_path(path).name if mirror is not None else None
         self._worker: Worker | None = None
         self._database: Database | None = None
         self._lock: Lock | None = None
@@ -265,7 +270,7 @@ class SqliteStore(SoleStore):
         version = _version(sql)
         if not _tables(sql) and application == 0:
             # Empty: new, or a start that was cut off before its first transaction. There was no journal before that.
-            if self._doors.disk.exists(journal_path(self._path)):
+            if any(map(self._doors.disk.exists, self._journals())):
                 raise Corrupt("it is missing or empty, and its journal is there: the database is lost")
             return
         if application != APPLICATION_ID:
@@ -276,44 +281,83 @@ class SqliteStore(SoleStore):
                 "use the version of varlog that wrote it"
             )
 
+    def _journals(self) -> list[Path]:
+        return [journal_path(self._path), *([self._mirror] if self._mirror is not None else [])]
+
     def _take_in_journal(self, database: Database, items: dict[str, bytes]) -> None:
         """Take a term, and take in what the last opening left in its journal. Each step may be the last one before a crash."""
-        path, disk, link = journal_path(self._path), self._doors.disk, self._link
-        found, used = b"", disk.exists(path)
-        if used:
-            header = read_header(disk, path)
-            found = header.salt if header is not None else b""
-            used = self._goes_with(found, header.term if header is not None else 0)
-        elif link.in_use:
-            raise JournalDamaged("it is missing, and the newest commits were in it")
-        elif link.next_salt:
-            self._complain(
-                "the journal is missing: the last end was a clean one, so nothing was lost with it"
-            )
+        link = self._link
+        harmed: list[tuple[Path, JournalDamaged]] = []
+        left = self._left_journals(harmed)
+        salt = next(iter(left.values()), b"")
         self._take_term(
-            database, replace(link, salt=found, next_salt=self._doors.entropy.randbytes(SALT_BYTES))
+            database, replace(link, salt=salt, next_salt=self._doors.entropy.randbytes(SALT_BYTES))
         )
-        if not used:
-            return
-        claim(disk, path, self._term)
-        recovered = recover(read_journal(disk, path), link.applied, link.recorded)
-        for complaint in recovered.complaints:
-            self._complain(complaint)
-        for changes in recovered.commits:
+        commits = self._recover(left, harmed)
+        for changes in commits:
             self._pending.add(changes)
             apply_changes(items, changes)
-        if recovered.commits:
-            newest = link.applied + len(recovered.commits)
+        if commits:
+            newest = link.applied + len(commits)
             self._write_through(database, newest, newest)
 
-    def _goes_with(self, salt: bytes, term: int) -> bool:
+    def _left_journals(self, harmed: list[tuple[Path, JournalDamaged]]) -> dict[Path, bytes]:
+        """The journals that the last opening left, with their salts."""
+        disk, left = self._doors.disk, {}
+        there = [path for path in self._journals() if disk.exists(path)]
+        for path in there:
+            try:
+                header = read_header(disk, path)
+                salt, term = (header.salt, header.term) if header is not None else (b"", 0)
+                if self._goes_with(path, salt, term):
+                    left[path] = salt
+            except JournalDamaged as error:
+                harmed.append((path, error))
+        if not there and self._link.in_use:
+            raise JournalDamaged("it is missing, and the newest commits were in it")
+        if self._link.next_salt:
+            for path in set(self._journals()) - set(there):
+                self._complain(
+                    f"{path} is missing: {'the other one was used' if there else 'nothing was lost with it'}"
+                )
+        return left
+
+    def _recover(
+        self, left: dict[Path, bytes], harmed: list[tuple[Path, JournalDamaged]]
+    ) -> list[list[Change]]:
+        """The commits of the journal that has most. What one of them knows of and none has is a loss."""
+        disk, link = self._doors.disk, self._link
+        found: list[list[list[Change]]] = []
+        for path in left:
+            try:
+                claim(disk, path, self._term)
+                recovered = recover(read_journal(disk, path), link.applied, link.recorded)
+            except JournalDamaged as error:
+                harmed.append((path, error))
+                continue
+            found.append(recovered.commits)
+            for complaint in recovered.complaints:
+                self._complain(f"{path}: {complaint}")
+        best: list[list[Change]] = max(found, key=len, default=[])
+        if (
+            found and len(best) > len(min(found, key=len)) + 1
+        ):  # a crash in the middle of a commit explains one
+            self._complain("one of the journals lacks commits that the other one has")
+        for path, damage in harmed:
+            if not found or damage.known > link.applied + len(best):
+                raise damage
+            self._complain(f"{path}: {damage}; the other one was used")
+        return best
+
+    def _goes_with(self, path: Path, salt: bytes, term: int) -> bool:
         """Whether the journal that was found is that of the last opening. One that is not needed any more may be another one."""
         link = self._link
         if salt in (link.salt, link.next_salt):
             return True
         if term > self._term:
             raise JournalDamaged(
-                f"it was made in term {term}, and the database ends with term {self._term}: the database is an older copy"
+                f"it was made in term {term}, and the database ends with term {self._term}: the database is an older copy",
+                known=LSN_MAX,
             )
         if link.in_use:
             raise JournalDamaged(
@@ -333,20 +377,32 @@ class SqliteStore(SoleStore):
         self._link, self._term = link, term
 
     def _begin_journal(self, database: Database) -> None:
-        link, path = self._link, journal_path(self._path)
+        link = self._link
         self._journal = Journal(
-            self._doors.disk, path, self._term, link.applied, synced=self._synced, salt=link.next_salt
+            self._doors.disk,
+            journal_path(self._path),
+            self._term,
+            link.applied,
+            synced=self._synced,
+            salt=link.next_salt,
+            mirror=self._mirror,
         )
         self._marked = link.applied
-        if not link.in_use:
-            self._set_in_use(database, True)
+        self._check_mirror(self._journal)
+        # From now on the journal that was found is an older one.
+        self._save_link(database, replace(link, in_use=1, salt=link.next_salt))
 
-    def _set_in_use(self, database: Database, in_use: bool) -> None:
-        link = replace(self._link, in_use=int(in_use))
+    def _save_link(self, database: Database, link: _Link) -> None:
         with transaction(database) as sql:
             self._check_term(sql)
             _write_link(sql, link, self._term)
         self._link = link
+
+    def _check_mirror(self, journal: Journal) -> None:
+        """A mirror that failed is given up, and that is said once."""
+        failure, journal.mirror_failure = journal.mirror_failure, ""
+        if failure:
+            self._complain(f"the journal has no mirror any more: {failure}")
 
     def _complain(self, complaint: str) -> None:
         self.complaints.append(complaint)
@@ -372,6 +428,8 @@ class SqliteStore(SoleStore):
     def _record(self, journal: Journal, changes: Sequence[Change]) -> bool:
         if not journal.append(changes):
             return False
+        if journal.mirror_failure:
+            self._check_mirror(journal)
         # Behind the sync: who claimed the journal before this look may have read it before our write (law 7). In the journal,
         # not in the database: this is on the way of every append, and a query takes six times as long.
         if journal.claimed:
@@ -428,7 +486,7 @@ class SqliteStore(SoleStore):
         try:
             if journal is not None:
                 self._write_through(database, journal.newest, journal.recorded)
-                self._set_in_use(database, False)
+                self._save_link(database, replace(self._link, in_use=0))
         except (sqlite3.Error, OSError, Fenced) as error:
             _log.warning(told("the metadata stay in their journal", place=self._path, why=error))
         finally:

@@ -12,6 +12,7 @@ from varlog.testing.sim.plan import Kind
 from varlog.testing.sim.recipe_mutants import RECIPE_MUTANTS
 from varlog.testing.sim.repair_mutants import REPAIR_MUTANTS
 from varlog.testing.sim.sequenced_mutants import SEQUENCED_MUTANTS
+from varlog.testing.sim.store_mutants import STORE_MUTANTS
 from varlog.testing.sim.write_mutants import WRITE_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "find", "plant"]
@@ -336,6 +337,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *ORDER_MUTANTS,
     *NAMED_MUTANTS,
     *WRITE_MUTANTS,
+    *STORE_MUTANTS,
     *SEQUENCED_MUTANTS,
     *RECIPE_MUTANTS,
 )

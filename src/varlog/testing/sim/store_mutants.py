@@ -1,0 +1,33 @@
+"""Mutants of the repository's own files: the journal of its store, and what a restart makes of it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from varlog.testing.sim.patch import Mutant
+
+_JOURNAL = "varlog.metarepo.store.journal:Journal"
+_STORE = "varlog.metarepo.store.sqlite:SqliteStore"
+
+STORE_MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "journal-not-synced",
+        "The repository acknowledges a commit that is written to its journal and not synced (law 3).",
+        ((f"{_JOURNAL}.append", "    if self._synced:\n        self._file.sync()\n", ""),),
+    ),
+    Mutant(
+        "journal-overwrites-what-the-database-lacks",
+        "The journal begins its next lap over commits that the database has not taken in.",
+        ((f"{_JOURNAL}.append", "if self._used + skipped + sectors > len(self._places):", "if False:"),),
+    ),
+    Mutant(
+        "journal-forgotten-at-start",
+        "A repository that starts uses what is in the journal, and does not write it to the database before it begins a new one.",
+        ((f"{_STORE}._take_in_journal", "self._pending.add(changes)", "pass"),),
+    ),
+    Mutant(
+        "checkpoint-not-written",
+        "The journal lets go of commits before the database has taken them in.",
+        ((f"{_STORE}._checkpoint", "self._write_through(database, newest, journal.recorded)", "pass"),),
+    ),
+)
