@@ -15,6 +15,7 @@ from varlog.client.parcel import Parcel
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing, expect
 from varlog.client.routing_rules import in_turn, preferred
+from varlog.client.stream_costs import StreamCosts
 from varlog.client.stuck import Patience, Stuck
 from varlog.model.batch import parse_header
 from varlog.model.cluster import LogStream, StreamState
@@ -71,6 +72,7 @@ class Courier:
         self._routing = routing
         self._trust = routing.trust
         self._stuck = Stuck(routing)
+        self._costs = StreamCosts()
         self._newest: dict[LogStreamID, LLSN] = {}  # acknowledged to us, by stream
         self._tail: GLSN = NO_GLSN  # the newest position that we know of
         self._learning_tail = False
@@ -85,14 +87,26 @@ class Courier:
 
     @property
     def stuck(self) -> int:
-        """Parcels that are out for so long that nobody should wait behind them."""
-        return len(self._stuck)
+        """Parcels that are out for so long, or in so slow a stream, that nobody should wait behind them."""
+        return len(self._stuck) + sum(
+            self._costs.in_flight(log_stream)
+            for log_stream in self._slow_streams()
+            if log_stream not in self._stuck
+        )
+
+    def _slow_streams(self) -> list[LogStreamID]:
+        running = self._routing.running
+        return self._costs.slow(running, self._loop.time()) if len(running) > 1 else []
 
     def streams_free(self) -> int:
-        """Running streams with nothing stuck in them."""
-        if not self._stuck:
+        """Running streams with nothing stuck in them, and not slow."""
+        slow = self._slow_streams()
+        if not self._stuck and not slow:
             return len(self._routing.running)
-        return sum(stream.log_stream not in self._stuck for stream in self._routing.running)
+        return sum(
+            stream.log_stream not in self._stuck and stream.log_stream not in slow
+            for stream in self._routing.running
+        )
 
     async def deliver(self, parcel: Parcel) -> Position:
         """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
@@ -282,13 +296,17 @@ class Courier:
         self._stuck.call_began(parcel, patience)
         slow = self._loop.call_later(SLOW_S, self._slow, parcel, node, began, patience)
         self._out_bytes += size
+        self._costs.sent(request.log_stream, began)
+        answered = False
         try:
             answer, _ = await connection.call(request, parcel.batch, timeout_s=limit_s)
+            answered = True
         except VarlogError as error:
             self._failed(node, error, began, limit_s)
             raise
         finally:
             self._out_bytes -= size
+            self._costs.ended(request.log_stream, began, self._loop.time(), answered=answered)
             slow.cancel()
             self._stuck.call_ended(parcel)
         self._answered(node)
@@ -343,7 +361,7 @@ class Courier:
                 streams, parcel.tried, lambda stream: stream.log_stream in self._stuck or doubted(stream)
             )
         self._turn += 1
-        return streams[self._turn % len(streams)]
+        return self._costs.cheapest(streams, self._turn, self._loop.time())
 
     def _chosen(self, parcel: Parcel) -> LogStream | None:
         for stream in self._routing.streams:

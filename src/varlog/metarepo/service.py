@@ -24,6 +24,7 @@ from varlog.rpc import messages as m
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
+from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.tasks import Tasks
 
 VIEW_WAITERS_MAX: Final = 10_000
@@ -49,7 +50,7 @@ class RepositoryService:
         self._leases = leases
         self._witnesses = witnesses
         self._tasks = tasks
-        self._view_waiters: dict[Call, tuple[int, asyncio.TimerHandle]] = {}
+        self._view_waiters: FairPlaces[object, tuple[Call, int, asyncio.TimerHandle]] = FairPlaces()
         self._suspicions = Suspicions(self._answer_view_waiters)
         self._named = NamedService(state, self._submit, self._expected)
         self._projections = ProjectionService(state, commits, leases, self._expected)
@@ -81,8 +82,8 @@ class RepositoryService:
         self._stopped = str(error)
         self._suspicions.clear()
         self._projections.stop(error)
-        waiters, self._view_waiters = self._view_waiters, {}
-        for call, (_, timer) in waiters.items():
+        waiters, self._view_waiters = self._view_waiters, FairPlaces()
+        for call, _, timer in waiters.values():
             timer.cancel()
             call.fail(error)
 
@@ -94,7 +95,7 @@ class RepositoryService:
     def _answer_view_waiters(self, wanted: Callable[[int], bool] = lambda newer_than: True) -> None:
         """Those whom it concerns; a suspicion that comes or goes concerns everybody."""
         answer = self._view_is()
-        for call, (newer_than, timer) in list(self._view_waiters.items()):
+        for call, newer_than, timer in list(self._view_waiters.values()):
             if wanted(newer_than):
                 del self._view_waiters[call]
                 timer.cancel()
@@ -113,11 +114,15 @@ class RepositoryService:
         if view.revision > request.newer_than or request.wait_s <= 0:
             call.reply(self._view_is())
             return
-        if len(self._view_waiters) >= VIEW_WAITERS_MAX:
+        left = self._view_waiters.make_room(call.connection, VIEW_WAITERS_MAX)
+        if left is None:
             raise Unavailable("too many wait for a newer view: ask again later")
+        for other, _, waited in left:
+            waited.cancel()
+            other.reply(self._view_is())
         wait_s = min(request.wait_s, FETCH_WAIT_S_MAX)
         timer = asyncio.get_running_loop().call_later(wait_s, self._view_wait_over, call)
-        self._view_waiters[call] = (request.newer_than, timer)
+        self._view_waiters.put(call, call.connection, (call, request.newer_than, timer))
 
     def _view_wait_over(self, call: Call) -> None:
         if self._view_waiters.pop(call, None) is not None:

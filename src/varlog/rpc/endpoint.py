@@ -100,6 +100,10 @@ class Endpoint(ABC):
     def _hang_up(self) -> None:
         """End the connection after what was posted; the other side learns of it."""
 
+    def _is_cut(self) -> bool:
+        """The other side has ended the connection, and this end has not read that far: what is sent now arrives nowhere."""
+        return False
+
     # --- Connection ------------------------------------------------------------------------------------------------
 
     @property
@@ -117,6 +121,11 @@ class Endpoint(ABC):
             timeout_s = await self._wait_turn(request, timeout_s)
         if self._closed:
             raise ConnectionLost(self._why_closed, sent=False)
+        if self._is_cut():
+            # Not ended here: answers to earlier calls may have come before the end, and are still to be read.
+            raise ConnectionLost(
+                f"the connection to {self._peer} is closed: the other side ended it", sent=False
+            )
         number = self._new_request()
         answer: asyncio.Future[tuple[Message, bytearray]] = self._loop.create_future()
         self._post(REQUEST, request, payload, number)

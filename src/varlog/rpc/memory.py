@@ -117,6 +117,9 @@ class MemoryConnection(Endpoint):
         # A copy: the sender may go on using its bytes (a primary sends the same ones to every backup).
         self._other.put(kind, request, message, bytearray(payload))
 
+    def _is_cut(self) -> bool:
+        return self._other._closed
+
     def _set_reading(self, reading: bool) -> None:
         if reading:
             self._plan_delivery()

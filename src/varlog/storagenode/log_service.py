@@ -12,6 +12,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
 from varlog.rpc.messages import Append, Fetch, FindAppend, FindTime, FoundAt, ListChain, MeasureRange, ReadAt
 from varlog.rpc.transport import Call
+from varlog.runtime.fair_places import FairPlaces
 from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.topic_marks import TopicMarks
 
@@ -22,7 +23,7 @@ class LogService:
     def __init__(self, replicas: Mapping[LogStreamID, Replica], marks: TopicMarks) -> None:
         self._replicas = replicas
         self._marks = marks
-        self._waiting: dict[int, tuple[Call, ReadAt, asyncio.TimerHandle]] = {}
+        self._waiting: FairPlaces[int, tuple[Call, ReadAt, asyncio.TimerHandle]] = FairPlaces()
         self._next_key = 0
 
     def append(self, call: Call, request: Append, payload: bytearray) -> None:
@@ -115,12 +116,17 @@ class LogService:
         return request.glsn <= self._marks.high_watermark(request.topic)
 
     def _keep(self, call: Call, request: ReadAt) -> None:
-        if request.wait_s <= 0 or len(self._waiting) >= FETCHES_WAITING_MAX:
+        client = call.connection
+        left = self._waiting.make_room(client, FETCHES_WAITING_MAX) if request.wait_s > 0 else None
+        if left is None:
             raise NotWritten(request.glsn, self._marks.high_watermark(request.topic))
+        for other, asked, timer in left:
+            timer.cancel()
+            other.fail(NotWritten(asked.glsn, self._marks.high_watermark(asked.topic)))
         key = self._next_key = self._next_key + 1
         wait_s = min(request.wait_s, FETCH_WAIT_S_MAX)
         timer = asyncio.get_running_loop().call_later(wait_s, self._expire, key)
-        self._waiting[key] = (call, request, timer)
+        self._waiting.put(key, client, (call, request, timer))
 
     def _expire(self, key: int) -> None:
         call, request, _ = self._waiting.pop(key)

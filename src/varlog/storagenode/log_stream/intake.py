@@ -1,4 +1,4 @@
-"""[A4] Intake: appends that wait for room in front of a replica, in the order in which they came."""
+"""[A4] Intake: appends that wait for room in front of a replica, each connection's in order, connections in turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from varlog.model.errors import NotAccepted
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.rpc.messages import Append
-from varlog.rpc.transport import Call
+from varlog.rpc.transport import Call, Connection
 from varlog.storage.headers import BatchKey
 
 
@@ -25,50 +25,85 @@ class Arrival(NamedTuple):
 
 
 class Intake:
-    """The line in front of one replica, bounded in batches and bytes."""
+    """The line in front of one replica, bounded in batches and bytes, shared by those who append.
+
+    Each connection has a line of its own, in the order in which its batches came, and they are taken in turns: who sends much waits
+    behind himself. Where there is no room for one more, the newest batch of the longest line makes room for who has fewer.
+    """
 
     def __init__(self, log_stream: LogStreamID) -> None:
         self._log_stream = log_stream
-        self._line: deque[Arrival] = deque()
+        self._front: deque[Arrival] = deque()  # those who go first
+        self._lines: dict[Connection, deque[Arrival]] = {}  # whose turn is next comes first
+        self._batches = 0
         self._bytes = 0
 
     def __len__(self) -> int:
-        return len(self._line)
+        return self._batches
 
     @property
     def first(self) -> Arrival:
-        return self._line[0]
+        return self._front[0] if self._front else next(iter(self._lines.values()))[0]
 
     def join(self, arrival: Arrival) -> None:
-        """To the end of the line. NotAccepted: it is too long."""
-        if (
-            self._bytes + len(arrival.batch) > UNCOMMITTED_BYTES_MAX
-            or len(self._line) >= UNCOMMITTED_BATCHES_MAX
-        ):
-            raise NotAccepted(
-                f"log stream {self._log_stream} has too much in flight: append more slowly, or to more streams"
-            )
-        self._line.append(arrival)
-        self._bytes += len(arrival.batch)
+        """To the end of its line. NotAccepted: there is no room, and nobody has more than it."""
+        own = self._lines.get(arrival.call.connection, ())
+        while self._full(arrival):
+            longest = max(self._lines.values(), key=len, default=deque[Arrival]())
+            if len(own) + 1 >= len(longest):
+                raise self._too_much()
+            last = longest.pop()
+            self._count(last, -1)
+            last.call.fail(self._too_much())
+        self._lines.setdefault(arrival.call.connection, deque()).append(arrival)
+        self._count(arrival, 1)
 
     def go_first(self, arrivals: Iterable[Arrival]) -> None:
         """Those who were in front already, and had to wait for something else, stay in front."""
         before = list(arrivals)
-        self._line.extendleft(reversed(before))
-        self._bytes += sum(len(arrival.batch) for arrival in before)
+        self._front.extendleft(reversed(before))
+        for arrival in before:
+            self._count(arrival, 1)
 
     def pop(self) -> Arrival:
-        arrival = self._line.popleft()
-        self._bytes -= len(arrival.batch)
+        if self._front:
+            arrival = self._front.popleft()
+        else:
+            connection = next(iter(self._lines))
+            line = self._lines.pop(connection)
+            arrival = line.popleft()
+            if line:
+                self._lines[connection] = line
+        self._count(arrival, -1)
         return arrival
 
     def holds(self, key: BatchKey) -> bool:
         """The batch waits here. Looks at each: for retries only."""
-        return any((one.header.producer, one.header.sequence) == key for one in self._line)
+        return any((one.header.producer, one.header.sequence) == key for one in self._all())
 
     def refuse(self, error: Exception) -> None:
         """Nobody in line is taken."""
-        line, self._line = self._line, deque()
-        self._bytes = 0
-        for arrival in line:
+        waiting = self._all()
+        self._front.clear()
+        self._lines.clear()
+        self._batches = self._bytes = 0
+        for arrival in waiting:
             arrival.call.fail(error)
+
+    def _all(self) -> list[Arrival]:
+        return [*self._front, *(one for line in self._lines.values() for one in line)]
+
+    def _full(self, arrival: Arrival) -> bool:
+        return (
+            self._bytes + len(arrival.batch) > UNCOMMITTED_BYTES_MAX
+            or self._batches >= UNCOMMITTED_BATCHES_MAX
+        )
+
+    def _count(self, arrival: Arrival, one: int) -> None:
+        self._batches += one
+        self._bytes += one * len(arrival.batch)
+
+    def _too_much(self) -> NotAccepted:
+        return NotAccepted(
+            f"log stream {self._log_stream} has too much in flight: append more slowly, or to more streams"
+        )

@@ -23,6 +23,7 @@ from varlog.model.limits import (
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import Fetch, Fetched, FindTime, FoundAt, MeasureRange, PlaceIs, RangeIs
 from varlog.rpc.transport import Call
+from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import Chunk, Extent, LogStore
@@ -54,7 +55,7 @@ class Reader:
         self._worker = worker
         self._marks = marks
         self._on_damage = on_damage
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: FairPlaces[int, _Waiting] = FairPlaces()
         self._next_key = 0
 
     # --- subscriptions: fetch --------------------------------------------------------------------------------------------
@@ -65,10 +66,8 @@ class Reader:
         self._check_low(llsn, request.glsn)
         if llsn < self._store.committed_end:
             self._answer(call, llsn, request.bytes_max)
-        elif request.wait_s <= 0 or len(self._waiting) >= FETCHES_WAITING_MAX:
+        elif request.wait_s <= 0 or not self._keep(call, request):
             self._answer_nothing(call, llsn)
-        else:
-            self._keep(call, request)
 
     def wake(self) -> None:
         """Something was ordered: answer the fetches it satisfies."""
@@ -85,11 +84,19 @@ class Reader:
             kept.timer.cancel()
         self._waiting.clear()
 
-    def _keep(self, call: Call, request: Fetch) -> None:
+    def _keep(self, call: Call, request: Fetch) -> bool:
+        """False: there is no place for it. Who loses a place to it is answered as if its wait were over."""
+        left = self._waiting.make_room(call.connection, FETCHES_WAITING_MAX)
+        if left is None:
+            return False
+        for kept in left:
+            kept.timer.cancel()
+            self._answer_nothing(kept.call, self.begin(kept.request))
         key = self._next_key = self._next_key + 1
         wait_s = min(request.wait_s, FETCH_WAIT_S_MAX)
         timer = asyncio.get_running_loop().call_later(wait_s, self._expire, key)
-        self._waiting[key] = _Waiting(call, request, timer)
+        self._waiting.put(key, call.connection, _Waiting(call, request, timer))
+        return True
 
     def _retry(self, kept: _Waiting) -> None:
         try:

@@ -38,6 +38,7 @@ from varlog.rpc.messages import (
     UnitRead,
 )
 from varlog.rpc.transport import Call
+from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.page_store import Page, PageStore
@@ -78,7 +79,7 @@ class UnitReader:
         self._traffic = traffic
         self._admit = admit
         self._on_damage = on_damage
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: FairPlaces[int, _Waiting] = FairPlaces()
         self._next_key = 0
 
     # --- one position ------------------------------------------------------------------------------------------------
@@ -115,9 +116,7 @@ class UnitReader:
         pages = self._of().run(llsn, min(request.bytes_max or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX))
         if pages:
             self.take(pages, partial(self._reply_fetched, call, llsn, pages[-1].end_llsn), call.fail)
-        elif len(self._waiting) < FETCHES_WAITING_MAX and deadline > asyncio.get_running_loop().time():
-            self._keep(call, request, deadline)
-        else:
+        elif deadline <= asyncio.get_running_loop().time() or not self._keep(call, request, deadline):
             self._reply_fetched(call, llsn, llsn, b"")
 
     def _reply_fetched(self, call: Call, llsn: LLSN, next_llsn: LLSN, data: Buffer) -> None:
@@ -126,13 +125,21 @@ class UnitReader:
         if data:
             self._traffic.read(next_llsn - llsn, len(data))
 
-    def _keep(self, call: Call, request: FetchUnit, deadline: float) -> None:
+    def _keep(self, call: Call, request: FetchUnit, deadline: float) -> bool:
+        """False: there is no place for it. Who loses a place to it is answered as if its wait were over."""
+        left = self._waiting.make_room(call.connection, FETCHES_WAITING_MAX)
+        if left is None:
+            return False
+        for kept in left:
+            kept.timer.cancel()
+            self._fetch_again(kept, 0.0)
         loop = asyncio.get_running_loop()
         key = self._next_key = self._next_key + 1
         at_hole = self._of().newest > request.llsn
         until = min(deadline, loop.time() + HOLE_TOLD_S) if at_hole else deadline
         timer = loop.call_at(until, self._expire, key)
-        self._waiting[key] = _Waiting(call, request, deadline, timer, at_hole)
+        self._waiting.put(key, call.connection, _Waiting(call, request, deadline, timer, at_hole))
+        return True
 
     def wake(self) -> None:
         """Something was written: answer the fetches it satisfies; those it leaves behind as holes wait as long as a hole may."""
@@ -157,7 +164,7 @@ class UnitReader:
                 kept.call.fail(refusal)
 
     def close(self, why: Exception) -> None:
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, FairPlaces()
         for kept in waiting.values():
             kept.timer.cancel()
             kept.call.fail(why)

@@ -1,0 +1,58 @@
+"""FairPlaces: bounded waiting places that clients share: a client may use all that are free, and loses them first when none is.
+
+Max-min fair: where every place is taken, one that comes from a client with fewer places than another's gets the newest place of the
+client that has the most. So one client can fill what nobody else wants, and cannot keep the others out.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+class FairPlaces(dict[K, T], Generic[K, T]):
+    """What waits, by its key. Made room for first (`make_room`), then put. A client is a connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._client_of: dict[K, object] = {}
+        # The keys of each client that waits for anything, oldest first.
+        self._keys_of: dict[object, dict[K, None]] = {}
+
+    def make_room(self, client: object, size_max: int) -> list[T] | None:
+        """What has to leave so that `client` gets a place: mostly nothing. None: there is no place for it."""
+        if len(self) < size_max:
+            return []
+        if not self._keys_of:
+            return None
+        heaviest = max(self._keys_of.values(), key=len)
+        if len(self._keys_of.get(client, ())) + 1 >= len(heaviest):
+            return None
+        return [self.pop(next(reversed(heaviest)))]
+
+    def put(self, key: K, client: object, item: T) -> None:
+        super().__setitem__(key, item)
+        self._client_of[key] = client
+        self._keys_of.setdefault(client, {})[key] = None
+
+    def __setitem__(self, key: K, item: T) -> None:
+        raise TypeError("a place belongs to a client: put() says to which")
+
+    def __delitem__(self, key: K) -> None:
+        self.pop(key)
+
+    def pop(self, key: K, *default: T | None) -> T:  # type: ignore[override]  # as dict.pop, whose overloads say the same
+        if key in self:
+            client = self._client_of.pop(key)
+            keys = self._keys_of[client]
+            del keys[key]
+            if not keys:
+                del self._keys_of[client]
+        return super().pop(key, *default)
+
+    def clear(self) -> None:
+        super().clear()
+        self._client_of.clear()
+        self._keys_of.clear()
