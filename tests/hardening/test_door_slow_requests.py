@@ -64,13 +64,13 @@ async def append(port: int, body: bytes = b"x") -> int:
 
 @pytest.mark.process
 def test_390_bytes_do_not_keep_others_from_appending(tmp_path: Path) -> None:
-    """Three heads that announce 24 MB each, against a proxy as it is started: others append, and the three are ended."""
+    """Three heads that announce 64 MiB together, to a proxy with its default limits: others append, and the three are ended."""
 
     async def story(port: int) -> None:
         async with contextlib.AsyncExitStack() as stack:
             slow = [
-                await stack.enter_async_context(connected(port, HEAD + b"Content-Length: 24000000\r\n\r\n"))
-                for _ in range(3)
+                await stack.enter_async_context(connected(port, HEAD + b"Content-Length: %d\r\n\r\n" % size))
+                for size in (24 * MIB, 24 * MIB, 16 * MIB)
             ]
             many = [
                 await stack.enter_async_context(connected(port, HEAD + b"Transfer-Encoding: chunked\r\n\r\n"))
