@@ -257,12 +257,12 @@ async def _used(cluster: EmbeddedCluster, records: dict[str, Record]) -> Verdict
         async with log:
             try:
                 await append_some(log, record, AFTER)
-            except VarlogError as error:
-                refused.append(f"append to {topic}: {error}")
+            except (TimeoutError, VarlogError) as error:
+                refused.append(f"append to {topic}: {str(error) or 'no answer'}")
             try:
                 different += record.compare(await read_all(log, CALL_S))
-            except VarlogError as error:
-                refused.append(f"{topic} cannot be read: {error}")
+            except (TimeoutError, VarlogError) as error:
+                refused.append(f"{topic} cannot be read: {str(error) or 'no answer'}")
             different += record.broken
     if different:
         return Verdict(Outcome.LOST, (f"{len(different)} entries", *different, *refused))

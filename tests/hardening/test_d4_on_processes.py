@@ -1,0 +1,48 @@
+"""D4 on real processes: the files of the one metadata repository are gone, and it is rebuilt from the storage nodes.
+
+Before, everything acknowledged was lost with that one file, although every node held its entries and their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from varlog.cli.output import wait_until
+from varlog.testing.cluster_under_load import plan_for
+from varlog.testing.harmed_cluster import SEQUENCED, Outcome, Verdict, harmed_cluster, verdict_after_restart
+from varlog.testing.processes import PATIENCE_S, command
+
+pytestmark = pytest.mark.process
+
+
+def copies_of_the_view(directory: Path) -> list[bytes]:
+    return [path.read_bytes() for path in directory.glob("vsn-*/cid=*/snid=*/view")]
+
+
+def test_a_lost_repository_is_rebuilt_from_the_nodes(tmp_path: Path) -> None:
+    """Topics of both orderings; the nodes run meanwhile, the repository and the manager do not."""
+
+    async def story() -> Verdict:
+        async with harmed_cluster(plan_for(tmp_path, replicas=3)) as cluster:
+            await cluster.append(60)
+            await cluster.wait_rows_synced()
+            # Names are in the copy of the view alone, and it comes to the nodes a moment after a change.
+            async with asyncio.timeout(PATIENCE_S):
+                await wait_until(
+                    lambda: all(SEQUENCED.encode() in copy for copy in copies_of_the_view(tmp_path))
+                )
+            cluster.kill("vmc", "vseq", "vmr")
+            shutil.rmtree(tmp_path / "vmr")
+            (tmp_path / "vmr").mkdir()
+            nodes = ",".join(cluster.plan.node_addresses)
+            recover = ("vmr", "recover", f"--store={tmp_path / 'vmr' / 'metadata.db'}", f"--nodes={nodes}")
+            done = command("varlog.cli.serve", [*recover, "--yes"])
+            assert done.returncode == 0, done.stdout + done.stderr
+            return await verdict_after_restart(cluster, "vmr", "vseq", "vmc")
+
+    found = asyncio.run(story())
+    assert found.outcome is Outcome.HEALED, found
