@@ -132,6 +132,8 @@ def test_a_replica_that_knows_as_much_as_the_repository_or_less_claims_nothing()
     assert claim_of_replica(NodeID(1), STREAM, _word(4, 9), LLSN(4), GLSN(9)) is None
     assert claim_of_replica(NodeID(1), STREAM, _word(3, 8, 2), LLSN(4), None) is None
     assert claim_of_replica(NodeID(1), STREAM, _word(1, 0, 0), FIRST_LLSN, None) is None
+    # It began behind trimmed entries, and has no row yet that says where the last of them is.
+    assert claim_of_replica(NodeID(1), STREAM, _word(4, 0), LLSN(9), GLSN(8)) is None
     assert (
         claim_of_topic(NodeID(1), TopicMark(TOPIC, GLSN(9), GLSN(2)), TopicMark(TOPIC, GLSN(9), GLSN(2)))
         is None

@@ -68,7 +68,8 @@ def claim_of_replica(
             f"the repository knows of {committed_end - 1}"
         )
         return Claim(why, word.last_glsn, word.epoch <= stream.epoch)
-    told = word.last_glsn >= 0 and word.committed_end > FIRST_LLSN
+    # A replica that began behind trimmed entries has ordered ones and no row yet: it does not know where the last of them is.
+    told = word.last_glsn > NO_GLSN and word.committed_end > FIRST_LLSN
     if our_glsn is not None and told and our_glsn != word.last_glsn:
         why = (
             f"node {node} has entry {word.committed_end - 1} of {name} at position {word.last_glsn}, "
