@@ -66,6 +66,9 @@ class FileDatabase:
         self._path = path
         if path.exists() and 0 < path.stat().st_size < DATABASE_BYTES_MIN:
             raise sqlite3.DatabaseError("file is not a database")  # SQLite would take it for an empty one
+        if not path.exists():
+            # With our mode, which SQLite gives to what it puts beside it.
+            disk.open(path, create=True).close()
         # No implicit transactions: each BEGIN and COMMIT is written out where it happens.
         self.sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
         self._synced = synced
