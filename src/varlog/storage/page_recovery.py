@@ -115,6 +115,8 @@ def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN
         rows = decode_sidecar(disk.read_file(sidecar), number, size) if disk.exists(sidecar) else None
         if rows is not None:
             return FoundPages(path, number, rows, size, size)
+        if size == 0 and disk.exists(sidecar):
+            raise Damaged(str(path), "it is empty, and its index is of something else")
         found = scan_pages(file.read_at, size, size)
     finally:
         file.close()
