@@ -66,7 +66,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "journal-missing-begins-anew",
         "A repository whose journal is missing goes on without the commits that were in it (law 3).",
         (
-            f"{_SQLITE}._take_in_journal",
+            f"{_SQLITE}._left_journals",
             'raise JournalDamaged("it is missing, and the newest commits were in it")',
             "pass",
         ),
