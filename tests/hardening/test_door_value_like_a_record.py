@@ -26,8 +26,7 @@ def _format_1(number: int) -> bytes:
 
 def _format_2(number: int, salt: bytes, place: int) -> bytes:
     checked = struct.pack("<16sQQIIIHHH", salt, number, number, place, place, 1, 0, 1, len(BODY)) + BODY
-    checked = checked.ljust(4088, b"\0")
-    return b"VLMS" + crc32c(checked).to_bytes(4, "little") + checked
+    return (b"VLMS" + crc32c(checked).to_bytes(4, "little") + checked).ljust(4096, b"\0")
 
 
 def _values(salt: bytes) -> list[bytes]:

@@ -144,9 +144,9 @@ def test_a_torn_last_record_was_never_acknowledged_unless_a_copy_is_whole(tmp_pa
     elif torn == "mixture":
         for at in range(begin, end, 1024):
             whole[at : at + 64] = before[at : at + 64]
-        whole[begin + 100] ^= 1
+        whole[begin + 60] ^= 1
         whole[second : second + 64] = _written(tmp_path / "other", 3)[second : second + 64]
-        whole[second + 70] ^= 1
+        whole[second + 60] ^= 1
     else:
         whole[begin:second] = before[begin:second]
     expected = ["cut/0", "cut/1"] + (["cut/2"] if torn == "one copy" else [])
@@ -157,7 +157,7 @@ def test_a_bad_record_before_a_good_one_is_damage(tmp_path: Path) -> None:
     """It was synced before the next one was written: going on without it would give its positions a second time (law 3)."""
     content = _written(tmp_path / "journal", 4)
     for copy in (0, 1):
-        content[_place(1, copy) + 70] ^= 1
+        content[_place(1, copy) + 60] ^= 1
     with pytest.raises(JournalDamaged, match="commit 2 cannot be read, and commit 4 is there"):
         recover(bytes(content), 0)
 
@@ -175,7 +175,7 @@ def test_a_torn_record_says_that_the_one_before_it_was_synced(tmp_path: Path) ->
     content[_place(2, 1) : _place(6, 0)] = before[_place(2, 1) : _place(6, 0)]
     assert _read(bytes(content)) == ["a", "b"]
     for copy in (0, 1):
-        content[_place(1, copy) + 70] ^= 1
+        content[_place(1, copy) + 60] ^= 1
     with pytest.raises(JournalDamaged, match="commit 2 cannot be read, and commit 2 was acknowledged"):
         recover(bytes(content), 0)
 

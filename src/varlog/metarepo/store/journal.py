@@ -13,7 +13,7 @@ Every sector of a record describes itself:
 
     offset  size  field                                          offset  size  field
          0     4  magic "VLMS"                                       40     4  place: number of this sector in the file
-         4     4  CRC32C of the rest of the sector                   44     4  start: place of the record's first sector
+         4     4  CRC32C of what follows, payload too                44     4  start: place of the record's first sector
          8    16  salt of the file, random                           48     4  lap
         24     8  number of the commit; 0: never written             52     2  index of this sector in its copy
         32     8  durable: newest commit known to be synced then     54     2  sectors per copy
@@ -67,6 +67,7 @@ _SECTOR: Final = struct.Struct("<4sI16sQQIIIHHH")
 _SECTOR_CHECKED: Final = struct.Struct("<16sQQIIIHHH")
 _SECTOR_CHECKED_AT: Final = 8
 _PAYLOAD_BYTES: Final = SECTOR_BYTES - _SECTOR.size
+_ZEROS: Final = bytes(SECTOR_BYTES)
 _TERM: Final = struct.Struct("<Q")
 _CLAIM_PLACE: Final = 1
 _FIRST_PLACE: Final = 2
@@ -133,9 +134,10 @@ def encode_sector(
     count: int,
     payload: bytes,
 ) -> bytes:
+    """Without the zeros that fill the sector up."""
     checked = (
         _SECTOR_CHECKED.pack(salt, number, durable, place, start, lap, index, count, len(payload)) + payload
-    ).ljust(SECTOR_BYTES - _SECTOR_CHECKED_AT, b"\0")
+    )
     return _SECTOR_MAGIC + crc32c(checked).to_bytes(4, "little") + checked
 
 
@@ -143,10 +145,16 @@ def encode_record(salt: bytes, number: int, durable: int, start: int, lap: int, 
     """All sectors of both copies, in the order of their places."""
     parts = [body[at : at + _PAYLOAD_BYTES] for at in range(0, len(body), _PAYLOAD_BYTES)]
     count = len(parts)
-    return [
-        encode_sector(salt, number, durable, start + nth, start, lap, nth % count, count, parts[nth % count])
-        for nth in range(2 * count)
-    ]
+    padding = _ZEROS[: _PAYLOAD_BYTES - len(parts[-1])]
+    record: list[bytes] = []
+    for nth in range(2 * count):
+        index = nth % count
+        record.append(
+            encode_sector(salt, number, durable, start + nth, start, lap, index, count, parts[index])
+        )
+        if index == count - 1:
+            record.append(padding)
+    return record
 
 
 def encode_body(changes: Iterable[Change]) -> bytes:
@@ -173,10 +181,14 @@ def decode_body(body: bytes) -> list[Change]:
     return changes
 
 
+def _blank(header: Header) -> bytes:
+    return encode_sector(header.salt, 0, 0, 0, 0, 0, 0, 0, b"").ljust(SECTOR_BYTES, b"\0")
+
+
 def empty_journal(header: Header) -> bytes:
     """The whole file. No sector is zeros: one that is was harmed."""
     whole = encode_header(header)
-    blank = encode_sector(header.salt, 0, 0, 0, 0, 0, 0, 0, b"")
+    blank = _blank(header)
     claimed = _TERM.pack(header.term).ljust(SECTOR_BYTES, b"\0")
     return b"".join((whole, claimed, blank * (header.size // SECTOR_BYTES - _FIRST_PLACE - 1), whole))
 
@@ -308,13 +320,17 @@ def _scan(content: bytes, header: Header) -> tuple[dict[int, _Record], dict[int,
     """What can be read of all records, by number, and the places of bad sectors: True for those that a torn write may leave."""
     records: dict[int, _Record] = {}
     bad: dict[int, bool] = {}
-    blank = encode_sector(header.salt, 0, 0, 0, 0, 0, 0, 0, b"")
+    blank = _blank(header)
     for place in _places(header):
         sector = content[place * SECTOR_BYTES : (place + 1) * SECTOR_BYTES]
         if sector == blank:
             continue
         magic, crc, salt, number, durable, own, start, lap, index, count, size = _SECTOR.unpack_from(sector)
-        if crc32c(memoryview(sector)[_SECTOR_CHECKED_AT:]) != crc or own != place or not number:
+        if (
+            crc32c(memoryview(sector)[_SECTOR_CHECKED_AT : _SECTOR.size + size]) != crc
+            or own != place
+            or not number
+        ):
             bad[place] = magic == _SECTOR_MAGIC and salt == header.salt
             continue
         if magic != _SECTOR_MAGIC or salt != header.salt:
