@@ -527,6 +527,8 @@ def test_an_append_that_waits_at_a_replica_which_begins_behind_it_is_left_undeci
             await waiting
         assert await seal(bench, 2, 3) is ReplicaState.SEALED
         assert (store(bench, 2).low_llsn, store(bench, 2).trimmed) == (3, 2)
+        point = bench.nodes[2]._replicas[STREAM].point()
+        assert (point.committed_end, point.last_glsn) == (3, -1), "it knows no position of its last entry"
 
     run(tmp_path, story)
 

@@ -277,15 +277,17 @@ class Replica:
         return Report(self.log_stream, machine.epoch, machine.reportable_end, self.store.rows_synced_end)
 
     def point(self) -> ReplicaPoint:
-        machine = self._machine
+        machine, store = self._machine, self.store
+        # A replica that begins behind trimmed entries has no row of the last of them, and does not know its position.
+        last_glsn = store.high_watermark if store.last_row is not None else GLSN(-1)
         return ReplicaPoint(
             self.log_stream,
             machine.epoch,
             machine.state,
             machine.committed_end,
             machine.reportable_end,
-            self.store.rows_synced_end,
-            self.store.high_watermark,
+            store.rows_synced_end,
+            last_glsn,
             self.topic,
         )
 
