@@ -10,8 +10,10 @@ import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
 from tests.manager.sim_cluster import REPOSITORY
+from varlog.client.admin import Admin
 from varlog.metarepo import witnesses
-from varlog.model.errors import OutcomeUnknown, Refused, TopicStopped
+from varlog.model.cluster import LogStream
+from varlog.model.errors import OutcomeUnknown, Refused, TopicStopped, Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc import messages as m
 from varlog.testing.sim.loop import run
@@ -172,6 +174,122 @@ def test_d2_a_witness_that_comes_late_stops_the_topic_and_is_never_cut_or_remove
         await asyncio.sleep(60.0)
         (witness,) = [found for found in await cluster.all_replicas() if found.committed_end > 2]
         assert witness.high_watermark == newest[-1].glsn
+        await log.close()
+
+    run(story())
+
+
+async def apart(cluster: RewoundCluster, admin: Admin) -> tuple[LogStream, LogStream]:
+    """Two log streams of one topic without a common node."""
+
+    async def registered() -> bool:
+        return len((await cluster.view()).nodes) == 4
+
+    await cluster.until(registered)
+    await admin.create_topic("orders", streams=2)
+    await cluster.until(cluster.runs)
+    one, two = (await cluster.view()).streams
+    assert not {*one.replicas} & {*two.replicas}
+    return one, two
+
+
+def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_grace_time() -> None:
+    """Two log streams without a common node: only the nodes that start last know what was ordered since the copy. Before, their
+    positions were given to the other log stream."""
+
+    async def story() -> None:
+        cluster = RewoundCluster(nodes=4, replicas=2)
+        cluster.start()
+        async with await cluster.admin() as admin:
+            idle, busy = await apart(cluster, admin)
+            log = await cluster.log()
+            appended = {(await log.append(b"a", log_stream=idle.log_stream)).glsn: b"a"}
+            old = cluster.copy()
+            for number in range(20):
+                data = b"b %d" % number
+                appended[(await log.append(data, log_stream=busy.log_stream)).glsn] = data
+            await asyncio.sleep(1.0)
+            for host in cluster.nodes.values():
+                host.crash()
+            for node in idle.replicas:  # what they had heard of the other log stream was in memory only
+                cluster.nodes[node].boot()
+            cluster.restore(old)
+            await cluster.until(cluster.is_stopped)
+            topic = await cluster.topic()
+            assert topic.missed == tuple(sorted(busy.replicas))
+            assert f"no replica of log stream {busy.log_stream} was reached" in topic.stopped
+            assert f"start node {' or '.join(map(str, topic.missed))}" in topic.stopped
+            with pytest.raises((TopicStopped, OutcomeUnknown), match="adopt-order"):
+                await log.append(b"no", log_stream=idle.log_stream)
+            with pytest.raises(Unavailable, match="not known"):
+                await cluster.tail()
+            shown = await admin.adopt_order("orders")
+            assert shown.silent == topic.missed and not shown.adopted
+            assert any("STOPPED" in wait for _, wait in (await admin.status()).waits)
+
+            # A restart of the repository changes nothing.
+            cluster.repository.crash()
+            cluster.repository.boot()
+            await asyncio.sleep(10.0)
+            assert (await cluster.topic()).missed == topic.missed
+
+            # One of them is enough to contradict: it knows all.
+            cluster.nodes[busy.replicas[0]].boot()
+
+            async def contradicted() -> bool:
+                return "knows positions up to 21" in (await cluster.topic()).stopped
+
+            await cluster.until(contradicted)
+            assert not (await cluster.topic()).missed
+            cluster.nodes[busy.replicas[1]].boot()
+
+            async def adopted() -> bool:
+                return (await admin.adopt_order("orders", dry_run=False)).adopted
+
+            await cluster.until(adopted)
+        await cluster.until(cluster.runs)
+        assert (await log.append(b"after")).glsn == 22
+        for glsn, data in appended.items():
+            assert (await log.read(glsn)).data == data
+        await log.close()
+
+    run(story())
+
+
+def test_d2_one_node_of_each_log_stream_is_enough_and_an_operator_may_continue_without_them() -> None:
+    async def story() -> None:
+        cluster = RewoundCluster(nodes=4, replicas=2)
+        cluster.start()
+        async with await cluster.admin() as admin:
+            idle, busy = await apart(cluster, admin)
+            log = await cluster.log()
+            first = await log.append(b"a", log_stream=idle.log_stream)
+            for node in busy.replicas:
+                cluster.nodes[node].crash()
+
+            def restart() -> None:
+                cluster.repository.crash()
+                cluster.repository.boot()
+
+            # Nothing was lost: a node that comes back says so, and the topic continues by itself.
+            restart()
+            await cluster.until(cluster.is_stopped)
+            cluster.nodes[busy.replicas[0]].boot()
+
+            async def continues() -> bool:
+                return not await cluster.is_stopped()
+
+            await cluster.until(continues)
+            assert (await log.append(b"b", log_stream=idle.log_stream)).glsn == first.glsn + 1
+
+            # None comes back: an operator decides.
+            cluster.nodes[busy.replicas[0]].crash()
+            restart()
+            await cluster.until(cluster.is_stopped)
+            done = await admin.adopt_order("orders", dry_run=False)
+            assert done.adopted and done.silent == tuple(sorted(busy.replicas))
+            await cluster.until(continues)
+            assert (await log.append(b"c", log_stream=idle.log_stream)).glsn == first.glsn + 2
         await log.close()
 
     run(story())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from varlog.model.cluster import Ordering
-from varlog.testing.cluster_under_load import plan_for
+from varlog.testing.cluster_under_load import plan_for, process_of
 from varlog.testing.harmed_cluster import (
     COMMITTED,
     HarmedCluster,
@@ -45,6 +45,34 @@ def test_an_older_copy_gives_no_position_again(tmp_path: Path) -> None:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
             await with_an_older_copy(cluster)
             return await verdict_after_restart(cluster)
+
+    found = asyncio.run(story())
+    assert found.outcome is Outcome.HEALED, found
+
+
+def test_nodes_that_start_late_are_waited_for(tmp_path: Path) -> None:
+    """Two log streams without a common node: only the nodes that start last know what was ordered since the copy. Before, the other
+    log stream was given their positions, acknowledged."""
+
+    async def story() -> Verdict:
+        plan = plan_for(tmp_path, nodes=4, replicas=2)
+        async with harmed_cluster(plan, [Ordering.COMMITTED]) as cluster:
+            await cluster.append(10)
+            idle, busy = (await cluster.status()).view.streams
+            assert not {*idle.replicas} & {*busy.replicas}
+            copy = cluster.copy("older", "vmr")
+            await cluster.append_to(busy.log_stream, 20)
+            await cluster.wait_rows_synced()
+            cluster.kill_all()
+            cluster.restore(copy, "vmr")
+            late = [process_of(node) for node in busy.replicas]
+            await cluster.restart(*(name for name in cluster.names() if name not in late))
+            await cluster.wait_status(
+                lambda seen: any(topic.missed == tuple(sorted(busy.replicas)) for topic in seen.view.topics)
+            )
+            assert await cluster.try_append(1), "a position was given without the nodes that know the order"
+            await cluster.restart(*late)
+            return await verdict(cluster, cluster.log_sizes())
 
     found = asyncio.run(story())
     assert found.outcome is Outcome.HEALED, found

@@ -50,7 +50,7 @@ def parts(seen: ClusterStatusIs) -> list[RenderableType]:
 
 
 def stopped_lines(seen: ClusterStatusIs) -> list[str]:
-    """Topics that a storage node knows better than the repository: an operator must act."""
+    """Topics that a storage node knows better than the repository, or of which nodes are missed: an operator must act."""
     return [
         f"STOPPED: topic {topic.name}: {topic.stopped}; run `varlog topic adopt-order {topic.name}`"
         for topic in seen.view.topics

@@ -189,7 +189,10 @@ def adopt_order(
 
     A topic is STOPPED when a node knows more of its order than the metadata repository, which lost its newest records or was
     restored from an older copy. The nodes' commit rows must be dense and consistent up to the newest position that any of them
-    knows. Where they are not it is said which positions are missing, and nothing is changed. Exit code 1: it is not possible."""
+    knows. Where they are not it is said which positions are missing, and nothing is changed. Exit code 1: it is not possible.
+
+    A topic is STOPPED, too, while no node was reached that holds one of its log streams, since the repository started. It continues
+    by itself when one is; with --yes without them, and what only those nodes know is lost."""
     adoption = run(_adopt(target(cluster, data), name, yes))
     if json_:
         print_json(adoption)

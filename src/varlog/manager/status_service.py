@@ -43,6 +43,9 @@ class StatusService:
             if topic.sequenced:
                 tails.append(TopicMark(topic.topic, await self._tail(snapshot, topic), topic.trimmed))
                 continue
+            if topic.missed:  # the repository does not know its newest position
+                tails.append(TopicMark(topic.topic, _newest_held(snapshot, topic), topic.trimmed))
+                continue
             tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.TailIs)
             tails.append(TopicMark(topic.topic, tail.high_watermark, tail.trimmed))
         health = tuple(
@@ -94,3 +97,14 @@ class StatusService:
             for log_stream, step in snapshot.steps.items()
             if step != RUNS
         )
+
+
+def _newest_held(snapshot: Snapshot, topic: Topic) -> GLSN:
+    """The newest position of the topic that a replica shows."""
+    shown = [
+        replica.high_watermark
+        for status in snapshot.nodes.values()
+        for replica in status.replicas
+        if replica.topic == topic.topic
+    ]
+    return max([topic.trimmed, *shown])

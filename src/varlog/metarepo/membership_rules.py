@@ -229,11 +229,28 @@ def stop_topic(members: Members, topic: TopicID, why: str, known: GLSN) -> Membe
     """A node contradicts us: nothing is ordered in the topic until the order is taken from the nodes (law 3). Kept here, so that a
     repository that starts while the node is away orders nothing either."""
     found = members.view.topic(topic)
-    if found is None or (found.stopped and found.known >= known):
+    if found is None or (found.stopped and not found.missed and found.known >= known):
         return members
-    stopped = changed(found, stopped=why, known=max(known, found.known))
+    stopped = changed(found, stopped=why, known=max(known, found.known), missed=())
     # Clients and managers pass over a view that is older than theirs: one of a store that went back in time must be newer.
     return with_view(members, topics=_with_topic(members, stopped), revisions=LOST_REVISIONS_MAX)
+
+
+def miss_nodes(members: Members, topic: TopicID, why: str, missed: tuple[NodeID, ...]) -> Members:
+    """No replica of some log stream was heard, so its newest position is not known: nothing is ordered until one is (law 3)."""
+    found = members.view.topic(topic)
+    if found is None or (found.stopped and not found.missed) or found.missed == missed:
+        return members
+    stopped = changed(found, stopped=why, missed=missed)
+    return with_view(members, topics=_with_topic(members, stopped), revisions=LOST_REVISIONS_MAX)
+
+
+def end_missing(members: Members, topic: TopicID) -> Members:
+    """Every log stream of the topic was heard, and nobody contradicts: it continues. One that is contradicted stays stopped."""
+    found = members.view.topic(topic)
+    if found is None or not found.missed:
+        return members
+    return with_view(members, topics=_with_topic(members, changed(found, stopped="", missed=())))
 
 
 def adopt_order(
@@ -241,7 +258,7 @@ def adopt_order(
 ) -> Members:
     """The order was taken from the nodes: the topic goes on. Streams in `raised` are sealed in that epoch, at that end."""
     found = topic_of(members, topic)
-    running = changed(found, stopped="", known=GLSN(0), trimmed=max(trimmed, found.trimmed))
+    running = changed(found, stopped="", known=GLSN(0), missed=(), trimmed=max(trimmed, found.trimmed))
     streams = list(members.view.streams)
     for place, stream in enumerate(streams):
         if stream.log_stream in raised:

@@ -130,13 +130,18 @@ class RepositoryService:
 
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
         """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic only the trim
-        is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of."""
+        is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of. Not of one whose
+        nodes are missed: they may know newer positions."""
         call = self._expected(call)
 
         def answer() -> None:
             topic = self._state.topics.get(request.topic)
             if topic is None:
                 call.fail(UnknownTopic(str(request.topic)))
+                return
+            if topic.missed or topic.topic in self._state.distrusted:
+                why = topic.stopped or self._state.distrusted[topic.topic]
+                call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
             newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)
             call.reply(m.TailIs(max(newest, topic.known), topic.trimmed))

@@ -1,8 +1,9 @@
 """Witnesses: what the nodes know of the order: nothing is given before they were heard, and no topic goes on against one of them.
 
-As a term begins no position is given until every registered node has opened a session, or could not be reached for a grace time. A
-node that knows more than this repository, or something else, stops the topic, durably. The order is then taken from the nodes: by
-an operator, or by itself where nothing but the newest cuts can have been lost. docs/decisions/0021.
+As a term begins no position is given until every registered node has opened a session, or could not be reached for a grace time;
+after that, none in a topic of which no replica of some log stream has been heard: no other node knows its newest position. A node
+that knows more than this repository, or something else, stops the topic, durably. The order is then taken from the nodes: by an
+operator, or by itself where nothing but the newest cuts can have been lost. docs/decisions/0021.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from varlog.metarepo.witness_rules import (
     claim_of_unit,
     join,
 )
-from varlog.model.cluster import StreamState, Topic
+from varlog.model.cluster import LogStream, StreamState, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Refused, Unavailable, UnknownTopic, VarlogError
@@ -116,6 +117,8 @@ class Witnesses:
         self._adopting: dict[TopicID, None] = {}
         # The newest position by which each topic was stopped, while that is on its way to the store.
         self._stopping: dict[TopicID, GLSN] = {}
+        # Of which a replica was heard in this term, be it in session now or not.
+        self._heard: set[LogStreamID] = set()
 
     # --- The beginning of a term -----------------------------------------------------------------------------------------
 
@@ -146,13 +149,14 @@ class Witnesses:
 
     def _grace_over(self) -> None:
         if not self._state.heard:
-            _log.warning(
-                told("nodes cannot be heard: positions are given without them", nodes=list(self._awaited))
-            )
+            _log.warning(told("nodes cannot be reached within the grace time", nodes=list(self._awaited)))
+            for topic, unheard in self._unheard().items():
+                self._miss(self._state.topics[topic], unheard)
             self._hear_all()
 
     def _hear_all(self) -> None:
         self._state.heard = True
+        self._end_missing()
         waiting, self._waiting = self._waiting, []
         for call, act in waiting:
             try:
@@ -166,11 +170,13 @@ class Witnesses:
     def opened(self, node: NodeID, word: SessionOpened) -> None:
         """A session begins: before anything that the node reports counts."""
         self._words[node] = word
+        self._heard.update(point.log_stream for point in word.replicas)
         for topic, claim in self._claims(node, word):
             self.stop(topic, claim.why, claim.position)
         self._awaited.pop(node, None)
         if not self._awaited and not self._state.heard:
             self._hear_all()
+        self._end_missing()
         for found in self._state.topics.values():
             if found.stopped:
                 self._adopt_soon(found.topic)
@@ -183,7 +189,7 @@ class Witnesses:
         state = self._state
         found = state.topics.get(topic)
         known = max(known, NO_GLSN)
-        if found is None or (found.stopped and found.known >= known):
+        if found is None or (found.stopped and not found.missed and found.known >= known):
             return
         if topic in self._stopping and self._stopping[topic] >= known:
             return
@@ -198,6 +204,64 @@ class Witnesses:
                 del self._stopping[topic]
                 state.distrusted.pop(topic, None)
             self._adopt_soon(topic)
+
+        self._commits.submit(Operation(decide, durable))
+
+    # --- Log streams of which nobody was heard ---------------------------------------------------------------------------------
+
+    def _unheard(self) -> dict[TopicID, list[LogStream]]:
+        """The log streams of which no replica was heard in this term, by topic. None once all registered nodes were: then there is
+        no node left to wait for."""
+        found: dict[TopicID, list[LogStream]] = {}
+        if self._awaited:
+            for stream in self._state.streams.values():
+                if stream.log_stream not in self._heard:
+                    found.setdefault(stream.topic, []).append(stream)
+        return found
+
+    def _miss(self, topic: Topic, unheard: list[LogStream]) -> None:
+        """The grace time is over: nothing is ordered in the topic while no replica of one of its log streams was heard."""
+        if topic.stopped and not topic.missed:
+            return
+        missed = tuple(sorted({node for stream in unheard for node in stream.replicas}))
+        streams = ", ".join(str(stream.log_stream) for stream in unheard)
+        why = (
+            f"no replica of log stream {streams} was reached since the metadata repository started, and it may know newer positions"
+            f": start node {' or '.join(map(str, missed))}, or continue without it"
+        )
+        self._state.distrusted.setdefault(topic.topic, why)
+        _log.warning(told(f"topic {topic.name!r} is STOPPED (law 3): {why}", topic=topic.topic))
+
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.miss_nodes(members, topic.topic, why, missed), Done()
+
+        def durable(answer: Message | BaseException) -> None:
+            if topic.topic not in self._stopping:
+                self._state.distrusted.pop(topic.topic, None)
+            self._end_missing()
+
+        self._commits.submit(Operation(decide, durable))
+
+    def _end_missing(self) -> None:
+        """Topics continue of which every log stream was heard, with nobody contradicting."""
+        missing = [topic for topic in self._state.topics.values() if topic.missed]
+        if not missing or not self._state.heard:
+            return
+        unheard = self._unheard()
+        for topic in missing:
+            if topic.topic not in self._stopping and topic.topic not in unheard:
+                self._end_missing_of(topic.topic)
+
+    def _end_missing_of(self, topic: TopicID) -> None:
+        def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            return rules.end_missing(members, topic), Done()
+
+        def durable(answer: Message | BaseException) -> None:
+            # What was reported meanwhile was looked at, and not ordered.
+            for stream in self._state.streams.values():
+                if stream.topic == topic:
+                    self._reports.touch(stream.log_stream)
+            self._commits.wake()
 
         self._commits.submit(Operation(decide, durable))
 
@@ -240,7 +304,7 @@ class Witnesses:
         """By itself: where every registered node is heard, and nothing but the newest cuts is lost."""
         found = self._state.topics.get(topic)
         everyone = all(node.node in self._words for node in self._state.view.nodes)
-        if found is None or not found.stopped or not everyone or topic in self._adopting:
+        if found is None or not found.stopped or found.missed or not everyone or topic in self._adopting:
             return
         self._adopting[topic] = None
         _ = self._tasks.spawn(f"adopt/{topic}", self._adopt_alone(topic))

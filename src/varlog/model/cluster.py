@@ -74,7 +74,10 @@ class Topic(msgspec.Struct, frozen=True):
     one whose beginning was trimmed. `unit` and `grouping` are a sequenced topic's (see Projection).
 
     `stopped` (empty: it is not): a storage node contradicts the repository, in words; nothing is ordered, sealed or trimmed in the
-    topic until the order is taken from the nodes. `known`: the newest position that any of them has told of since."""
+    topic until the order is taken from the nodes. `known`: the newest position that any of them has told of since.
+
+    `missed` (only of a stopped one): nobody contradicts; of some log stream no replica was heard in this term, and these nodes hold
+    it. The topic continues when one of them per log stream has been heard."""
 
     topic: TopicID
     name: str
@@ -85,6 +88,7 @@ class Topic(msgspec.Struct, frozen=True):
     grouping: Grouping = Grouping.STREAM
     stopped: str = ""
     known: GLSN = GLSN(0)
+    missed: tuple[NodeID, ...] = ()
 
     @property
     def sequenced(self) -> bool:
