@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tests.rpc.samples import STATUS, VIEW
 from varlog.cli import status as command
-from varlog.cli.status_tables import nodes_table, parts, streams_table
+from varlog.cli.status_tables import nodes_table, parts, status_told, streams_table
 from varlog.model.cluster import LogStream, ReplicaState, StorageNode, StreamState, SyncState, SyncStatus
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
@@ -147,3 +147,28 @@ def test_a_watch_whose_first_look_fails_says_why(
         command.status(watch=True, cluster="", data=None, json_=True)
     assert ended.value.exit_code == 1
     assert "the manager gave no answer" in capsys.readouterr().err
+
+
+def test_what_an_operator_must_see_is_above_the_tables_and_in_the_json() -> None:
+    found = _seen()
+    status = found.nodes[0].status
+    assert status is not None
+    replica = msgspec.structs.replace(status.replicas[0], evidence="it knows 7", cluster_uuid="other")
+    replicas = (replica,)
+    node = msgspec.structs.replace(found.nodes[0], status=msgspec.structs.replace(status, replicas=replicas))
+    topics = (msgspec.structs.replace(VIEW.topics[0], stopped="node 1 knows 7"), *VIEW.topics[1:])
+    view = msgspec.structs.replace(found.view, topics=topics)
+    changed = msgspec.structs.replace(
+        found, view=view, nodes=(node, found.nodes[1]), complaints=("the journal has no mirror any more",)
+    )
+    shown = _text(*parts(changed))
+    name = VIEW.topics[0].name
+    assert f"STOPPED: topic {name}: node 1 knows 7; run `varlog topic adopt-order {name}`" in shown
+    assert f"EVIDENCE: log stream {LS} on node 1 contradicts the metadata repository" in shown
+    assert "REPOSITORY: the journal has no mirror any more" in shown
+    assert "1 of another cluster" in shown
+    told = status_told(changed)
+    assert told["stopped"] == {name: "node 1 knows 7"}
+    assert told["evidence"] == [{"log_stream": LS, "node": 1, "why": "it knows 7"}]
+    assert told["foreign"] == {1: [LS]}
+    assert told["slow"] == {}

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
+from playwright.async_api import Route
 
 from tests.e2e.browser import SCREENSHOTS, STORY_S, browser, chromium, visit
 from varlog import aio
@@ -18,7 +20,9 @@ from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
 from varlog.cli.up import make_topic
 from varlog.client.log import Log
+from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
+from varlog.testing.harmed_cluster import COMMITTED, harmed_cluster
 
 chromium()  # without one, all of this is skipped, loudly
 pytestmark = pytest.mark.process
@@ -107,6 +111,95 @@ def test_a_proxy_that_is_gone_is_noticed_and_found_again(tmp_path: Path) -> None
             await page.wait("body:not([data-stale])")
             await log.append(b"after")
             await page.wait("#entries tr:first-child", text="after")
+
+    asyncio.run(story())
+
+
+def test_a_stopped_topic_shows_with_its_reason_and_its_remedy(tmp_path: Path) -> None:
+    """The repository was restored from an older copy while a node is away: in the top line, at its log streams and at the topic,
+    in words that are text to the page; and gone when the order was adopted."""
+
+    async def story() -> None:
+        ports = free_ports(6)
+        plan = ClusterPlan(tmp_path, ports[:5], replicas=3, streams=2, heartbeat_s=0.1, proxy_port=ports[5])
+        async with (
+            asyncio.timeout(STORY_S),
+            harmed_cluster(plan, [Ordering.COMMITTED]) as cluster,
+            browser() as opened,
+        ):
+            await cluster.append(30)
+            copy = cluster.copy("older", "vmr")
+            await cluster.append(30)
+            await cluster.wait_rows_synced()
+            cluster.kill_all()
+            cluster.restore(copy, "vmr")
+            await cluster.restart(*(name for name in cluster.names() if name != "vsn-3"))
+            await cluster.wait_status(lambda seen: any(topic.stopped for topic in seen.view.topics))
+            async with visit(opened, f"http://{plan.proxy}") as page:
+                await page.open()
+                await page.wait_health("bad")
+                await page.wait("#health", text=f"Topic {COMMITTED} is STOPPED: ")
+                await page.wait("#health", text=f"varlog topic adopt-order {COMMITTED}")
+                assert (await page.page.title()).startswith(f"● varlog: Topic {COMMITTED} is STOPPED")
+                await page.wait("#problems li", text="Node 3 is away")
+                await page.wait("#topology .topic-row[data-stopped]", text="STOPPED")
+                await page.wait("#topics .stopped", text="knows")
+                assert await page.text("#topics .stopped code") == f"varlog topic adopt-order {COMMITTED}"
+                await page.picture("dashboard-stopped")
+                done = cluster.varlog(
+                    "topic", "adopt-order", COMMITTED, "--cluster", cluster.address, "--yes"
+                )
+                assert done.returncode == 0, done.stdout + done.stderr
+                await cluster.restart("vsn-3")
+                await page.wait_health("ok")
+                await page.wait("#topics .stopped", gone=True)
+                await page.wait_count("#topology .topic-row[data-stopped]", 0)
+
+    asyncio.run(story())
+
+
+def test_what_the_page_says_of_slow_nodes_evidence_and_foreign_data_is_text(tmp_path: Path) -> None:
+    """A prepared status with markup in every sentence: each is shown as it is, and nothing of it becomes an element."""
+    mark = "<img src=x onerror=alert(1)>"
+
+    async def story() -> None:
+        async with (
+            asyncio.timeout(STORY_S),
+            cluster_with_proxy(tmp_path) as supervisor,
+            browser() as opened,
+            visit(opened, f"http://{supervisor.plan.proxy}") as page,
+        ):
+            async with httpx.AsyncClient() as http:
+                status = (await http.get(f"http://{supervisor.plan.proxy}/v1/status", timeout=60)).json()
+            status["topics"][0] |= {"stopped": mark, "remedy": mark}
+            status["nodes"][0] |= {"slow": True, "write_ms": 83.2, "foreign": [7, 9]}
+            status["nodes"][1] |= {"alive": False, "why": f"it belongs to the cluster with UUID {mark}"}
+            status["log_streams"][0]["replicas"][0] |= {
+                "evidence": f"it knows more: {mark}",
+                "state": "frozen",
+            }
+            status["complaints"] = [f"the journal has no mirror any more: {mark}"]
+            event = f"event: status\ndata: {json.dumps(status)}\n\n"
+
+            async def prepared(route: Route) -> None:
+                await route.fulfill(status=200, content_type="text/event-stream", body=event)
+
+            await page.page.route("**/v1/status/events", prepared)
+            await page.open()
+            await page.wait("#health", text=f"Topic orders is STOPPED: {mark}")
+            await page.wait("#problems li[data-level='bad']", text="Node 2 is not of this cluster")
+            await page.wait("#problems li[data-level='bad']", text="contradicts the metadata repository")
+            await page.wait("#problems li[data-level='warn']", text="Node 1 is slow: its disk takes 83.2 ms")
+            await page.wait(
+                "#problems li[data-level='warn']", text="Metadata repository: the journal has no mirror"
+            )
+            await page.wait(
+                "#problems li[data-level='note']", text="Node 1 has data of another cluster: 2 replicas"
+            )
+            await page.wait("th[data-node='1'][data-state='slow'] .away", text="slow 83.2 ms")
+            await page.wait(".replica[data-state='frozen'] .said", text="evidence")
+            await page.picture("dashboard-words")
+            assert await page.look("document.querySelectorAll('img').length") == 0
 
     asyncio.run(story())
 

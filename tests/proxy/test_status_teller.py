@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
 from varlog.model.cluster import (
@@ -21,10 +23,11 @@ from varlog.model.cluster import (
 )
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
-from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
+from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 from varlog.model.traffic import Traffic
+from varlog.proxy.metrics import ClusterCollector
 from varlog.proxy.status import StatusOut
 from varlog.proxy.status_teller import look_of, rfc3339, status_told
 from varlog.rpc.messages import ClusterStatusIs, Deed, NodeHealth
@@ -147,3 +150,61 @@ def test_appends_are_counted_where_every_entry_is_written_once() -> None:
 def test_a_time_is_told_to_the_microsecond_also_where_there_are_none() -> None:
     assert rfc3339(1_700_000_000_000_001) == "2023-11-14T22:13:20.000001Z"
     assert rfc3339(1_700_000_000_000_000) == "2023-11-14T22:13:20.000000Z"
+
+
+def test_a_slow_disk_is_told_and_only_that_of_one_node() -> None:
+    """O2: by the mean time of its writes, against those of the other nodes."""
+    found = seen()
+    status = found.nodes[1].status
+    assert status is not None
+    slow = replace(status, replicas=(replace(status.replicas[0], traffic=Traffic(write_s=0.08)),))
+    quick = found.nodes[0].status
+    assert quick is not None
+    quick = replace(quick, replicas=(replace(quick.replicas[0], traffic=Traffic(write_s=0.002)),))
+    nodes = (replace(found.nodes[0], status=quick), replace(found.nodes[1], status=slow), found.nodes[2])
+    nodes_told = status_told(replace(found, nodes=nodes), None, NOW_US).nodes
+    assert [(one.slow, one.write_ms) for one in nodes_told] == [(False, 2.0), (True, 80.0), (False, None)]
+    # Where all of them are as slow, no node is the slow one.
+    both = (replace(found.nodes[0], status=slow), replace(found.nodes[1], status=slow), found.nodes[2])
+    assert not any(one.slow for one in status_told(replace(found, nodes=both), None, NOW_US).nodes)
+
+
+def test_stopped_topics_evidence_foreign_data_and_complaints_are_told() -> None:
+    found = seen()
+    status = found.nodes[0].status
+    assert status is not None
+    replicas = (replace(status.replicas[0], evidence="it knows 7"),)
+    units = (replace(status.units[0], cluster_uuid=ClusterUUID("other")),)
+    nodes = (
+        replace(found.nodes[0], status=replace(status, replicas=replicas, units=units)),
+        found.nodes[1],
+        replace(found.nodes[2], why="another cluster"),
+    )
+    view = replace(
+        found.view, uuid=ClusterUUID("ours"), topics=(replace(ORDERS, stopped="node 1 knows 7"), FAST)
+    )
+    changed = replace(found, view=view, nodes=nodes, complaints=("no mirror any more",))
+    status_out = status_told(changed, None, NOW_US)
+    assert status_out.topics[0].stopped == "node 1 knows 7"
+    assert (
+        "varlog topic adopt-order orders" in status_out.topics[0].remedy and not status_out.topics[1].remedy
+    )
+    assert status_out.log_streams[0].replicas[0].evidence == "it knows 7"
+    assert status_out.nodes[0].foreign == [SEQUENCED] and not status_out.nodes[1].foreign
+    assert status_out.nodes[2].why == "another cluster"
+    assert status_out.complaints == ["no mirror any more"]
+    told_by = dict(_samples(changed))
+    assert told_by["varlog_topic_stopped", "orders"] == 1 and told_by["varlog_topic_stopped", "fast"] == 0
+    assert told_by["varlog_replica_evidence", "orders"] == 1
+    assert told_by["varlog_node_foreign_replicas", "1"] == 1
+    assert told_by["varlog_repository_complaints", ""] == 1
+
+
+def _samples(changed: ClusterStatusIs) -> Iterator[tuple[tuple[str, str], float]]:
+    """By name and first label, the largest."""
+    found: dict[tuple[str, str], float] = {}
+    for metric in ClusterCollector(changed, NOW_US).collect():
+        for sample in metric.samples:
+            key = (sample.name, next(iter(sample.labels.values()), ""))
+            found[key] = max(found.get(key, 0.0), sample.value)
+    yield from found.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
 from varlog.model.lsn import LLSN
 from varlog.runtime import worker as workers
+from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import ThreadWorker
 from varlog.storage.log_store import LogStore
 from varlog.storagenode.log_stream import writer as writers
@@ -52,6 +54,7 @@ class _Scene:
             self.worker,
             lambda epoch, end: self.told.append(end),
             self.failed.append,
+            TrafficMeter(time.monotonic),
         )
 
     def write(self, *batches: bytes) -> None:

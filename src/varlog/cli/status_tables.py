@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, TypedDict
 
 from varlog.cli.chain_tables import chains_table, percent, projections_table, thin_lines
 from varlog.cli.output import fail, make_console, make_table, short_bytes
-from varlog.client.cluster_status import is_sequenced, one_copy_left, replica_statuses, unit_statuses
+from varlog.client.cluster_status import (
+    evidence_in,
+    foreign_on,
+    is_sequenced,
+    one_copy_left,
+    replica_statuses,
+    slow_nodes,
+    unit_statuses,
+)
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, ReplicaStatus, SyncState, UnitStatus
 from varlog.model.commit import TopicMark
 from varlog.model.errors import UnknownTopic
@@ -35,6 +43,8 @@ def parts(seen: ClusterStatusIs) -> list[RenderableType]:
     if len(view.repositories) > 1:
         found.append(f"metadata repositories at {', '.join(view.repositories)}")
     found += stopped_lines(seen)
+    found += evidence_lines(seen)
+    found += [f"REPOSITORY: {complaint}" for complaint in seen.complaints]
     found += thin_lines(seen)
     found += ["", nodes_table(seen), "", topics_table(seen)]
     if any(topic.sequenced for topic in view.topics):
@@ -58,6 +68,14 @@ def stopped_lines(seen: ClusterStatusIs) -> list[str]:
     ]
 
 
+def evidence_lines(seen: ClusterStatusIs) -> list[str]:
+    """Replicas that contradict the repository: nothing rebuilds, cuts or removes them."""
+    return [
+        f"EVIDENCE: log stream {log_stream} on node {node} contradicts the metadata repository and is left as it is: {why}"
+        for log_stream, node, why in evidence_in(seen)
+    ]
+
+
 def print_parts(found: Sequence[RenderableType]) -> None:
     console = make_console()
     for part in found:
@@ -66,6 +84,7 @@ def print_parts(found: Sequence[RenderableType]) -> None:
 
 def nodes_table(seen: ClusterStatusIs) -> Table:
     health = {found.node: found for found in seen.nodes}
+    slow = slow_nodes(seen)
     rows = []
     for known in seen.view.nodes:
         found = health.get(known.node)
@@ -74,6 +93,10 @@ def nodes_table(seen: ClusterStatusIs) -> Table:
         size = short_bytes(sum(one.bytes for one in held)) if said else "?"
         count = f"{len(held)} of {said.streams_max}" if said else "?"
         state = _node_told(found, suspected=known.node in seen.suspects)
+        if known.node in slow:
+            state += f", slow: {1000 * slow[known.node]:.0f} ms per write"
+        if said and (foreign := foreign_on(seen, said)):
+            state += f", {len(foreign)} of another cluster"
         rows.append((known.node, state, known.address, count, size, ", ".join(known.volumes)))
     return make_table("", ("node", "state", "address", "#replicas", "#bytes", "volumes"), rows)
 
@@ -241,11 +264,22 @@ def _replica_told(number: int, status: ReplicaStatus | None) -> str:
 
 def status_told(seen: ClusterStatusIs) -> dict[str, object]:
     """For programs: everything, the readers with their lag, and what to raise an alarm on: the log streams that have one copy left,
-    and the topics that are stopped."""
+    the topics that are stopped, nodes with a slow disk (milliseconds per write), replicas that contradict the repository, and data
+    of other clusters (log streams by node)."""
     everything = {name: getattr(seen, name) for name in seen.__struct_fields__}
     stopped = {topic.name: topic.stopped for topic in seen.view.topics if topic.stopped}
     readers = readers_told(seen)
-    return everything | {"readers": readers, "no_redundancy": one_copy_left(seen.view), "stopped": stopped}
+    evidence = [{"log_stream": stream, "node": node, "why": why} for stream, node, why in evidence_in(seen)]
+    statuses = {found.node: found.status for found in seen.nodes if found.status is not None}
+    foreign = {node: streams for node, status in statuses.items() if (streams := foreign_on(seen, status))}
+    return everything | {
+        "readers": readers,
+        "no_redundancy": one_copy_left(seen.view),
+        "stopped": stopped,
+        "slow": {node: round(1000 * write_s, 1) for node, write_s in slow_nodes(seen).items()},
+        "evidence": evidence,
+        "foreign": foreign,
+    }
 
 
 def stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:

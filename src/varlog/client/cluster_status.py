@@ -1,14 +1,20 @@
-"""What a cluster's status says of one log stream: its replicas or its chain, who holds what in which role, and how many copies."""
+"""What a cluster's status says of nodes and log streams: who holds what in which role, what is slow, and what belongs elsewhere."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from statistics import median_low
+from typing import TYPE_CHECKING, Final
 
 from varlog.model.cluster import ClusterView, LogStream, NodeStatus, ReplicaStatus, SyncStatus, UnitStatus
+from varlog.model.ids import NO_UUID
 from varlog.model.projection import Chain
 
 if TYPE_CHECKING:
     from varlog.rpc.messages import ClusterStatusIs
+
+# A node is slow where its writes take this many times as long as those of the other nodes, and at least this long.
+SLOW_FACTOR: Final = 5.0
+SLOW_S_MIN: Final = 0.02
 
 
 def node_statuses(seen: ClusterStatusIs) -> dict[int, NodeStatus]:
@@ -19,6 +25,37 @@ def node_statuses(seen: ClusterStatusIs) -> dict[int, NodeStatus]:
 def held_by(status: NodeStatus) -> list[ReplicaStatus | UnitStatus]:
     """Everything that a node keeps, of both orderings."""
     return [*status.replicas, *status.units]
+
+
+def slow_nodes(seen: ClusterStatusIs) -> dict[int, float]:
+    """Those whose disk takes much longer for a write than the disks of the others, and how long it takes, in seconds (the mean of
+    the last seconds). Appends wait for the slowest replica of their log stream."""
+    took = {
+        node: max((held.traffic.write_s for held in held_by(status)), default=0.0)
+        for node, status in node_statuses(seen).items()
+    }
+    slow = {}
+    for node, write_s in took.items():
+        others = [other_s for other, other_s in took.items() if other != node and other_s > 0]
+        if others and write_s >= max(SLOW_S_MIN, SLOW_FACTOR * median_low(others)):
+            slow[node] = write_s
+    return slow
+
+
+def foreign_on(seen: ClusterStatusIs, status: NodeStatus) -> list[int]:
+    """The log streams whose data on this node belong to another cluster: nothing reads or removes them."""
+    ours = (NO_UUID, seen.view.uuid)
+    return [held.log_stream for held in held_by(status) if held.cluster_uuid not in ours]
+
+
+def evidence_in(seen: ClusterStatusIs) -> list[tuple[int, int, str]]:
+    """(log stream, node, why) of each replica that contradicts the metadata repository, and is therefore left as it is."""
+    return [
+        (replica.log_stream, node, replica.evidence)
+        for node, status in node_statuses(seen).items()
+        for replica in status.replicas
+        if replica.evidence
+    ]
 
 
 def is_sequenced(view: ClusterView, found: LogStream) -> bool:

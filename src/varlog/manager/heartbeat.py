@@ -39,6 +39,7 @@ class Heartbeat:
         self._on_return = on_return
         self._cluster_uuid = NO_UUID
         self._silent_since: dict[NodeID, float] = {}
+        self._why: dict[NodeID, str] = {}
         # Silent nodes that are being asked apart, as they are registered now.
         self._probed: dict[NodeID, StorageNode] = {}
 
@@ -46,6 +47,10 @@ class Heartbeat:
         """For how long each silent node has been so."""
         now = asyncio.get_running_loop().time()
         return {node: now - since for node, since in self._silent_since.items()}
+
+    def why_away(self) -> dict[NodeID, str]:
+        """What became of the newest question to each of them."""
+        return {node: self._why[node] for node in self._silent_since}
 
     async def poll(
         self, nodes: Sequence[StorageNode], cluster_uuid: ClusterUUID = NO_UUID
@@ -55,7 +60,7 @@ class Heartbeat:
         self._cluster_uuid = cluster_uuid
         registered = {node.node: None for node in nodes}
         for gone in [node for node in self._silent_since if node not in registered]:
-            del self._silent_since[gone]
+            del self._silent_since[gone], self._why[gone]
             self._probed.pop(gone, None)
         asked = []
         for node in nodes:
@@ -70,6 +75,7 @@ class Heartbeat:
         try:
             return await self._status(node)
         except VarlogError as error:
+            self._why[node.node] = str(error)
             if node.node not in self._silent_since:
                 self._silent_since[node.node] = asyncio.get_running_loop().time()
                 self._deeds.warn(f"storage node {node.node} does not answer: {error}", address=node.address)

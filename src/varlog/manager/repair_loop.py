@@ -127,7 +127,7 @@ class RepairLoop:
             self._tell_repository("")
             nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
             await self._projector.look(seen.view)
-            snapshot = Snapshot(seen, nodes, self._heartbeat.away_s())
+            snapshot = Snapshot(seen, nodes, self._heartbeat.away_s(), self._heartbeat.why_away())
             self._end_moves(snapshot)
             unsettled = self._decide(snapshot) | self._projector.decide(snapshot)
             self.view = seen.view

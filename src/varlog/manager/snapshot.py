@@ -18,12 +18,18 @@ class Snapshot:
     members of their streams."""
 
     def __init__(
-        self, seen: ViewIs, nodes: Mapping[NodeID, NodeStatus], away_s: Mapping[NodeID, float]
+        self,
+        seen: ViewIs,
+        nodes: Mapping[NodeID, NodeStatus],
+        away_s: Mapping[NodeID, float],
+        why_away: Mapping[NodeID, str] | None = None,
     ) -> None:
         self.view = seen.view
         self.suspects = seen.suspects
         self.nodes = nodes
         self.away_s = away_s
+        self.why_away = why_away or {}
+        self.complaints = seen.complaints
         self._next_log_stream = seen.next_log_stream
         self._unused = dict.fromkeys(seen.unused)
         self._foreign = seen.foreign

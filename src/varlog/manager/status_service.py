@@ -54,6 +54,7 @@ class StatusService:
                 node.node in snapshot.nodes,
                 snapshot.nodes.get(node.node),
                 snapshot.away_s.get(node.node, 0.0),
+                snapshot.why_away.get(node.node, ""),
             )
             for node in snapshot.view.nodes
         )
@@ -65,6 +66,7 @@ class StatusService:
             tuple(self._repair.deeds),
             snapshot.suspects,
             readers,
+            snapshot.complaints,
         )
 
     async def _tail(self, snapshot: Snapshot, topic: Topic) -> GLSN:

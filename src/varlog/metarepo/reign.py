@@ -100,7 +100,13 @@ class Reign:
             parts.witness_grace_s,
         )
         self._service = RepositoryService(
-            state, self._commits, self.sessions, self._leases, self.witnesses, self._tasks
+            state,
+            self._commits,
+            self.sessions,
+            self._leases,
+            self.witnesses,
+            self._tasks,
+            lambda: parts.store.complaints,
         )
         self._service.register(self._dispatcher)
         BackupService(state, lambda: self.term).register(self._dispatcher)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from varlog.metarepo import membership_rules as rules
@@ -28,6 +28,8 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.tasks import Tasks
 
 VIEW_WAITERS_MAX: Final = 10_000
+# The newest of what the store complains of is told with each view.
+COMPLAINTS_MAX: Final = 8
 # A node in session that does not confirm a trim in this time holds the answer no longer: the trim itself is durable.
 TRIM_CONFIRM_S: Final = 10.0
 
@@ -43,6 +45,7 @@ class RepositoryService:
         leases: Leases,
         witnesses: Witnesses,
         tasks: Tasks,
+        complaints: Callable[[], Sequence[str]],
     ) -> None:
         self._state = state
         self._commits = commits
@@ -50,6 +53,7 @@ class RepositoryService:
         self._leases = leases
         self._witnesses = witnesses
         self._tasks = tasks
+        self._complaints = complaints
         self._view_waiters: FairPlaces[object, tuple[Call, int, asyncio.TimerHandle]] = FairPlaces()
         self._suspicions = Suspicions(self._answer_view_waiters)
         self._named = NamedService(state, self._submit, self._expected)
@@ -104,7 +108,10 @@ class RepositoryService:
     def _view_is(self) -> m.ViewIs:
         members = self._state.members
         suspects = tuple(node for node in self._suspicions.nodes if members.view.node(node) is not None)
-        return m.ViewIs(members.view, suspects, members.next_log_stream, members.unused, members.foreign)
+        complaints = tuple(self._complaints()[-COMPLAINTS_MAX:])
+        return m.ViewIs(
+            members.view, suspects, members.next_log_stream, members.unused, members.foreign, complaints
+        )
 
     # --- reads ---------------------------------------------------------------------------------------------------------
 

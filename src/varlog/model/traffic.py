@@ -20,7 +20,8 @@ LATENCY_BOUNDS_S: Final = (
 class Traffic(msgspec.Struct, frozen=True, array_like=True):
     """Appends: batches that were acknowledged here, by a primary in order and durable everywhere, by a log unit durable here alone.
     Reads: answers with entries. Bytes are those of the entries with what stands around them on the wire. `append_s`: the sum of all
-    appends' times; `append_buckets`: how many took so long (see LATENCY_BOUNDS_S), empty as long as there was none."""
+    appends' times; `append_buckets`: how many took so long (see LATENCY_BOUNDS_S), empty as long as there was none. `write_s`: the
+    mean time of a write with its sync in the last seconds; 0 where there were too few to tell."""
 
     appends: int = 0
     append_entries: int = 0
@@ -30,3 +31,4 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
     reads: int = 0
     read_entries: int = 0
     read_bytes: int = 0
+    write_s: float = 0.0

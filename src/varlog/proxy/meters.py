@@ -52,7 +52,7 @@ class ProxyMeters:
         )
         self._refused = Counter(
             "varlog_proxy_refused",
-            "Requests refused because too much was under way.",
+            "Requests refused because too much was in progress, by what there was too much of; overloaded: the log itself.",
             ["what"],
             registry=registry,
         )

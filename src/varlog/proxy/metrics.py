@@ -67,6 +67,12 @@ class ClusterCollector(Collector):
             yield from _topics(status)
             yield from _log_streams(status.log_streams)
             yield from _replicas(status.log_streams)
+            yield _gauge(
+                "varlog_repository_complaints",
+                "Copies of the metadata repository's files that were found bad since its start, and mirrors that failed.",
+                (),
+                [((), len(status.complaints))],
+            )
 
 
 def _nodes(status: StatusOut) -> Iterator[Metric]:
@@ -95,6 +101,24 @@ def _nodes(status: StatusOut) -> Iterator[Metric]:
         "How many replicas it has.",
         ("node",),
         [((str(one.node),), one.replicas) for one in nodes],
+    )
+    yield _gauge(
+        "varlog_node_write_seconds",
+        "The mean time of a write with its sync in the last seconds.",
+        ("node",),
+        [((str(one.node),), None if one.write_ms is None else one.write_ms / 1000) for one in nodes],
+    )
+    yield _gauge(
+        "varlog_node_slow",
+        "1 where the disk takes several times as long for a write as the disks of the other nodes.",
+        ("node",),
+        [((str(one.node),), one.slow) for one in nodes],
+    )
+    yield _gauge(
+        "varlog_node_foreign_replicas",
+        "Replicas and log units on its disks that belong to another cluster.",
+        ("node",),
+        [((str(one.node),), len(one.foreign)) for one in nodes],
     )
 
 
@@ -202,6 +226,9 @@ def _replicas(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
         "varlog_replica_lag_entries", "How far it is behind the furthest copy.", labels=labels
     )
     damaged = GaugeMetricFamily("varlog_replica_damaged_entries", "Entries damaged on disk.", labels=labels)
+    evidence = GaugeMetricFamily(
+        "varlog_replica_evidence", "1 where a replica contradicts the metadata repository.", labels=labels
+    )
     for stream in streams:
         for one in stream.replicas:
             place = [stream.topic, str(stream.log_stream), str(one.node)]
@@ -209,7 +236,8 @@ def _replicas(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
             if one.lag is not None:
                 lag.add_metric(place, one.lag)
                 damaged.add_metric(place, one.damaged)
-    yield from (state, lag, damaged)
+                evidence.add_metric(place, bool(one.evidence))
+    yield from (state, lag, damaged, evidence)
 
 
 def _gauge(

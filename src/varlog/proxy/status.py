@@ -31,7 +31,9 @@ class Rates(_Answer):
 class NodeOut(_Answer):
     """A storage node. `away_s`: for how long it has not answered. `suspected`: a client could not use it lately. `leased`: it may
     answer for its log units (sequenced topics); null where it has none, or is silent. `bytes`, `replicas`, `replicas_max`,
-    `started` and the rates are null where it is silent."""
+    `started` and the rates are null where it is silent. `why`: why it counts as away. `write_ms`: the mean time of a write with its
+    sync in the last seconds, null where there were too few; `slow`: it takes several times as long as those of the other nodes.
+    `foreign`: log streams whose data on this node belong to another cluster."""
 
     node: int
     address: str
@@ -49,12 +51,16 @@ class NodeOut(_Answer):
     append_bytes_s: float | None
     read_entries_s: float | None
     read_bytes_s: float | None
+    why: str = ""
+    write_ms: float | None = None
+    slow: bool = False
+    foreign: list[int] = []
 
 
 class TopicOut(_Answer):
     """A topic. `oldest` and `newest`: the first and last position that can be read; an empty one has `newest` = `oldest` - 1. Null
     where it is not known now. `stopped`: why nothing is ordered in it, empty where that is not so: a storage node knows its order
-    better than the metadata repository."""
+    better than the metadata repository. `remedy`: what an operator does about it."""
 
     name: str
     topic: int
@@ -65,6 +71,7 @@ class TopicOut(_Answer):
     newest: int | None
     append_entries_s: float | None
     stopped: str = ""
+    remedy: str = ""
 
 
 class SyncOut(_Answer):
@@ -80,7 +87,8 @@ class ReplicaOut(_Answer):
     """One copy of a log stream. `role`: primary or backup; of a sequenced topic head, middle, tail, only, away or `no member yet`.
     `state`: running, sealing, sealed or frozen; of a sequenced topic serves or away; `missing` where its node does not answer, or
     does not have it. `entries`: its newest LLSN; `lag`: how far that is behind the furthest copy. Watermarks are positions (GLSN)
-    of the topic, null for sequenced ones."""
+    of the topic, null for sequenced ones. `evidence`: how it contradicts the metadata repository, empty where it does not; nothing
+    rebuilds, cuts or removes such a replica."""
 
     node: int
     role: str
@@ -95,6 +103,7 @@ class ReplicaOut(_Answer):
     damaged: int = Field(description="entries whose bytes do not match their checksums")
     full: bool
     sync: SyncOut | None
+    evidence: str = ""
 
 
 class LogStreamOut(_Answer):
@@ -140,7 +149,8 @@ class DeedOut(_Answer):
 
 
 class StatusOut(_Answer):
-    """How the cluster is, as its manager sees it now. Times are RFC 3339, UTC. `deeds`: oldest first."""
+    """How the cluster is, as its manager sees it now. Times are RFC 3339, UTC. `deeds`: oldest first. `complaints`: what is wrong
+    with the files of the metadata repository: a copy that was found bad, a mirror that failed."""
 
     cluster: int
     time: str
@@ -153,3 +163,4 @@ class StatusOut(_Answer):
     readers: list[ReaderOut]
     deeds: list[DeedOut]
     rates: Rates
+    complaints: list[str] = []

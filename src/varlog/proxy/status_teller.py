@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from varlog.client.cluster_status import (
     chain_of,
+    foreign_on,
     held_by,
     is_sequenced,
     node_statuses,
     replica_statuses,
     role,
+    slow_nodes,
     synced_percent,
     unit_statuses,
 )
-from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, SyncState, SyncStatus, UnitStatus
+from varlog.model.cluster import (
+    LogStream,
+    NodeStatus,
+    ReplicaStatus,
+    SyncState,
+    SyncStatus,
+    Topic,
+    UnitStatus,
+)
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.rate_rules import Look, RateMeter, Speed, Speeds
@@ -107,6 +117,7 @@ def status_told(seen: ClusterStatusIs, speeds: Speeds | None, now_us: int) -> St
             for deed in seen.deeds
         ],
         rates=_rates(speeds),
+        complaints=list(seen.complaints),
     )
 
 
@@ -120,6 +131,7 @@ def rfc3339(time_us: int) -> str:
 
 def _nodes(seen: ClusterStatusIs, speeds: Speeds | None) -> list[NodeOut]:
     health = {found.node: found for found in seen.nodes}
+    slow = slow_nodes(seen)
     told = []
     for known in seen.view.nodes:
         found = health.get(known.node, NodeHealth(known.node, False, None))
@@ -144,15 +156,30 @@ def _nodes(seen: ClusterStatusIs, speeds: Speeds | None) -> list[NodeOut]:
                 append_bytes_s=speed.append_bytes_s if speed is not None else None,
                 read_entries_s=speed.read_entries_s if speed is not None else None,
                 read_bytes_s=speed.read_bytes_s if speed is not None else None,
+                why=found.why,
+                write_ms=_write_ms(held),
+                slow=known.node in slow,
+                foreign=foreign_on(seen, said) if said is not None else [],
             )
         )
     return told
+
+
+def _write_ms(held: Sequence[ReplicaStatus | UnitStatus]) -> float | None:
+    longest_s = max((one.traffic.write_s for one in held), default=0.0)
+    return round(1000 * longest_s, 3) if longest_s > 0 else None
 
 
 def _speed_of(said: NodeStatus | None, speeds: Speeds | None) -> Speed | None:
     if said is None or speeds is None:
         return None
     return speeds.nodes.get(said.node, Speed())
+
+
+def _remedy(topic: Topic) -> str:
+    return (
+        f"Start all storage nodes; if it stays stopped, run: varlog topic adopt-order {topic.name}" if topic.stopped else ""
+    )
 
 
 def _topics(seen: ClusterStatusIs, speeds: Speeds | None) -> list[TopicOut]:
@@ -171,6 +198,7 @@ def _topics(seen: ClusterStatusIs, speeds: Speeds | None) -> list[TopicOut]:
                 newest=mark.high_watermark if mark is not None else None,
                 append_entries_s=speeds.topics.get(topic.topic, 0.0) if speeds is not None else None,
                 stopped=topic.stopped,
+                remedy=_remedy(topic),
             )
         )
     return told
@@ -270,6 +298,7 @@ def _copy(
         damaged=sum(last - begin for begin, last in said.damage) if said is not None else 0,
         full=said.full if said is not None else False,
         sync=_sync(said.sync) if said is not None and said.sync is not None else None,
+        evidence=committed.evidence if committed is not None else "",
     )
 
 

@@ -667,7 +667,8 @@ class ViewIs(Message, frozen=True):
     """`suspects`: nodes that clients could not use lately (R-FAIL-2). Others had better ask them last, until they are heard of.
 
     Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered, and those in `foreign`
-    (ranges [begin, end)) are other clusters' or lost ones, which nodes have shown.
+    (ranges [begin, end)) are other clusters' or lost ones, which nodes have shown. `complaints`: what is wrong with the
+    repository's own files, in words: a copy that was found bad, a mirror that failed.
     """
 
     view: ClusterView
@@ -675,6 +676,7 @@ class ViewIs(Message, frozen=True):
     next_log_stream: LogStreamID = LogStreamID(0)
     unused: tuple[LogStreamID, ...] = ()
     foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
+    complaints: tuple[str, ...] = ()
 
 
 class GetBackup(Message, frozen=True):
@@ -1010,12 +1012,13 @@ class GetClusterStatus(Message, frozen=True):
 
 
 class NodeHealth(Message, frozen=True):
-    """`away_s`: for how long the manager has had no answer from it."""
+    """`away_s`: for how long the manager has had no answer from it, or none that counts; `why`: what became of the question."""
 
     node: NodeID
     alive: bool
     status: NodeStatus | None
     away_s: float = 0.0
+    why: str = ""
 
 
 class Deed(Message, frozen=True):
@@ -1028,7 +1031,7 @@ class Deed(Message, frozen=True):
 
 class ClusterStatusIs(Message, frozen=True):
     """`waits`: for each stream that does not run, what the manager does or waits for. `deeds`: its newest, oldest first. `readers`:
-    the first ones by topic and name, if there are very many."""
+    the first ones by topic and name, if there are very many. `complaints`: see ViewIs."""
 
     view: ClusterView
     nodes: tuple[NodeHealth, ...]
@@ -1037,6 +1040,7 @@ class ClusterStatusIs(Message, frozen=True):
     deeds: tuple[Deed, ...] = ()
     suspects: tuple[NodeID, ...] = ()
     readers: tuple[NamedReader, ...] = ()
+    complaints: tuple[str, ...] = ()
 
 
 # The number of each message on the wire. Only add; a number once given is never given again.

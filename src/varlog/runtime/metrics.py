@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
+
+# A mean time of writes is that of the last one to two windows, if there were enough of them.
+WINDOW_S: Final = 5.0
+WRITES_MIN: Final = 8
 
 
 class Histogram:
@@ -30,10 +35,14 @@ class TrafficMeter:
         "_append_bytes",
         "_append_entries",
         "_appends",
+        "_before",
         "_latency",
+        "_newer",
         "_read_bytes",
         "_read_entries",
         "_reads",
+        "_write_s",
+        "_writes",
         "now",
     )
 
@@ -42,6 +51,9 @@ class TrafficMeter:
         self._latency = Histogram()
         self._appends = self._append_entries = self._append_bytes = 0
         self._reads = self._read_entries = self._read_bytes = 0
+        self._writes, self._write_s = 0, 0.0
+        # The counts of writes as they were at two times in the past: (time, writes, their time).
+        self._before = self._newer = (now(), 0, 0.0)
 
     def appended(self, entries: int, size: int, seconds: float) -> None:
         """One batch was acknowledged."""
@@ -56,6 +68,11 @@ class TrafficMeter:
         self._read_entries += entries
         self._read_bytes += size
 
+    def wrote(self, seconds: float) -> None:
+        """One group of batches was written and synced."""
+        self._writes += 1
+        self._write_s += seconds
+
     def told(self) -> Traffic:
         """Everything so far."""
         latency = self._latency
@@ -68,4 +85,12 @@ class TrafficMeter:
             self._reads,
             self._read_entries,
             self._read_bytes,
+            self._mean_write_s(),
         )
+
+    def _mean_write_s(self) -> float:
+        now = self.now()
+        if now - self._newer[0] >= WINDOW_S:
+            self._before, self._newer = self._newer, (now, self._writes, self._write_s)
+        writes, seconds = self._writes - self._before[1], self._write_s - self._before[2]
+        return seconds / writes if writes >= WRITES_MIN else 0.0

@@ -62,6 +62,11 @@ class MetadataStore(Protocol):
         ...
 
     @property
+    def complaints(self) -> Sequence[str]:
+        """What was found harmed and could be made good, or failed since: a device is failing, in words."""
+        ...
+
+    @property
     def shared(self) -> bool:
         """Several repositories wait for it and one leads: `open` may take long, and is tried again when leading ends."""
         ...
@@ -107,6 +112,8 @@ class MetadataStore(Protocol):
 
 class SoleStore:
     """The leadership of a store that nobody shares: who has it open leads until he closes it."""
+
+    complaints: Sequence[str] = ()
 
     @property
     def shared(self) -> bool:

@@ -70,6 +70,8 @@ class ReplicatedStore:
         self._serial = 0
         self._commit_revision = 0
 
+    complaints: Sequence[str] = ()
+
     @property
     def place(self) -> str:
         return self._keyspace.place

@@ -1,15 +1,17 @@
 // Health: what is wrong in a status, worst first, in words. Nothing but the status goes in: no page, no clock.
 
-import { plural, span } from "./format.js";
+import { latency, plural, span } from "./format.js";
 
 export const LEVELS = ["ok", "note", "warn", "bad"];
 
 /** [{level, what}], worst first; what a person has done on purpose is a note, never an alarm. */
 export function problems(status) {
   const found = [
+    ...status.topics.filter((topic) => topic.stopped).map(ofTopic),
     ...status.nodes.flatMap(ofNode),
     ...stopped(status.log_streams),
     ...status.log_streams.flatMap(ofStream),
+    ...(status.complaints ?? []).map((what) => ({ level: "warn", what: `Metadata repository: ${what}` })),
     ...(status.manager ? [] : [{ level: "warn", what: "There is no manager: nothing is repaired until one is started" }]),
   ];
   return found.sort((one, other) => LEVELS.indexOf(other.level) - LEVELS.indexOf(one.level));
@@ -28,12 +30,24 @@ export function sentence(status, found) {
   return `All well: ${nodes}, ${plural(streams, "log stream")} running`;
 }
 
+/** Nothing is ordered in it until somebody acts: which command, and why. */
+function ofTopic(topic) {
+  return { level: "bad", what: `Topic ${topic.name} is STOPPED: ${topic.stopped}. ${topic.remedy}` };
+}
+
 function ofNode(node) {
-  if (node.alive) {
-    return node.suspected ? [{ level: "warn", what: `Node ${node.node} gives a client no answer` }] : [];
+  const foreign = node.foreign ?? [];
+  const found = [];
+  if (!node.alive) {
+    const since = node.away_s >= 1 ? ` for ${span(node.away_s)}` : "";
+    // A node that answers, and belongs elsewhere, is not simply away: the reason has the remedy.
+    if (node.why?.includes("cluster with UUID")) return [{ level: "bad", what: `Node ${node.node} is not of this cluster: ${node.why}` }];
+    return [{ level: "bad", what: `Node ${node.node} is away${since}` }];
   }
-  const since = node.away_s >= 1 ? ` for ${span(node.away_s)}` : "";
-  return [{ level: "bad", what: `Node ${node.node} is away${since}` }];
+  if (node.suspected) found.push({ level: "warn", what: `Node ${node.node} gives a client no answer` });
+  if (node.slow) found.push({ level: "warn", what: `Node ${node.node} is slow: its disk takes ${latency(node.write_ms)} for a write` });
+  if (foreign.length) found.push({ level: "note", what: `Node ${node.node} has data of another cluster: ${plural(foreign.length, "replica")}, left as they are` });
+  return found;
 }
 
 /** Streams that take no appends; those that wait for the same thing in one sentence. */
@@ -60,6 +74,7 @@ function ofStream(stream) {
 
 function ofReplica(name, stream, replica) {
   const where = `${name} on node ${replica.node}`;
+  if (replica.evidence) return [{ level: "bad", what: `${where} contradicts the metadata repository and is left as it is: ${replica.evidence}` }];
   if (replica.state === "frozen") return [{ level: "bad", what: `${where} is frozen` }];
   const found = [];
   if (replica.damaged) found.push({ level: "warn", what: `${where}: ${plural(replica.damaged, "entry", "entries")} damaged` });

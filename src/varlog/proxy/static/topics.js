@@ -28,13 +28,21 @@ export class Topics {
       {},
       h("div", { class: "title" }, name, h("span", { class: "kind" }), h("span", { class: "speed" })),
       h("div", { class: "ends" }, h("span", { class: "oldest" }), h("span", { class: "newest" })),
+      h("p", { class: "stopped", role: "alert" }, h("b"), h("span"), h("code")),
       h("ul", { class: "readers", "aria-label": `Named readers of ${topic.name}` }),
     );
   }
 
   updateTopic(element, topic, readers, chosen) {
     attribute(element, "class", chosen ? "topic chosen" : "topic");
-    const [title, ends, list] = element.children;
+    const [title, ends, stopped, list] = element.children;
+    attribute(stopped, "hidden", !topic.stopped);
+    if (topic.stopped) {
+      const [word, why, command] = stopped.children;
+      text(word, "STOPPED: nothing is ordered here");
+      text(why, `${topic.stopped}. Start all storage nodes; if it stays stopped:`);
+      text(command, `varlog topic adopt-order ${topic.name}`);
+    }
     attribute(title.children[0], "aria-pressed", String(chosen));
     text(title.children[1], `${topic.ordering}, ${plural(topic.streams.length, "stream")}`);
     text(title.children[2], topic.append_entries_s ? `${short(topic.append_entries_s)}/s` : "");

@@ -2,7 +2,7 @@
 // nodes that table would be wide and empty: then the nodes are a list of their own, and a row has its copies side by side.
 
 import { attribute, h, keyed, text } from "./dom.js";
-import { bytes, count, plural, span } from "./format.js";
+import { bytes, count, latency, plural, span } from "./format.js";
 
 // The tape under a replica runs faster the faster its watermark moves, but never so fast that it blurs.
 const TAPE_PX_MAX = 90;
@@ -66,7 +66,8 @@ export class Topology {
     if (row.topic) {
       attribute(element.firstChild, "colspan", columns.length + 2);
       text(element.querySelector("b"), row.topic.name);
-      text(element.querySelector("span"), row.topic.ordering);
+      text(element.querySelector("span"), row.topic.stopped ? `${row.topic.ordering}, STOPPED` : row.topic.ordering);
+      attribute(element, "data-stopped", Boolean(row.topic.stopped));
       return;
     }
     const { stream } = row;
@@ -121,15 +122,16 @@ function makeNode(name) {
 }
 
 function updateNode(element, node) {
-  const state = node.alive ? (node.suspected ? "suspected" : "alive") : "away";
+  const state = node.alive ? (node.suspected ? "suspected" : node.slow ? "slow" : "alive") : "away";
   attribute(element, "data-node", node.node);
   attribute(element, "data-state", state);
-  attribute(element, "title", [node.address, ...(node.volumes ?? [])].join("\n"));
+  attribute(element, "title", [node.address, ...(node.volumes ?? []), ...(node.why ? [node.why] : [])].join("\n"));
   const [glyph, name, away, address, size] = element.children;
   attribute(glyph, "data-state", node.alive ? "running" : "missing");
   text(name, `node ${node.node}`);
   const since = state === "away" && node.away_s >= 1 ? ` ${span(node.away_s)}` : "";
-  text(away, state === "alive" ? "" : state + since);
+  const pace = state === "slow" ? ` ${latency(node.write_ms)}` : "";
+  text(away, state === "alive" ? "" : state + since + pace);
   text(address, node.address);
   text(size, node.alive ? `${bytes(node.bytes)}, ${plural(node.replicas ?? 0, "replica")}` : "no answer");
 }
@@ -178,6 +180,7 @@ function remarks(replica) {
   if (replica.sync?.state === "in progress") said.push(`${replica.sync.percent} % from ${replica.sync.source}`);
   if (replica.damaged) said.push(`${count(replica.damaged)} damaged`);
   if (replica.full) said.push("disk full");
+  if (replica.evidence) said.push("evidence");
   return replica.trouble ? [...said, replica.trouble] : said;
 }
 
@@ -186,6 +189,7 @@ function told(replica) {
   if (replica.high_watermark !== null) said.push(`high watermark ${count(replica.high_watermark)}`);
   if (replica.entries !== null) said.push(`${plural(replica.entries, "entry", "entries")}, ${bytes(replica.bytes)}`);
   if (replica.lag) said.push(`${count(replica.lag)} behind the furthest copy`);
+  if (replica.evidence) said.push(replica.evidence);
   return [...said, ...remarks(replica)].join("\n");
 }
 

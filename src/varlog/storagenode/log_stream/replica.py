@@ -105,7 +105,7 @@ class Replica:
             store.committed_end,
             tail_epoch=store.tail_epoch,
         )
-        self._writer = Writer(store, parts.worker, self._written, self._write_failed)
+        self._writer = Writer(store, parts.worker, self._written, self._write_failed, self._traffic)
         self._waiters = Waiters(self._traffic)
         self._intake = Intake(store.log_stream)
         self._retries = Retries(

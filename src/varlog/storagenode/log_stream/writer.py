@@ -13,6 +13,7 @@ from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
 from varlog.model.limits import BRIEF_GROUP_BYTES_MAX, GROUP_BATCHES_MAX, GROUP_BYTES_MAX
 from varlog.model.lsn import LLSN
+from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import LogStore
 
@@ -26,11 +27,14 @@ class Writer:
         worker: Worker,
         on_written: Callable[[Epoch, LLSN], None],
         on_failed: Callable[[BaseException], None],
+        traffic: TrafficMeter,
     ) -> None:
         self._store = store
         self._worker = worker
         self._on_written = on_written
         self._on_failed = on_failed
+        self._traffic = traffic
+        self._began = 0.0
         self._queue: list[Buffer] = []
         self._epoch = Epoch(0)
         self._busy = False
@@ -56,6 +60,7 @@ class Writer:
         self._busy = bool(group)
         if group:
             epoch, store = self._epoch, self._store
+            self._began = self._traffic.now()
             self._worker.call(
                 lambda: store.append(group),
                 lambda _, error: self._finished(error, epoch),
@@ -80,6 +85,7 @@ class Writer:
         # The next group starts before this one is told: the disk need not wait for our bookkeeping. Not in the loop: where batches
         # come faster than the disk takes them a thread is worth its price, and groups must be told in order.
         end = self._store.written_end
+        self._traffic.wrote(self._traffic.now() - self._began)
         if self._queue:
             self._start(False)
         self._on_written(epoch, end)

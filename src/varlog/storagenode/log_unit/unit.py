@@ -85,8 +85,10 @@ class LogUnit:
         self.store = store
         self._parts = parts
         self._machine = UnitMachine(store.log_stream, store.epoch, store.low)
-        self._writer = UnitWriter(lambda: self.store, parts.worker, self._written, self._write_failed)
         self._traffic = TrafficMeter(asyncio.get_running_loop().time)
+        self._writer = UnitWriter(
+            lambda: self.store, parts.worker, self._written, self._write_failed, self._traffic
+        )
         self.reader = UnitReader(
             lambda: self.store, self._machine, parts.read_worker, self._traffic, self._admit, self.suspect
         )

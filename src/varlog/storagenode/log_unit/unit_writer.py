@@ -11,6 +11,7 @@ from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
 from varlog.model.limits import BRIEF_GROUP_BYTES_MAX, GROUP_BATCHES_MAX, GROUP_BYTES_MAX
 from varlog.rpc.transport import Call
+from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.page_store import Page, PageStore
 from varlog.storagenode.log_unit.unit_machine import Pending
@@ -37,12 +38,15 @@ class UnitWriter:
         worker: Worker,
         on_written: Callable[[Sequence[UnitWrite]], None],
         on_failed: Callable[[Sequence[UnitWrite], BaseException], None],
+        traffic: TrafficMeter,
     ) -> None:
         self.bytes_waiting = 0
         self._store = store
         self._worker = worker
         self._on_written = on_written
         self._on_failed = on_failed
+        self._traffic = traffic
+        self._began = 0.0
         self._queue: list[UnitWrite] = []
         self._busy: asyncio.Future[list[Page]] | None = None
         self._held = 0
@@ -85,6 +89,7 @@ class UnitWriter:
     def _start(self) -> None:
         group, self._queue, size = self._group()
         store, batches = self._store(), [write.batch for write in group]
+        self._began = self._traffic.now()
         brief = size <= BRIEF_GROUP_BYTES_MAX
         self._busy = done = self._worker.run(lambda: store.append(batches), brief=brief)
         done.add_done_callback(lambda future: self._finished(future, store, group))
@@ -108,6 +113,7 @@ class UnitWriter:
             return
         # Published before the next group starts: whoever asks meanwhile sees it as written, not as gone.
         store.publish(future.result())
+        self._traffic.wrote(self._traffic.now() - self._began)
         if self._queue and not self._held:
             self._start()
         self._on_written(group)
