@@ -35,12 +35,16 @@ async def rewound(cluster: HarmedCluster, *names: str) -> Verdict:
     return await verdict_after_restart(cluster)
 
 
-def test_one_of_three_nodes_is_rewound_and_filled_from_the_others(tmp_path: Path) -> None:
-    """While everything was down."""
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("ordering", Ordering)
+def test_one_of_three_nodes_is_rewound_and_filled_from_the_others(
+    tmp_path: Path, ordering: Ordering, node: str
+) -> None:
+    """While everything was down. In the sequenced ordering each node is head, middle and tail of some chain."""
 
     async def story() -> Verdict:
-        async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
-            return await rewound(cluster, "vsn-2")
+        async with harmed_cluster(plan_for(tmp_path, replicas=3), [ordering]) as cluster:
+            return await rewound(cluster, node)
 
     verdict = asyncio.run(story())
     assert verdict.outcome is Outcome.HEALED, verdict

@@ -9,7 +9,14 @@ from dataclasses import replace as but
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.manager.projection_case import AHEAD_S, UNLEASED_S, Surroundings, TopicCase
+from varlog.manager.projection_case import (
+    AHEAD_S,
+    UNHEARD_ALONE_S,
+    UNHEARD_S,
+    UNLEASED_S,
+    Surroundings,
+    TopicCase,
+)
 from varlog.manager.projection_rules import Plan, plan
 from varlog.manager.repair_case import Move
 from varlog.manager.repair_steps import (
@@ -107,15 +114,41 @@ def test_whoever_is_dead_or_of_no_use_is_left_out_while_another_can_serve() -> N
     assert plan(_case((A, B), around=but(ALONE, unleased_s={A: UNLEASED_S / 2}))).change is None
 
 
-def test_a_member_that_was_restored_is_compared_with_another_one_while_it_serves() -> None:
-    """Its disk may have gone back in time. Proven members are asked first, the tail before others."""
+def test_a_member_that_was_restored_is_compared_with_one_that_was_not() -> None:
+    """Its disk may have gone back in time. The tail is asked before others."""
     restored = {node: changed(_unit(node), unproven=True) for node in (A, B, C)}
     decided = plan(_case((A, B, C), units={A: restored[A], B: _unit(B), C: restored[C]}))
     assert decided.change is None and decided.steps[LS] == SyncReplica(A, B, Epoch(3), backfill=True)
-    assert plan(_case((A, B, C), units=restored)).steps[LS] == SyncReplica(A, C, Epoch(3), backfill=True)
     assert plan(_case((A,), units={A: restored[A]})).steps[LS] == RUNS
     wrong = changed(restored[A], sync=_sync(SyncState.ERROR, B, rebuild=True))
     assert _wish(plan(_case((A, B), units={A: wrong, B: _unit(B)}))) == ({LS: (A,)}, {}, {})
+
+
+def test_after_a_restart_of_all_every_member_is_waited_for_before_they_are_compared() -> None:
+    restored = {node: changed(_unit(node), unproven=True) for node in (A, B, C)}
+    there = plan(_case((A, B, C), units=restored))
+    assert there.change is not None and there.steps[LS] == there.change and _wish(there) == ({}, {}, {})
+
+    def silent(since_s: float, *gone: NodeID) -> Plan:
+        units = {node: unit for node, unit in restored.items() if node not in gone}
+        around = but(ALONE, unheard_s={(LS, node): since_s for node in gone})
+        return plan(_case((A, B, C), units=units, alive=tuple(units), around=around))
+
+    waiting = silent(UNHEARD_S / 2, C)
+    assert waiting.change is None and "may hold newer entries" in str(waiting.steps[LS])
+    believed = silent(UNHEARD_S, C).change
+    assert isinstance(believed, Reconfigure) and believed.wish.lost == {LS: (C,)}
+    assert silent(UNHEARD_S, B, C).change is None
+    alone = silent(UNHEARD_ALONE_S, B, C).change
+    assert isinstance(alone, Reconfigure) and alone.wish.lost == {LS: (B, C)} and "UNVERIFIED" in str(alone)
+
+
+def test_nothing_is_filled_from_a_chain_of_which_nobody_is_known_to_be_whole() -> None:
+    """A node that is away and holds more than a drive that went back in time would be made again from it."""
+    restored = {node: changed(_unit(node), unproven=True) for node in (A, B)}
+    ahead = changed(_unit(C), sync=_sync(SyncState.ERROR, B, rebuild=True))
+    step = plan(_case((A, B), (C,), units={**restored, C: ahead})).steps[LS]
+    assert isinstance(step, Reconfigure)
 
 
 def test_a_node_without_a_lease_whose_unit_is_damaged_is_mended() -> None:

@@ -269,6 +269,21 @@ def test_a_node_that_comes_back_gets_no_lease_in_an_epoch_that_is_over() -> None
     run(body())
 
 
+def test_the_only_unit_of_a_chain_is_told_that_there_is_no_other() -> None:
+    """It has nobody to be compared with after a restart; one that has waits for that."""
+
+    async def body() -> None:
+        async with sequenced() as found:
+            await found.over()
+            assert [order.alone for order in (await found.lease(1, 100)).orders] == [False]
+            await found.reconfigure(2)
+            found.seal(2, 1)
+            alone = [(await found.lease(node, 200)).orders[0].alone for node in (1, 2)]
+            assert alone == [False, True]
+
+    run(body())
+
+
 def test_a_new_reign_believes_in_leases_that_it_has_not_given() -> None:
     async def body() -> None:
         async with sequenced() as found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar, cast
 
@@ -43,6 +44,7 @@ class Fakes:
         self.asked: list[tuple[str, Message]] = []
         self.proposed: list[m.ProposeProjection] = []
         self.taken = False
+        self.unproven: set[NodeID] = set()
 
     async def ask(self, address: str, request: Message, answer: type[M], timeout_s: float) -> M:
         self.asked.append((address, request))
@@ -66,7 +68,8 @@ class Fakes:
             raise StaleEpoch(LS, request.epoch, Epoch(self.epochs[node]))
         self.epochs[node] = request.epoch
         newest = LLSN(self.newest[node])
-        return cast(M, m.UnitSealed(LS, request.epoch, newest, LLSN(newest + 1)))
+        unproven = node in self.unproven
+        return cast(M, m.UnitSealed(LS, request.epoch, newest, LLSN(newest + 1), unproven=unproven))
 
     async def ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
         assert isinstance(request, m.ProposeProjection)
@@ -183,6 +186,62 @@ def test_one_that_joined_meanwhile_is_not_copied_to_while_it_serves() -> None:
     projection = _reconfigure(fakes, _chain(A, B), Wish(join={LS: (B,)}))
     assert projection.chains[0].nodes == (A, B)
     assert not fakes.synced_from(B)
+
+
+def test_after_a_restart_of_all_one_answer_is_not_enough() -> None:
+    """The drive of the one that answers may have gone back in time."""
+    fakes = Fakes({A: 9, B: 5, C: 9})
+    fakes.unproven, fakes.dead = {A, B, C}, {A, C}
+    with pytest.raises(Unavailable, match="may hold newer entries"):
+        _reconfigure(fakes, _chain(A, B, C))
+    assert not fakes.proposed
+
+
+def test_after_a_restart_of_all_the_largest_end_counts_and_each_gets_what_it_lacks() -> None:
+    fakes = Fakes({A: 9, B: 5, C: 9})
+    fakes.unproven = {A, B, C}
+    fakes.syncs = {
+        node: [SyncState.COMPLETE, SyncState.IN_PROGRESS, SyncState.COMPLETE] for node in (A, B, C)
+    }
+    projection = _reconfigure(fakes, _chain(A, B, C))
+    assert (projection.chains[0].nodes, projection.begin) == ((A, B, C), 10)
+    assert [fakes.synced_from(node) for node in (A, B, C)] == [[B, C, C], [A, C, C], [A, B, B]]
+    asked = [request for address, request in fakes.asked if isinstance(request, m.SyncUnit)]
+    assert all(request.backfill and request.epoch == 2 for request in asked)
+    last = {A: C, B: C, C: B}
+    for address, request in fakes.asked:
+        if isinstance(request, m.SyncUnit):
+            assert request.proves == (request.source.node == last[NodeID(int(address[3:]))])
+
+
+def test_one_that_could_not_be_compared_is_left_out_and_if_none_could_nothing_is_proposed() -> None:
+    fakes = Fakes({A: 9, B: 5})
+    fakes.unproven = {A, B}
+    fakes.syncs = {A: [SyncState.COMPLETE], B: [SyncState.ERROR]}
+    assert _reconfigure(fakes, _chain(A, B)).chains[0].nodes == (A,)
+    fakes = Fakes({A: 9, B: 5})
+    fakes.unproven = {A, B}
+    fakes.syncs = {A: [SyncState.ERROR], B: [SyncState.ERROR]}
+    with pytest.raises(Unavailable, match="could not be compared"):
+        _reconfigure(fakes, _chain(A, B))
+
+
+def test_the_last_one_left_is_believed_when_the_others_are_lost_and_it_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fakes = Fakes({A: 9, B: 5})
+    fakes.unproven, fakes.dead = {A, B}, {A}
+    with caplog.at_level(logging.WARNING):
+        projection = _reconfigure(fakes, _chain(A, B), Wish(lost={LS: (A,)}))
+    assert (projection.chains[0].nodes, projection.begin) == ((B,), 6)
+    assert "UNVERIFIED" in caplog.text and "NO REDUNDANCY" in caplog.text
+
+
+def test_a_topic_of_one_copy_has_nothing_to_be_compared_with(caplog: pytest.LogCaptureFixture) -> None:
+    fakes = Fakes({A: 9})
+    fakes.unproven = {A}
+    assert _reconfigure(fakes, _chain(A)).begin == 10
+    assert "UNVERIFIED" not in caplog.text
 
 
 def test_the_present_sequencer_stays_if_it_is_there_and_nobody_is_taken_who_is_not() -> None:

@@ -236,12 +236,12 @@ MESSAGES: list[Message] = [
     m.MeasureUnit(LogStreamID(6), Epoch(4), LLSN(61), LLSN(71), 16),
     m.FindUnitTime(LogStreamID(6), Epoch(4), 1_700_000_000_000_000),
     m.SealUnit(LogStreamID(6), Epoch(4)),
-    m.UnitSealed(LogStreamID(6), Epoch(4), LLSN(72), LLSN(70), "a disk error", True),
+    m.UnitSealed(LogStreamID(6), Epoch(4), LLSN(72), LLSN(70), "a disk error", True, True),
     m.ListUnit(LogStreamID(6), LLSN(61)),
     m.UnitList(((LLSN(61), 10, 0xFEDCBA98),), LLSN(71), LLSN(72), LLSN(3), Epoch(4)),
     m.CopyUnit(LogStreamID(6), LLSN(61), LLSN(71), 1 << 20),
     m.UnitCopied(LLSN(71)),
-    m.SyncUnit(LogStreamID(6), ADDRESS, Epoch(4), Epoch(5), True),
+    m.SyncUnit(LogStreamID(6), ADDRESS, Epoch(4), Epoch(5), True, False),
     m.NextTokens(TopicID(3), Epoch(4), 10),
     m.TokensAre(GLSN(141), 6),
     m.GetSequencer(),
@@ -255,7 +255,7 @@ MESSAGES: list[Message] = [
     m.LeaseIs(
         1_700_000_000, 1.0, (m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),), ((TopicID(3), Epoch(4)),)
     ),
-    m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3)),
+    m.UnitOrder(LogStreamID(6), Epoch(4), LLSN(3), True),
 ]
 
 

@@ -16,6 +16,10 @@ from varlog.model.projection import Chain, Projection, SequencerID
 UNLEASED_S: Final = 2.0
 # Units in a newer epoch than the projection: somebody is at it. If it lasts so long, he has died half-way.
 AHEAD_S: Final = 1.0
+# After a restart of all, every member of a chain is waited for, as long as this: one that is away may hold what the others have
+# lost. Where only one answers a disk that went back in time would not be noticed at all.
+UNHEARD_S: Final = 3.0
+UNHEARD_ALONE_S: Final = 10.0
 # What a joining unit may lack: it is copied while the topic waits.
 JOIN_LAG_ENTRIES: Final = 50_000
 
@@ -26,7 +30,8 @@ class Surroundings:
     `useless_s`: for how long a node has been of no use to a stream, though it answers. `unleased_s`: for how long nodes that
     answer have had no lease. `ahead_s`: for how long units have been in a newer epoch than the projection. `sequencers`: those
     that may give positions now. `moves`: what operators want. `making`: more log streams are being made now. `resting`: units that
-    could not join lately, though they are filled. `stuck`: units that refused to be filled."""
+    could not join lately, though they are filled. `stuck`: units that refused to be filled. `unheard_s`: for how long members of
+    chains have not told of their units, or only of troubles."""
 
     spares: tuple[NodeID, ...] = ()
     away_s: Mapping[NodeID, float] = field(default_factory=dict)
@@ -39,6 +44,7 @@ class Surroundings:
     making: bool = False
     resting: Collection[tuple[LogStreamID, NodeID]] = ()
     stuck: Collection[tuple[LogStreamID, NodeID]] = ()
+    unheard_s: Mapping[tuple[LogStreamID, NodeID], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,35 @@ class TopicCase:
 
     def sound(self, chain: Chain) -> list[NodeID]:
         return [node for node in chain.nodes if not self.defect(chain.log_stream, node)]
+
+    def unproven(self, chain: Chain) -> list[NodeID]:
+        """Members whose nodes were restarted, and that were not compared with their chain since."""
+        found = [(node, self.unit(chain.log_stream, node)) for node in chain.nodes]
+        return [node for node, unit in found if unit is not None and unit.unproven]
+
+    def proven(self, chain: Chain) -> list[NodeID]:
+        """Sound members that certainly have all that was acknowledged, the last one of the chain first."""
+        unproven = self.unproven(chain)
+        return [node for node in reversed(self.sound(chain)) if node not in unproven]
+
+    def lost(self, chain: Chain) -> tuple[NodeID, ...]:
+        """Members that are not waited for any more when the others were all restarted."""
+        silent = [node for node in chain.nodes if (chain.log_stream, node) in self.around.unheard_s]
+        limit_s = UNHEARD_S if len(chain.nodes) - len(silent) > 1 else UNHEARD_ALONE_S
+        return tuple(node for node in silent if self.around.unheard_s[chain.log_stream, node] >= limit_s)
+
+    def must_compare(self, chain: Chain) -> bool:
+        """Nobody is known to be whole: all are sealed and compared with each other."""
+        return len(chain.nodes) > 1 and bool(self.unproven(chain)) and not self.proven(chain)
+
+    def awaited(self, chain: Chain) -> list[NodeID]:
+        """Whose answer is needed before the others can be compared."""
+        if not self.must_compare(chain):
+            return []
+        lost = self.lost(chain)
+        return [
+            node for node in chain.nodes if self.unit(chain.log_stream, node) is None and node not in lost
+        ]
 
     def is_ahead(self, chain: Chain) -> bool:
         """A unit knows a newer epoch than the projection: it was sealed for the next one. One that was about to join counts, too:

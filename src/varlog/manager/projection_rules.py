@@ -109,11 +109,20 @@ def _all(case: TopicCase, step: Step) -> dict[LogStreamID, Step]:
 
 def _change(case: TopicCase, projection: Projection, came: _Newcomers) -> Reconfigure | None:
     """One projection for everything that is due. Not while some log stream has nobody to answer for it: it could not be made."""
-    if any(not _answering(case, chain) for chain in projection.chains):
+    if any(not _answering(case, chain) or case.awaited(chain) for chain in projection.chains):
         return None
     without = {chain.log_stream: bad for chain in projection.chains if (bad := _useless(case, chain))}
     streams = _new_streams(case, projection)
-    reasons = [case.defect(at, nodes[0]) for at, nodes in without.items()]
+    reasons: list[str] = []
+    for chain in filter(case.must_compare, projection.chains):
+        what = f"nodes {case.unproven(chain)} of log stream {chain.log_stream} were restarted"
+        gone = case.lost(chain)
+        reasons.append(
+            f"UNVERIFIED: {what}, and are believed without {list(gone)}"
+            if gone
+            else f"{what}, and are compared"
+        )
+    reasons += [case.defect(at, nodes[0]) for at, nodes in without.items()]
     if (lost := _lost_sequencer(case, projection)) is not None:
         reasons.append(lost)
     if streams:
@@ -125,7 +134,8 @@ def _change(case: TopicCase, projection: Projection, came: _Newcomers) -> Reconf
         reasons.extend(f"node {nodes[0]} joins log stream {at}" for at, nodes in came.join.items())
     if not reasons:
         return None
-    wish = Wish(without=without, join=came.join, leave=came.leave, streams=streams)
+    unheard = {chain.log_stream: gone for chain in projection.chains if (gone := case.lost(chain))}
+    wish = Wish(without=without, join=came.join, leave=came.leave, streams=streams, lost=unheard)
     return Reconfigure(wish, reasons[0] if len(reasons) == 1 else f"{reasons[0]}; {len(reasons) - 1} more")
 
 
@@ -177,10 +187,16 @@ def _fill_chain(
     """The first thing to do for who is away, or comes anew; else why nothing is done."""
     if not _answering(case, chain):
         return Nothing(f"none of its nodes {list(chain.nodes)} answers: start one of them again")
+    if awaited := case.awaited(chain):
+        return Nothing(
+            f"nodes {case.unproven(chain)} were restarted, and wait for nodes {awaited}, which may hold newer entries"
+        )
     if case.is_ahead(chain):
         return Nothing(f"it is being taken into epoch {projection.epoch + 1}", settled=False)
-    if (proof := _prove(case, projection, chain)) is not None:
-        return proof
+    # The repository tells one that is alone that there is nobody to compare it with.
+    if len(chain.nodes) > 1 and (unproven := case.unproven(chain)):
+        wait = Nothing(f"nodes {unproven} were restarted, and are compared with their chain", settled=False)
+        return _prove(case, projection, chain) or wait
     waits: list[Nothing] = []
     for node, old in _candidates(case, chain, preferred):
         if node not in chain.members:
@@ -204,17 +220,15 @@ def _fill_chain(
 
 
 def _prove(case: TopicCase, projection: Projection, chain: Chain) -> Step | None:
-    """A member whose node was restarted is compared with another one: its disk may have lost what the chain acknowledged."""
+    """A member whose node was restarted is compared with one that was not: its disk may have lost what the chain acknowledged."""
     for node in chain.nodes:
         unit = case.unit(chain.log_stream, node)
         if unit is None or not unit.unproven or case.defect(chain.log_stream, node):
             continue
         if unit.sync is not None and unit.sync.state is SyncState.IN_PROGRESS:
             continue
-        others = [other for other in reversed(case.sound(chain)) if other != node]
-        others.sort(key=lambda other: bool((found := case.unit(chain.log_stream, other)) and found.unproven))
-        if others:
-            return SyncReplica(node, others[0], projection.epoch, backfill=True)
+        if whole := case.proven(chain):
+            return SyncReplica(node, whole[0], projection.epoch, backfill=True)
     return None
 
 

@@ -167,6 +167,7 @@ class Projector:
             making=topic in self._making,
             resting=[key for key, until in self._resting.items() if now < until],
             stuck=self._stuck,
+            unheard_s={key: self._for_s("unheard", *key) for key in _unheard(bare)},
         )
         return replace(bare, around=around)
 
@@ -303,3 +304,12 @@ class Projector:
         self._stuck = {key: None for key in self._stuck if key[0] in streams}
         now = asyncio.get_running_loop().time()
         self._resting = {key: until for key, until in self._resting.items() if now < until}
+
+
+def _unheard(case: TopicCase) -> Iterator[tuple[LogStreamID, NodeID]]:
+    """Members that tell nothing of their units, or only of troubles."""
+    for chain in case.projection.chains if case.projection is not None else ():
+        for node in chain.nodes:
+            unit = case.unit(chain.log_stream, node)
+            if unit is None or unit.trouble:
+                yield chain.log_stream, node

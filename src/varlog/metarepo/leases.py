@@ -68,6 +68,8 @@ class Leases:
         self._duties: dict[LogStreamID, Duty] = {}
         # In which epoch the projection of each stream's topic is.
         self._epochs: dict[LogStreamID, tuple[TopicID, Epoch]] = {}
+        # The only node of each chain that has one.
+        self._alone: dict[LogStreamID, NodeID] = {}
         self._nodes: dict[NodeID, _Node] = {}
         self._told: dict[NodeID, dict[LogStreamID, Duty]] = {}
         self._handovers: list[Handover] = []
@@ -90,7 +92,7 @@ class Leases:
             self._book.grant(node, self._clock.steady_us())
             known.stamp, known.lease_s = ask.stamp, LEASE_S
         self._look_all()
-        return self._lease_of(known, demanded)
+        return self._lease_of(node, known, demanded)
 
     def view_changed(self) -> None:
         """Nodes whose orders are others now hear of it at once."""
@@ -105,7 +107,7 @@ class Leases:
         for node, known in self._nodes.items():
             if known.asked:
                 before = known.orders
-                lease = self._lease_of(known, self._demanded(node))
+                lease = self._lease_of(node, known, self._demanded(node))
                 if lease.orders != before:
                     self._tell(node, lease)
 
@@ -119,6 +121,12 @@ class Leases:
                 for found in self._view.projections
                 for chain in found.chains
             }
+            self._alone = {
+                chain.log_stream: chain.head
+                for found in self._view.projections
+                for chain in found.chains
+                if len(chain.nodes) == 1
+            }
         known = self._nodes.get(node)
         streams = dict.fromkeys(found.log_stream for found in self._state.units_on.get(node, ()))
         streams.update(dict.fromkeys(known.streams if known is not None else ()))
@@ -128,8 +136,11 @@ class Leases:
             if log_stream in self._duties
         }
 
-    def _lease_of(self, known: _Node, demanded: dict[LogStreamID, Duty]) -> LeaseIs:
-        known.orders = tuple(UnitOrder(stream, duty.epoch, duty.low) for stream, duty in demanded.items())
+    def _lease_of(self, node: NodeID, known: _Node, demanded: dict[LogStreamID, Duty]) -> LeaseIs:
+        known.orders = tuple(
+            UnitOrder(stream, duty.epoch, duty.low, self._alone.get(stream) == node)
+            for stream, duty in demanded.items()
+        )
         topics = dict(self._epochs[log_stream] for log_stream in demanded if log_stream in self._epochs)
         stamp = known.stamp if known.lease_s else known.asked
         return LeaseIs(stamp, known.lease_s, known.orders, tuple(topics.items()))

@@ -178,7 +178,9 @@ def _speed_of(said: NodeStatus | None, speeds: Speeds | None) -> Speed | None:
 
 def _remedy(topic: Topic) -> str:
     return (
-        f"Start all storage nodes; if it stays stopped, run: varlog topic adopt-order {topic.name}" if topic.stopped else ""
+        f"Start all storage nodes; if it stays stopped, run: varlog topic adopt-order {topic.name}"
+        if topic.stopped
+        else ""
     )
 
 

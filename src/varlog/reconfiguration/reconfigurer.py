@@ -1,5 +1,8 @@
 """Reconfigurer: seal all, one answer per log stream is enough, then propose the next projection (R-SEQ-10). Anybody may.
 
+The answer of a unit that was restored from its disk is not enough: that disk may have gone back in time. If all that answer were
+restored, every member has to answer; they are compared while they are sealed, and each is given what it lacks.
+
 Two who do it at once seal with the same epoch, and the repository takes the first proposal. One who dies half-way leaves units
 that refuse the old epoch: whoever meets them goes through it again.
 """
@@ -13,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from varlog.model.cluster import ClusterView, SyncState, Topic
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, StaleEpoch, Unavailable, VarlogError
+from varlog.model.errors import AlreadySyncing, Refused, StaleEpoch, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import NO_GLSN
 from varlog.model.projection import Chain, Projection, SequencerID
@@ -26,6 +29,7 @@ from varlog.reconfiguration.rules import (
     next_projection,
     proven,
     thin,
+    to_compare,
 )
 from varlog.rpc.messages import (
     GetSequencer,
@@ -108,7 +112,8 @@ class Reconfigurer:
         choosing = asyncio.ensure_future(self.choose_sequencer(view, now.sequencer, seal_s))
         try:
             answered = await self.seal(view, members, epoch, seal_s)
-            sealed = await self._with_last_copies(view, now, answered, wish, epoch)
+            compared = await self._compared(view, now, answered, wish, epoch)
+            sealed = await self._with_last_copies(view, now, compared, wish, epoch)
             sequencer = await choosing
         finally:
             choosing.cancel()
@@ -135,7 +140,9 @@ class Reconfigurer:
                     raise error
                 if error is None:
                     answer = task.result()
-                    sealed[log_stream][node] = Answer(answer.newest, answer.trouble, answer.unproven)
+                    sealed[log_stream][node] = Answer(
+                        answer.newest, answer.trouble, answer.unproven, answer.went_back
+                    )
         finally:
             for task in asked:
                 task.cancel()
@@ -190,6 +197,53 @@ class Reconfigurer:
             return False
         return answer.sequencer == sequencer and answer.leased
 
+    async def _compared(
+        self, view: ClusterView, now: Projection, sealed: Sealed, wish: Wish, epoch: Epoch
+    ) -> Sealed:
+        """Those of whom nobody knows whether they are whole get what any other one of their chain has."""
+        complete = {log_stream: dict(answers) for log_stream, answers in sealed.items()}
+        jobs = [
+            (chain, node, sources)
+            for chain in now.chains
+            for node, sources in to_compare(chain, complete.get(chain.log_stream, {}), wish).items()
+        ]
+        whole = await asyncio.gather(
+            *(self._compare(view, chain, node, sources, wish, epoch) for chain, node, sources in jobs)
+        )
+        for (chain, node, _), is_whole in zip(jobs, whole, strict=True):
+            answers = complete[chain.log_stream]
+            if not is_whole:
+                continue
+            if unheard := [other for other in chain.nodes if other not in answers]:
+                _log.warning(
+                    told(
+                        "UNVERIFIED: a restarted unit is believed, as others of its chain have not answered for long: what they "
+                        "alone held is lost",
+                        log_stream=chain.log_stream,
+                        node=node,
+                        unheard=unheard,
+                    )
+                )
+            answers[node] = answers[node]._replace(unproven=False)
+        return complete
+
+    async def _compare(
+        self,
+        view: ClusterView,
+        chain: Chain,
+        node: NodeID,
+        sources: tuple[NodeID, ...],
+        wish: Wish,
+        epoch: Epoch,
+    ) -> bool:
+        lost = wish.lost.get(chain.log_stream, ())
+        for source in sources:
+            proves = source == sources[-1]
+            copied = await self._copy(view, chain, node, source, epoch, backfill=True, proves=proves)
+            if not copied and source not in lost:
+                return False
+        return True
+
     async def _with_last_copies(
         self, view: ClusterView, now: Projection, sealed: Sealed, wish: Wish, epoch: Epoch
     ) -> Sealed:
@@ -214,15 +268,32 @@ class Reconfigurer:
     ) -> bool:
         """From the last one of the chain that has answered: what it has, all before it have as well (law 8)."""
         known = proven([found for found in chain.nodes if found in answers], answers)
-        source = known[-1] if known else None
-        to, found = view.node(node), None if source is None else view.node(source)
-        if source is None or to is None or found is None:
+        return bool(known) and await self._copy(view, chain, node, known[-1], epoch)
+
+    async def _copy(
+        self,
+        view: ClusterView,
+        chain: Chain,
+        node: NodeID,
+        source: NodeID,
+        epoch: Epoch,
+        *,
+        backfill: bool = False,
+        proves: bool = True,
+    ) -> bool:
+        to, found = view.node(node), view.node(source)
+        if to is None or found is None:
             return False
-        request = SyncUnit(chain.log_stream, ReplicaAddress(source, found.address), epoch, at=epoch)
+        address = ReplicaAddress(source, found.address)
+        request = SyncUnit(chain.log_stream, address, epoch, at=epoch, backfill=backfill, proves=proves)
         try:
             async with asyncio.timeout(LAST_COPY_S):
                 while True:
-                    sync = (await self._ask(to.address, request, SyncIs, LAST_COPY_S)).sync
+                    try:
+                        sync = (await self._ask(to.address, request, SyncIs, LAST_COPY_S)).sync
+                    except AlreadySyncing:  # another reconfiguration has it compared with another one
+                        await asyncio.sleep(COPY_LOOK_S)
+                        continue
                     if sync.state is SyncState.COMPLETE:
                         return True
                     if sync.state is SyncState.ERROR:

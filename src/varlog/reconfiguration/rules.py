@@ -6,7 +6,7 @@ positions stay where they are. The slow tail is the largest position that anybod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,12 +21,13 @@ Members = Mapping[LogStreamID, tuple[NodeID, ...]]
 
 
 class Answer(NamedTuple):
-    """What a unit said when it was sealed: the largest LLSN it has (0: none), why it had better not serve, and whether it was
-    restored from its disk and not compared with its chain since."""
+    """What a unit said when it was sealed: the largest LLSN it has (0: none), why it had better not serve, whether it was restored
+    from its disk and not compared with its chain since, and whether that disk is known to have gone back in time."""
 
     newest: LLSN
     trouble: str = ""
     unproven: bool = False
+    went_back: bool = False
 
 
 Sealed = Mapping[LogStreamID, Mapping[NodeID, Answer]]
@@ -38,7 +39,8 @@ class Wish:
 
     `accused`: nodes that failed somebody; they serve only where there is no other. `without`: the same, of single log streams.
     `join`: nodes that have been filled, behind the tail of their chain. `leave`: nodes that are no members any more, once all who
-    join that chain have come. `streams`: new log streams, whose stripes begin now.
+    join that chain have come. `streams`: new log streams, whose stripes begin now. `lost`: members that have not answered for so
+    long that those who were restored from their disks are believed without them.
     """
 
     accused: frozenset[NodeID] = frozenset()
@@ -46,6 +48,7 @@ class Wish:
     join: Members = field(default_factory=dict)
     leave: Members = field(default_factory=dict)
     streams: Members = field(default_factory=dict)
+    lost: Members = field(default_factory=dict)
 
 
 def first_projection(
@@ -105,13 +108,22 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
         raise Unavailable(
             f"log stream {chain.log_stream}: none of its nodes {list(chain.nodes)} answers, so nobody knows what it holds"
         )
-    avoided = wish.accused.union(wish.without.get(chain.log_stream, ()))
-    sound = proven([node for node in answered if not answers[node].trouble and node not in avoided], answers)
+    whole = proven(_candidates(chain, answers, wish), answers) or proven(answered, answers)
+    if not whole:
+        missing = [node for node in chain.nodes if node not in answers]
+        raise Unavailable(
+            f"log stream {chain.log_stream}: nodes {answered} were restarted, and "
+            + (
+                f"nodes {missing} do not answer, which may hold newer entries: start them"
+                if missing
+                else "could not be compared with each other yet"
+            )
+        )
     asked = wish.join.get(chain.log_stream, ())
     joining = [
         node for node in asked if node in answers and node not in chain.nodes and not answers[node].trouble
     ]
-    serving = [*(sound or answered), *joining]
+    serving = [*whole, *joining]
     # Nobody leaves for one that could not come: the stream would have a copy too few, and nobody would know.
     leave = wish.leave.get(chain.log_stream, ()) if all(node in serving for node in asked) else ()
     nodes = [node for node in serving if node not in leave] or serving
@@ -119,10 +131,38 @@ def _next_chain(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> C
     return Chain(chain.log_stream, tuple(nodes), away)
 
 
-def proven(nodes: list[NodeID], answers: Mapping[NodeID, Answer]) -> list[NodeID]:
-    """Without those that were restored from their disks and not compared with the chain since, where there are others: a disk that
-    went back in time lacks what was acknowledged, and looks sound."""
-    return [node for node in nodes if not answers[node].unproven] or nodes
+def _candidates(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> list[NodeID]:
+    """Who serves in the next projection, if it is whole: those that nothing speaks against, else all who have answered."""
+    avoided = wish.accused.union(wish.without.get(chain.log_stream, ()))
+    answered = [node for node in chain.nodes if node in answers]
+    sound = [
+        node
+        for node in answered
+        if not answers[node].trouble and not answers[node].went_back and node not in avoided
+    ]
+    return sound or answered
+
+
+def proven(nodes: Sequence[NodeID], answers: Mapping[NodeID, Answer]) -> list[NodeID]:
+    """Without those that were restored from their disks and not compared with the chain since: a disk that went back in time lacks
+    what was acknowledged, and looks sound."""
+    return [node for node in nodes if not answers[node].unproven]
+
+
+def to_compare(
+    chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish
+) -> dict[NodeID, tuple[NodeID, ...]]:
+    """Units that have to be compared before one of them counts, each with whom: after a restart of all. Every member has to answer
+    first, or be lost: one that is away may hold what the others have lost. Empty: it is known who is whole, or it cannot be."""
+    candidates = _candidates(chain, answers, wish)
+    lost = wish.lost.get(chain.log_stream, ())
+    if proven(candidates, answers) or any(node not in answers and node not in lost for node in chain.nodes):
+        return {}
+    answered = [node for node in chain.nodes if node in answers]
+    # One that is of an older epoch may hold what was decided otherwise since. Units that were made, and restarted before a
+    # projection had them, are all of an older one.
+    sources = [node for node in answered if not answers[node].went_back] or answered
+    return {node: tuple(other for other in sources if other != node) for node in candidates}
 
 
 def _new_chains(streams: Members, sealed: Sealed) -> tuple[Chain, ...]:

@@ -338,7 +338,8 @@ class SealUnit(Message, frozen=True):
 
 class UnitSealed(Message, frozen=True):
     """`newest`, `dense_end` and `unproven` as in UnitStatus. `trouble`: why this unit had better not serve in the next
-    projection."""
+    projection. `went_back`: what was restored is of an older epoch than the one that this seal ends, although every member of a
+    chain keeps its epoch on disk before the projection holds."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -346,6 +347,7 @@ class UnitSealed(Message, frozen=True):
     dense_end: LLSN
     trouble: str = ""
     unproven: bool = False
+    went_back: bool = False
 
 
 class ListUnit(Message, frozen=True):
@@ -391,24 +393,28 @@ class SyncUnit(Message, frozen=True):
     comes late would else copy into a chain.
 
     `backfill`: the unit serves, and what it has that the source has not is as good: only what is missing here is copied. That
-    proves that a unit which was restored from its disk has all that its chain acknowledged."""
+    proves that a unit which was restored from its disk has all that its chain acknowledged, unless not `proves`: then it is
+    compared with others as well, and the last of these requests says so."""
 
     log_stream: LogStreamID
     source: ReplicaAddress
     epoch: Epoch = Epoch(0)
     at: Epoch = Epoch(0)
     backfill: bool = False
+    proves: bool = True
 
 
 # --- Leases: node <-> repository, one way both, over the session; sequencer -> repository ------------------------------
 
 
 class UnitOrder(Message, frozen=True):
-    """The unit is in no older epoch than `epoch`, and has nothing below `low`."""
+    """The unit is in no older epoch than `epoch`, and has nothing below `low`. `alone`: it is the only one of its chain, so there
+    is no other to compare it with."""
 
     log_stream: LogStreamID
     epoch: Epoch
     low: LLSN
+    alone: bool = False
 
 
 class AskLease(Message, frozen=True):

@@ -59,6 +59,7 @@ class Granter:
     grants: bool = True
     lease_s: float = GRANTED_S
     orders: tuple[UnitOrder, ...] = ()
+    alone: bool = True  # so that a restarted node serves
     asked: list[AskLease] = field(default_factory=list)
     connection: Connection | None = None
 
@@ -71,10 +72,11 @@ class Granter:
     def tell(self, lease_s: float) -> None:
         """Say it now, unasked or not."""
         assert self.connection is not None
-        self.connection.send(LeaseIs(self.asked[-1].stamp, lease_s, self.orders))
+        orders = self.orders or (UnitOrder(STREAM, Epoch(0), LLSN(1), self.alone),)
+        self.connection.send(LeaseIs(self.asked[-1].stamp, lease_s, orders))
 
     def order(self, epoch: int, low: int = 1) -> None:
-        self.orders = (UnitOrder(STREAM, Epoch(epoch), LLSN(low)),)
+        self.orders = (UnitOrder(STREAM, Epoch(epoch), LLSN(low), self.alone),)
         self.tell(self.lease_s)
 
 
@@ -89,9 +91,9 @@ class Chain(Bench):
         assert isinstance(sealed, UnitSealed)
         return sealed
 
-    async def lease(self, node: int = 1, *, term: int = 1) -> Granter:
+    async def lease(self, node: int = 1, *, term: int = 1, alone: bool = True) -> Granter:
         """A repository opens its session; returns once the node has its lease."""
-        granter = Granter()
+        granter = Granter(alone=alone)
         granter.connection = await self.transport.connect(
             f"node{node}", handler=granter.take, timeout_s=TIMEOUT_S
         )
@@ -139,10 +141,10 @@ class Chain(Bench):
         return unit
 
     async def sync_once(
-        self, node: int, source: int, epoch: int = 0, *, backfill: bool = False
+        self, node: int, source: int, epoch: int = 0, *, backfill: bool = False, proves: bool = True
     ) -> SyncStatus:
         address = ReplicaAddress(NodeID(source), f"node{source}")
-        request = SyncUnit(STREAM, address, Epoch(epoch), backfill=backfill)
+        request = SyncUnit(STREAM, address, Epoch(epoch), backfill=backfill, proves=proves)
         told, _ = await self.call(request, node=node)
         assert isinstance(told, SyncIs)
         return told.sync

@@ -10,7 +10,7 @@ import pytest
 from tests.storagenode.log_unit.chain import STREAM, TOPIC, Chain, batch_at, entries_in, run_chain, until
 from varlog.model.cluster import SyncState
 from varlog.model.epoch import Epoch
-from varlog.model.errors import AlreadySyncing, Refused, StaleEpoch
+from varlog.model.errors import AlreadySyncing, Refused, Sealed, StaleEpoch, Unavailable
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import CopyUnit, RebuildReplica, UnitCopied
 from varlog.storagenode.log_unit import unit_reader, unit_sync
@@ -125,6 +125,62 @@ def test_a_restored_unit_is_unproven_until_it_is_backfilled_and_keeps_what_is_on
         strict = await chain.sync(2, 1)
         assert (strict.state, strict.rebuild) == (SyncState.ERROR, True)
         assert (await chain.sync(2, 1, backfill=True)).state is SyncState.ERROR, "another value at LLSN 5"
+
+    run_chain(tmp_path, story)
+
+
+def test_a_restored_unit_answers_no_client_before_it_was_compared_or_is_alone(tmp_path: Path) -> None:
+    """What a drive that went back in time lacks would be taken for holes, and filled."""
+
+    async def story(chain: Chain) -> None:
+        await pair(chain, list(range(1, 11)))
+        await chain.seal(1, 2)
+        await chain.stop(2)
+        await chain.start(2)
+        granter = await chain.lease(2, alone=False)
+        for refused, asked in (
+            (Unavailable, chain.read(1, node=2)),
+            (Unavailable, chain.fetch(11, node=2)),
+            (Sealed, chain.fill(11, node=2)),
+            (Sealed, chain.write(batch_at(11, b"new"), node=2)),
+        ):
+            with pytest.raises(refused, match="not been compared"):
+                await asked
+        with pytest.raises(StaleEpoch):  # whoever is behind hears that first
+            await chain.fill(11, epoch=9, node=2)
+        granter.alone = True
+        granter.tell(granter.lease_s)
+        await until(lambda: not chain.nodes[2]._units[STREAM].unproven)
+        await chain.fill(11, node=2)
+
+    run_chain(tmp_path, story)
+
+
+def test_a_unit_that_is_compared_with_several_is_proven_by_the_last_one(tmp_path: Path) -> None:
+    async def story(chain: Chain) -> None:
+        await pair(chain, list(range(1, 11)))
+        await chain.seal(1, 2)
+        await chain.stop(2)
+        await chain.start(2)
+        for proves in (False, True):
+            while (await chain.sync_once(2, 1, backfill=True, proves=proves)).state is SyncState.IN_PROGRESS:
+                await asyncio.sleep(0.001)
+            assert (await chain.status(2)).unproven is not proves
+
+    run_chain(tmp_path, story)
+
+
+def test_a_restored_unit_of_an_older_epoch_than_its_chain_says_that_it_went_back(tmp_path: Path) -> None:
+    """Every member of a chain has the projection's epoch on its disk; a seal is of the next one."""
+
+    async def story(chain: Chain) -> None:
+        await pair(chain, list(range(1, 11)))
+        await chain.seal(1, 2)
+        for epoch, went_back in ((2, False), (4, True)):
+            await chain.stop(2)
+            await chain.start(2)
+            for _ in range(2):  # said again to who asks again
+                assert (await chain.seal(epoch, 2)).went_back is went_back
 
     run_chain(tmp_path, story)
 

@@ -56,6 +56,7 @@ from varlog.storagenode.log_unit.unit_writer import UnitWrite, UnitWriter
 _log = get_logger("unit")
 
 PROVE_S: Final = 0.2
+UNPROVEN: Final = "was restored from its disk here, and has not been compared with its chain yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,11 @@ class LogUnit:
         self._disk_failure = ""
         self._prove_timer: asyncio.TimerHandle | None = None
         self._unsettled = ""  # why the disk did not take the newest epoch or low end
-        # A disk that went back in time, or lost writes it acknowledged, looks sound: only the chain can tell.
+        # A disk that went back in time, or lost writes it acknowledged, looks sound: only the chain can tell. Until it has, no
+        # client is answered: what is missing here would be taken for a hole.
         self.unproven = parts.restored and store.epoch != NO_EPOCH
+        self._restored_epoch = store.epoch
+        self._went_back = False
         # Entries that somebody could not read, and those of them that were looked at and are damaged.
         self.suspected = Ranges()
         self.damage = Ranges()
@@ -127,6 +131,17 @@ class LogUnit:
 
     def _admit(self, epoch: Epoch) -> None:
         """Whether a client of this epoch is answered now (R-SEQ-5, R-SEQ-13)."""
+        self._check_epoch(epoch)
+        if self.unproven:
+            raise Unavailable(f"log stream {self.log_stream} {UNPROVEN}")
+
+    def _admit_write(self, epoch: Epoch) -> None:
+        """The same, before anything is taken: the batch is certainly not here."""
+        self._check_epoch(epoch)
+        if self.unproven:
+            raise Sealed(self.log_stream, f"it {UNPROVEN}")
+
+    def _check_epoch(self, epoch: Epoch) -> None:
         self._check_open()
         self._machine.check(epoch)
         self._parts.check_lease()
@@ -142,13 +157,13 @@ class LogUnit:
 
     def write(self, call: Call, request: WriteUnit, batch: bytearray) -> None:
         """R-SEQ-4, R-SEQ-5: a client's batch, placed and signed."""
-        self._admit(request.epoch)
+        self._admit_write(request.epoch)
         header = _checked(batch, request.epoch)
         self._take(call, header, batch, self._traffic.now())
 
     def fill(self, call: Call, request: FillUnit) -> None:
         """R-SEQ-7: junk, which whoever makes it makes alike."""
-        self._admit(request.epoch)
+        self._admit_write(request.epoch)
         if request.llsn < FIRST_LLSN:
             raise InvalidRequest(f"LLSN {request.llsn} does not exist: they start at {FIRST_LLSN}")
         batch = junk(request.llsn, request.count)
@@ -274,21 +289,34 @@ class LogUnit:
     async def seal(self, epoch: Epoch) -> UnitSealed:
         """R-SEQ-9. Without a lease, too: a seal only takes away."""
         self._check_open()
+        before = self._machine.newest_epoch
         self._machine.seal(epoch)
+        self._note_jump(before)
         if self._machine.entering:
             self._syncer.stop()
         self._stop_old(copies=True)
         await self._settle()
         if self._machine.newest_epoch != epoch:
             raise StaleEpoch(self.log_stream, epoch, self._machine.newest_epoch)
-        store = self.store
-        return UnitSealed(self.log_stream, epoch, store.newest, store.dense_end, self.trouble, self.unproven)
+        store, unproven = self.store, self.unproven
+        went_back = unproven and self._went_back
+        return UnitSealed(
+            self.log_stream, epoch, store.newest, store.dense_end, self.trouble, unproven, went_back
+        )
+
+    def _note_jump(self, before: Epoch) -> None:
+        """Every member of a chain has the projection's epoch on its disk, and is sealed for the next one."""
+        self._went_back |= self.unproven and self._machine.newest_epoch > before + 1
 
     def order(self, order: UnitOrder) -> bool:
         """The repository's word takes effect at once. True if there is something that `obey` has to make durable."""
         if self._closed:
             return False
+        if order.alone:
+            self.unproven = False
+        before = self._machine.newest_epoch
         if self._machine.order(order.epoch, order.low):
+            self._note_jump(before)
             self._stop_old()
         return not self._machine.frozen and (
             bool(self._machine.entering) or self._machine.low > self.store.low
@@ -401,7 +429,13 @@ class LogUnit:
         self._machine.check_alive()
         if request.at and self._machine.newest_epoch > request.at:
             raise StaleEpoch(self.log_stream, request.at, self._machine.newest_epoch)
-        return self._syncer.start(request.epoch, request.source, backfill=request.backfill)
+        # Within one epoch a position is not decided twice: only what is missing is looked for. What is of an older epoch may hold
+        # what the chain has decided otherwise since.
+        present = request.epoch - 1 if request.epoch else request.at
+        begin = self.store.dense_end if self._restored_epoch >= present else FIRST_LLSN
+        return self._syncer.start(
+            request.epoch, request.source, backfill=request.backfill, proves=request.proves, begin=begin
+        )
 
     def _take_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
         """A batch of another unit, checked. Written like any other; None if it is here already, or trimmed."""

@@ -15,6 +15,7 @@ from varlog.model.errors import Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES
 from varlog.model.lsn import LLSN
+from varlog.runtime.logs import get_logger, told
 from varlog.runtime.worker import Worker
 from varlog.storagenode.log_unit.unit import LogUnit
 
@@ -23,6 +24,8 @@ FIRST_PASS_S: Final = 60.0
 # A node without units is through with a pass at once: it must not begin the next one at once.
 INTERVAL_S_MIN: Final = 0.01
 PAGES_MAX: Final = 1024
+
+_log = get_logger("scrub")
 
 
 class UnitScrub:
@@ -83,6 +86,9 @@ class UnitScrub:
             try:
                 rotten = await self._worker.run(partial(store.examine, pages))
             except (Trimmed, Unavailable):
+                continue
+            except OSError as error:  # a file that cannot be opened now says nothing about its bytes
+                _log.warning(told("pages not looked at", log_stream=unit.log_stream, why=error))
                 continue
             if not rotten:
                 unit.note_sound(pages[0].first_llsn, begin)

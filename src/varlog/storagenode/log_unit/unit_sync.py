@@ -76,8 +76,17 @@ class UnitSyncer:
         # Below this LLSN nothing is missing here, and all of it is the source's: that stays so (law 8), and is not compared again.
         self._proven: tuple[ReplicaAddress, LLSN] = (self._source, FIRST_LLSN)
 
-    def start(self, epoch: Epoch, source: ReplicaAddress, *, backfill: bool = False) -> SyncStatus:
-        """Begin, or tell how far it is, or how it has ended. AlreadySyncing while it is filled from elsewhere."""
+    def start(
+        self,
+        epoch: Epoch,
+        source: ReplicaAddress,
+        *,
+        backfill: bool = False,
+        proves: bool = True,
+        begin: LLSN = FIRST_LLSN,
+    ) -> SyncStatus:
+        """Begin, or tell how far it is, or how it has ended. AlreadySyncing while it is filled from elsewhere. A backfill compares
+        from `begin` on, and the unit is whole after it if it `proves` that."""
         status = self.status
         if self._running is not None and status is not None:
             if epoch <= self._epoch and source != self._source:
@@ -93,7 +102,9 @@ class UnitSyncer:
         self.status = begun = SyncStatus(
             SyncState.IN_PROGRESS, source.node, self._parts.low(), FIRST_LLSN, why=failed
         )
-        self._running = self._tasks.spawn(f"sync/{source.node}", self._run(epoch, source, backfill))
+        self._running = self._tasks.spawn(
+            f"sync/{source.node}", self._run(epoch, source, backfill, proves, begin)
+        )
         return begun
 
     def forget(self) -> None:
@@ -110,7 +121,9 @@ class UnitSyncer:
         self.stop()
         await self._tasks.close()
 
-    async def _run(self, epoch: Epoch, source: ReplicaAddress, backfill: bool) -> None:
+    async def _run(
+        self, epoch: Epoch, source: ReplicaAddress, backfill: bool, proves: bool, begin: LLSN
+    ) -> None:
         log_stream, me = self._parts.log_stream, asyncio.current_task()
         _log.info(told("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
 
@@ -119,6 +132,8 @@ class UnitSyncer:
                 self.status = msgspec.structs.replace(self.status, **changed)
 
         proven = self._proven[1] if self._proven[0] == source else FIRST_LLSN
+        if backfill:
+            proven = max(proven, begin)
         try:
             copied_bytes = await _UnitSync(self._parts, epoch, source, tell, backfill).run(proven)
         except (VarlogError, OSError) as error:
@@ -128,7 +143,8 @@ class UnitSyncer:
         else:
             if not backfill:
                 self._proven = source, self._parts.dense_end()
-            self._parts.filled()
+            if proves:
+                self._parts.filled()
             tell(state=SyncState.COMPLETE, why="")
             _log.info(told("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes))
         if self._running is me:

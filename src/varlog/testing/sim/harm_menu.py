@@ -26,6 +26,8 @@ from varlog.testing.sim.process import Process
 
 # How much slower something is that fails without saying so.
 SLOWER = (10.0, 100.0, 1000.0)
+# So many of the drives that go back in time do so while every storage node is down.
+ALL_DOWN_SHARE = 0.4
 # A process that hardly gets a processor runs for so long, then stands still for longer.
 RUNS_S = 0.002
 
@@ -153,6 +155,11 @@ class HarmMenu:
         host.crash()
         host.drive.restore(snapshot)
         self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
+        if self._rng.random() < ALL_DOWN_SHARE:
+            # A restart of all: nobody runs who knows what was there since, and the one with the older drive may be back first.
+            for other in self._hosts:
+                if other.name.startswith(("sn", "sq")):
+                    other.crash()
 
     def tear(self, host: Host) -> None:
         """A power loss in the middle of the disk's work, which spoils what lies beside the writes in flight."""

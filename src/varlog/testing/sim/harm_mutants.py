@@ -10,6 +10,7 @@ from varlog.testing.sim.plan import Kind
 
 _READER = "varlog.storagenode.log_stream.reader:Reader"
 _UNIT_READER = "varlog.storagenode.log_unit.unit_reader:UnitReader"
+_RECONFIGURATION = "varlog.reconfiguration.rules"
 _JOURNAL = "varlog.metarepo.store.journal"
 _SQLITE = "varlog.metarepo.store.sqlite:SqliteStore"
 _CONNECTION = "varlog.testing.sim.connection:SimConnection"
@@ -96,6 +97,44 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "varlog.storagenode.log_unit.unit:LogUnit.__init__",
             "self.unproven = parts.restored and store.epoch != NO_EPOCH",
             "self.unproven = False",
+        ),
+        needs=(Kind.REWIND,),
+        ordering=Ordering.SEQUENCED,
+    ),
+    _mutant(
+        "restored-unit-is-answer-enough",
+        "The answer of one restarted log unit is enough for the next projection: what the others hold is forgotten (R-SEQ-10).",
+        (
+            f"{_RECONFIGURATION}:proven",
+            "if not answers[node].unproven",
+            "if True",
+        ),
+        needs=(Kind.REWIND,),
+        ordering=Ordering.SEQUENCED,
+    ),
+    _mutant(
+        "restored-units-do-not-wait",
+        "Restarted log units are compared with those that answer, and the others are not waited for (law 10).",
+        (
+            f"{_RECONFIGURATION}:to_compare",
+            "node not in answers and node not in lost",
+            "False",
+        ),
+        needs=(Kind.REWIND,),
+        ordering=Ordering.SEQUENCED,
+    ),
+    _mutant(
+        "restored-units-not-compared",
+        "After a restart of all, log units count as whole without having been compared with each other (law 10).",
+        (
+            "varlog.reconfiguration.reconfigurer:Reconfigurer._compare",
+            "for source in sources:",
+            "for source in ():",
+        ),
+        (
+            "varlog.storagenode.log_unit.unit:LogUnit.seal",
+            "store, unproven = self.store, self.unproven",
+            "store, unproven, self.unproven = self.store, self.unproven, False",
         ),
         needs=(Kind.REWIND,),
         ordering=Ordering.SEQUENCED,

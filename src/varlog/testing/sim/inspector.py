@@ -31,10 +31,7 @@ class Inspector:
         nodes: Sequence[Host],
         view: Callable[[], ClusterView | None],
         history: History,
-        *,
-        lossy: bool = False,
     ) -> None:
-        self._lossy = lossy  # disks lose what they acknowledged
         self._nodes = {NodeID(number): host for number, host in enumerate(nodes, 1)}
         self._view = view
         self._told = history.told
@@ -79,8 +76,8 @@ class Inspector:
         if host is None or not host.up or not isinstance(host.service, StorageNode):
             return None
         unit = host.service._units.get(chain.log_stream)
-        # One that was restored from its disk may lack what the disk has lost, until it has been compared with its chain.
-        serves = unit is not None and unit.epoch >= projection.epoch and not (unit.unproven and self._lossy)
+        # One that was restored from its disk answers nobody until it has been compared with its chain.
+        serves = unit is not None and unit.epoch >= projection.epoch and not unit.unproven
         return unit.store if unit is not None and serves else None
 
     def _compare(

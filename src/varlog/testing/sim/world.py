@@ -145,8 +145,7 @@ class World:
             for n in range(self.plan.clients)
         ]
         self._faults: Faults | None = None
-        lossy = bool(COPY_LOSSES & self.plan.kinds())
-        self._inspector = Inspector(self._nodes, self._view, self.history, lossy=lossy)
+        self._inspector = Inspector(self._nodes, self._view, self.history)
         self._meddler = Meddler(self.plan, random.Random(f"{seed}/meddler"), self._repository, self.tell)
         if self.plan.ordering is Ordering.SEQUENCED:
             self._set_clocks(random.Random(f"{seed}/clocks"))
