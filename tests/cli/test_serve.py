@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from varlog.cli import serve
+from varlog.metarepo.store.base import Put
+from varlog.model.errors import StartError
+from varlog.model.ids import ClusterID
+from varlog.runtime.doors import system_doors
 from varlog.testing.processes import PATIENCE_S
 
 SCRIPT = """
@@ -29,3 +40,37 @@ def test_a_service_that_cannot_go_on_ends_its_process_and_says_why() -> None:
     assert ended.returncode == 1
     assert ended.stdout.split() == ["ready", "here", "stopped"]
     assert "the disk is gone" in ended.stderr
+
+
+def test_a_journal_mirror_is_kept_where_the_option_says_and_used_when_the_journal_is_cut(
+    tmp_path: Path,
+) -> None:
+    """`vmr start --journal-mirror DIR`: the option reaches the store, and either file is enough."""
+    doors, cluster, mirror = system_doors(), ClusterID(1), tmp_path / "mirror"
+    with pytest.raises(StartError, match="is no directory"):
+        serve._store(str(tmp_path / "metadata.db"), doors, cluster, 3, mirror)
+    with pytest.raises(StartError, match="is for a SQLite file"):
+        serve._store("etcd://127.0.0.1:1", doors, cluster, 3, mirror)
+    mirror.mkdir()
+
+    async def commit_and_leave() -> None:
+        store = serve._store(str(tmp_path / "metadata.db"), doors, cluster, 3, mirror)
+        await store.open()
+        await store.commit([Put("key", b"value")])
+        shutil.copytree(tmp_path, tmp_path.with_name("left"))
+        await store.close()
+
+    asyncio.run(commit_and_leave())
+    left = tmp_path.with_name("left")
+    journal = left / "metadata.db.journal"
+    os.truncate(journal, 4 * 4096)
+
+    async def again() -> tuple[dict[str, bytes], list[str]]:
+        store = serve._store(str(left / "metadata.db"), doors, cluster, 3, left / "mirror")
+        opened = await store.open()
+        await store.close()
+        return dict(opened.items), list(store.complaints)
+
+    items, complaints = asyncio.run(again())
+    assert items["key"] == b"value"
+    assert any("the other one was used" in complaint for complaint in complaints)

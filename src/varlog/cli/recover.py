@@ -33,10 +33,13 @@ def recover(
         typer.Option(metavar="ID", help="A storage node that will not come back; repeat it for several."),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Write the store; else it is only said what would be.")
+        bool,
+        typer.Option("--yes", help="Write the store. Without this it is only shown what would be written."),
     ] = False,
 ) -> None:
-    """Rebuild a lost metadata repository from the storage nodes, which run without one. A dry run, unless --yes."""
+    """Rebuild a lost metadata repository from the storage nodes, which must run. Nothing is written without --yes.
+
+    Exit code 1: something is not proven, or a node does not answer; it is said what, and what to do."""
     from varlog.model.errors import VarlogError
 
     addresses = [address for given in nodes for address in given.split(",") if address]
@@ -127,9 +130,13 @@ def _topics(state: RepositoryState) -> list[str]:
         else:
             where = f"high watermark {state.order.high_watermark(topic.topic)}"
         lines.append(
-            f"  {topic.name}: {topic.ordering}, {streams} log streams, {where}, trimmed up to {topic.trimmed}"
+            f"  {topic.name}: {topic.ordering}, {_count(streams, 'log stream')}, {where}, trimmed up to {topic.trimmed}"
         )
     return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _check_new(path: Path) -> None:
@@ -153,7 +160,7 @@ def _tell(found: Recovery) -> None:
             if one.copy is not None
             else "no copy of the view"
         )
-        held = f"{len(one.status.replicas)} replicas, {len(one.status.units)} units"
+        held = f"{_count(len(one.status.replicas), 'replica')}, {_count(len(one.status.units), 'log unit')}"
         print(f"  node {one.node} at {one.address}: {held}, {copy}")
     for address, why in found.silent:
         print(f"  {address} does not answer: {why}")
@@ -163,7 +170,7 @@ def _tell(found: Recovery) -> None:
             print(f"  topic {name}: left out; its data stay on the nodes")
             continue
         ends = f"positions {topic.topic.trimmed + 1} to {topic.high_watermark}"
-        print(f"  topic {name}: {topic.topic.ordering}, {len(topic.streams)} log streams, {ends}")
+        print(f"  topic {name}: {topic.topic.ordering}, {_count(len(topic.streams), 'log stream')}, {ends}")
         for note in topic.notes:
             print(f"    note: {note}")
         for problem in topic.problems:

@@ -176,7 +176,7 @@ def start_vmr(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A directory on another volume with a second copy of the newest commits (SQLite file only).",
+            help="Keep a second copy of the journal in this directory, on another volume (SQLite file only).",
         ),
     ] = None,
     log_level: _LogLevel = "info",
@@ -292,7 +292,11 @@ def _store(
         path = Path(place).absolute()
         if doors.disk.is_directory(path.parent):
             make_ours_private(doors.disk, path.parent, rf"{re.escape(path.name)}.*")
-        return SqliteStore(path, doors)
+        if mirror is not None and not doors.disk.is_directory(mirror):
+            raise StartError(f"--journal-mirror: {mirror} is no directory: make it first, on another volume")
+        return SqliteStore(path, doors, mirror=mirror.absolute() if mirror is not None else None)
+    if mirror is not None:
+        raise StartError("--journal-mirror is for a SQLite file: etcd keeps its own copies")
     try:
         from varlog.metarepo.store.etcd import etcd_store
     except ModuleNotFoundError as error:

@@ -209,6 +209,8 @@ async def _adopt(where: Target, name: str, yes: bool) -> AdoptionIs:
 
 def _adoption_told(name: str, adoption: AdoptionIs) -> list[str]:
     """From which node which positions come, or what is in the way."""
+    if not adoption.stopped and adoption.end <= adoption.begin:
+        return [f"topic {name} is not stopped: there is nothing to do"]
     told = [
         f"topic {name} is STOPPED: {adoption.stopped}" if adoption.stopped else f"topic {name} is not stopped"
     ]
@@ -224,7 +226,7 @@ def _adoption_told(name: str, adoption: AdoptionIs) -> list[str]:
     if len(adoption.taken) > ROWS_SHOWN:
         told.append(f"  … and {len(adoption.taken) - ROWS_SHOWN} runs more")
     told += [
-        f"MISSING: nobody tells positions {_range(begin, end)}"
+        f"MISSING: no node tells positions {_range(begin, end)}"
         for begin, end in adoption.missing[:ROWS_SHOWN]
     ]
     told += [f"CONFLICT: {conflict}" for conflict in adoption.conflicts]
@@ -238,7 +240,7 @@ def _adoption_told(name: str, adoption: AdoptionIs) -> list[str]:
             f"log streams {', '.join(map(str, adoption.raised))} are sealed and opened again by the manager"
         )
     if adoption.adopted:
-        told.append(f"done: the order was taken from the nodes, and topic {name} goes on")
+        told.append(f"done: the order was taken from the nodes, and topic {name} continues")
     elif adoption.missing or adoption.conflicts:
         told.append(
             "it cannot be done: start the nodes that hold what is missing, or restore a newer copy of the metadata repository"
