@@ -77,7 +77,7 @@ def proxy(
         typer.Option(
             min=0.001,
             max=1.0,
-            help="Of connections, subscriptions and appends, for one client address [0.75]",
+            help="The share of connections, subscriptions and appends that one client address may take [0.75]",
             rich_help_panel=_LIMITS,
         ),
     ] = None,

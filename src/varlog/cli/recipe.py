@@ -1,4 +1,4 @@
-"""`varlog recipe`: what an operator does for recipes: have a position passed over that stops all replicas of a machine."""
+"""`varlog recipe`: have a position passed over that stops a machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def skip(
         bool,
         typer.Option(
             "--force",
-            help="Also a command that this version can read: its effect is taken out of the machine.",
+            help="Pass over also a command that this version can read; its effect is taken out of the machine.",
         ),
     ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,

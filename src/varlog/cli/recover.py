@@ -1,4 +1,4 @@
-"""`vmr recover` and `varlog backup`: a lost metadata repository is rebuilt from the nodes; a copy of one that runs."""
+"""`vmr recover` and `varlog backup`: rebuild and copy the metadata."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Courier:
 
     @property
     def stuck(self) -> int:
-        """Parcels that are out for so long, or in so slow a stream, that nobody should wait behind them."""
+        """Parcels that are out too long, or in too slow a stream, for others to wait behind them."""
         return len(self._stuck) + sum(
             self._costs.in_flight(log_stream)
             for log_stream in self._slow_streams()
@@ -131,7 +131,7 @@ class Courier:
             self._stuck.release(parcel)
 
     def _topic_stopped(self, parcel: Parcel) -> VarlogError:
-        """Only an operator can let the topic go on: nobody waits for that."""
+        """Only an operator can let the topic continue: no append waits for that."""
         stopped = TopicStopped(self._routing.topic_name, self._routing.stopped)
         return OutcomeUnknown(f"sent, and not ordered: {stopped}") if parcel.attempt is not None else stopped
 

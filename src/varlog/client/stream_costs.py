@@ -1,4 +1,4 @@
-"""[A2] PURE. StreamCosts: what the next batch to a stream is expected to take, by what is in flight there and by its last answers.
+"""[A2] PURE. StreamCosts: what the next batch to a stream is expected to take.
 
 In turns, one stream with a slow disk would take every fourth batch of four streams, and both places in flight of the client: all
 appends would be as slow as it. By cost it gets a batch when its answers have been forgotten, to see whether it is still slow.
@@ -14,13 +14,13 @@ from varlog.model.ids import LogStreamID
 
 # Of a stream that has not answered yet, and of one that answers sooner: below it streams are alike.
 LATENCY_S: Final = 0.001
-# Streams whose cost is at most so many times the least are used in turns: what differs is chance.
+# Streams whose cost is at most this many times the least are used in turns: the difference is chance.
 ALIKE: Final = 1.5
 # The weight of the newest answer.
 NEWEST: Final = 0.25
 # What is known of a stream that answers nothing counts half after this: it is tried again, and is then known again.
 FORGET_S: Final = 1.0
-# A stream is slow where it takes so many times as long as the quickest one, and at least so long: others do not wait for it.
+# A stream is slow where it takes this many times as long as the quickest one, and at least this long: others do not wait for it.
 SLOW_TIMES: Final = 5.0
 SLOW_S_MIN: Final = 0.01
 

@@ -35,7 +35,7 @@ __all__ = ["ALONE", "Around", "Statuses", "next_step"]
 def next_step(stream: LogStream, statuses: Statuses, around: Around = ALONE) -> Step:
     """The one next step for `stream`, as its replicas say they are."""
     case = Case.of(stream, statuses, around)
-    # Whoever contradicts the repository may hold all that is left of the truth: nothing is touched before an operator has decided,
+    # What contradicts the repository may hold all that is left of the truth: nothing is touched before an operator has decided,
     # or the repository has taken the order from the nodes.
     if around.stopped:
         return Nothing(f"the topic is STOPPED: {around.stopped}")

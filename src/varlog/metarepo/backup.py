@@ -1,4 +1,4 @@
-"""A consistent copy of a repository's metadata: told by the one that runs, written into a new store, and read back.
+"""A consistent copy of a running repository's metadata, read back.
 
 The state in memory is exactly what is durable, whatever part of it is in the journal alone: so the copy is made of it, between two
 commits, as one base record and the members. Put in the place of a store that is lost, a copy is an older repository: nodes know the

@@ -133,7 +133,7 @@ def unregister_node(members: Members, node: NodeID) -> Members:
 
 def raise_ids(members: Members, largest_topic: TopicID, largest_log_stream: LogStreamID) -> Members:
     """New ids are above everything that nodes show: an id that was used once, by whomever, belongs to data that may still lie on
-    disks. What is passed over was never this cluster's, and is nobody's to remove."""
+    disks. What is passed over was never this cluster's, and is not removed."""
     next_topic = max(members.next_topic, TopicID(largest_topic + 1))
     next_log_stream = max(members.next_log_stream, LogStreamID(largest_log_stream + 1))
     if next_topic > ID_MAX or next_log_stream > ID_MAX:

@@ -1,4 +1,4 @@
-"""Rebuild of the repository's state from what storage nodes hold: views, commit rows, epochs, trim points. No I/O.
+"""Rebuild of the repository's state from what storage nodes hold. No I/O.
 
 Nothing is guessed. A position is taken over if a commit row of some replica says where it is, and only if every position above the
 trim point is said, once, without a contradiction (laws 3, 4). What is not proven is a problem of its topic: it is listed, and stops
@@ -248,8 +248,8 @@ def _stream(
     tail = max(replica.durable_end for replica in sound.values()) - end
     if tail > 0:
         made.notes.append(
-            f"{name}: {tail} entries behind entry {end - 1} were written and not ordered, so nobody was told that they are in the "
-            "log: they are cut"
+            f"{name}: {tail} entries behind entry {end - 1} were written and not ordered, so no client was told that they are in "
+            "the log: they are cut"
         )
     epoch = max(stream.epoch, *(replica.epoch for replica in sound.values()))
     sealed = changed(
@@ -344,7 +344,7 @@ def _strange(
     for log_stream, (topic, on) in sorted(seen.items()):
         what = f"log stream {log_stream} of topic {topic} on nodes {on}"
         if log_stream < copy.next_log_stream and log_stream not in copy.unused:
-            notes.append(f"{what} had left the view: its data are kept, and removed by nobody")
+            notes.append(f"{what} had left the view: its data are kept, and never removed automatically")
         elif topic in by_id:
             by_id[topic].problems.append(f"{what} is newer than every copy of the view")
         elif str(topic) in leave_out:

@@ -1,4 +1,4 @@
-"""`vmr recover`: a metadata repository that is lost is rebuilt from the storage nodes, into a store that is new and empty."""
+"""`vmr recover`: a lost metadata repository is rebuilt from the nodes."""
 
 from __future__ import annotations
 

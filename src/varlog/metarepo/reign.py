@@ -30,7 +30,7 @@ from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 
-# So long positions wait, as a term begins, for what a node knows that cannot be reached.
+# Seconds that positions wait, as a term begins, for a node that cannot be reached and may know more.
 WITNESS_GRACE_S: Final = 3.0
 
 _log = get_logger("metarepo")

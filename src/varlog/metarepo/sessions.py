@@ -179,7 +179,7 @@ class NodeSession:
         return answer
 
     def restart(self) -> None:
-        """The session begins anew, from what is known now."""
+        """The session starts again, from what is known now."""
         if self._link is not None and self._link.connection is not None:
             self._link.connection.close()
 
@@ -409,7 +409,7 @@ class Sessions:
         return await session.ask(request)
 
     def restart(self, nodes: tuple[NodeID, ...]) -> None:
-        """Sessions with these nodes begin anew."""
+        """Sessions with these nodes start again."""
         for node in nodes:
             if (session := self._sessions.get(node)) is not None:
                 session.restart()

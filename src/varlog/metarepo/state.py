@@ -73,7 +73,7 @@ class RepositoryState:
         return TopicMark(topic, self.order.high_watermark(topic), trimmed)
 
     def may_give(self, topic: TopicID) -> bool:
-        """Whether positions of this topic may be given: nobody is known to have seen another order."""
+        """Whether positions of this topic may be given: no node is known to have seen another order."""
         found = self.topics.get(topic)
         return self.heard and topic not in self.distrusted and (found is None or not found.stopped)
 

@@ -1,4 +1,4 @@
-"""ViewCopies: every storage node in session gets a copy of the view when it has changed, at a bounded rate, off the append path.
+"""ViewCopies: sends each storage node a copy of the view when it changed.
 
 What names and replica sets there are is then known outside the one store of the repository (`vmr recover`).
 """

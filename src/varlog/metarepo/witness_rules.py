@@ -1,8 +1,8 @@
-"""PURE. Storage nodes as witnesses of the order: does one know more than the repository, and what do their commit rows add up to?
+"""PURE. Storage nodes as witnesses of the order: claims, and their rows joined.
 
 Law 3: a position is given once. A repository whose store went back in time (a lost journal, an older copy) would give positions
 again that nodes have seen given. `claim` finds that out from what a node tells as its session opens; `join` puts the commit rows
-of all replicas together, and says which positions nobody tells and where two of them contradict each other.
+of all replicas together, and says which positions no node tells and where two of them contradict each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Projection
 
-# So many conflicts are told; there may be one for each row.
+# At most this many conflicts are told; there may be one for each row.
 CONFLICTS_TOLD_MAX = 20
 
 
@@ -115,7 +115,7 @@ class Taken:
 @dataclass(frozen=True, slots=True)
 class Joined:
     """The order from `begin` up to `end` (exclusive) as the nodes tell it. `taken`: by position. `missing`: ranges [begin, end) of
-    positions that nobody tells. `conflicts`: in words."""
+    positions that no node tells. `conflicts`: in words."""
 
     begin: GLSN
     end: GLSN
@@ -125,7 +125,7 @@ class Joined:
 
     @property
     def is_whole(self) -> bool:
-        """Every position is told once, and nobody contradicts: it can be taken over."""
+        """Every position is told once, without a contradiction: it can be taken over."""
         return not self.missing and not self.conflicts
 
     @property
@@ -135,7 +135,7 @@ class Joined:
 
 
 def join(begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], told: Iterable[Told]) -> Joined:
-    """What the nodes tell of the positions from `begin` on, at least up to `high_watermark`, which somebody has heard of.
+    """What the nodes tell of the positions from `begin` on, at least up to `high_watermark`, which some node has heard of.
 
     `ends`: where the order of each stream ends before `begin`, as far as that is known; what is told goes on exactly there.
     """

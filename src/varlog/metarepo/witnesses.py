@@ -1,4 +1,4 @@
-"""Witnesses: what the nodes know of the order: nothing is given before they were heard, and no topic goes on against one of them.
+"""Witnesses: what nodes know of the order, heard before anything is given.
 
 As a term begins no position is given until every registered node has opened a session, or could not be reached for a grace time;
 after that, none in a topic of which no replica of some log stream has been heard: no other node knows its newest position. A node
@@ -40,7 +40,7 @@ from varlog.rpc.transport import Call
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 
-# So many lost cuts are taken from the nodes without asking anybody: what a journal can lose, and no older copy of a store.
+# At most this many lost cuts are taken from the nodes without an operator: what a journal can lose, and no older copy of a store.
 CUTS_ADOPTED_MAX: Final = 64
 CALLS_WAITING_MAX: Final = 10_000
 # More rows than this are not held in memory: a store that lost so much is restored from a newer copy.
@@ -90,7 +90,7 @@ class Adoption:
 
 
 class Witnesses:
-    """Those of one reign. `restart` ends the sessions with some nodes: they begin anew from what is known then."""
+    """Those of one reign. `restart` ends the sessions with some nodes: they start again from what is known then."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class Witnesses:
                     rows.append(await self._rows_of(node, point))
         marks = [mark.trimmed for word in self._words.values() for mark in word.marks if mark.topic == topic]
         trimmed = max([found.trimmed, *marks])
-        # What is trimmed nobody needs to tell any more.
+        # What is trimmed need not be told any more.
         begin = GLSN(max(state.order.high_watermark(topic), trimmed) + 1)
         known = max([NO_GLSN, found.known, *(claim.position for claim in claims)])
         ends = {
@@ -368,7 +368,7 @@ class Witnesses:
         return Adoption(found, joined, ends, self._silent(), self._raised(joined, ends), trimmed, alone)
 
     def _survey_sequenced(self, topic: Topic, claims: list[Claim]) -> Adoption:
-        """Its order is in its projections, and nodes do not keep those. Where nobody contradicts, there is nothing to take."""
+        """Its order is in its projections, and nodes do not keep those. Without a contradiction there is nothing to take."""
         if claims:
             raise Refused(
                 f"topic {topic.name!r} is sequenced, and {claims[0].why}: what is lost is a projection, which nodes do not keep; "
@@ -447,7 +447,7 @@ class Witnesses:
         return raised
 
     async def _take(self, adoption: Adoption) -> None:
-        """Make it durable, and begin all sessions of the topic anew: who lacks rows gets them."""
+        """Make it durable, and start all sessions of the topic again: nodes that lack rows get them."""
         state, topic, joined = self._state, adoption.topic.topic, adoption.joined
         stood = state.order.high_watermark(topic)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

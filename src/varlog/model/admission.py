@@ -1,4 +1,4 @@
-"""[A2 A4] PURE. Admission: how long what waits will take, by how long the last requests took; so that late is refused early.
+"""[A2 A4] PURE. Admission: how long what waits will take; late is refused early.
 
 A request of n units takes a fixed time and some time per unit: both are fitted to the last requests by least squares, in which
 older ones count less and less. A unit is a byte; an entry counts as ENTRY_UNITS more. Requests overlap: one that was sent while
@@ -44,7 +44,7 @@ class Admission:
         self.unit_s = 0.0
 
     def served(self, units: float, began: float, ended: float) -> None:
-        """A request of so many units was sent at `began`, and answered now. Called in the order of the answers."""
+        """A request of this many units was sent at `began`, and answered now. Called in the order of the answers."""
         seconds = min(max(0.0, ended - max(began, self._ended)), STALL_S)
         self._ended = ended
         kept = DECAY ** (1 + seconds / DECAY_S)
@@ -65,5 +65,5 @@ class Admission:
         self.fixed_s = (seconds - self.unit_s * units) / weight
 
     def estimate_s(self, requests: float, units: float) -> float:
-        """How long so many units in so many requests take, one after the other."""
+        """How long these units in these requests take, one after the other."""
         return self.fixed_s * requests + self.unit_s * units

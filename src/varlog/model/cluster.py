@@ -197,7 +197,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 
     `damage`: ranges [begin, end) of LLSNs whose bytes do not match their checksums; `full`: its volume has no room for appends.
     `cluster_uuid`: the cluster that its directory is bound to; NO_UUID: to none yet.
-    `evidence` (empty: none): it was asked to give up what it knows to be ordered, in words. Nobody rebuilds, cuts or removes it.
+    `evidence` (empty: none): it was asked to give up what it knows to be ordered, in words. Nothing rebuilds, cuts or removes it.
     """
 
     log_stream: LogStreamID

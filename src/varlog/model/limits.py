@@ -41,7 +41,7 @@ BRIEF_GROUP_BYTES_MAX = 64 * KIB
 CONNECTION_REQUEST_BYTES_MAX = 32 * MIB
 CONNECTION_WRITE_BYTES_MAX = 4 * MIB
 
-# Before a peer is known: a hello, and small requests. Whoever never says hello, or does not finish a frame, is disconnected.
+# Before a peer is known: a hello, and small requests. A peer that never says hello, or does not finish a frame, is disconnected.
 UNKNOWN_PEER_FRAME_BYTES_MAX = 64 * KIB
 HELLO_TIMEOUT_S = 10.0
 FRAME_TIMEOUT_S = 60.0

@@ -63,7 +63,7 @@ class Arrival:
         self.size = 0
 
     def add(self, size: int) -> None:
-        """So many bytes have arrived. TooBusy: they are too many together with those of others."""
+        """This many bytes have arrived. TooBusy: they are too many together with those of others."""
         self._admission._add_bytes(self._client, size, alone=self._admission.append_bytes == self.size)
         self.size += size
 

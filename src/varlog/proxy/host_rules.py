@@ -1,8 +1,8 @@
-"""PURE. AcceptedNames: the hosts that a proxy answers for, so that no other name can be made to point at it.
+"""PURE. AcceptedNames: the hosts that a proxy answers for.
 
 A page of another site can have its own name resolve to this machine (DNS rebinding): its browser then takes the proxy for that
 site, and lets the page read and change everything. The name is in the Host of every request of a browser. So a proxy answers for
-names that nobody else can own: those of the loopback, addresses, and what its operator has listed (`--public-name`).
+names that no other party can own: those of the loopback, addresses, and what its operator has listed (`--public-name`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PURE. Commands that a machine does not apply: those that are none, and those that a newer version may apply.
+"""PURE. Commands that a machine does not apply: none, or of a newer version.
 
 A machine raises one of these before it has changed anything, and for the same bytes always the same one: every replica decides
 alike. The first is passed over by all. The second stops the replica, because one of a newer version would apply it and differ.

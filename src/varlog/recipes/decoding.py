@@ -1,4 +1,4 @@
-"""Decoding of entries and commands that any writer of a topic can have made: total, and the same for the same bytes."""
+"""Decoding of entries that any writer can have made: total and repeatable."""
 
 from __future__ import annotations
 

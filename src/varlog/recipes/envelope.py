@@ -12,7 +12,7 @@ has a position passed over by all replicas of a machine:
     […]              msgpack array: machine, position
 
 A topic has many writers. What is not certainly a command of this machine is passed over: bytes that are cut, mangled or of others
-stop nobody. Only a sound array of a newer version that names this machine cannot be passed over, because replicas of that version
+stop none. Only a sound array of a newer version that names this machine cannot be passed over, because replicas of that version
 apply it.
 """
 

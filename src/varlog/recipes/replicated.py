@@ -164,7 +164,7 @@ class ReplicatedStateMachine(Generic[M]):
                     await replica.close()
                     if skipped.at in skips:
                         raise
-                    # Nobody has seen this replica yet: it is built again, without that position.
+                    # No caller has seen this replica yet: it is built again, without that position.
                     skips.add(skipped.at)
                     machine.restore(initial)
                 except BaseException:

@@ -1,4 +1,4 @@
-"""ConnectionGuard: which connections a server keeps: how many, for how long, and with how much unread in memory.
+"""ConnectionGuard: which connections a server keeps, and how long.
 
 A peer can be anybody. What it can make a server do is bounded before anything it says is believed: the number of connections in
 total and per host, the bytes of frames that are not whole yet over all connections, and the time until a hello is there or a

@@ -6,8 +6,8 @@ have their ports for themselves and share the file system.
 
 The sockets lie in a directory that their user alone can enter (mode 0700): in $VARLOG_RUNTIME_DIR, else in `varlog` of
 $XDG_RUNTIME_DIR or of /run/user/<uid>, else in /tmp/varlog-<uid>. One that is a symbolic link or another user's is not used.
-Besides, both sides ask the kernel which user the other one is, and talk with their own user and root only. Whoever finds no socket
-dials the port.
+Besides, both sides ask the kernel which user the other one is, and talk with their own user and root only. Without a socket
+the port is dialled.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from varlog.runtime.logs import get_logger, told
 
 # The kernel lets 208 KiB be under way by default: a batch of a MiB would take five turns of both sides.
 BUFFER_BYTES: Final = 2 * MIB
-# A process that was killed leaves its name behind. One that is older than this, and to which nobody listens, is removed.
+# A process that was killed leaves its name behind. One that is older than this, and at which no process listens, is removed.
 STALE_AFTER_S: Final = 60.0
 
 _LINUX: Final = sys.platform == "linux"
@@ -59,7 +59,7 @@ def name_of(host: str, port: int) -> str | None:
     if directory is None:
         return None
     path = str(directory / f"{_namespace()}-{host}-{port}{_SUFFIX}")
-    # A directory with so long a name has no room for sockets: the port is always there.
+    # A directory with such a long name has no room for sockets: the port is always there.
     return path if len(os.fsencode(_fresh(path))) <= _PATH_BYTES_MAX else None
 
 
@@ -86,7 +86,7 @@ def listen(name: str, backlog: int) -> socket.socket:
 
 
 def forget(name: str) -> None:
-    """The server that listens at `name` ends: nobody finds it any more."""
+    """The server that listens at `name` ends: it is not found any more."""
     Path(name).unlink(missing_ok=True)
 
 
@@ -130,7 +130,7 @@ def _directory() -> Path | None:
 
 
 def _private(path: Path) -> Path | None:
-    """`path`, if it is a directory of ours that nobody else can enter; made if it is not there."""
+    """`path`, if it is a directory of ours that no other user can enter; made if it is not there."""
     try:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)

@@ -645,7 +645,7 @@ class UnsealReplica(Message, frozen=True):
 
 
 class GetNodeFacts(Message, frozen=True):
-    """What this node has seen of the repository's work, for who rebuilds one. Answered by NodeFactsIs."""
+    """What this node has seen of the repository's work, for rebuilding one. Answered by NodeFactsIs."""
 
 
 class NodeFactsIs(Message, frozen=True):
@@ -845,7 +845,7 @@ class AdoptOrder(Message, frozen=True):
 
 class AdoptionIs(Message, frozen=True):
     """What the nodes know of a topic that the repository does not: positions from `begin` on, up to and without `end`. `taken`:
-    (node, log stream, first position, end, first LLSN). `missing`: ranges of positions that nobody tells. `conflicts`, `silent`
+    (node, log stream, first position, end, first LLSN). `missing`: ranges of positions that no node tells. `conflicts`, `silent`
     (nodes that were not heard): why it may not be done. `raised`: log streams that are sealed in a new epoch by it. `adopted`: it
     is done."""
 

@@ -404,7 +404,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         if self._closed:
             return
         if kind != REPLY and cluster != self._cluster and cluster and self._cluster:
-            if kind != HELLO:  # which nobody waits for: what comes behind it is refused, and says so
+            if kind != HELLO:  # which has no answer: what comes behind it is refused, and says so
                 self._refuse_frame(kind, request, NotInCluster(ClusterID(cluster), self._cluster))
             return
         if kind == HELLO:

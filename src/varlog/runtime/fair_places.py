@@ -1,7 +1,7 @@
-"""FairPlaces: bounded waiting places that clients share: a client may use all that are free, and loses them first when none is.
+"""FairPlaces: bounded waiting places that clients share.
 
 Max-min fair: where every place is taken, one that comes from a client with fewer places than another's gets the newest place of the
-client that has the most. So one client can fill what nobody else wants, and cannot keep the others out.
+client that has the most. So one client can fill what no other one wants, and cannot keep the others out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The small `cluster` file of a replica or log unit: the UUID of the cluster that its data belong to.
+"""The `cluster` file of a replica or log unit: the UUID of its cluster.
 
 A directory can be copied or mounted elsewhere, and a repository can lose its metadata and begin with the same ids: what belongs to
 another cluster is not this one's to remove, to report or to write to. Written before the replica exists, and never changed.

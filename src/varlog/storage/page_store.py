@@ -411,7 +411,7 @@ class PageStore:
             raise
 
     def tend(self) -> str:
-        """Look for bit rot and lost writes in the state and the mark, and write them anew from memory if there are some; tells what
+        """Look for bit rot and lost writes in the state and the mark, and write them again from memory if so; tells what
         was wrong, or ''."""
         self._check_sound()
         state, wrong = self._state, ""

@@ -36,7 +36,7 @@ def index_path(segment: Path) -> Path:
     return segment.with_suffix(INDEX_SUFFIX)
 
 
-# Why entries cannot be read whose file somebody has removed.
+# Why entries cannot be read whose file was removed from outside.
 MISSING: Final = "its segment file is missing"
 
 
@@ -59,7 +59,7 @@ class SegmentFile:
         return self._open
 
     def open(self) -> OpenFile:
-        """The open file; opened now if it was not. FileNotFoundError if a trim or a cut removed it, or somebody else."""
+        """The open file; opened now if it was not. FileNotFoundError if a trim or a cut removed it, or another program."""
         file = self._open
         if file is None:
             file = self._open = OpenFile(self._disk.open(self.path))

@@ -27,7 +27,7 @@ from varlog.storage.state_file import STATE_NAME, ReplicaStateFile, read_state, 
 
 
 def tend_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite: bool) -> str:
-    """Write the state anew if the file is damaged or not the newest, or in any case; tells what was wrong, or ''."""
+    """Write the state again if the file is damaged or not the newest, or in any case; tells what was wrong, or ''."""
     wrong = ""
     try:
         found = read_state(disk, directory)
@@ -111,7 +111,7 @@ def tend_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
 
 
 def agreeing(rows: Rows, memory: RowsInMemory, runs: Runs) -> int:
-    """So many of the first rows are good, follow each other, and order entries as memory does (`runs`: where they begin)."""
+    """This many of the first rows are good, follow each other, and order entries as memory does (`runs`: where they begin)."""
     if not len(rows) or rows["llsn"][0] > memory.low:
         return 0
     ends = rows["llsn"] + rows["count"]

@@ -1,4 +1,4 @@
-"""The copy of the cluster's view that each storage node keeps, in the file `view` of its directory on every volume.
+"""The copy of the cluster's view that each storage node keeps.
 
 The metadata repository is one process over one store. Batches, commit rows, epochs and trim points are on the nodes; names, replica
 sets and projections are in this copy: together they are enough to rebuild the repository (`vmr recover`). Replaced whole.

@@ -324,7 +324,7 @@ class NodeVolumes:
         check_cluster_uuid_of(self.node, self.cluster_uuid, uuid)
 
     def check_change(self, log_stream: LogStreamID, uuid: ClusterUUID, *, blank: bool) -> None:
-        """Whether somebody of cluster `uuid` may remove or replace this directory: only what is bound to that very cluster, or what
+        """Whether cluster `uuid` may remove or replace this directory: only what is bound to that very cluster, or what
         is bound to none and `blank` (it never held an entry)."""
         self.check_cluster(uuid)
         bound = self.cluster_of(log_stream)
@@ -346,7 +346,7 @@ class NodeVolumes:
 
     def bind(self, uuid: ClusterUUID, registered: Sequence[LogStreamID]) -> None:
         """Worker: this node, and those of its replicas that a repository of cluster `uuid` has registered, belong to that cluster
-        from now on. Refused if one of them belongs to another. What is not registered stays unbound: nobody removes it."""
+        from now on. Refused if one of them belongs to another. What is not registered stays unbound, and is never removed."""
         self.check_cluster(uuid)
         for log_stream in registered:
             if self.cluster_of(log_stream) not in (NO_UUID, uuid):
@@ -379,7 +379,7 @@ class NodeVolumes:
         self._identity, self.cluster_uuid = identity, uuid
 
     def _read_cluster(self, path: Path) -> ClusterUUID:
-        """A file that is damaged binds to nothing, so nobody removes the replica; one that is registered is bound again."""
+        """A file that is damaged binds to nothing, so the replica is never removed; one that is registered is bound again."""
         try:
             return read_cluster(self._disk, path)
         except Damaged as damaged:

@@ -1,4 +1,4 @@
-"""The `witness` file of a storage node: the newest term of a metadata repository that it has seen, and the projections it heard of.
+"""The `witness` file of a storage node: the newest term and projections seen.
 
 As JSON, with a checksum, in the node's directory on every volume; replaced as a whole, and only when something in it changes: no
 append ever waits for it. A copy that is damaged or cannot be written is said, and the others count.

@@ -1,4 +1,4 @@
-"""PURE. Which repository a node talks with: the one with the newest term, and of two openings of a store in one term the first."""
+"""PURE. Which repository a node talks with: newest term, first opening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ViewKeeper: the node's copy of the cluster's view: what the repository sends is kept on disk, and told to who rebuilds one."""
+"""ViewKeeper: keeps the node's copy of the cluster's view on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = get_logger("session")
 
 
 class ViewKeeper:
-    """Written by the worker, one copy at a time; of those that come meanwhile the newest is next. Nobody waits for it."""
+    """Written by the worker, one copy at a time; of those that come meanwhile the newest is next. No caller waits for it."""
 
     def __init__(self, disk: Disk, homes: Sequence[Path], worker: Worker, tasks: Tasks) -> None:
         self._disk = disk

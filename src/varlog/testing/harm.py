@@ -1,4 +1,4 @@
-"""Harms to one file: what a device, a crash of the machine or an operator's mistake does to it. The owner is not asked.
+"""Harms to one file: what a device, a crash or a mistake does to it.
 
 "Newest" is what was written last: what differs from an older copy of the file. Where there is none, or nothing differs, it is what
 is before the zeros at the end of the file: files that are reserved ahead end in them.

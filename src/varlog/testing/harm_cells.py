@@ -1,4 +1,4 @@
-"""Runs cells of the table of harms: on clusters of real processes, and on embedded ones.
+"""Runs cells of the table of harms: on clusters, and on embedded ones.
 
 A cluster serves cell after cell until one is not healed: then the next cell gets a new one. An embedded cell opens a copy of the
 directory of a running one, which is what a crash at that moment leaves.
@@ -38,7 +38,7 @@ from varlog.testing.small_segments import SEGMENT_BYTES, SmallSegmentsPlan
 
 VICTIM = "vsn-1"
 CLUSTER, EMBEDDED = "cluster", "embedded"
-# So many entries fill several segments of every log stream.
+# This many entries fill several segments of every log stream.
 FILL = 250
 MORE, AFTER = 10, 5
 THERE_S = 15.0

@@ -1,4 +1,4 @@
-"""Prints the table of harms from what the tests of `make faults` wrote down, and renders the page of the documentation.
+"""Prints the table of harms, and renders its page of the documentation.
 
 python -m varlog.testing.harm_report DIRECTORY PAGE
 """

@@ -1,4 +1,4 @@
-"""The table of harms: every file that a process keeps, every harm, while it runs and while it does not; and what came of it.
+"""The table of harms: every file, every harm, running and stopped.
 
 A cell is one of them. `healed`: everything acknowledged is right and appends work, without a person. `said`: something is refused,
 with words. Anything else is a bug. What replication survives, which is the harm of one node's file, has to be healed, but for the

@@ -1,4 +1,4 @@
-"""HarmedCluster: real processes whose files are harmed, and a record of every acknowledged entry to compare with.
+"""HarmedCluster: real processes whose files are harmed, and what was acknowledged.
 
 Unlike `ClusterUnderLoad` nothing runs meanwhile: a test appends, harms, restarts, and compares. So a cell of the table of harms
 takes seconds, and one cluster serves many cells. A kill of a storage node loses the commit rows that were not synced: they are in
@@ -169,13 +169,13 @@ class HarmedCluster:
             yield log
 
     async def append(self, count: int, *topics: str) -> None:
-        """So many entries to each topic at the same time; every acknowledgement is recorded. Raises if one fails."""
+        """This many entries to each topic at the same time; every acknowledgement is recorded. Raises if one fails."""
         for topic in topics or self.topics:
             async with self.log(topic) as log:
                 await asyncio.gather(*(self._append_one(log, self.records[topic]) for _ in range(count)))
 
     async def append_to(self, log_stream: int, count: int, topic: str = COMMITTED) -> None:
-        """So many entries to one log stream, at the same time."""
+        """This many entries to one log stream, at the same time."""
         async with self.log(topic) as log:
             record = self.records[topic]
             await asyncio.gather(*(self._append_one(log, record, log_stream) for _ in range(count)))

@@ -1,4 +1,4 @@
-"""A server process whose storage node closes its segments early and scrubs all the time; everything else is `varlog.cli.serve`.
+"""A server whose node closes segments early and scrubs all the time.
 
 python -m varlog.testing.small_segments vsn start …
 """

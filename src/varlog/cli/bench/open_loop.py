@@ -1,4 +1,4 @@
-"""Open loop: appends that arrive at a steady rate whatever the answers do; offered against acknowledged.
+"""Open loop: appends at a steady rate, offered against acknowledged.
 
 A closed loop never overloads a log: an appender that waits for its answer offers nothing meanwhile. Here the capacity is measured
 by a closed loop first, then multiples of it are offered: arrivals are a Poisson process, each append has a deadline, and what
@@ -188,7 +188,7 @@ class Arrivals:
         self.lags = array("d")
 
     async def run(self, seconds: float, tally: Tally | None) -> int:
-        """Offer for so long; returns how many arrived. None: a warm-up, nothing is counted."""
+        """Offer for this long; returns how many arrived. None: a warm-up, nothing is counted."""
         clock, rng, rate = time.perf_counter, self._rng, self._rate
         begin = clock()
         due, end, arrived = begin + rng.expovariate(rate), begin + seconds, 0

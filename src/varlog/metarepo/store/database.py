@@ -1,4 +1,4 @@
-"""Database: the SQLite file of a store, in one of two ways: SQLite's own I/O, or an image that goes through the Disk door.
+"""Database: SQLite's own I/O, or an image that goes through the Disk door.
 
 In production the file is SQLite's. A disk that is not the operating system's, such as the simulator's, cannot be handed to SQLite:
 over it the database is in memory, and each transaction ends with its image written in place of the file, atomically and durably.

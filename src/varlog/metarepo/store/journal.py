@@ -21,7 +21,7 @@ Every sector of a record describes itself:
                                                                      58     -  payload: a part of the body
 
 The body is MessagePack, an array of [key, value], [key, nil] (delete) or [begin, end] (delete a range; both are strings). No byte
-of a body is ever at the beginning of a sector, and the salt is known to nobody else: a value cannot pass for a record.
+of a body is ever at the beginning of a sector, and the salt is known to no client: a value cannot pass for a record.
 
 Commit n + 1 is written only after n was synced, and says so (`durable`): what is known to be durable and cannot be read from either
 copy is damage, and nobody may go on as if it had never been acknowledged (law 3). A write in flight when the power fails leaves

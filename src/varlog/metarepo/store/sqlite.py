@@ -51,7 +51,7 @@ from varlog.runtime.worker import Worker
 APPLICATION_ID: Final = int.from_bytes(b"VLMR", "big")
 # 1: without a journal. 2: without checksums. Both are taken over when they are opened. An older program must not open a newer one.
 FORMAT_VERSION: Final = 3
-# After so long without a commit an empty one follows the newest, which is then known to be durable whatever happens to it.
+# After this long without a commit an empty one follows the newest, which is then known to be durable whatever happens to it.
 IDLE_MARK_S: Final = 0.5
 REMEDY: Final = "restore it from a `varlog backup`, or rebuild it from the storage nodes with `vmr recover`"
 
@@ -164,7 +164,7 @@ class SqliteStore(SoleStore):
         self._committed_at_s = 0.0
         self._marked = 0  # the newest commit that an empty one follows
         self._mark_timer: asyncio.TimerHandle | None = None
-        self._failure: BaseException | None = None  # of a mark: nobody waited for it
+        self._failure: BaseException | None = None  # of a mark: no caller waited for it
 
     @property
     def place(self) -> str:

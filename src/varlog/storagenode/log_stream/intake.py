@@ -28,7 +28,7 @@ class Intake:
     """The line in front of one replica, bounded in batches and bytes, shared by those who append.
 
     Each connection has a line of its own, in the order in which its batches came, and they are taken in turns: who sends much waits
-    behind himself. Where there is no room for one more, the newest batch of the longest line makes room for who has fewer.
+    behind itself. Where there is no room for one more, the newest batch of the longest line makes room for one that has fewer.
     """
 
     def __init__(self, log_stream: LogStreamID) -> None:
@@ -46,7 +46,7 @@ class Intake:
         return self._front[0] if self._front else next(iter(self._lines.values()))[0]
 
     def join(self, arrival: Arrival) -> None:
-        """To the end of its line. NotAccepted: there is no room, and nobody has more than it."""
+        """To the end of its line. NotAccepted: there is no room, and no other has more than it."""
         own = self._lines.get(arrival.call.connection, ())
         while self._full(arrival):
             longest = max(self._lines.values(), key=len, default=deque[Arrival]())

@@ -323,7 +323,7 @@ class Replica:
             self._take_waiting()
 
     def _check_known(self, row: CommitRow) -> None:
-        """A row that is told again says the same (law 3). Only a session that begins anew repeats rows."""
+        """A row that is told again says the same (law 3). Only a session that starts again repeats rows."""
         last = LLSN(row.llsn_end - 1)
         if last < self.store.low_llsn:
             return
@@ -508,7 +508,7 @@ class Replica:
         )
 
     def check_no_evidence(self, what: str, sealed_end: LLSN = NO_LLSN) -> None:
-        """Refused: this replica contradicts the repository, or has ordered entries that whoever asks does not know of. Nothing but
+        """Refused: this replica contradicts the repository, or has ordered entries that the caller does not know of. Nothing but
         an operator's word undoes that."""
         if self._machine.evidence or (sealed_end and self.store.committed_end > sealed_end):
             raise Refused(f"log stream {self.log_stream} is not {what}: {self._knowledge}")

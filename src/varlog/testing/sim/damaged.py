@@ -1,4 +1,4 @@
-"""Damaged messages: what a message becomes where one number in it changes on its way and nothing checks that."""
+"""Damaged messages: one number changes on the way, and nothing checks it."""
 
 from __future__ import annotations
 

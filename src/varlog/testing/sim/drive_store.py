@@ -1,4 +1,4 @@
-"""DriveStore: the metadata store of the only repository of a world: production code over the drive of its host."""
+"""DriveStore: the only repository's store, over the drive of its host."""
 
 from __future__ import annotations
 

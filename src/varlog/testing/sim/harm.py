@@ -1,4 +1,4 @@
-"""Harm: what happens to files behind a process's back: damage, deletion, an older copy; and a drive put back in time."""
+"""Harm: what happens to files and drives behind a process's back."""
 
 from __future__ import annotations
 

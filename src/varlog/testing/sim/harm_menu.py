@@ -1,4 +1,4 @@
-"""Harm menu: faults behind a process's back: files, drives put back in time, lying disks, slowness, links, damaged messages.
+"""Harm menu: faults behind a process's back, as the simulator draws them.
 
 Within what replication survives: what takes a copy is aimed only at a host all of whose streams another host, never harmed, has
 whole. Nothing may be lost then, and nobody but who owns a directory without an identity is needed to heal it.
@@ -28,7 +28,7 @@ from varlog.testing.sim.process import Process
 SLOWER = (10.0, 100.0, 1000.0)
 # So many of the drives that go back in time do so while every storage node is down.
 ALL_DOWN_SHARE = 0.4
-# A process that hardly gets a processor runs for so long, then stands still for longer.
+# A process that hardly gets a processor runs for this long, then stops for longer.
 RUNS_S = 0.002
 
 

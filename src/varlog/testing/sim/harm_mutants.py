@@ -1,4 +1,4 @@
-"""Mutants of what is believed although it is harmed: checksums, read errors, missing files, disks that went back in time."""
+"""Mutants of what is believed although it is harmed."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Host:
             False  # its disk fails on purpose: a process that cannot start over it ends, and is started again
         )
         self.delay: Delay = worker_delay
-        self.slowness = 1.0  # its disk takes so many times as long
+        self.slowness = 1.0  # its disk takes this many times as long
         self._seed = seed
         self._rng = random.Random(f"{seed}/{name}")
         self.clock = SimClock(self._rng.randint(-50_000, 50_000))

@@ -28,7 +28,7 @@ class Keepers:
     def __init__(self, nodes: Sequence[Host], view: Callable[[], ClusterView | None]) -> None:
         self._nodes = {NodeID(number): host for number, host in enumerate(nodes, 1)}
         self.view = view
-        # Whose files were harmed on purpose: what they look like may be an older truth, so nobody counts on them any more.
+        # Whose files were harmed on purpose: what they look like may be an older truth, so nothing counts on them any more.
         self.harmed: set[str] = set()
 
     def spare(self, host: Host) -> list[LogStreamID]:

@@ -1,4 +1,4 @@
-"""Mutants of where things are: positions off by one, rows merged wrongly, ranges cut short, answers of another append."""
+"""Mutants of where things are: positions, rows, ranges and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipe noise: entries in a topic of recipes that are no commands: foreign, cut, mangled, and of machines that are not there."""
+"""Recipe noise: entries in a topic of recipes that are no commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of the repository's own files: the journal of its store, and what a restart makes of it."""
+"""Mutants of the repository's own files: its journal, and a restart."""
 
 from __future__ import annotations
 
