@@ -32,11 +32,13 @@ class ProjectionService:
         commits: CommitLoop,
         leases: Leases,
         expected: Callable[[Call | None], Call],
+        when_heard: Callable[[Call, Callable[[], None]], None],
     ) -> None:
         self._state = state
         self._commits = commits
         self._leases = leases
         self._expected = expected
+        self._when_heard = when_heard
         self._waiting: dict[Call, None] = {}
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -50,8 +52,12 @@ class ProjectionService:
             call.fail(error)
 
     def _propose(self, call: Call | None, request: m.ProposeProjection, payload: bytearray) -> None:
-        """R-SEQ-10. What must be refused is refused before anybody's lease is touched, and looked at again when all are over."""
+        """Not before the nodes were heard, one of which may know of a newer projection."""
         call = self._expected(call)
+        self._when_heard(call, lambda: self._accept(call, request))
+
+    def _accept(self, call: Call, request: m.ProposeProjection) -> None:
+        """R-SEQ-10. What must be refused is refused before anybody's lease is touched, and looked at again when all are over."""
         proposed, sealed = request.projection, dict(request.sealed)
         before = self._state.members
         if rules.accept(before, proposed, sealed) is before:
@@ -62,6 +68,8 @@ class ProjectionService:
         handover = rules.handover(before.view.projection(proposed.topic), proposed, sealed)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            if (why := self._state.distrusted.get(proposed.topic)) is not None:
+                raise Unavailable(f"no projection of topic {proposed.topic} is made: {why}")
             return rules.accept(members, proposed, sealed), m.ProjectionIs(proposed)
 
         def decided(answer: Message | BaseException) -> None:

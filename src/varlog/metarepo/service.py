@@ -57,7 +57,9 @@ class RepositoryService:
         self._view_waiters: FairPlaces[object, tuple[Call, int, asyncio.TimerHandle]] = FairPlaces()
         self._suspicions = Suspicions(self._answer_view_waiters)
         self._named = NamedService(state, self._submit, self._expected)
-        self._projections = ProjectionService(state, commits, leases, self._expected)
+        self._projections = ProjectionService(
+            state, commits, leases, self._expected, lambda call, act: witnesses.when_heard(call, act)
+        )
         self._stopped: str | None = None
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -160,10 +162,13 @@ class RepositoryService:
     # --- trims ---------------------------------------------------------------------------------------------------------
 
     def _trim_topic(self, call: Call | None, request: m.TrimTopic, payload: bytearray) -> None:
-        """R-TRIM-1: durable here, then applied by every node in session that holds the topic, then answered."""
+        """R-TRIM-1: durable here, then applied by every node in session that holds the topic, then answered. Not before the nodes
+        were heard: they may know newer positions, which can be trimmed."""
         call = self._expected(call)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
+            if (why := self._state.distrusted.get(request.topic)) is not None:
+                raise Unavailable(f"the newest position of topic {request.topic} is not known: {why}")
             high_watermark = newest_position(members, facts, request.topic)
             if request.respect_readers:
                 reader_rules.check_trim(members, request.topic, request.glsn)
@@ -175,7 +180,7 @@ class RepositoryService:
             else:
                 self._confirm_trim(call, request)
 
-        self._commits.submit(Operation(decide, durable))
+        self._witnesses.when_heard(call, lambda: self._commits.submit(Operation(decide, durable)))
 
     def _confirm_trim(self, call: Call, request: m.TrimTopic) -> None:
         answered = False

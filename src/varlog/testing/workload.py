@@ -262,7 +262,7 @@ class Client:
             operation.outcome, operation.told = Outcome.REJECTED, str(error)
         except VarlogError as error:
             operation.outcome, operation.told = Outcome.FAILED, f"{type(error).__name__}: {error}"
-            if not isinstance(error, Unavailable):
+            if not isinstance(error, Unavailable) and "is STOPPED" not in str(error):
                 self._history.complaints.append(f"an error that has no place here: {operation}")
         except Exception as error:  # noqa: BLE001 - told to the checkers
             operation.outcome, operation.told = Outcome.FAILED, repr(error)

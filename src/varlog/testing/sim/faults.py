@@ -45,7 +45,7 @@ class Faults:
         """Make trouble until `stop`."""
         if not self._active:
             self._active = True
-            if {Kind.HARM, Kind.REWIND} & self._plan.kinds():
+            if {Kind.HARM, Kind.REWIND, Kind.STORE_REWIND} & self._plan.kinds():
                 self.menu.harms.watch()
             loop = asyncio.get_running_loop()
             self._making = [

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from pathlib import Path
 
+from varlog.metarepo.repository import MetadataRepository
 from varlog.model.errors import StartError
 from varlog.rpc.messages import Message
 from varlog.testing.sim.connection import SimConnection
@@ -50,7 +51,11 @@ class HarmMenu:
         self._keepers = keepers
         self._tell = tell
         self._said = said
-        self.past = Past([host for host in hosts if host.name.startswith("sn")])
+        self.away: dict[str, float] = {}  # see Menu
+        # The drive of a repository that went back in time, as it was when it knew most: (newest epoch, positions).
+        self.newest_store: tuple[tuple[int, int], Folder] | None = None
+        self._rewinding = False
+        self.past = Past([host for host in hosts if host.name.startswith("sn") or host.name == "mr"])
         self._outside = copy_context()
         self._spoils = 0
         self._watching: asyncio.Task[None] | None = None
@@ -160,6 +165,63 @@ class HarmMenu:
             for other in self._hosts:
                 if other.name.startswith(("sn", "sq")):
                     other.crash()
+
+    def rewind_store(self, host: Host) -> None:
+        """The drive of the only repository is as it was a while ago, and it starts again. Some nodes may stop before, and start
+        later than it waits for them; a clean stop, because what they know is all there is of the newest order."""
+        moments = self.past.of(host)
+        if not moments or self._rewinding:
+            return
+        nodes = [other for other in self._hosts if other.name.startswith("sn")]
+        late = [node for node in nodes if self._rng.random() < 0.5] if self._rng.random() < 0.5 else []
+        late_s = self._rng.choice((0.5, 5.0)) * self._rng.uniform(0.5, 1.5)
+        view = self._keepers.view()
+        # What nodes have heard of other log streams is in memory: a restart forgets it.
+        soon = [node for node in nodes if node not in late] if late and self._rng.random() < 0.7 else []
+        if view is not None and view.projections:
+            late, soon = (
+                [],
+                [],
+            )  # a projection that only nodes know which start too late is not waited for (decision 21)
+        self._rewinding = True
+        stopped = dict.fromkeys(soon, 0.01) | dict.fromkeys(late, late_s)
+        coming = self._rewind_store(host, stopped, self._rng.choice(moments))
+        self._slow.append(asyncio.get_running_loop().create_task(coming, name="rewind store"))
+
+    async def _rewind_store(
+        self, host: Host, stopped: dict[Host, float], moment: tuple[float, Folder]
+    ) -> None:
+        at, snapshot = moment
+        try:
+            for node, away_s in stopped.items():
+                self.away[node.name] = away_s
+                await node.stop()
+            self._keep_store(host)
+            host.crash()
+            back_s = asyncio.get_running_loop().time() - at
+            away = ", ".join(f"{node.name} for {away_s:.3f} s" for node, away_s in stopped.items())
+            self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago; away: {away or 'none'}")
+            host.drive.restore(snapshot)
+        finally:
+            self._rewinding = False
+
+    def _keep_store(self, host: Host) -> None:
+        """A backup, for what nodes cannot tell."""
+        service = host.service
+        if not isinstance(service, MetadataRepository) or service._reign is None:
+            return
+        state = service._reign.state
+        epoch = max((int(found.epoch) for found in state.view.projections), default=0)
+        known = epoch, sum(state.order.high_watermarks.values())
+        if self.newest_store is None or known >= self.newest_store[0]:
+            self.newest_store = known, host.drive.snapshot()
+
+    def put_back_store(self, host: Host) -> None:
+        """An operator restores the newest copy: for what nodes do not keep."""
+        if self.newest_store is not None:
+            self._tell(f"the newest copy of {host.name}'s files is put back")
+            host.crash()
+            host.drive.restore(self.newest_store[1])
 
     def tear(self, host: Host) -> None:
         """A power loss in the middle of the disk's work, which spoils what lies beside the writes in flight."""

@@ -64,6 +64,7 @@ class Menu:
         senders = SENDERS if plan.ordering is Ordering.COMMITTED else SEQUENCED_SENDERS
         sequenced = SequencedMenu(rng, network, hosts, self.pause, self._stop, tell, keepers.view)
         self.harms = harms = HarmMenu(rng, network, hosts, keepers, tell, said)
+        harms.away = self.away
         self._table: dict[Kind, tuple[dict[str, int], Callable[[Host], None]]] = {
             Kind.CRASH: (EVERYONE, lambda host: host.crash()),
             Kind.CRASH_WRITING: (NODES, self._crash_writing),
@@ -94,6 +95,7 @@ class Menu:
             Kind.LOST_WRITE: (NODES, harms.lose_writes),
             Kind.MISPLACED: (NODES, harms.misplace_writes),
             Kind.STORE_HARM: (REPOSITORIES, harms.harm_store),
+            Kind.STORE_REWIND: (REPOSITORIES, harms.rewind_store),
             Kind.READ: (NODES, harms.fail_reads),
             Kind.OPEN: (NODES, harms.fail_opens),
             Kind.GRAY: (SERVERS, harms.slow),

@@ -13,6 +13,7 @@ from varlog.testing.sim.recipe_mutants import RECIPE_MUTANTS
 from varlog.testing.sim.repair_mutants import REPAIR_MUTANTS
 from varlog.testing.sim.sequenced_mutants import SEQUENCED_MUTANTS
 from varlog.testing.sim.store_mutants import STORE_MUTANTS
+from varlog.testing.sim.witness_mutants import WITNESS_MUTANTS
 from varlog.testing.sim.write_mutants import WRITE_MUTANTS
 
 __all__ = ["MUTANTS", "Mutant", "find", "plant"]
@@ -338,6 +339,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *NAMED_MUTANTS,
     *WRITE_MUTANTS,
     *STORE_MUTANTS,
+    *WITNESS_MUTANTS,
     *SEQUENCED_MUTANTS,
     *RECIPE_MUTANTS,
 )
@@ -355,6 +357,7 @@ RARE: Final = frozenset(
         "replace-the-last-copy",
         "seal-cancels-nothing",
         "sequencer-without-lease",
+        "stopped-topic-sealed-at-the-older-end",
         "trim-answered-before-applied",
         "trim-waits-for-nobody",
         "trim-without-rows",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
 from varlog.model.cluster import LogStream
-from varlog.model.errors import VarlogError
+from varlog.model.errors import Refused, VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.testing.sim.plan import Plan
@@ -18,6 +18,8 @@ from varlog.testing.sim.plan import Plan
 PATIENCE_S = 2.0
 # Until nothing is held any more, at the end.
 RELEASE_S = 60.0
+# Who is told so often that nodes do not know an order restores a copy.
+ADOPTIONS_MAX = 5
 
 
 class Operator:
@@ -70,6 +72,33 @@ class Operator:
             except VarlogError as error:
                 self._tell(f"the operator cannot unseal yet: {error}")
             await asyncio.sleep(0.2)
+        return False
+
+    async def adopt(self, put_back: Callable[[], None]) -> bool:
+        """Take the order of stopped topics from the nodes, until none is stopped; False if that cannot be done. What nodes do not
+        know, and say so, is in the newest copy of the repository: `put_back` restores it, once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + RELEASE_S
+        tries = 0
+        while loop.time() < deadline:
+            try:
+                async with await self._connect() as admin:
+                    stopped = [topic.name for topic in await admin.topics() if topic.stopped]
+                    if not stopped:
+                        return True
+                    for name in stopped:
+                        shown = await admin.adopt_order(name, dry_run=False)
+                        self._tell(f"the operator asks for the order of {name}: {shown}")
+                        tries += bool(shown.missing and not shown.silent)
+            except Refused as error:
+                self._tell(f"the operator cannot adopt an order: {error}")
+                tries += 1
+            except VarlogError as error:
+                self._tell(f"the operator cannot adopt an order yet: {error}")
+            if tries == ADOPTIONS_MAX:
+                tries += 1
+                put_back()
+            await asyncio.sleep(0.5)
         return False
 
     async def _connect(self) -> Admin:

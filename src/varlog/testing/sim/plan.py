@@ -45,6 +45,9 @@ class Kind(StrEnum):
     LOST_WRITE = "lost-write"  # writes are acknowledged and never reach the platter
     MISPLACED = "misplaced"  # … or land elsewhere on it
     STORE_HARM = "store-harm"  # a file of the only repository is harmed while it is down: it is right afterwards, or refuses
+    STORE_REWIND = (
+        "store-rewind"  # all files of the only repository are as they were a while ago; nodes may be late
+    )
     READ = "read"  # reads of a disk fail
     OPEN = "open"  # a process has no file descriptor or no memory left to open a file
     GRAY = "gray"  # a disk, a process or a link is ten to a thousand times slower for a while
@@ -73,6 +76,10 @@ LATER_KINDS = (
     Kind.SWIZZLE,
     Kind.CORRUPT,
 )
+
+# Beside a repository that goes back in time nodes keep what they know: it is all there is of the newest order.
+BESIDES_STORE_REWIND = (Kind.ECHO, Kind.CLOCK, Kind.CUT, Kind.STRAGGLE, Kind.CORRUPT)
+STORE_REWIND_SEEDS = 0.08
 
 # How often, in a virtual second, over all hosts: a run with many kinds draws one of these for each.
 MANY: dict[Kind, tuple[float, ...]] = {
@@ -104,6 +111,7 @@ MANY: dict[Kind, tuple[float, ...]] = {
     Kind.LOST_WRITE: (0.4, 1.2),
     Kind.MISPLACED: (0.4, 1.2),
     Kind.STORE_HARM: (0.3, 1.0),
+    Kind.STORE_REWIND: (0.3, 0.8),
     Kind.READ: (0.5, 2.0),
     Kind.OPEN: (0.5, 2.0),
     Kind.GRAY: (0.2, 0.6),
@@ -181,6 +189,7 @@ class Plan:
 
             make_sequenced(plan, random.Random(f"{seed}/sequenced"))
         plan._draw_later_kinds(random.Random(f"{seed}/later"))
+        plan._draw_store_rewind(random.Random(f"{seed}/store rewind"))
         return plan
 
     @classmethod
@@ -273,6 +282,33 @@ class Plan:
             self.pair, self.meddling, self.handwork, self.far_share = None, 0, 0, 0.0
             self.last_blackout = False
 
+    def _draw_store_rewind(self, rng: random.Random) -> None:
+        """Apart from the rest: what other seeds show stays as it is. No named readers and writers, and nothing that is made
+        meanwhile: those are as old as the copy then. No tails: what the repository alone has told is known to nobody else."""
+        if self.calm or self.repositories > 1 or rng.random() > STORE_REWIND_SEEDS:
+            return
+        self.rates = {kind: rate for kind, rate in self.rates.items() if kind in BESIDES_STORE_REWIND}
+        self.rates[Kind.STORE_REWIND] = rng.choice(MANY[Kind.STORE_REWIND])
+        self.pair, self.early_faults, self.last_blackout, self.far_share = (
+            None,
+            False,
+            rng.random() < 0.3,
+            0.0,
+        )
+        self.handwork = self.new_streams = self.book_deeds = self.tasks = self.attempts = self.meddling = 0
+        self.copied, self.mixed, self.topics = False, False, 1
+        self.replace_after_s = 30.0
+        self.duration_s = 12.0
+        if self.mix is not None:
+            self.mix.weights["tail"] = 0
+            self.mix.think_s = 0.2
+            if self.ordering is Ordering.SEQUENCED:
+                self.mix.weights["trim"] = 0  # its nodes do not tell trims
+        # Log streams without a common node: what one of them knows the others do not.
+        if rng.random() < 0.5:
+            self.replicas = min(self.replicas, 2)
+            self.nodes, self.streams = max(self.nodes, 2 * self.replicas), 2
+
     def kinds(self) -> set[Kind]:
         """The kinds that happen in this run."""
         return set(self.rates)
@@ -280,7 +316,7 @@ class Plan:
     def possible(self) -> tuple[Kind, ...]:
         """The kinds that make sense in a cluster of this shape."""
         alone = {Kind.FLIP, Kind.WIPE} if self.replicas == 1 else set()
-        others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS}
+        others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS, Kind.STORE_REWIND}
         return tuple(kind for kind in Kind if kind not in others)
 
     def ordering_of(self, number: int) -> Ordering:

@@ -13,8 +13,16 @@ from varlog.testing.sim.process import Process
 class Witness:
     """Told is told: what anybody can have heard must stay true, whoever leads later (law 3, 6)."""
 
-    def __init__(self, history: History, is_sequenced: Callable[[int], bool] = lambda topic: False) -> None:
+    def __init__(
+        self,
+        history: History,
+        is_sequenced: Callable[[int], bool] = lambda topic: False,
+        *,
+        rewound: bool = False,
+    ) -> None:
         self._history = history
+        # The store may go back in time: a seal that no node has heard of did not happen.
+        self._rewound = rewound
         self._is_sequenced = is_sequenced
         self._revisions: dict[Process, int] = {}
 
@@ -39,5 +47,5 @@ class Witness:
                 )
 
     def _hear_stream(self, stream: LogStream) -> None:
-        if not self._is_sequenced(stream.topic):  # its epochs are a projection's
+        if not self._rewound and not self._is_sequenced(stream.topic):  # its epochs are a projection's
             self._history.tell_seal(stream.log_stream, stream.epoch, stream.sealed_end)

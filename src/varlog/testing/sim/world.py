@@ -60,6 +60,8 @@ from varlog.testing.workload import Client, Mix
 CLUSTER = ClusterID(7)
 BOOTSTRAP_S = 120.0
 STEPS_MAX = 2_000_000
+# What is said of a repository whose store went back in time.
+REWIND_WORDS = ("STOPPED", "went back in time", "was taken from the nodes", "replica frozen")
 # Longer than any message, disk or process is held up.
 SETTLE_S = 5.0
 
@@ -113,7 +115,11 @@ class World:
         self._attempts = Attempts(self.plan, random.Random(f"{seed}/attempts"), self.history, self.tell)
         self._copier = Copier(self.plan.first, random.Random(f"{seed}/copier"), self.history, self.tell)
         self._sequenced_witness = SequencedWitness(self.history)
-        self._witness = Witness(self.history, self._sequenced_witness.is_sequenced)
+        self._witness = Witness(
+            self.history,
+            self._sequenced_witness.is_sequenced,
+            rewound=Kind.STORE_REWIND in self.plan.kinds(),
+        )
         self.history.sequenced = {
             topic
             for number, topic in enumerate(self._topics)
@@ -344,7 +350,8 @@ class World:
                 await self._before_work()  # an operator may seal the only stream that this needs
             working = judge_process.spawn("operator", operator.work())
             keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
-            if self.history.sequenced:
+            # It looks at nodes by what the repository says, which is not true of one that went back in time.
+            if self.history.sequenced and Kind.STORE_REWIND not in plan.kinds():
                 _ = judge_process.spawn("inspector", self._inspector.work())
             await self._work(faults)
             await working
@@ -409,6 +416,11 @@ class World:
         if self.plan.handwork and not await process.spawn("release", operator.release()):
             self.history.trouble.append("what an operator has sealed cannot be unsealed")
             return
+        if Kind.STORE_REWIND in self.plan.kinds():
+            put_back = partial(faults.menu.harms.put_back_store, self._repositories[0])
+            if not await process.spawn("adopt", operator.adopt(put_back)):
+                self.history.trouble.append("the order of a stopped topic cannot be taken from the nodes")
+                return
         if not await process.spawn("heal", judge.heal()):
             return
         if self.plan.last_blackout:
@@ -586,6 +598,9 @@ class LogLines(logging.Handler):
         """A disk that is damaged on purpose, or fails, is to be complained about by its node."""
         kinds = self._world.plan.kinds()
         if {Kind.FLIP, *COPY_LOSSES} & kinds and ("replica is damaged" in text or "replica frozen" in text):
+            return True
+        if Kind.STORE_REWIND in kinds and any(words in text for words in REWIND_WORDS):
+            self._world.history.said.append(text)
             return True
         return bool(DISK_FAILURES & kinds) and "replica cannot be opened" in text
 

@@ -1,0 +1,80 @@
+"""Mutants of a repository that went back in time: what its nodes know of the order, and who believes it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from varlog.model.cluster import Ordering
+from varlog.testing.sim.patch import Mutant
+from varlog.testing.sim.plan import Kind
+
+_WITNESSES = "varlog.metarepo.witnesses:Witnesses"
+_RULES = "varlog.metarepo.witness_rules"
+_NEEDS = (Kind.STORE_REWIND,)
+
+WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
+    Mutant(
+        "nodes-not-compared",
+        "A repository does not compare its order with what nodes know (law 3).",
+        (
+            (f"{_RULES}:claim_of_topic", "if theirs.high_watermark > ours.high_watermark:", "if False:"),
+            (f"{_RULES}:claim_of_replica", "if word.committed_end > committed_end:", "if False:"),
+        ),
+        needs=_NEEDS,
+    ),
+    Mutant(
+        "stopped-topic-ordered",
+        "Positions are given in a topic that is stopped (law 3).",
+        (
+            (
+                "varlog.metarepo.state:RepositoryState.may_give",
+                " and (found is None or not found.stopped)",
+                "",
+            ),
+        ),
+        needs=_NEEDS,
+    ),
+    Mutant(
+        "stopped-topic-sealed-at-the-older-end",
+        "A log stream of a stopped topic is sealed where the older order ends (law 6).",
+        (("varlog.metarepo.membership_rules:check_not_stopped", "if topic.stopped:", "if False:"),),
+        needs=_NEEDS,
+    ),
+    Mutant(
+        "stop-forgotten",
+        "A topic that a node contradicts is stopped in memory alone, until that would be durable (law 3).",
+        (
+            (
+                "varlog.metarepo.membership_rules:stop_topic",
+                "stopped = changed(found, stopped=why,",
+                'stopped = changed(found, stopped="",',
+            ),
+        ),
+        needs=_NEEDS,
+    ),
+    Mutant(
+        "adopted-in-the-older-epoch",
+        "An order is taken from the nodes, and log streams stay in an epoch that their replicas have left (law 7).",
+        ((f"{_WITNESSES}._raised", "if newest > stream.epoch or (", "if ("),),
+        needs=_NEEDS,
+    ),
+    Mutant(
+        "terms-not-raised",
+        "A repository whose terms went back in time does not raise them, and no node accepts it (law 7).",
+        (
+            (
+                "varlog.metarepo.reign:Reign._term_over",
+                "return rules.raise_term(members, self.term, stale.seen), Done()",
+                "return members, Done()",
+            ),
+        ),
+        needs=_NEEDS,
+    ),
+    Mutant(
+        "newer-projection-not-compared",
+        "A repository does not compare its projection with what nodes were told (law 7).",
+        ((f"{_RULES}:claim_of_unit", "if epoch <= ours:", "if True:"),),
+        needs=_NEEDS,
+        ordering=Ordering.SEQUENCED,
+    ),
+)
