@@ -79,7 +79,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "unit-without-lease",
         "A storage node answers for its log units without a lease (R-SEQ-13).",
-        (f"{_UNIT}._admit", "    self._parts.check_lease()", "    pass"),
+        (f"{_UNIT}._check_epoch", "    self._parts.check_lease()", "    pass"),
     ),
     _mutant(
         "sequencer-without-lease",
@@ -134,8 +134,8 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A unit joins a chain without what was written since it was filled (R-SEQ-14).",
         (
             f"{_RECONFIGURER}._last_copy",
-            "if source is None or to is None",
-            "return True\n    if source is None or to is None",
+            "return bool(known) and await self._copy(view, chain, node, known[-1], epoch)",
+            "return bool(known)",
         ),
     ),
     # --- clients
