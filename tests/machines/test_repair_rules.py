@@ -395,7 +395,7 @@ def test_a_frozen_replica_is_rebuilt_while_another_is_complete() -> None:
     world = _running_world(entries=1)
     world.freeze(NODES[1])
     assert _steps(world, 2) == [SealStream, SealReplicas]
-    assert world.decide() == RebuildReplica(NODES[1], Epoch(2), "it is frozen")
+    assert world.decide() == RebuildReplica(NODES[1], Epoch(2), "it is frozen", LLSN(2))
     _steps(world)
     assert world.decide() == RUNS
     for node in NODES:
@@ -446,7 +446,7 @@ def test_a_sync_is_polled_and_one_that_failed_is_tried_from_another_source() -> 
     failed = SyncStatus(SyncState.ERROR, PRIMARY, LLSN(6), LLSN(11), why="cut off")
     assert _syncing(world, failed) == SyncReplica(NODES[2], NODES[1], Epoch(2))
     hopeless = SyncStatus(SyncState.ERROR, PRIMARY, LLSN(6), LLSN(11), why="too far behind", rebuild=True)
-    assert _syncing(world, hopeless) == RebuildReplica(NODES[2], Epoch(2), "too far behind")
+    assert _syncing(world, hopeless) == RebuildReplica(NODES[2], Epoch(2), "too far behind", LLSN(11))
 
 
 def _steps_until_synced(world: World) -> None:

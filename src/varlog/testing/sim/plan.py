@@ -262,6 +262,8 @@ class Plan:
         """Apart from the rest: what other seeds show stays as it is."""
         if self.calm or rng.random() < LATER_SEEDS_NOT:
             return
+        if self.ordering is Ordering.SEQUENCED and Kind.FLIP in self.rates:
+            return  # rot is repaired from the nodes that serve: nothing else may take them away
         spared = {*(COPY_LOSSES if self.replicas == 1 else ())}
         spared |= {Kind.STORE_HARM} if self.repositories > 1 else set()
         possible = [kind for kind in LATER_KINDS if kind not in spared]
