@@ -18,23 +18,24 @@ from varlog.testing.processes import PATIENCE_S, command
 
 pytestmark = pytest.mark.process
 
+NODES = 3
 
-def copies_of_the_view(directory: Path) -> list[bytes]:
-    return [path.read_bytes() for path in directory.glob("vsn-*/cid=*/snid=*/view")]
+
+def every_node_knows_the_names(directory: Path) -> bool:
+    copies = [path.read_bytes() for path in directory.glob("vsn-*/cid=*/snid=*/view")]
+    return len(copies) == NODES and all(SEQUENCED.encode() in copy for copy in copies)
 
 
 def test_a_lost_repository_is_rebuilt_from_the_nodes(tmp_path: Path) -> None:
     """Topics of both orderings; the nodes run meanwhile, the repository and the manager do not."""
 
     async def story() -> Verdict:
-        async with harmed_cluster(plan_for(tmp_path, replicas=3)) as cluster:
+        async with harmed_cluster(plan_for(tmp_path, replicas=NODES)) as cluster:
             await cluster.append(60)
             await cluster.wait_rows_synced()
             # Names are in the copy of the view alone, and it comes to the nodes a moment after a change.
             async with asyncio.timeout(PATIENCE_S):
-                await wait_until(
-                    lambda: all(SEQUENCED.encode() in copy for copy in copies_of_the_view(tmp_path))
-                )
+                await wait_until(lambda: every_node_knows_the_names(tmp_path))
             cluster.kill("vmc", "vseq", "vmr")
             shutil.rmtree(tmp_path / "vmr")
             (tmp_path / "vmr").mkdir()

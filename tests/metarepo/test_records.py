@@ -123,16 +123,27 @@ GROWN_THRICE = WITH_UUID | {
         "737401a4756e6974cd1000a867726f7570696e67a673747265616da773746f70706564a0a56b6e6f776e00"
     ),
 }
+# Topics also say which nodes are missed.
+WITH_MISSED = GROWN_THRICE | {
+    "topic/0000000002": "8a" + GROWN_THRICE["topic/0000000002"][2:] + b"\xa6missed\x90".hex(),
+}
 
 
 def test_format_1_is_written_as_ever() -> None:
-    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | GROWN_THRICE
+    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | WITH_MISSED
 
 
 @pytest.mark.parametrize(
     "written",
-    [GOLDEN, GOLDEN | GROWN, GOLDEN | GROWN_AGAIN, GOLDEN | WITH_UUID, GOLDEN | GROWN_THRICE],
-    ids=["first", "grown", "grown again", "with a UUID", "grown thrice"],
+    [
+        GOLDEN,
+        GOLDEN | GROWN,
+        GOLDEN | GROWN_AGAIN,
+        GOLDEN | WITH_UUID,
+        GOLDEN | GROWN_THRICE,
+        GOLDEN | WITH_MISSED,
+    ],
+    ids=["first", "grown", "grown again", "with a UUID", "grown thrice", "with missed nodes"],
 )
 def test_format_1_is_read_as_ever(written: dict[str, str]) -> None:
     items = {key: bytes.fromhex(value) for key, value in written.items()}
