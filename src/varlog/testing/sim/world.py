@@ -441,9 +441,10 @@ class World:
             if host not in self._repositories:
                 await host.stop()
         if judge.view is not None:
-            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
-            rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
+            # The disks are judged by the view they ended with: a slow answer may have led to one more replacement since.
             newest = self._view() or judge.view
+            examine(self._nodes, newest, self.history, self.plan.segment_bytes)
+            rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
 
     async def _before_work(self) -> None:
