@@ -89,6 +89,24 @@ def test_every_kind_is_served_to_somebody_and_has_a_rate(kind: Kind) -> None:
     assert any(MANY[kind])
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_no_link_is_closed_or_slow_after_the_faults_have_stopped(kind: Kind) -> None:
+    """A healed cluster is judged as it is: a link that closes later would make a manager move streams again."""
+
+    async def work() -> None:
+        scene = Scene()
+        scene.menu.serve(kind)
+        await asyncio.sleep(0.01)
+        scene.menu.clear()
+        names = [host.name for host in scene.hosts]
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            assert not any(scene.network.held_until(one, two) for one in names for two in names)
+            assert not any(scene.network.distance(one, two) for one in names for two in names)
+
+    loop.run(work())
+
+
 def test_the_second_of_two_faults_hits_the_host_of_the_first_where_it_can() -> None:
     async def work() -> tuple[str, str]:
         scene = Scene()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from varlog.testing.sim import limits, patch
 from varlog.testing.sim.__main__ import main
 from varlog.testing.sim.mutants import MUTANTS, RARE, plant
 from varlog.testing.sim.plan import Plan
+from varlog.testing.sim.users import User
 from varlog.testing.sim.world import Result, simulate
 
 SEEDS = range(1, 13)
@@ -52,6 +55,20 @@ def test_the_same_seed_is_the_same_history_in_processes_with_other_hash_seeds() 
         for hash_seed, seeds in (("1", ["5", "6", "7"]), ("2", ["6", "7", "5"]))
     ]
     assert told[0] == [told[1][2], told[1][0], told[1][1]]
+
+
+def test_a_client_that_dies_before_its_first_step_leaves_no_coroutine_that_nobody_awaited() -> None:
+    called: list[int] = []
+
+    async def work() -> None:
+        called.append(1)
+
+    user = User.__new__(User)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        user._watched(work).close()
+        gc.collect()
+    assert not told and not called
 
 
 # What the trace of a run says where a fault strikes, or is repaired.

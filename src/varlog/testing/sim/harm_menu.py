@@ -63,6 +63,7 @@ class HarmMenu:
             str, Folder
         ] = {}  # the drives of repositories that were harmed while they were down
         self._slow: list[asyncio.Task[None]] = []
+        self._closing: list[asyncio.TimerHandle] = []  # links that close in a moment
         for host in self._hosts:
             host.on_refusal = self._refused
             host.on_start = self.started
@@ -83,6 +84,9 @@ class HarmMenu:
         for task in self._slow:
             task.cancel()
         self._slow.clear()
+        for closing in self._closing:
+            closing.cancel()
+        self._closing.clear()
         for host in self._hosts:
             host.slowness = 1.0
             _resume(host.process)
@@ -313,11 +317,11 @@ class HarmMenu:
         )
         for number, (one, two) in enumerate(links):
             opens = loop.time() + closed_s + step_s * opening.index((one, two))
-            loop.call_later(step_s * number, self._close, one, two, opens, context=self._outside)
-
-    def _close(self, one: str, two: str, until: float) -> None:
-        if self._watching is None or not self._watching.done():  # everyone is reunited by then, else
-            self._network.cut_off(one, two, until)
+            self._closing.append(
+                loop.call_later(
+                    step_s * number, self._network.cut_off, one, two, opens, context=self._outside
+                )
+            )
 
     def corrupt(self, _: Host) -> None:
         self._spoils += self._rng.randint(1, 4)

@@ -17,8 +17,10 @@ from varlog.testing.sim.plan import Plan
 from varlog.testing.sim.process import CURRENT
 from varlog.testing.workload import Client, Mix
 
+# Called by the task that runs it: a process that dies before that task's first step leaves no coroutine that nobody awaited.
+Work = Callable[[], Coroutine[Any, Any, None]]
 # What a user does besides its loops of operations: given its name, its doors and transport, and its log.
-Besides = Callable[[str, Doors, Transport, Log], Sequence[Coroutine[Any, Any, None]]]
+Besides = Callable[[str, Doors, Transport, Log], Sequence[Work]]
 
 
 class User:
@@ -81,9 +83,9 @@ class User:
             await log.close()
         self._finished()
 
-    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _watched(self, work: Work) -> None:
         try:
-            await work
+            await work()
         except Exception as error:  # noqa: BLE001 - told to the checkers
             self._history.complaints.append(f"not an error of the tree: {error!r}")
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +52,7 @@ from varlog.testing.sim.process import CURRENT, Process
 from varlog.testing.sim.sequenced_ending import examine_units
 from varlog.testing.sim.sequenced_menu import CUT_S_MAX
 from varlog.testing.sim.sequenced_witness import SequencedWitness
-from varlog.testing.sim.users import User
+from varlog.testing.sim.users import User, Work
 from varlog.testing.sim.witness import Witness
 from varlog.testing.sim.worker import hanging_delay
 from varlog.testing.workload import Client, Mix
@@ -238,19 +238,17 @@ class World:
 
         return make
 
-    def _besides(
-        self, topic: str, name: str, doors: Doors, transport: Transport, log: Log
-    ) -> list[Coroutine[Any, Any, None]]:
+    def _besides(self, topic: str, name: str, doors: Doors, transport: Transport, log: Log) -> list[Work]:
         """What users do besides: attempts at tasks, and the copy of the first topic."""
-        work: list[Coroutine[Any, Any, None]] = []
+        work: list[Work] = []
         if self.plan.tasks:
-            work.append(self._attempts.work(name, log, topic, lambda: self._stopping))
+            work.append(partial(self._attempts.work, name, log, topic, lambda: self._stopping))
         if self.history.copies.get(COPY) == topic:
-            work.append(self._copy(name, doors, transport, log))
+            work.append(partial(self._copy, name, doors, transport, log))
         if topic in self.history.sequenced:
-            work.append(self._watch(name, doors, log, topic))
+            work.append(partial(self._watch, name, doors, log, topic))
         if self.plan.meddling and topic in self.history.sequenced:
-            work.append(self._meddler.work(name, doors, transport, topic, lambda: self._stopping))
+            work.append(partial(self._meddler.work, name, doors, transport, topic, lambda: self._stopping))
         return work
 
     async def _watch(self, name: str, doors: Doors, log: Log, topic: str) -> None:
@@ -441,9 +439,9 @@ class World:
             if host not in self._repositories:
                 await host.stop()
         if judge.view is not None:
-            # The disks are judged by the view they ended with: a slow answer may have led to one more replacement since.
+            # As it was when all was well: nothing hurts the cluster since, so no stream has a reason to move.
+            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
             newest = self._view() or judge.view
-            examine(self._nodes, newest, self.history, self.plan.segment_bytes)
             rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
 
