@@ -210,6 +210,19 @@ def test_a_lost_sidecar_is_made_again(tmp_path: Path, how: str) -> None:
     assert sidecar.read_bytes() == content
 
 
+@pytest.mark.parametrize("batches", [0, 1, 2])
+def test_a_closed_segment_that_is_cut_between_two_batches_is_damaged(tmp_path: Path, batches: int) -> None:
+    """What is left scans as whole: only the sidecar knows how long the segment was."""
+    store = new_unit(tmp_path)
+    for first in range(1, 15, 2):
+        write(store, sized(first))
+    store.close()
+    with page_segment_path(store.path, 1).open("r+b") as file:
+        file.truncate(batches * 176)
+    with pytest.raises(Damaged, match=f"it has {batches * 176} bytes, and was closed with 528"):
+        PageStore.open(OsDisk(synced=False), store.path, segment_bytes=SEGMENT_BYTES)
+
+
 def test_an_epoch_never_goes_back(tmp_path: Path) -> None:
     """Law 7."""
     store = new_unit(tmp_path)

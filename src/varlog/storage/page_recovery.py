@@ -19,7 +19,7 @@ from varlog.storage.llsn_runs import LlsnRuns
 from varlog.storage.page_index import JUNK_BIT, PageIndex
 from varlog.storage.page_scan import scan_pages
 from varlog.storage.page_segment import page_segment_path, segment_number
-from varlog.storage.page_sidecar import PageRows, decode_sidecar, encode_pages, rows_of
+from varlog.storage.page_sidecar import PageRows, closed_bytes, decode_sidecar, encode_pages, rows_of
 from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, index_path
 from varlog.storage.synced_mark import Synced, read_mark
 from varlog.storage.unit_state import UnitStateFile, read_unit
@@ -112,9 +112,15 @@ def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN
     file = disk.open(path)
     try:
         size = file.size()
-        rows = decode_sidecar(disk.read_file(sidecar), number, size) if disk.exists(sidecar) else None
+        index = disk.read_file(sidecar) if disk.exists(sidecar) else b""
+        rows = decode_sidecar(index, number, size)
         if rows is not None:
             return FoundPages(path, number, rows, size, size)
+        # Cut between two batches it would scan as whole, and nothing else knows what followed.
+        if (closed_bytes(index, number) or 0) > size:
+            raise Damaged(
+                str(path), f"it has {size} bytes, and was closed with {closed_bytes(index, number)}"
+            )
         if size == 0 and disk.exists(sidecar):
             raise Damaged(str(path), "it is empty, and its index is of something else")
         found = scan_pages(file.read_at, size, size)

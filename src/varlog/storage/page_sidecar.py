@@ -64,13 +64,17 @@ def encode_sidecar(segment: int, segment_bytes: int, encoded: bytes | bytearray)
 
 def decode_sidecar(content: bytes, segment: int, segment_bytes: int) -> PageRows | None:
     """The pages in a sidecar, or None if it is damaged or not of the segment as it is: then it must be rebuilt."""
+    return rows_of(content[_PAGES_AT:]) if closed_bytes(content, segment) == segment_bytes else None
+
+
+def closed_bytes(content: bytes, segment: int) -> int | None:
+    """How long the segment was when it was closed; None if the sidecar is damaged or of another segment."""
     if len(content) < _PAGES_AT:
         return None
     head, pages = content[: _HEADER.size], content[_PAGES_AT:]
     magic, version, reserved, number, size, count = _HEADER.unpack(head)
     (crc,) = _CRC.unpack_from(content, _HEADER.size)
-    if (magic, version, reserved, number, size) != (_MAGIC, FORMAT_VERSION, 0, segment, segment_bytes):
+    if (magic, version, reserved, number) != (_MAGIC, FORMAT_VERSION, 0, segment):
         return None
-    if len(pages) != _PAGE.size * count or crc != crc32c(head + pages):
-        return None
-    return rows_of(pages)
+    sound = len(pages) == _PAGE.size * count and crc == crc32c(head + pages)
+    return int(size) if sound else None
