@@ -32,6 +32,8 @@ from varlog.testing.workload import Client, Mix
 # How long, in virtual time, a cluster may take to run again once the faults have stopped.
 HEAL_S = 60.0
 READ_BACK_S = 60.0
+# A topic that did not grow for this long has nothing in flight.
+QUIET_S = 0.5
 
 
 class Judge:
@@ -85,6 +87,27 @@ class Judge:
                     if not what_is_wrong(await admin.status(), self._replicas):
                         return
             await asyncio.sleep(0.2)
+
+    async def wait_quiet(self) -> None:
+        """Until no topic grows: an append that waited in a storage node while its topic was stopped is written as soon as the
+        topic continues, long after its client has given it up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HEAL_S
+        before: dict[str, int] = {}
+        trouble = "nobody answers"
+        while loop.time() < deadline:
+            try:
+                tails = {}
+                for topic in self._topics:
+                    async with await self._connect(topic) as log:
+                        tails[topic] = int(await log.tail(timeout_s=5.0))
+                if tails == before:
+                    return
+                before, trouble = tails, f"the tails are {tails}"
+            except VarlogError as error:
+                trouble = f"{type(error).__name__}: {error}"
+            await asyncio.sleep(QUIET_S)
+        self._history.trouble.append(f"topics grow although nobody appends: {trouble}")
 
     async def _probe(self) -> str:
         """What is wrong, or nothing."""

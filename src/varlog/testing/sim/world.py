@@ -430,6 +430,7 @@ class World:
         await process.spawn("finish", judge.finish(self._attempts, self._copier))
         if self._apart:
             await process.spawn("look", self._look_apart())
+        await process.spawn("quiet", judge.wait_quiet())
         self.history.healed = self.history.event()
         await process.spawn("read", judge.read_back())
         if self.history.sequenced:
