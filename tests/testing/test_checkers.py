@@ -6,8 +6,9 @@ import pytest
 
 from varlog.testing import checkers, sequenced_checkers
 from varlog.testing.checker import Checker
-from varlog.testing.checkers import CHECKERS, check
+from varlog.testing.checkers import CHECKERS, MISSED, check
 from varlog.testing.history import (
+    STOPPED,
     Append,
     Ending,
     History,
@@ -100,6 +101,17 @@ def told(story: History) -> set[str]:
 
 def test_a_good_history_is_accepted_by_every_checker() -> None:
     assert check(good()) == []
+
+
+def test_a_topic_may_be_stopped_while_its_order_is_in_doubt() -> None:
+    """After the repository's files were harmed; and, whatever happened, while no replica of a log stream could be asked."""
+    story = Story()
+    story.store_harms = []
+    _stopped(story, f"no replica of log stream 1 {MISSED}")
+    story.store_harms.append(story.event())
+    _stopped(story)
+    story.adopted = story.event()
+    assert check(story) == []
 
 
 def test_every_checker_cites_its_law_and_is_in_the_list() -> None:
@@ -419,6 +431,35 @@ def _never_ended() -> Story:
     return story
 
 
+def _stopped(story: Story, why: str = "node 2 knows positions up to 9, the repository up to 4") -> Story:
+    story.add(Tail(topic="", client=""), Outcome.FAILED).told = f"Refused: topic 't' {STOPPED}: {why}"
+    return story
+
+
+def _stopped_without_a_reason() -> Story:
+    story = Story()
+    story.store_harms = []
+    return _stopped(story)
+
+
+def _stopped_before_its_reason() -> Story:
+    story = _stopped(Story())
+    story.store_harms = [story.event()]
+    return story
+
+
+def _stopped_after_it_was_adopted() -> Story:
+    story = Story()
+    story.store_harms, story.adopted = [story.event()], story.event()
+    return _stopped(story)
+
+
+def _stopped_in_a_well_cluster() -> Story:
+    story = Story()
+    story.healed = story.event()
+    return _stopped(story, f"no replica of log stream 1 {MISSED}")
+
+
 def _ill() -> Story:
     story = good()
     story.trouble.append("stream 1 is sealed")
@@ -552,6 +593,10 @@ def _broken() -> Story:
         (_late, "DeadlinesKept"),
         (_never_ended, "DeadlinesKept"),
         (_ill, "Heals"),
+        (_stopped_without_a_reason, "StoppedWhereDue"),
+        (_stopped_before_its_reason, "StoppedWhereDue"),
+        (_stopped_after_it_was_adopted, "StoppedWhereDue"),
+        (_stopped_in_a_well_cluster, "StoppedWhereDue"),
         (_refused_in_the_calm, "CalmSucceeds"),
         (_unanswered_in_the_calm, "CalmSucceeds"),
         (_broken, "NothingBreaks"),

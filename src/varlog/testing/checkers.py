@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from varlog.testing.checker import Checker
 from varlog.testing.history import (
+    STOPPED,
     Append,
     Ending,
     History,
@@ -24,6 +25,8 @@ from varlog.testing.sequenced_checkers import SEQUENCED_CHECKERS
 
 # A subscriber that waits so long, in virtual seconds, must have got everything that was there when it began.
 PATIENCE_S = 2.0
+# What an operation is told of a topic that is STOPPED only because nodes could not be asked.
+MISSED = "was reached since the metadata repository started"
 
 
 class AcknowledgedSurvives(Checker):
@@ -448,6 +451,29 @@ class Heals(Checker):
         yield from history.trouble
 
 
+class StoppedWhereDue(Checker):
+    """A topic is STOPPED only while somebody may know its order better than the repository: after the repository's files were
+    harmed, or while nodes could not be asked; and not any more once its order was taken from the nodes."""
+
+    law = "law 3, R-FAIL-1"
+
+    def check(self, history: History) -> Iterator[str]:
+        for operation in history.operations:
+            if STOPPED not in operation.told:
+                continue
+            for event, what in (
+                (history.adopted, "its order was taken from the nodes"),
+                (history.healed, "all was well"),
+            ):
+                if event is not None and operation.started > event:
+                    yield f"{operation}, although {what} before"
+            harms = history.store_harms
+            if harms is None or MISSED in operation.told or operation.ended is None:
+                continue
+            if not any(event < operation.ended for event in harms):
+                yield f"{operation}, although nothing had harmed the repository's files"
+
+
 class CalmSucceeds(Checker):
     """Where nothing was broken on purpose, nothing fails: every call is answered, every subscriber gets what is there."""
 
@@ -506,6 +532,7 @@ CHECKERS: tuple[Checker, ...] = (
     WordsKept(),
     DeadlinesKept(),
     Heals(),
+    StoppedWhereDue(),
     CalmSucceeds(),
     NothingBreaks(),
     *SEQUENCED_CHECKERS,

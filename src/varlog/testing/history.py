@@ -13,6 +13,8 @@ from varlog.model.projection import Projection
 
 # Virtual seconds; where time is real it takes more.
 DEADLINE_SLACK_S = 0.25
+# What an operation is told of a topic whose order is in doubt.
+STOPPED = "is STOPPED"
 
 
 class Outcome(StrEnum):
@@ -238,6 +240,11 @@ class History:
         self.trouble: list[str] = []  # what kept the cluster from healing
         self.calm = False  # nothing was broken on purpose in this run
         self.healed: int | None = None  # the event at which the cluster was well again after the last fault
+        # The events at which files of a repository were put back in time or harmed; None where that is not known.
+        self.store_harms: list[int] | None = None
+        self.adopted: int | None = (
+            None  # the event at which an operator had taken the order of every stopped topic
+        )
         self.complaints: list[str] = []  # broken invariants, failed callbacks, frozen replicas
         self.said: list[str] = []  # what the cluster said of harm that it cannot mend by itself
         # By how much a call may overrun its deadline: the way back of an answer that was under way.

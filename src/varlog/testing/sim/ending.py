@@ -172,6 +172,8 @@ def what_is_wrong(status: ClusterStatusIs, replicas: int) -> str:
     view = status.view
     if not view.streams:
         return "there are no streams"
+    if stopped := [f"{topic.name}: {topic.stopped}" for topic in view.topics if topic.stopped]:
+        return f"topics are STOPPED: {stopped}"
     silent = [health.node for health in status.nodes if not health.alive]
     if silent:
         return f"nodes {silent} do not answer"

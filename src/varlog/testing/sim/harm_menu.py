@@ -55,6 +55,7 @@ class HarmMenu:
         # The drive of a repository that went back in time, as it was when it knew most: (newest epoch, positions).
         self.newest_store: tuple[tuple[int, int], Folder] | None = None
         self._rewinding = False
+        self.on_store_harm: Callable[[], None] = lambda: None  # files of a repository are about to change
         self.past = Past([host for host in hosts if host.name.startswith("sn") or host.name == "mr"])
         self._outside = copy_context()
         self._spoils = 0
@@ -147,6 +148,7 @@ class HarmMenu:
         if files:
             self._unharmed[host.name] = before
             path = self._rng.choice(files)
+            self.on_store_harm()
             how = harm_file(host, path, self._rng, self.past, STORE_HARMS)
             self._tell(f"{path} of {host.name}: {how}")
 
@@ -205,6 +207,7 @@ class HarmMenu:
             back_s = asyncio.get_running_loop().time() - at
             away = ", ".join(f"{node.name} for {away_s:.3f} s" for node, away_s in stopped.items())
             self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago; away: {away or 'none'}")
+            self.on_store_harm()
             host.drive.restore(snapshot)
         finally:
             self._rewinding = False

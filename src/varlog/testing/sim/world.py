@@ -317,6 +317,8 @@ class World:
             self.tell,
             self.history.said.append,
         )
+        harms = self.history.store_harms = []
+        faults.menu.harms.on_store_harm = lambda: harms.append(self.history.event())
         judge_process = Process("judge")
         judge_doors = self._host("judge", self._make_user("")).doors(judge_process)
         transport = self._network.transport(judge_process)
@@ -419,6 +421,7 @@ class World:
             if not await process.spawn("adopt", operator.adopt(put_back)):
                 self.history.trouble.append("the order of a stopped topic cannot be taken from the nodes")
                 return
+            self.history.adopted = self.history.event()
         if not await process.spawn("heal", judge.heal()):
             return
         if self.plan.last_blackout:
