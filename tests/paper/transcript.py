@@ -1,23 +1,26 @@
-"""Transcript: what clients said to whom, message by message, and what came of it: a sequence diagram as text.
+"""Transcript: what participants say to each other, message by message, and what comes of it: a sequence diagram as text.
 
-A line is `CL -> SN1 write e1 ok`: who, to whom, what, in which epoch, and the answer; `×` is none. Every request is written down,
-as in the diagrams, with four liberties, so that one story has one transcript:
+A line is `CL -> SN1 write e1 ok`: who, to whom, what, in which epoch, and the answer; `×` is none, and a message that has no answer
+ends with its name. Every request is written down, as in the diagrams, with some liberties, so that one story has one transcript:
 
-- the question for a newer projection (`projection`) is left out where there was none: clients have one waiting all the time
-- so is the hint to other clients that somebody does not answer (R-FAIL-2), which changes nothing
+- the question for a newer view (`projection`) is left out where there was none: clients have one waiting all the time
+- so is the hint to other clients that somebody does not answer (R-FAIL-2), which changes nothing, unless a diagram has it
 - one that is asked the same in vain several times in a row is told once: "duration to decide if SN1 fails"
 - what is asked of many at the same time (`who`, `seal`) is told in the order of their names
+- what is asked all the time (`polls`) is told the first time, and where it finds a trouble that it did not find the last time
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Final
 
 from varlog.model.batch import Buffer
+from varlog.model.cluster import ReplicaState, ReplicaStatus
 from varlog.model.errors import VarlogError
 from varlog.rpc.messages import (
     AddLogStream,
@@ -28,19 +31,23 @@ from varlog.rpc.messages import (
     ListUnit,
     Message,
     NextTokens,
+    NodeStatusIs,
     ProjectionIs,
     ProposeProjection,
     ReadUnit,
+    ReplicaStateIs,
     SealUnit,
+    StreamIs,
     Suspect,
+    SyncIs,
     TrimTopic,
     ViewIs,
     WriteUnit,
 )
-from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost, Handler, Server, Transport
+from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler, Server, Transport
 from varlog.testing.sim.process import ProcessCrashed
 
-# The words of the diagrams.
+# The words of the diagrams in 003 and 004.
 WORDS: Final[dict[type[Message], str]] = {
     AddLogStream: "format",
     FetchUnit: "wait",
@@ -56,13 +63,12 @@ WORDS: Final[dict[type[Message], str]] = {
     WriteUnit: "write",
 }
 NO_ANSWER: Final = "×"
-UNTOLD: Final = (GetView, Suspect)
-AT_ONCE: Final = frozenset({"who", "seal"})
+OK: Final = "ok"
 
 
 @dataclass
 class Line:
-    """One request."""
+    """One message."""
 
     who: str
     whom: str
@@ -71,39 +77,50 @@ class Line:
     log_stream: int
     outcome: str = NO_ANSWER
     alone: bool = True  # everything that was asked before was answered
+    over: bool = False  # it was answered, or nobody waits for an answer any more
+    granted: bool = False  # it was answered, and not by an error
 
     def told(self, *, streams: bool) -> str:
         where = f" ls{self.log_stream}" if streams and self.log_stream else ""
-        epoch = f" e{self.epoch}" if self.epoch else ""
+        epoch = f" e{self.epoch}" if self.epoch > 0 else ""
         return f"{self.who} -> {self.whom} {self.word}{epoch}{where} {self.outcome}".rstrip()
 
 
 @dataclass
 class Transcript:
-    """`names`: what the diagram calls who is at an address. `streams`: whether lines name the log stream."""
+    """`names`: what the diagram calls who is at an address. `streams`: whether lines name the log stream. `words`: what the diagram
+    calls messages; those without a word have our own name."""
 
     names: dict[str, str] = field(default_factory=dict)
     streams: bool = False
+    words: Mapping[type[Message], str] = field(default_factory=lambda: WORDS)
+    untold: tuple[type[Message], ...] = (GetView, Suspect)
+    at_once: tuple[tuple[str, ...], ...] = (("who", "seal"),)
+    polls: frozenset[str] = frozenset()
     lines: list[Line] = field(default_factory=list)
     hooks: list[tuple[str, Callable[[], None]]] = field(default_factory=list)
     known: dict[str, int] = field(default_factory=dict)  # the newest epoch that each has heard of
-    proposed: dict[str, int] = field(default_factory=dict)  # and the newest that each has made by himself
+    proposed: dict[str, int] = field(default_factory=dict)  # and the newest that each has made by itself
+    polled: dict[tuple[str, str, str], str] = field(default_factory=dict)  # the newest answer to each poll
 
     def at(self, begins: str, action: Callable[[], None]) -> None:
         """Do something right before the next request whose line begins like this is sent."""
         self.hooks.append((begins, action))
 
-    def request(self, who: str, address: str, request: Message) -> Line:
+    def request(self, who: str, address: str, request: Message, *, oneway: bool = False) -> Line:
+        """A message from a participant, which is at an address or has a name, to whoever is at an address."""
         line = Line(
-            who,
+            self.names.get(who, who),
             self.names.get(address, address),
-            _word(request),
+            self._word(request),
             _epoch(request),
             getattr(request, "log_stream", 0),
         )
+        if oneway:
+            line.outcome, line.over = "", True
         if isinstance(request, ProposeProjection):
-            self.proposed[who] = line.epoch
-        if not isinstance(request, UNTOLD):
+            self.proposed[line.who] = line.epoch
+        if not isinstance(request, self.untold):
             line.alone = all(before.outcome != NO_ANSWER for before in self.lines)
             self.lines.append(line)
         for hook in [hook for hook in self.hooks if line.told(streams=self.streams).startswith(hook[0])]:
@@ -112,15 +129,16 @@ class Transcript:
         return line
 
     def answered(self, line: Line, answer: Message) -> None:
-        line.outcome = "ok"
+        line.outcome, line.over, line.granted = _outcome(answer), True, True
         newest = max(_epochs(answer), default=0)
         if newest > self.known.get(line.who, 0):
             self.known[line.who] = newest
-            if isinstance(answer, ViewIs) and newest != self.proposed.get(line.who):
+            heard = isinstance(answer, ViewIs) and newest != self.proposed.get(line.who)
+            if heard and GetView in self.untold:
                 self.lines.append(line)
 
     def failed(self, line: Line, error: VarlogError) -> None:
-        line.outcome = type(error).__name__
+        line.outcome, line.over = type(error).__name__, True
         if line.word == WORDS[ProposeProjection]:
             del self.proposed[line.who]
 
@@ -128,28 +146,64 @@ class Transcript:
         """Everything since the last time, of these (none: of all)."""
         taken, self.lines = [line for line in self.lines if not whos or line.who in whos], []
         told: list[str] = []
-        for at_once, lines in groupby(taken, lambda line: line.word in AT_ONCE):
-            for line in sorted(lines, key=_by_name) if at_once else lines:
+        kept = [line for line in taken if line.word not in self.polls or self._is_news(line)]
+        for words, lines in groupby(kept, self._asked_with):
+            for line in sorted(lines, key=partial(_by_name, words)) if words else lines:
                 text = line.told(streams=self.streams)
-                if line.outcome == "ok" or told[-1:] != [text]:
+                if line.granted or told[-1:] != [text]:
                     told.append(text)
         return told
 
+    def poll_again(self, *words: type[Message]) -> None:
+        """From now on these are polls, and the next one of every kind is told as the first one is."""
+        self.polls |= {self.words.get(word, word.__name__) for word in words}
+        self.untold = tuple(kind for kind in self.untold if kind not in words)
+        self.polled.clear()
 
-def _by_name(line: Line) -> tuple[bool, int, str]:
-    return line.word != "who", line.log_stream, line.whom
+    def _asked_with(self, line: Line) -> tuple[str, ...]:
+        return next((words for words in self.at_once if line.word in words), ())
+
+    def _is_news(self, line: Line) -> bool:
+        poll = line.who, line.whom, line.word
+        if not line.over or (before := self.polled.get(poll)) == line.outcome:
+            return False
+        self.polled[poll] = line.outcome
+        return before is None or line.outcome != OK
+
+    def _word(self, request: Message) -> str:
+        if isinstance(request, NextTokens) and request.count == 0:
+            return "tail"
+        return self.words.get(type(request), type(request).__name__)
+
+
+def _by_name(words: tuple[str, ...], line: Line) -> tuple[int, int, str]:
+    return words.index(line.word), line.log_stream, line.whom
+
+
+def _outcome(answer: Message) -> str:
+    """What the diagrams show of an answer: the state, and the position of the last entry of the log stream."""
+    match answer:
+        case ReplicaStateIs():
+            return f"{answer.state.name} {answer.committed_end - 1}"
+        case StreamIs():
+            return f"{answer.stream.state.name} {answer.stream.sealed_end - 1}"
+        case SyncIs():
+            return answer.sync.state.name
+        case NodeStatusIs() if any(map(_sealed_itself, answer.status.replicas)):
+            return ReplicaState.SEALING.name
+        case _:
+            return OK
+
+
+def _sealed_itself(replica: ReplicaStatus) -> bool:
+    return replica.state is ReplicaState.SEALING and replica.opened
 
 
 def _epochs(answer: Message) -> list[int]:
     if isinstance(answer, ViewIs):
-        return [projection.epoch for projection in answer.view.projections]
+        view = answer.view
+        return [found.epoch for found in view.projections] or [found.epoch for found in view.streams]
     return [answer.projection.epoch] if isinstance(answer, ProjectionIs) else []
-
-
-def _word(request: Message) -> str:
-    if isinstance(request, NextTokens) and request.count == 0:
-        return "tail"
-    return WORDS.get(type(request), type(request).__name__)
 
 
 def _epoch(request: Message) -> int:
@@ -159,17 +213,24 @@ def _epoch(request: Message) -> int:
 
 
 class ToldTransport:
-    """The network of one client, whose requests are written down."""
+    """The network of one participant, at an address or with a name: what it says, and what comes unasked, is written down.
 
-    def __init__(self, who: str, transport: Transport, transcript: Transcript) -> None:
+    `late`: it is believed in a connection until the first request over it, so that one to somebody who is not there is written
+    down as well."""
+
+    def __init__(self, who: str, transport: Transport, transcript: Transcript, *, late: bool = True) -> None:
         self._who = who
+        self._late = late
         self._transport = transport
         self.transcript = transcript
         self.watches = True  # False: it hears of no new view unless it asks
         self.slow_s = 0.0  # how long a write is on its way
 
     async def connect(self, address: str, *, handler: Handler | None = None, timeout_s: float) -> Connection:
-        return ToldConnection(self, address, handler)
+        connection = ToldConnection(self, address, self._hearing(address, handler))
+        if not self._late:
+            await connection.dial(timeout_s)
+        return connection
 
     async def serve(self, address: str, make_handler: Callable[[Connection], Handler]) -> Server:
         return await self._transport.serve(address, make_handler)
@@ -180,12 +241,22 @@ class ToldTransport:
     def address_of(self, name: str) -> str:
         return next(address for address, found in self.transcript.names.items() if found == name)
 
-    def line(self, address: str, request: Message) -> Line:
-        return self.transcript.request(self._who, address, request)
+    def line(self, address: str, request: Message, *, oneway: bool = False) -> Line:
+        return self.transcript.request(self._who, address, request, oneway=oneway)
+
+    def _hearing(self, address: str, handler: Handler | None) -> Handler | None:
+        if handler is None:
+            return None
+
+        def hear(call: Call | None, message: Message, payload: bytearray) -> None:
+            self.transcript.request(address, self._who, message, oneway=True)
+            handler(call, message, payload)
+
+        return hear
 
 
 class ToldConnection:
-    """Dialled with its first request, so that one to somebody who is not there is written down as well."""
+    """A connection of a participant, dialled at the latest with its first request."""
 
     def __init__(self, transport: ToldTransport, address: str, handler: Handler | None) -> None:
         self._transport = transport
@@ -209,7 +280,7 @@ class ToldConnection:
     ) -> tuple[Message, bytearray]:
         line = self._transport.line(self._address, request)
         try:
-            inner = await self._dialled(timeout_s)
+            inner = await self.dial(timeout_s)
             if isinstance(request, GetView) and request.wait_s and not self._transport.watches:
                 await asyncio.sleep(timeout_s)
                 raise CallTimeout("it does not watch")
@@ -217,6 +288,7 @@ class ToldConnection:
                 await asyncio.sleep(self._transport.slow_s)
             answer = await inner.call(request, payload, timeout_s=timeout_s)
         except (ConnectionLost, CallTimeout, asyncio.CancelledError, ProcessCrashed):
+            line.over = True
             raise
         except VarlogError as error:
             self._transport.transcript.failed(line, error)
@@ -224,7 +296,7 @@ class ToldConnection:
         self._transport.transcript.answered(line, answer[0])
         return answer
 
-    async def _dialled(self, timeout_s: float) -> Connection:
+    async def dial(self, timeout_s: float) -> Connection:
         async with self._dialling:
             if self._inner is None and not self._closed:
                 try:
@@ -240,6 +312,7 @@ class ToldConnection:
     def send(self, message: Message, payload: Buffer = b"") -> None:
         if self._inner is None:
             raise ConnectionLost(f"{self._address} was not dialled yet", sent=False)
+        self._transport.line(self._address, message, oneway=True)
         self._inner.send(message, payload)
 
     async def wait_writable(self) -> None:
