@@ -256,6 +256,50 @@ def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_gra
     run(story())
 
 
+def test_d2_the_tail_of_a_stopped_topic_is_not_answered_before_every_node_was_heard() -> None:
+    """The nodes of one log stream contradict, the others, which know newer positions, are away. Before, the newest position
+    of those that were heard was answered as the tail, and a read of a newer entry that was acknowledged said that nothing was."""
+
+    async def story() -> None:
+        cluster = RewoundCluster(nodes=4, replicas=2)
+        cluster.start()
+        async with await cluster.admin() as admin:
+            some, newest = await apart(cluster, admin)
+            log = await cluster.log()
+            await log.append(b"a", log_stream=some.log_stream)
+            old = cluster.copy()
+            await log.append(b"b", log_stream=some.log_stream)
+            await log.append(b"c", log_stream=newest.log_stream)
+            await asyncio.sleep(1.0)
+            for host in cluster.nodes.values():
+                host.crash()
+            for node in some.replicas:
+                cluster.nodes[node].boot()
+            cluster.restore(old)
+            await cluster.until(cluster.is_stopped)
+            topic = await cluster.topic()
+            assert "knows positions up to 2" in topic.stopped and not topic.missed
+            await asyncio.sleep(10.0)  # the grace time is over
+            with pytest.raises(Unavailable, match="not known"):
+                await cluster.tail()
+            with pytest.raises(Unavailable):
+                await log.read(3, timeout_s=2.0)
+            for node in newest.replicas:
+                cluster.nodes[node].boot()
+
+            async def answered() -> bool:
+                try:
+                    return (await cluster.tail()) == 3
+                except Unavailable:
+                    return False
+
+            await cluster.until(answered)
+            assert (await log.read(3)).data == b"c"
+        await log.close()
+
+    run(story())
+
+
 def test_d2_one_node_of_each_log_stream_is_enough_and_an_operator_may_continue_without_them() -> None:
     async def story() -> None:
         cluster = RewoundCluster(nodes=4, replicas=2)

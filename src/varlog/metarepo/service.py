@@ -139,8 +139,8 @@ class RepositoryService:
 
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
         """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic only the trim
-        is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of. Not of one whose
-        nodes are missed: they may know newer positions."""
+        is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of, once every
+        registered node was heard in this term. Not of one whose nodes are missed: they may know newer positions."""
         call = self._expected(call)
 
         def answer() -> None:
@@ -150,6 +150,11 @@ class RepositoryService:
                 return
             if topic.missed or topic.topic in self._state.distrusted:
                 why = topic.stopped or self._state.distrusted[topic.topic]
+                call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
+                return
+            if topic.stopped and self._witnesses.awaited:
+                nodes = ", ".join(map(str, self._witnesses.awaited))
+                why = f"{topic.stopped}, and node {nodes} was not heard yet"
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
             newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)

@@ -138,6 +138,11 @@ class Witnesses:
         for call, _ in waiting:
             call.fail(error)
 
+    @property
+    def awaited(self) -> tuple[NodeID, ...]:
+        """Registered nodes that were not heard in this term, be the grace time over or not."""
+        return tuple(self._awaited)
+
     def when_heard(self, call: Call, act: Callable[[], None]) -> None:
         """Call `act`, which answers `call`, once the nodes were heard: at once, except as a term begins."""
         if self._state.heard:
