@@ -252,7 +252,8 @@ class TrimsExact(Checker):
             for ending in history.endings:
                 if ending.topic != topic:
                     continue
-                acknowledged = max((trim.glsn for trim in trims if trim.outcome is Outcome.DONE), default=0)
+                done = [trim for trim in trims if trim.outcome is Outcome.DONE and not trim.forgettable]
+                acknowledged = max((trim.glsn for trim in done), default=0)
                 asked = max((trim.glsn for trim in trims if trim.outcome is not Outcome.REJECTED), default=0)
                 if not acknowledged <= ending.trimmed <= asked:
                     yield (
@@ -576,7 +577,11 @@ def _asked(trims: list[Trim], event: int | None) -> int:
 def _answered(trims: list[Trim], event: int, *, everywhere: bool) -> int:
     """The highest position whose trim was acknowledged before `event`. Unless `everywhere`, those that a living node may not
     have heard of do not count."""
-    done = (trim for trim in trims if trim.outcome is Outcome.DONE and (trim.binding or everywhere))
+    done = (
+        trim
+        for trim in trims
+        if trim.outcome is Outcome.DONE and (trim.binding or everywhere) and not trim.forgettable
+    )
     return max((trim.glsn for trim in done if trim.ended is not None and trim.ended < event), default=0)
 
 

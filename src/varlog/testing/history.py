@@ -128,12 +128,14 @@ class Subscription(Operation):
 class Trim(Operation):
     """Everything at or below `glsn` is to go. `beyond_tail`: refused, as nothing is there yet. `binding` is false where a
     living node was out of session with the repository meanwhile: such a node learns of the trim when it is back. `respectful`: to
-    be refused where a named reader has not read so far."""
+    be refused where a named reader has not read so far. `forgettable`: no storage node heard of it, and the repository's store went
+    back in time."""
 
     glsn: int
     beyond_tail: bool = False
     binding: bool = True
     respectful: bool = False
+    forgettable: bool = False
 
     def what(self) -> str:
         return f"trim {self.glsn}"

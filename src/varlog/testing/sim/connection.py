@@ -204,6 +204,8 @@ class SimConnection(Endpoint):
                 self._break_off("a frame arrived damaged")
                 return
         self._take(frame, message)
+        if self._network.on_arrival is not None:
+            self._network.on_arrival(self, message)
 
     def _break_off(self, why: str) -> None:
         self._network.discard(self)

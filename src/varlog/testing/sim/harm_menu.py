@@ -64,6 +64,7 @@ class HarmMenu:
             str, Folder
         ] = {}  # the drives of repositories that were harmed while they were down
         self._slow: list[asyncio.Task[None]] = []
+        self._stops: list[asyncio.Task[None]] = []
         self._closing: list[asyncio.TimerHandle] = []  # links that close in a moment
         for host in self._hosts:
             host.on_refusal = self._refused
@@ -201,7 +202,10 @@ class HarmMenu:
         try:
             for node, away_s in stopped.items():
                 self.away[node.name] = away_s
-                await node.stop()
+                # When the faults stop meanwhile, it ends all the same, and starts again with all others.
+                stop = asyncio.get_running_loop().create_task(node.stop(), name=f"stop/{node.name}")
+                self._stops.append(stop)
+                await asyncio.shield(stop)
             self._keep_store(host)
             host.crash()
             back_s = asyncio.get_running_loop().time() - at

@@ -25,7 +25,10 @@ class SimNetwork:
         self.messages = 0
         self.slow = 0.02  # share of messages that are held up
         self.far_share = 0.0  # share of pairs of hosts that are far from each other
-        self.on_message: Callable[[SimConnection, Message], None] | None = None
+        self.on_message: Callable[[SimConnection, Message], None] | None = None  # it is being sent
+        self.on_arrival: Callable[[SimConnection, Message], None] | None = (
+            None  # its receiver has acted on it
+        )
         self.complaints: list[str] = []
         self._rng = rng
         self._servers: dict[str, SimServer] = {}

@@ -21,7 +21,7 @@ class Witness:
         rewound: bool = False,
     ) -> None:
         self._history = history
-        # The store may go back in time: a seal that no node has heard of did not happen.
+        # The store may go back in time: what no node has heard of did not happen.
         self._rewound = rewound
         self._is_sequenced = is_sequenced
         self._revisions: dict[Process, int] = {}
@@ -29,7 +29,8 @@ class Witness:
     def hear(self, sender: Process, message: Message) -> None:
         kind = type(message)
         if kind is Commits:
-            self._hear_order(sender, message)  # type: ignore[arg-type]
+            if not self._rewound:
+                self._hear_order(sender, message)  # type: ignore[arg-type]
         elif kind is StreamIs:
             self._hear_stream(message.stream)  # type: ignore[attr-defined]
         elif kind is ViewIs:
@@ -39,9 +40,20 @@ class Witness:
                 for stream in view.streams:
                     self._hear_stream(stream)
 
-    def _hear_order(self, sender: Process, message: Commits) -> None:
+    def applied(self, sender: Process, message: Commits, committed_end: Callable[[int], int]) -> None:
+        """A storage node has acted on it; `committed_end`: of its replica of a log stream, as it is now."""
+        self._hear_order(sender, message, committed_end)
+
+    def _hear_order(
+        self,
+        sender: Process,
+        message: Commits,
+        committed_end: Callable[[int], int] | None = None,
+    ) -> None:
         for log_stream, rows in message.rows:
             for row in rows:
+                if committed_end is not None and row.llsn_begin + row.count > committed_end(log_stream):
+                    continue
                 self._history.tell_order(
                     log_stream, row.llsn_begin, row.glsn_begin, row.count, row.epoch, sender.name
                 )

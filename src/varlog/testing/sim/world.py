@@ -24,7 +24,7 @@ from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.cluster import ClusterView, Ordering, Topic
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
-from varlog.rpc.messages import Message
+from varlog.rpc.messages import Commits, Message
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.storagenode.config import StorageNodeConfig
@@ -120,12 +120,14 @@ class World:
             self._sequenced_witness.is_sequenced,
             rewound=Kind.STORE_REWIND in self.plan.kinds(),
         )
+        if Kind.STORE_REWIND in self.plan.kinds():
+            self._network.on_arrival = self._on_arrival
         self.history.sequenced = {
             topic
             for number, topic in enumerate(self._topics)
             if self.plan.ordering_of(number) is Ordering.SEQUENCED
         }
-        self._sessions_before: dict[int, list[object] | None] = {}
+        self._sessions_before: dict[int, tuple[list[object] | None, set[int]]] = {}
         self._stopping = False
         self._users_left = self.plan.clients
         self._nodes = [self._host(f"sn{n + 1}", self._make_node(n + 1)) for n in range(self.plan.nodes)]
@@ -486,11 +488,13 @@ class World:
 
     def _operation_begins(self, operation: Operation) -> None:
         if isinstance(operation, Trim):
-            self._sessions_before[id(operation)] = self._sessions()
+            self._sessions_before[id(operation)] = self._sessions(), self._links()
 
     def _operation_ends(self, operation: Operation) -> None:
         if isinstance(operation, Trim):
-            before = self._sessions_before.pop(id(operation))
+            before, links = self._sessions_before.pop(id(operation))
+            if Kind.STORE_REWIND in self.plan.kinds():
+                operation.forgettable = not links & self._links()
             operation.binding = before is not None and before == self._sessions()
             # A node that has not heard of a trim has no lease, and answers nothing (R-SEQ-13).
             operation.binding |= operation.topic in self.history.sequenced
@@ -511,6 +515,14 @@ class World:
                 return None
             links.append(session._link if session is not None else None)
         return links
+
+    def _links(self) -> set[int]:
+        """The links over which storage nodes that hold something are in session, by identity."""
+        leader, view = self._leader(), self._view()
+        if leader is None or leader.sessions is None or view is None:
+            return set()
+        sessions = leader.sessions._sessions.items()
+        return {id(one._link) for node, one in sessions if one.is_open and view.streams_on(node)}
 
     def _view(self) -> ClusterView | None:
         leader = self._leader()
@@ -533,6 +545,13 @@ class World:
         self._witness.hear(connection.process, message)
         if self._faults is not None:
             self._faults.menu.on_message(connection, message)
+
+    def _on_arrival(self, connection: SimConnection, message: Message) -> None:
+        host = next((one for one in self._nodes if one.process is connection.process), None)
+        if host is None or not isinstance(host.service, StorageNode) or not isinstance(message, Commits):
+            return
+        replicas = {int(one.log_stream): one.committed_end for one in host.service.status().replicas}
+        self._witness.applied(connection.other.process, message, lambda stream: replicas.get(stream, 0))
 
     def tighten(self, tight: ExitStack) -> None:
         """More limits that are tight in this world."""
