@@ -168,7 +168,6 @@ def test_one_appender_is_judged_by_its_ratio_to_the_raw_latency() -> None:
 
 
 def test_batches_are_judged_by_all_copies_together() -> None:
-    """R-USE-3: against the disk that they are on; the figures are in docs/benchmarks.md."""
     measured = {"entries_per_s": 95_000.0, "bytes_per_s": 95e6, "copies": 3.0, "p50_s": 0.05}
     verdict = judge_batches(measured, RAW)
     assert verdict.met
@@ -463,6 +462,26 @@ def test_bench_starts_a_cluster_measures_it_and_leaves_nothing_behind(tmp_path: 
     assert [result["workload"] for result in report["results"]] == ["append-1", "append-64", "embedded"]
     assert all(result["measured"]["calls"] > 0 for result in report["results"])
     assert not data.exists()
+
+
+@pytest.mark.process
+def test_one_stream_with_one_copy_is_measured_against_the_raw_disk(tmp_path: Path) -> None:
+    """R-USE-3. How much of the disk it uses is a figure of the machine: docs/benchmarks.md has it."""
+    shape = ["--nodes", "1", "--replicas", "1", "--streams", "1", "-w", "batch-1000"]
+    options = ["--quick", "--seconds", "0.2", "--json", "--data", str(tmp_path / "data"), *shape]
+    done = subprocess.run(
+        [sys.executable, "-m", "varlog.cli", "bench", *options],
+        stdout=subprocess.PIPE,
+        check=False,
+        timeout=240,
+    )
+    report = json.loads(done.stdout)
+    [result] = report["results"]
+    assert (done.returncode, result["workload"]) == (0, "batch-1000"), result["note"]
+    assert "1 replicas, 1 log stream a topic" in report["conditions"]["where"]
+    assert result["measured"]["copies"] == 1
+    beside = [limits["write_bytes_per_s"] for limits in report["raw_rounds"][1:3]]
+    assert result["ratio"] == pytest.approx(result["measured"]["bytes_per_s"] / median(beside))
 
 
 # --- faults

@@ -86,7 +86,6 @@ def test_a_rate_is_judged_by_its_ratio_to_the_committed_one(ratio_min: float, me
 
 @pytest.mark.parametrize(("rate", "met"), [(500_000.0, True), (499_999.0, False)])
 def test_a_sequencer_gives_half_a_million_positions_a_second(rate: float, met: bool) -> None:
-    """R-SEQ-1."""
     figures = {"positions_a_call": 100.0, "calls_per_s": rate / 100, "p50_s": 0.001, "p99_s": 0.002}
     assert judge_sequencer(figures | {"positions_per_s": rate}, RAW).met is met
 

@@ -106,7 +106,6 @@ def test_a_node_of_a_chain_is_head_middle_tail_or_away() -> None:
 
 
 def test_status_shows_epoch_sequencer_and_chain() -> None:
-    """R-SEQ-3."""
     told = text(*parts(WHOLE))
     assert "127.0.0.1:7109" in told and "1:serves  2:serves  3:serves" in told
     assert "NO REDUNDANCY" not in told
@@ -143,7 +142,6 @@ def test_a_member_says_why_it_does_not_serve_as_it_should() -> None:
 
 
 def test_a_node_without_a_lease_is_told() -> None:
-    """R-SEQ-13."""
     assert "alive, no lease" in text(*parts(seen(Chain(LS, NODES), ALL, unleased=frozenset(NODES))))
 
 
@@ -158,7 +156,7 @@ def test_a_node_without_a_lease_is_told() -> None:
 def test_a_sequencer_that_is_another_one_or_gone_is_told(
     sequencers: tuple[SequencerID, ...], told: str
 ) -> None:
-    """R-SEQ-2: one that was started again has counted nothing yet."""
+    """One that was started again has counted nothing yet."""
     assert told in text(projections_table(seen(Chain(LS, NODES), ALL, sequencers=sequencers)))
 
 
@@ -206,7 +204,6 @@ def test_stripes_are_told_range_by_range() -> None:
 
 
 def test_before_its_first_projection_a_topic_is_being_made() -> None:
-    """R-SEQ-12."""
     found = replace(WHOLE, view=replace(WHOLE.view, projections=()))
     assert "being made" in text(*parts(found))
     assert projection_lines(found, found.view.topics[0])[0].startswith("its first projection")

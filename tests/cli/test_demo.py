@@ -112,7 +112,7 @@ def test_an_append_without_an_answer_may_be_there_or_not() -> None:
 
 
 def test_a_position_that_was_given_up_for_good_is_no_gap() -> None:
-    """R-SEQ-7: junk counts as a position; one that says nothing of itself is a gap."""
+    """Junk counts as a position; one that says nothing of itself is a gap."""
     story = Story()
     leave_a_gap(story)
     story.filled = frozenset({4})

@@ -29,7 +29,6 @@ def test_entries_are_appended_read_followed_and_trimmed_as_in_any_topic(data: Pa
 
 
 def test_a_sequenced_topic_is_listed_and_described(data: Path) -> None:
-    """R-SEQ-3."""
     assert "sequenced" in good(varlog("topic", "list", data=data))
     told = good(varlog("topic", "describe", "fast", data=data))
     assert "sequenced ordering, positions 1 to 5" in told

@@ -1,4 +1,4 @@
-"""Appends: gathered while a request is under way, honest about their outcome, over by their deadline (R-ORD-5, law 10)."""
+"""Appends: gathered while a request is under way, honest about their outcome, over by their deadline (law 10)."""
 
 from __future__ import annotations
 

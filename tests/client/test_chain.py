@@ -1,4 +1,4 @@
-"""A chain is in the log once, however many attempts write it, in turn or at once, in any order, over whatever breaks (R-USE-4)."""
+"""A chain is in the log once, however many attempts write it, in turn or at once, in any order, over whatever breaks."""
 
 from __future__ import annotations
 
@@ -233,6 +233,8 @@ def test_an_attempt_that_loses_its_place_again_and_again_writes_what_is_left() -
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_attempts_that_run_at_once_write_each_row_once_and_all_succeed(shuffled: bool) -> None:
+    """R-USE-4: a task of Spark that runs twice writes its rows once."""
+
     async def body() -> None:
         cluster = ChainedCluster()
         await cluster.start()

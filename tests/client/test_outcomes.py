@@ -1,4 +1,4 @@
-"""An append whose answer was lost is found out: it ends at its one position, or as a certain no, or, late, as unknown (R-ORD-7)."""
+"""An append whose answer was lost is found out: it ends at its one position, or as a certain no, or, late, as unknown."""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ async def sent_and_lost(cluster: FakeCluster, *, kept: bool) -> tuple[LogStreamI
 @BATCHED
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_batch_is_sent_again_to_the_same_primary_and_is_in_the_log_once(batched: bool, kept: bool) -> None:
+    """R-ORD-7: a retry returns the position of the first try."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
         cluster.hold_appends = True
@@ -220,7 +222,7 @@ def test_only_what_is_certainly_nowhere_goes_to_another_stream(batched: bool) ->
 
 
 def test_an_append_to_a_chosen_stream_follows_it_over_a_failover() -> None:
-    """It is taken by the new primary, in the new epoch, once."""
+    """R-ORD-7: it is taken by the new primary, in the new epoch, once."""
 
     async def body() -> None:
         cluster = FakeCluster(nodes=3)

@@ -1,4 +1,4 @@
-"""A copy keeps positions: each entry is at its LLSN or nowhere, and one that is begun again goes on where it ended (R-USE-4)."""
+"""A copy keeps positions: each entry is at its LLSN or nowhere, and one that is begun again goes on where it ended."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_over_a_lost_connection_and_a_seal_each_entry_is_written_once(arrived: i
 
 
 def test_a_copy_goes_on_after_a_restart_at_the_positions_of_its_source(tmp_path: Path) -> None:
-    """Embedded, into a topic that begins where its source begins."""
+    """R-USE-4: what a mirror writes with. Embedded, into a topic that begins where its source begins."""
 
     async def body() -> None:
         cluster = EmbeddedCluster(tmp_path / "log", doors())

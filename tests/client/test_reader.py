@@ -1,4 +1,4 @@
-"""Point reads: the entry, or exactly why not; damaged or silent replicas are passed over (R-READ-1, R-READ-4, law 9)."""
+"""Point reads: the entry, or exactly why not; damaged or silent replicas are passed over (law 9)."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def reads(cluster: FakeCluster) -> list[str]:
 
 
 def test_every_position_is_read_by_glsn_and_by_stream_and_llsn() -> None:
+    """R-READ-1: the entry of each position."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=3, streams=2)
         async with await filled(cluster) as log:
@@ -62,6 +64,8 @@ def test_a_position_that_cannot_be_is_an_invalid_request(position: int) -> None:
 
 
 def test_the_future_is_not_written_and_says_what_the_newest_is() -> None:
+    """R-READ-1: a position that is not written yet is an error of its own."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster) as log:
@@ -77,7 +81,7 @@ def test_the_future_is_not_written_and_says_what_the_newest_is() -> None:
 
 
 def test_what_is_trimmed_is_said_to_be_trimmed() -> None:
-    """R-TRIM-1, law 9."""
+    """R-READ-1, law 9: another error than that of a position that is not written yet."""
 
     async def body() -> None:
         cluster = FakeCluster()
@@ -161,6 +165,8 @@ def test_damaged_bytes_are_never_returned() -> None:
 
 
 def test_a_node_that_is_away_is_passed_over_and_used_again_when_it_is_the_only_one() -> None:
+    """R-READ-4: each replica serves, so another one is asked."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster) as log:

@@ -1,4 +1,4 @@
-"""Subscriptions: the exact total order over many streams, restarts, trims and new streams (R-READ-3)."""
+"""Subscriptions: the exact total order over many streams, restarts, trims and new streams."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ def seen(entries: list[Entry]) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize(("begin", "end"), [(1, 101), (1, 1), (37, 38), (40, 90), (90, 40), (101, 101)])
 def test_a_bounded_subscription_gives_exactly_its_range(begin: int, end: int, seed: int) -> None:
+    """R-READ-3: from a position to a position, in the total order over all streams."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=3, streams=4)
         cluster.fetch_bytes_most = 300
@@ -87,6 +89,8 @@ def test_lists_hold_the_same_entries(seed: int) -> None:
 
 
 def test_nothing_is_skipped_or_repeated_over_restarts_of_nodes_and_repository(seed: int) -> None:
+    """R-READ-3: over reconnects."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=3, streams=3)
         cluster.fetch_bytes_most = 400

@@ -1,4 +1,4 @@
-"""Whom a client asks last, by what it saw and by what others told the repository; last, but never not at all (R-FAIL-2)."""
+"""Whom a client asks last, by what it saw and by what others told the repository; last, but never not at all."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def asked(cluster: FakeCluster, kind: type) -> list[str]:
 
 
 def test_a_primary_that_refuses_connections_is_suspected_once_and_its_streams_come_last() -> None:
+    """R-FAIL-2: the client avoids the node, and tells the repository of its suspicion."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
         await cluster.start("repository", cluster.primary_of(TWO))
@@ -70,6 +72,8 @@ def test_an_impatient_caller_makes_nobody_suspect() -> None:
 
 
 def test_what_others_suspect_comes_last_and_is_used_when_nothing_else_is_there() -> None:
+    """R-FAIL-2: suspicions of others count."""
+
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
         await cluster.start()
@@ -112,6 +116,7 @@ def test_a_stream_that_runs_anew_clears_its_nodes() -> None:
 def test_a_view_in_use_is_refreshed_now_and_then_and_an_idle_one_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """R-FAIL-2: the view is refreshed by time."""
     monkeypatch.setattr(routing_module, "REFRESH_S", 0.02)
 
     async def body() -> None:

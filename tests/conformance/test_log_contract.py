@@ -254,7 +254,7 @@ def test_a_stream_can_be_chosen_where_streams_give_the_order(topics: Topics, run
 
 
 def test_a_stream_that_is_added_takes_its_share(topics: Topics, run: Run) -> None:
-    """R-SEQ-3: what was written stays where it is; appends and subscriptions go on over it."""
+    """R-SEQ-3, R-READ-3: what was written stays where it is; appends and subscriptions continue over it."""
 
     async def body() -> None:
         async with topics.logs(2) as (log, other):

@@ -1,4 +1,4 @@
-"""A whole cluster in one process, whose nodes are killed under load: every append ends at one position (R-ORD-7, R-FAIL-1)."""
+"""A whole cluster in one process, whose nodes are killed under load: every append ends at one position."""
 
 from __future__ import annotations
 
@@ -120,7 +120,8 @@ async def check_everything_is_there_once(log: Log, told: dict[bytes, Position]) 
 def test_every_append_resolves_to_one_position_while_primaries_are_killed(
     tmp_path: Path, seed: int, streams: int
 ) -> None:
-    """One stream: appends wait for it. Two: they go on in the other one, once their outcome is known."""
+    """R-ORD-7, R-FAIL-1. One stream: appends wait for it. Two: they go on in the other one, once their outcome
+    is known."""
 
     async def story() -> None:
         random = Random(seed)
@@ -152,7 +153,8 @@ def test_every_append_resolves_to_one_position_while_primaries_are_killed(
 def test_answers_that_are_lost_after_the_append_was_ordered_double_nothing(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every few appends the connection breaks right after the primary took the batch: the client must find its position."""
+    """R-ORD-7: every few appends the connection breaks right after the primary took the batch: the client must
+    find its position."""
     take, taken = Replica.append, [0]
 
     def break_behind(replica: Replica, call: object, request: Append, batch: bytearray) -> None:

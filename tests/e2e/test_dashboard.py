@@ -47,7 +47,7 @@ def with_visit(path: Path, story: Story, **options: Any) -> None:
 
 
 def test_entries_show_as_they_arrive(tmp_path: Path) -> None:
-    """R-USE-1: those that are there, and those that come while one looks, newest first, without a reload."""
+    """Those that are there, and those that come while one looks, newest first, without a reload."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         log = await proxy.log()
@@ -162,7 +162,7 @@ def test_what_an_entry_holds_is_never_run(tmp_path: Path) -> None:
 
 
 def test_an_entry_is_found_by_its_position(tmp_path: Path) -> None:
-    """R-USE-1: by number, by words, in another topic; and from there to the next one and the one before."""
+    """By number, by words, in another topic; and from there to the next one and the one before."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         await (await proxy.log()).append_batch([b'{"order": %d}' % i for i in range(1, 11)])
@@ -195,7 +195,7 @@ def test_an_entry_is_found_by_its_position(tmp_path: Path) -> None:
 
 
 def test_an_address_typed_while_an_entry_closes_is_followed(tmp_path: Path) -> None:
-    """R-USE-1: browsers tell the page of a close after it; by then somebody may be elsewhere."""
+    """Browsers tell the page of a close after it; by then somebody may be elsewhere."""
 
     async def story(proxy: LiveProxy, page: Visit) -> None:
         await (await proxy.log()).append_batch([b'{"order": %d}' % i for i in range(1, 11)])
@@ -269,8 +269,6 @@ def test_a_refusal_of_an_action_is_told_where_it_was_asked_for(tmp_path: Path) -
 
 
 def test_a_log_stream_is_sealed_and_unsealed_only_after_a_yes(tmp_path: Path) -> None:
-    """R-SEAL-1, by hand."""
-
     async def story(proxy: LiveProxy, page: Visit) -> None:
         admin = await proxy.gateway.admin()
         await page.open()

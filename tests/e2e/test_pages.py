@@ -1,4 +1,4 @@
-"""docs/recipes.md does what it says: its blocks are run in order, as typed, and print what stands below them (R-USE-2)."""
+"""docs/recipes.md does what it says: its blocks are run in order, as typed, and print what stands below them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ async def type_all(found: list[Block], address: str, work: Path) -> int:
 
 
 def test_every_block_about_recipes_prints_what_stands_below_it(tmp_path: Path) -> None:
+    """R-USE-2: each recipe on a real log, as a user types it."""
     typed = [block for block in blocks("docs/recipes.md") if block.language == "python"]
     with running(tmp_path, auto_create_topics=True) as (cluster, _):
         assert asyncio.run(type_all(typed, cluster.repository.address, tmp_path)) > 10

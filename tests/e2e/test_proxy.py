@@ -35,7 +35,7 @@ def stop(process: subprocess.Popen[str]) -> int:
 
 
 def test_a_proxy_serves_a_directory_and_its_data_stays(tmp_path: Path) -> None:
-    """R-USE-2. Also a subscriber that never leaves does not keep it from stopping, and hears of it."""
+    """R-USE-1. Also a subscriber that never leaves does not keep it from stopping, and hears of it."""
     arguments = ["proxy", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--page-max", "2"]
     with started(arguments, "ready") as (process, told):
         with httpx.Client(base_url=f"http://{told.split()[1]}", timeout=PATIENCE_S) as http:
@@ -96,7 +96,7 @@ def test_a_proxy_before_its_cluster_waits_for_it_and_says_so(tmp_path: Path) -> 
 
 
 def test_up_runs_a_proxy_and_its_status_shows_a_node_die_and_come_back(tmp_path: Path) -> None:
-    """R-USE-2, R-SEAL-2: what the dashboard shows, without the dashboard."""
+    """R-SEAL-2: what the dashboard shows, without the dashboard."""
     with free_block() as port:
         _watch_a_node_die(
             ["up", f"--data={tmp_path}", f"--port={port}", "--nodes=3", "--streams=1"], port + 99

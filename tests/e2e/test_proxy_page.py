@@ -1,4 +1,4 @@
-"""docs/proxy.md has every route, error, limit and metric, and its curl lines print what stands below them (R-USE-2)."""
+"""docs/proxy.md has every route, error, limit and metric, and its curl lines print what stands below them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def proxy_of(directory: Path) -> Iterator[int]:
 @pytest.mark.process
 @pytest.mark.parametrize("real_curl", [True, False], ids=["curl", "stand-in"])
 def test_every_curl_line_prints_what_stands_below_it(tmp_path: Path, real_curl: bool) -> None:
-    """With the machine's own curl, and with the one that stands in for it where there is none."""
+    """R-USE-1: with the machine's own curl, and with the one that stands in for it where there is none."""
     shown = [typed for block in blocks(PAGE) if block.language == "console" for typed in typed_in(block)]
     assert len(shown) > 15
     with proxy_of(tmp_path / "data") as port:

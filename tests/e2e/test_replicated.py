@@ -34,7 +34,8 @@ async def wait_pause_over(cluster: ClusterUnderLoad) -> None:
 
 
 def test_the_leader_is_killed_and_what_it_ordered_stands(tmp_path: Path) -> None:
-    """R-FAIL-1, law 3: the next one goes on from there, without a human. A second start finds it all."""
+    """R-ORD-2, law 3: the order is replicated; the next leader continues from there, without a human. A second
+    start finds it all."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         before = await leader(cluster)

@@ -28,7 +28,7 @@ def test_it_tells_what_happens_and_accounts_for_every_entry(tmp_path: Path) -> N
 
 
 def test_a_sequenced_topic_loses_a_head_a_tail_its_sequencer_and_the_repository(tmp_path: Path) -> None:
-    """R-SEQ-2, R-SEQ-10, R-SEQ-14."""
+    """R-SEQ-2, R-SEQ-10."""
     options = ["demo", "--faults", "--ordering", "sequenced", "--json"]
     done = command("varlog.cli", options, timeout_s=TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr

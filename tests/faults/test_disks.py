@@ -67,7 +67,7 @@ async def check_reads_go_on(cluster: ClusterUnderLoad) -> None:
 
 @pytest.mark.parametrize("victim", ["primary", pytest.param("backup", marks=pytest.mark.faults)])
 def test_a_node_whose_directory_was_deleted_is_filled_again(victim: str, tmp_path: Path) -> None:
-    """R-SYNC-1, R-SN-6: it comes back empty, under its old name; the others have everything."""
+    """R-SYNC-1: it comes back empty, under its old name; the others have everything."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
         stream = await first_stream(cluster)

@@ -1,7 +1,7 @@
 """A model of one log stream: the repository, replicas on nodes, connections. It keeps the contracts that the repair rules rely on.
 
-Laws 1, 2, 6, 7; R-SEAL-3, R-SEAL-4, R-SYNC-2, R-UNSEAL-1, R-REG-6. Nodes crash, disks are emptied, connections break with batches
-on the way, a step reaches only some of its nodes, or arrives a second time much later.
+Laws 1, 2, 6, 7. Nodes crash, disks are emptied, connections break with batches on the way, a step reaches only some of its nodes,
+or arrives a second time much later.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class Replica:
             self.state, self.opened, self.primary = ReplicaState.RUNNING, True, primary
 
     def stop(self) -> None:
-        """R-SEAL-6, R-SN-8: it cannot go on by itself, or was restored from disk."""
+        """It cannot go on by itself, or was restored from disk."""
         if self.state is not ReplicaState.FROZEN:
             self.state, self.primary = ReplicaState.SEALING, False
         self.taken.clear()
 
     def copy_from(self, source: Replica, count: int) -> None:
-        """R-SYNC-1: what is above its committed end gives way to what was ordered."""
+        """What is above its committed end gives way to what was ordered."""
         end = min(self.committed_end + count, self.sealed_end)
         self.entries[self.committed_end - 1 :] = source.entries[self.committed_end - 1 : end - 1]
         self.committed_end = end
@@ -201,7 +201,7 @@ class World:
             self.break_wires()
 
     def break_wires(self) -> None:
-        """R-SEAL-6: a primary that lost a backup seals itself."""
+        """A primary that lost a backup seals itself."""
         self.wires.clear()
         if (node := self.open_primary()) is not None:
             self.replicas[node].stop()

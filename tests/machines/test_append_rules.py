@@ -1,4 +1,4 @@
-"""Law 10 as a table: what each error says of an append; and R-ORD-7: how an open outcome is found out."""
+"""Law 10 as a table: what each error says of an append, and how an open outcome is found out."""
 
 from __future__ import annotations
 
@@ -101,6 +101,7 @@ def stream(epoch: int, state: StreamState, sealed_end: int = 1) -> LogStream:
 def test_how_an_open_outcome_is_found_out_follows_from_the_newest_view(
     seen: LogStream | None, step: Step
 ) -> None:
+    """R-ORD-7: the primary is asked again, or the sealed stream, and nobody else gets the batch before that."""
     assert next_step(Attempt(STREAM, Epoch(4), LLSN(7)), seen) is step
 
 

@@ -1,5 +1,5 @@
 """The manager's rules for sequenced topics (manager/projection_rules.py): what is served from is never made or emptied, and every
-chain that can be full becomes full (R-SEQ-10, R-SEQ-14)."""
+chain that can be full becomes full."""
 
 from __future__ import annotations
 
@@ -103,6 +103,7 @@ def test_a_topic_begins_when_its_streams_and_a_sequencer_are_there() -> None:
 
 
 def test_whoever_is_dead_or_of_no_use_is_left_out_while_another_can_serve() -> None:
+    """R-SEQ-10: the next projection is without the failed node."""
     assert _wish(plan(_case((A, B, C), alive=(A, C)))) == ({LS: (B,)}, {}, {})
     damaged = changed(_unit(A), damage=((LLSN(1), LLSN(2)),))
     assert _wish(plan(_case((A, B), units={A: damaged, B: _unit(B)}))) == ({LS: (A,)}, {}, {})
@@ -181,7 +182,7 @@ def test_an_epoch_that_somebody_began_is_ended_after_a_while() -> None:
 
 
 def test_an_epoch_that_only_a_newcomer_knows_is_ended_too() -> None:
-    """R-SEQ-12: a manager that died may have sealed no member yet. The newcomer waited for that epoch for ever."""
+    """A manager that died may have sealed no member yet. The newcomer waited for that epoch for ever."""
     moving = but(ALONE, moves={LS: Move(A, D)}, ahead_s=AHEAD_S)
     ahead = {A: _unit(A), B: _unit(B), D: _unit(D, epoch=4)}
     assert _wish(plan(_case((A, B), units=ahead, around=moving))) == ({}, {}, {})
@@ -378,6 +379,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 @given(worlds())
 def test_from_anywhere_every_chain_becomes_as_full_as_it_can(world: World) -> None:
+    """R-SEQ-14: each node that can be filled is a member in the end."""
     members = {chain.log_stream: len(chain.members) for chain in world.projection.chains}
     sound = {
         chain.log_stream: any(world._sound(chain.log_stream, node) for node in chain.nodes)

@@ -1,4 +1,4 @@
-"""Rules of chains, at the primary and at the client (R-USE-4): each batch behind its predecessor and once, each row once."""
+"""Rules of chains, at the primary and at the client: each batch behind its predecessor and once, each row once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def test_what_is_under_way_is_found_by_number_and_checksum() -> None:
 def test_attempts_that_race_and_repeat_themselves_make_one_chain_of_what_one_of_them_sends(
     attempts: int, rows: list[bytes], seed: int
 ) -> None:
-    """Each sends its own order of the rows, one a batch, any batch at any time: what is taken is a chain of somebody's batches."""
+    """R-USE-4: tasks of Spark that run twice. Each sends its own order of the rows, one a batch, any batch at
+    any time: what is taken is a chain of somebody's batches."""
     rng = Random(seed)
     sent = [rng.sample(rows, len(rows)) for _ in range(attempts)]
     taken: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""Who failed lately comes last: after enough failures within a window, for longer each time, until the first success (R-FAIL-2)."""
+"""Who failed lately comes last: after enough failures within a window, for longer each time, until the first success."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ def denied(listed: DenyList[str], now: float) -> list[str]:
 
 
 def test_one_failure_is_no_more_than_bad_luck_and_two_within_the_window_are_enough() -> None:
+    """R-FAIL-2: threshold and expiry."""
     listed: DenyList[str] = DenyList()
     listed.failed("a", 100.0)
     assert denied(listed, 100.0) == []
@@ -77,6 +78,7 @@ def test_the_first_success_forgets_everything() -> None:
 def test_nobody_is_denied_for_longer_than_the_bound_or_kept_for_ever(
     events: list[tuple[str, float, str]],
 ) -> None:
+    """R-FAIL-2: whatever fails and succeeds when."""
     listed: DenyList[str] = DenyList()
     now = 0.0
     for key, after_s, what in events:

@@ -1,4 +1,4 @@
-"""The key/value store against a plain history of all its states, and its replicas against each other (R-USE-2)."""
+"""The key/value store against a plain history of all its states, and its replicas against each other."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def test_every_state_from_the_horizon_on_can_be_read_as_it_was(
 def test_a_replica_that_is_restored_again_and_again_stays_the_same(
     commands: list[tuple[Command, bool]],
 ) -> None:
-    """Results, history and the bytes of the snapshot: nothing that a replica knows is outside of its snapshot."""
+    """R-USE-2: results, history and the bytes of the snapshot are equal: nothing that a replica knows is
+    outside of its snapshot."""
     steady, restored, history = CodedKvMachine(), CodedKvMachine(), KvHistory()
     for drawn, again in commands:
         command = placed(drawn, history)

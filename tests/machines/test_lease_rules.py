@@ -1,4 +1,4 @@
-"""Leases: over at the repository only when they are over at their holder, whatever the clocks do within their bounds (R-SEQ-13)."""
+"""Leases: over at the repository only when they are over at their holder, whatever the clocks do within their bounds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _moments = st.integers(0, 10**12)
 def test_a_lease_is_over_at_its_holder_first(
     node_rate: float, repository_rate: float, node_zero: int, repository_zero: int, way_us: int
 ) -> None:
-    """Both clocks drift, begin anywhere, and the request may take any time: nobody's clock needs to be right."""
+    """R-SEQ-13: both clocks drift, begin anywhere, and the request may take any time: nobody's clock needs to
+    be right."""
     asked, granted = 0, way_us  # in true time
     stamp = node_zero + int(asked * node_rate)
     book = LeaseBook(None)

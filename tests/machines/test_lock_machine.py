@@ -1,4 +1,4 @@
-"""The line of a lock, whatever is sent in whatever order: one holder, first come first served, tokens that grow (R-USE-2)."""
+"""The line of a lock, whatever is sent in whatever order: one holder, first come first served, tokens that grow."""
 
 from __future__ import annotations
 

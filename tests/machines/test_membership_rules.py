@@ -1,4 +1,4 @@
-"""Membership: every rule may be asked again, refuses with its reason, and keeps the view whole (R-REG-1, R-REG-2, laws 6, 7)."""
+"""Membership: every rule may be asked again, refuses with its reason, and keeps the view whole (laws 6, 7)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def running() -> Members:
     return rules.unseal_stream(with_stream(), LS, Epoch(1))[0]
 
 
-# --- Nodes (R-REG-1) ---------------------------------------------------------------------------------------------------
+# --- Nodes -------------------------------------------------------------------------------------------------------------
 
 
 def test_registering_a_node_again_changes_nothing() -> None:
@@ -129,7 +129,7 @@ def test_a_sequenced_topic_remembers_its_stripes() -> None:
 
 
 def test_a_stream_of_a_sequenced_topic_is_not_sealed_or_moved_here() -> None:
-    """Its projection says who serves it (R-SEQ-3)."""
+    """Its projection says who serves it."""
     members, topic = rules.register_topic(with_nodes(ONE, TWO), "orders", Ordering.SEQUENCED)
     members, log_stream = rules.new_log_stream_id(members)
     members, stream = rules.register_log_stream(members, topic.topic, log_stream, (ONE, TWO))
@@ -153,7 +153,7 @@ def test_a_topic_leaves_with_its_streams_and_its_id_is_not_used_again() -> None:
 
 
 def test_trimming_goes_up_to_the_tail_and_never_back() -> None:
-    """R-TRIM-1, law 9."""
+    """Law 9."""
     members = rules.trim_topic(with_stream(), TOPIC, GLSN(5), GLSN(9))
     assert members.view.topics[0].trimmed == 5
     for already in (0, 3, 5):
@@ -167,7 +167,7 @@ def test_trimming_goes_up_to_the_tail_and_never_back() -> None:
         rules.trim_topic(members, TopicID(8), GLSN(1), GLSN(9))
 
 
-# --- Log streams (R-REG-2) -----------------------------------------------------------------------------------------------
+# --- Log streams -----------------------------------------------------------------------------------------------
 
 
 def test_a_new_stream_is_sealed_and_empty_in_epoch_1() -> None:
@@ -223,11 +223,12 @@ def test_a_new_id_does_not_make_a_new_view() -> None:
     assert rules.new_log_stream_id(members)[0].view is members.view
 
 
-# --- Seal and unseal (R-SEAL-3, R-UNSEAL-1) --------------------------------------------------------------------------------
+# --- Seal and unseal --------------------------------------------------------------------------------
 
 
 def test_sealing_begins_a_new_epoch_once_and_keeps_its_position() -> None:
-    """Law 6: asked again, with whatever position, it returns the first seal."""
+    """R-SEAL-3, law 6: it returns the last ordered position; asked again, with whatever position, it returns
+    the first seal."""
     members, sealed = rules.seal_stream(running(), LS, LLSN(42))
     assert (sealed.state, sealed.epoch, sealed.sealed_end) == (StreamState.SEALED, 2, 42)
     assert rules.seal_stream(members, LS, LLSN(99)) == (members, sealed)

@@ -1,4 +1,4 @@
-"""The merge of streams into one order: any cutting, repeating and interleaving of fetches gives exactly the log (R-READ-3)."""
+"""The merge of streams into one order: any cutting, repeating and interleaving of fetches gives exactly the log."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def taken_of(merge: Merge) -> list[Placed]:
 def test_any_chunking_and_repetition_of_fetches_gives_the_exact_order(
     owners: list[int], begin: int, length: int | None, choices: st.DataObject
 ) -> None:
+    """R-READ-3: no skip and no repeat."""
     log = order_of(owners)
     end = None if length is None else begin + length
     merge = Merge(GLSN(begin), None if end is None else GLSN(end))
@@ -126,7 +127,8 @@ def test_the_cursor_is_a_glsn_until_the_stream_has_shown_its_first_llsn() -> Non
 
 
 def test_a_position_that_no_known_stream_can_have_is_elsewhere() -> None:
-    """A stream that was made later is missed only until the known ones say that the next position is not theirs."""
+    """R-READ-3: a stream that was made later is missed only until the known ones say that the next position is
+    not theirs."""
     merge, one, two = _two_streams()
     told = [merge.elsewhere]
     merge.offer(one, [(LLSN(1), GLSN(2), 1)], "a")

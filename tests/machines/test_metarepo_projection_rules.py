@@ -1,4 +1,4 @@
-"""Projections at the repository: the next epoch alone, who was sealed alone; no position moves, chains keep order (R-SEQ-3)."""
+"""Projections at the repository: the next epoch alone, who was sealed alone; no position moves, chains keep order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_asked_again_it_holds_already() -> None:
 
 
 def test_only_the_next_epoch_can_be_proposed() -> None:
-    """Two who reconfigure at once: the repository takes the first."""
+    """R-SEQ-3: of two that reconfigure at once the repository takes the first."""
     members = begun()
     mine = reconfigured(members, {LS: (ONE, TWO)})
     other = changed(present(mine), chains=(Chain(LS, (TWO, THREE), (ONE,)),))
@@ -77,7 +77,6 @@ def test_members_that_are_away_stay_replicas_of_their_stream() -> None:
 
 
 def test_who_joins_comes_behind_the_tail_and_who_leaves_is_no_replica_any_more() -> None:
-    """R-SEQ-14."""
     away = reconfigured(begun(), {LS: (TWO, THREE)})
     wish = Wish(join={LS: (FOUR,)}, leave={LS: (ONE,)})
     moved = reconfigured(away, {LS: (TWO, THREE, FOUR)}, wish=wish)

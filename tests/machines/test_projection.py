@@ -1,4 +1,4 @@
-"""Projection: positions and places follow from each other, whatever ranges and stripes there were (R-SEQ-3, law 3)."""
+"""Projection: positions and places follow from each other, whatever ranges and stripes there were (law 3)."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_no_old_position_moves_when_log_streams_are_added(projection: Projection
 
 
 def test_positions_take_turns_as_drawn() -> None:
-    """The address space of source 003, and one with units of two."""
+    """R-SEQ-3: the address space of source 003, and one with units of two."""
     one = _first(2, 1)
     assert [one.locate(GLSN(glsn))[:2] for glsn in (1, 2, 3, 4)] == [(A, 1), (B, 1), (A, 2), (B, 2)]
     two = _first(2, 2)

@@ -43,7 +43,7 @@ def test_one_look_says_nothing_and_neither_do_two_at_the_same_time() -> None:
 
 
 def test_rates_are_of_about_the_last_second() -> None:
-    """R-USE-2: neither an average since ever, nor what happened between two looks a moment apart."""
+    """Neither an average since ever, nor what happened between two looks a moment apart."""
     meter = RateMeter()
     for tick in range(30):
         meter.add(look(tick / 4, 1_000 * tick if tick > 20 else 0))

@@ -1,4 +1,4 @@
-"""Leases by the log: no two believe at one moment, whatever clocks within their bounds, ways and replicas do (R-USE-2)."""
+"""Leases by the log: no two believe at one moment, whatever clocks within their bounds, ways and replicas do."""
 
 from __future__ import annotations
 

@@ -66,7 +66,6 @@ class Reconfigurations(RuleBasedStateMachine):
 
     @rule()
     def give(self) -> None:
-        """R-SEQ-1."""
         self.numbers += 1
         self.tokens.append(Token(self.next, f"value {self.numbers}", self.now.sequencer))
         self.next = GLSN(self.next + 1)
@@ -96,7 +95,7 @@ class Reconfigurations(RuleBasedStateMachine):
     @precondition(lambda self: self.next > 1)
     @rule(pick=st.integers(0, 999))
     def fill(self, pick: int) -> None:
-        """R-SEQ-7, R-SEQ-8: a reader repairs a position: what the head has goes down the chain, else junk does."""
+        """A reader repairs a position: what the head has goes down the chain, else junk does."""
         place = self.now.locate(GLSN(1 + pick % (self.next - 1)))
         nodes = self.now.chain(place.log_stream).nodes
         if not self.silent.isdisjoint(nodes):

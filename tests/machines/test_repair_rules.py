@@ -182,7 +182,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(EVERYWHERE))
     def all_but_one_heal(self, node: NodeID) -> None:
-        """A node that never comes back is replaced, if nothing is lost with it (R-REG-6)."""
+        """A node that never comes back is replaced, if nothing is lost with it."""
         world = deepcopy(self.world)
         world.move = None
         if node not in world.members or not world.can_spare(node):
@@ -238,7 +238,7 @@ class RepairMachine(RuleBasedStateMachine):
 
 
 def test_a_stream_comes_back_from_any_history_and_nothing_ordered_is_lost() -> None:
-    """R-SEAL-2, R-UNSEAL-1, R-REG-6, laws 2, 3, 6, 7."""
+    """R-UNSEAL-1, R-REG-6, laws 2, 3, 6, 7."""
     run_state_machine_as_test(RepairMachine, settings=settings(max_examples=250, stateful_step_count=60))
 
 

@@ -1,4 +1,4 @@
-"""The sequencer's counters: no position twice, a batch in one run, and silence in every epoch that is over (R-SEQ-1, R-SEQ-2)."""
+"""The sequencer's counters: no position twice, a batch in one run, and silence in every epoch that is over."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def give(made: TokenMachine, epoch: int, count: int) -> Tokens:
 
 
 def test_positions_follow_each_other_and_a_batch_is_never_cut() -> None:
-    """What is left of a stripe's turn is skipped, and told, so that the asker fills it (R-SEQ-7)."""
+    """R-SEQ-1: one or more positions a request. What is left of a stripe's turn is skipped, and told, so that
+    the asker fills it."""
     made = machine(projection(1))
     assert give(made, 1, 5) == Tokens(GLSN(1))
     assert give(made, 1, 5) == Tokens(GLSN(9), 3)
@@ -83,7 +84,7 @@ def test_an_epoch_that_was_not_seen_is_looked_up_first() -> None:
 
 @pytest.mark.parametrize("sequencer", [OTHER, AGAIN, None])
 def test_only_who_is_named_gives_positions(sequencer: SequencerID | None) -> None:
-    """R-SEQ-2: another start at the same address is another sequencer: it has counted nothing."""
+    """Another start at the same address is another sequencer: it has counted nothing."""
     made = machine(projection(1), projection(2, sequencer=sequencer))
     for epoch in (1, 2):
         with pytest.raises(NotSequencing) as refused:
@@ -112,7 +113,7 @@ def test_nothing_that_was_trimmed_is_given() -> None:
 
 
 def test_with_the_lease_comes_the_end_of_an_epoch() -> None:
-    """R-SEQ-13: in a newer epoch another one may count; the tail of an old world must not be told."""
+    """In a newer epoch another one may count; the tail of an old world must not be told."""
     made = machine(projection(1))
     give(made, 1, 4)
     made.hear([(TOPIC, Epoch(2)), (TopicID(9), Epoch(3))])
@@ -135,8 +136,8 @@ def test_an_older_view_says_nothing_and_a_topic_that_is_gone_is_forgotten() -> N
 
 
 class World:
-    """Two sequencers over one topic. Who is replaced has no lease until it has heard of the new epoch (R-SEQ-13); everything that
-    was given is written."""
+    """Two sequencers over one topic. Who is replaced has no lease until it has heard of the new epoch; everything that was
+    given is written."""
 
     def __init__(self, stripes: int) -> None:
         self.stripes = stripes
@@ -191,7 +192,7 @@ _events = st.lists(
 def test_no_position_is_given_twice_whatever_happens(
     events: list[tuple[str, SequencerID, int, int]], stripes: int
 ) -> None:
-    """R-SEQ-1, R-SEQ-2, R-SEQ-13: whoever looks, hears and is named when, and whichever epoch is asked for."""
+    """R-SEQ-1: whoever looks, hears and is named when, and whichever epoch is asked for."""
     world = World(stripes)
     for what, who, back, count in events:
         if what == "next epoch":

@@ -1,4 +1,4 @@
-"""Which transactions are committed, at each level of isolation, against a full memory of who changed what (R-USE-2)."""
+"""Which transactions are committed, at each level of isolation, against a full memory of who changed what."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def really_clashes(command: Commit, history: KvHistory) -> bool:
 def test_none_that_clashes_is_committed_and_none_is_refused_that_does_not(
     commands: list[Command], short: bool
 ) -> None:
-    """Only who has a snapshot from before the horizon may be refused for nothing: and is told that this is the reason."""
+    """R-USE-2, at each level. Only who has a snapshot from before the horizon may be refused for nothing: and
+    is told that this is the reason."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kv_machine, "SHORT_RANGE_KEYS", 64 if short else 0)
         machine, history = CodedKvMachine(), KvHistory()
@@ -60,7 +61,7 @@ def machine_with(*keys: str) -> KvMachine:
 
 
 def test_write_skew_is_committed_under_snapshot_and_refused_under_serializable() -> None:
-    """Both read both, and each writes one: neither could have seen the other."""
+    """R-USE-2: the levels differ. Both read both, and each writes one: neither could have seen the other."""
     for isolation, expected in ((SI, GLSN(4)), (SER, Clash("x", GLSN(3), GLSN(2)))):
         machine = machine_with("x", "y")
         first = Footprint(isolation, GLSN(2), ("x", "y"), (), {"x": b"new"})

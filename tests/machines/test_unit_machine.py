@@ -28,7 +28,7 @@ def batch(first: int, count: int = 1, value: bytes = b"a") -> Pending:
 
 
 def test_a_new_unit_takes_the_first_seal_or_is_filled_before_any_other() -> None:
-    """R-SEQ-12, R-SEQ-14."""
+    """R-SEQ-12."""
     machine = fresh()
     with pytest.raises(Refused):
         machine.seal(Epoch(2))

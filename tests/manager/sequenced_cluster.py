@@ -86,7 +86,7 @@ class SequencedCluster(SimCluster):
             connection.close()
 
     async def check_written(self) -> None:
-        """Law 8, R-FAIL-1: every acknowledged entry is on every node of its chain."""
+        """Law 8: every acknowledged entry is on every node of its chain."""
         view = await self.view()
         projection = view.projections[0]
         for glsn, data in self.written.items():

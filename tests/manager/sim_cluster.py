@@ -127,9 +127,10 @@ class CutTransport:
 class SimCluster:
     """Four storage nodes, a repository, a manager and a client."""
 
-    def __init__(self, nodes: int = 4, replicas: int = 3) -> None:
+    def __init__(self, nodes: int = 4, replicas: int = 3, zombie_grace_s: float = 10.0) -> None:
         self.network = SimNetwork(random.Random(1))
         self.replicas = replicas
+        self.zombie_grace_s = zombie_grace_s
         self.complaints: list[str] = []
         self.cut = Cut()
         self._metadata = MemoryMetadata()
@@ -173,7 +174,7 @@ class SimCluster:
             nodes=nodes,
             replicas=self.replicas,
             replace_after_s=5.0,
-            zombie_grace_s=10.0,
+            zombie_grace_s=self.zombie_grace_s,
         )
 
     def second_manager(self) -> Host:

@@ -1,5 +1,5 @@
 """A manager is cut off at every step it takes, and a fresh one ends in the same healthy cluster: everything runs with the right
-number of replicas, no zombie is left, and every acknowledged entry is there (R-REG-4, R-REG-6, R-FAIL-1).
+number of replicas, no zombie is left, and every acknowledged entry is there.
 
 The cluster is the production code on simulated clock, network and disks: half a minute of waiting takes no time, and the run is the
 same every time.
@@ -50,7 +50,7 @@ async def _power_lost(cluster: SimCluster) -> None:
 
 
 async def _half_made(cluster: SimCluster) -> None:
-    """What is left when a manager dies between the nodes and the repository (R-REG-2)."""
+    """What is left when a manager dies between the nodes and the repository."""
     view = await cluster.view()
     for node in view.nodes[:3]:
         await cluster.ask(node.address, m.AddLogStream(view.topics[0].topic, LogStreamID(50)))
@@ -117,6 +117,8 @@ async def _until_dead(cluster: SimCluster) -> None:
 def test_a_manager_that_is_cut_off_at_any_step_leaves_nothing_that_the_next_cannot_finish(
     how: Break, when: When
 ) -> None:
+    """R-REG-4, R-REG-6, R-FAIL-1: the next manager repairs the stream and removes what was left; each
+    acknowledged entry is there."""
     calls = run(_story(how, Cut()))
     assert 1 <= len(calls) <= CALLS_MAX, calls
     for number in range(1, len(calls) + 1):
@@ -158,7 +160,7 @@ async def _create(cluster: SimCluster) -> None:
 
 @pytest.mark.parametrize("when", When)
 def test_a_topic_that_is_made_by_managers_that_are_cut_off_has_its_streams_and_no_more(when: When) -> None:
-    """R-REG-2, R-REG-4."""
+    """R-REG-4."""
     calls = run(_creating(Cut()))
     assert "RegisterLogStream" in calls and len(calls) <= CALLS_MAX
     for number in range(1, len(calls) + 1):

@@ -1,8 +1,11 @@
-"""Replicas that are made anew in a whole cluster: what was trimmed stays trimmed, what moved is filled, at any size (R-SYNC-3)."""
+"""Replicas that are made anew in a whole cluster: what was trimmed stays trimmed, what moved is filled, at any size."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+
+import pytest
 
 from tests.manager.sim_cluster import SimCluster
 from varlog.client.connect import connect_admin
@@ -11,7 +14,7 @@ from varlog.testing.sim.loop import run
 
 
 def test_a_replica_made_anew_knows_what_was_trimmed_before_it_was_made() -> None:
-    """Law 9: also where nothing has to be copied, because its stream is empty."""
+    """R-TRIM-1, law 9: also where nothing has to be copied, because its stream is empty."""
 
     async def story() -> None:
         cluster = SimCluster(nodes=3)
@@ -59,6 +62,29 @@ def test_a_hung_node_is_found_within_a_second_and_holds_nobody_up() -> None:
         while not await cluster.all_sealed(others):
             await asyncio.sleep(0.005)
         assert loop.time() - sealed < 0.05
+        await log.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize(("grace_s", "kept"), [(10.0, []), (math.inf, [1])])
+def test_what_left_a_stream_is_kept_for_the_grace_time_also_forever(grace_s: float, kept: list[int]) -> None:
+    """R-REG-5: the data of a replica that was replaced, on a node that came back."""
+
+    async def story() -> None:
+        cluster = SimCluster(zombie_grace_s=grace_s)
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.append(b"entry")
+        old = (await cluster.view()).streams[0].replicas[-1]
+        cluster.nodes[old].crash()
+        while old in (await cluster.view()).streams[0].replicas:
+            await asyncio.sleep(1.0)
+        await log.append(b"without it")
+        cluster.nodes[old].boot()
+        await asyncio.sleep(120.0)
+        status = (await cluster.statuses())[old]
+        assert [replica.log_stream for replica in status.replicas] == kept
         await log.close()
 
     run(story())

@@ -151,6 +151,21 @@ def test_a_created_topic_has_its_streams_running_and_primaries_spread() -> None:
     run(story)
 
 
+def test_a_stream_is_made_on_all_its_nodes_before_it_is_registered() -> None:
+    """R-REG-2: clients hear of it from the repository, so nobody reads or writes it before that."""
+
+    async def story(cluster: FakeCluster) -> None:
+        asked = cluster.repository.asked
+        for node in cluster.nodes.values():
+            node.asked = asked
+        asked.clear()
+        await cluster.ask(messages.CreateTopic("orders", streams=1))
+        made = [name for name in asked if name in ("NewLogStreamID", "AddLogStream", "RegisterLogStream")]
+        assert made == ["NewLogStreamID", *["AddLogStream"] * 3, "RegisterLogStream"]
+
+    run(story)
+
+
 def test_creating_a_topic_again_returns_the_one_that_is_there() -> None:
     async def story(cluster: FakeCluster) -> None:
         both = await asyncio.gather(*(cluster.ask(messages.CreateTopic("orders")) for _ in range(4)))
@@ -220,7 +235,7 @@ def test_a_stream_that_a_node_refuses_leaves_nothing_on_the_others() -> None:
 
 
 def test_a_stream_comes_back_after_a_node_restarted() -> None:
-    """R-SEAL-2, R-SN-8: the restarted replica is SEALING; a new epoch brings the stream back."""
+    """R-SEAL-2: the restarted replica is SEALING; a new epoch brings the stream back."""
 
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.CreateTopic("orders", streams=2))

@@ -1,4 +1,4 @@
-"""Placement: different, least loaded nodes; primaries spread; a refusal where there is no room (R-REG-3)."""
+"""Placement: different, least loaded nodes; primaries spread; a refusal where there is no room."""
 
 from __future__ import annotations
 

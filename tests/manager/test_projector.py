@@ -1,4 +1,4 @@
-"""The manager makes sequenced topics and brings their chains back: reconfigured, refilled, replaced (R-SEQ-10, -12, -14)."""
+"""The manager makes sequenced topics and brings their chains back: reconfigured, refilled, replaced."""
 
 from __future__ import annotations
 

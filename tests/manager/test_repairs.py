@@ -144,7 +144,7 @@ def test_a_replacement_respects_the_limit_of_a_node() -> None:
 
 
 def test_what_was_left_on_a_spare_node_goes_before_a_replica_is_made_there() -> None:
-    """R-SN-6: a node makes no replica over data that is there already."""
+    """A node makes no replica over data that is there already."""
 
     async def story(cluster: FakeCluster) -> None:
         fill(cluster, 5)
@@ -199,8 +199,6 @@ def test_damage_is_mended_and_the_stream_runs_on() -> None:
 
 
 def test_a_full_disk_keeps_the_stream_sealed_until_there_is_room() -> None:
-    """R-SEAL-6."""
-
     async def story(cluster: FakeCluster) -> None:
         replica = cluster.nodes[2].replicas[LS]
         replica.full, replica.state = True, ReplicaState.SEALING
@@ -351,7 +349,7 @@ def test_a_hold_by_hand_outlives_the_manager() -> None:
 
 
 def test_a_suspicion_wakes_the_manager_at_once() -> None:
-    """R-FAIL-2: it does not wait for its heartbeat."""
+    """It does not wait for its heartbeat."""
 
     async def story(cluster: FakeCluster) -> None:
         cluster.nodes[2].replicas[LS].state = ReplicaState.SEALING  # nobody says so

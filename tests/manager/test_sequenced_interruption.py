@@ -1,5 +1,5 @@
 """A manager of sequenced topics is cut off at every step it takes, and a fresh one ends in the same healthy cluster: every chain is
-full, no zombie is left, every acknowledged entry is on every node of its chain (R-SEQ-10, R-SEQ-14, R-REG-4)."""
+full, no zombie is left, every acknowledged entry is on every node of its chain."""
 
 from __future__ import annotations
 
@@ -103,6 +103,8 @@ async def _until_dead(cluster: SequencedCluster) -> None:
 def test_a_manager_that_is_cut_off_at_any_step_leaves_nothing_that_the_next_cannot_finish(
     how: Break, when: When
 ) -> None:
+    """R-SEQ-14, R-REG-4: the next manager fills each chain and removes what was left; each acknowledged entry
+    is on all its nodes."""
     calls = run(_story(how, Cut()))
     assert 1 <= len(calls) <= CALLS_MAX, calls
     for number in range(1, len(calls) + 1):
@@ -139,7 +141,7 @@ async def _persistently(cluster: SequencedCluster, ask: Callable[..., Awaitable[
 
 @pytest.mark.parametrize("when", When)
 def test_a_topic_that_is_made_by_managers_that_are_cut_off_has_its_streams_and_no_more(when: When) -> None:
-    """R-SEQ-12, R-REG-2, R-REG-4."""
+    """R-SEQ-12, R-REG-4."""
 
     async def story(cut: Cut) -> list[str]:
         cluster = SequencedCluster()

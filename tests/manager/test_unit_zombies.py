@@ -1,4 +1,4 @@
-"""Zombies among log units: nothing that a projection, an operator or another manager still needs is ever among them (R-REG-4)."""
+"""Zombies among log units: nothing that a projection, an operator or another manager still needs is ever among them."""
 
 from __future__ import annotations
 
@@ -57,11 +57,13 @@ def _zombies(
 
 
 def test_a_unit_of_a_stream_that_has_moved_on_is_one_in_the_epoch_in_which_it_was_seen() -> None:
+    """R-REG-4: found by comparison of the units with the projection."""
     found = unregistered(VIEW, _nodes(a=_unit(), b=_unit(), c=_unit(epoch=2)), lambda _: True)
     assert found.zombies == (Zombie(C, LS, Epoch(2)),)
 
 
 def test_members_are_none_also_those_that_are_away() -> None:
+    """R-REG-4: nothing that is registered is removed."""
     assert _zombies(a=_unit(), b=_unit(epoch=1)) == []
 
 

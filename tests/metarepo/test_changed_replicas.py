@@ -1,4 +1,4 @@
-"""A stream whose replicas change: who counts for the order, whose rows are kept, and how a newcomer catches up (R-REG-6)."""
+"""A stream whose replicas change: who counts for the order, whose rows are kept, and how a newcomer catches up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def _ordered(w: World, entries: int) -> None:
 
 
 def test_a_node_that_left_does_not_count_and_the_new_one_does() -> None:
-    """Law 2 holds for the replicas that the stream has now."""
+    """R-REG-6, law 2: the replicas that the stream has now decide."""
 
     async def body() -> None:
         async with world(1, 2, 3) as w:

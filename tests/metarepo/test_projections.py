@@ -144,8 +144,6 @@ def test_a_projection_is_in_the_view_and_survives_a_restart() -> None:
 
 
 def test_whoever_follows_the_view_hears_of_a_new_projection_at_once() -> None:
-    """R-SEQ-11."""
-
     async def body() -> None:
         async with sequenced() as found:
             revision = (await found.world.view()).revision
@@ -316,7 +314,7 @@ def test_a_stamp_of_an_earlier_session_is_never_echoed() -> None:
 
 
 def test_a_sequencer_is_replaced_only_when_its_lease_is_over() -> None:
-    """R-SEQ-2, R-SEQ-13. After that it hears of the epoch before it may answer again."""
+    """R-SEQ-13. After that it hears of the epoch before it may answer again."""
 
     async def body() -> None:
         async with sequenced() as found:

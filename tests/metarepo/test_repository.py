@@ -48,16 +48,19 @@ def row(
     return CommitRow(version, GLSN(hwm), GLSN(before), GLSN(glsn), LLSN(llsn), count, Epoch(epoch))
 
 
-# --- Registration (R-REG-1, R-REG-2) -----------------------------------------------------------------------------------
+# --- Registration -----------------------------------------------------------------------------------
 
 
 def test_what_is_registered_is_in_the_view_and_survives_a_restart() -> None:
+    """R-REG-1, R-REG-2: clients see it from its registration on."""
+
     async def body() -> None:
         async with world(1, 2) as w:
             stream = await w.add_stream(1, 2)
             await w.ask(m.SetManager("manager:1", True), m.Done)
             view = await w.view()
             assert view.cluster == CLUSTER and view.streams == (stream,)
+            assert [found.node for found in view.nodes] == [1, 2]
             assert [found.name for found in view.topics] == ["orders"]
             await w.stop_repository()
             await w.start_repository()
@@ -67,7 +70,7 @@ def test_what_is_registered_is_in_the_view_and_survives_a_restart() -> None:
 
 
 def test_asking_again_changes_nothing_and_writes_nothing() -> None:
-    """A manager that lost an answer asks again (R-REG-2)."""
+    """A manager that lost an answer asks again."""
 
     async def body() -> None:
         async with world(1) as w:
@@ -83,7 +86,7 @@ def test_asking_again_changes_nothing_and_writes_nothing() -> None:
 
 
 def test_reports_of_a_node_that_is_not_registered_for_the_stream_order_nothing() -> None:
-    """Law 2, R-REG-1."""
+    """R-ORD-2, law 2: only the replicas of the stream count."""
 
     async def body() -> None:
         async with world(1, 2) as w:
@@ -125,6 +128,8 @@ def test_a_living_node_keeps_its_id_and_a_dead_one_may_move() -> None:
 
 
 def test_an_unregistered_node_loses_its_session() -> None:
+    """R-REG-1: reports come over the session, and only a registered node has one."""
+
     async def body() -> None:
         async with world(1) as w:
             assert w.nodes[1].in_session
@@ -135,10 +140,13 @@ def test_an_unregistered_node_loses_its_session() -> None:
     run(body())
 
 
-# --- Order (R-ORD-2, R-ORD-3) --------------------------------------------------------------------------------------------
+# --- Order --------------------------------------------------------------------------------------------
 
 
 def test_what_every_replica_reported_is_ordered_and_pushed_to_each() -> None:
+    """R-ORD-2, R-ORD-3: what one replica lacks is not ordered; what is ordered is one row with consecutive
+    GLSNs for all."""
+
     async def body() -> None:
         async with world(1, 2) as w:
             await w.add_stream(1, 2)
@@ -272,7 +280,7 @@ async def _ordered(w: World, end: int) -> None:
 
 @pytest.mark.parametrize("restart_repository", [False, True])
 def test_rows_that_a_node_lost_are_sent_again(restart_repository: bool) -> None:
-    """R-CTX-3: after a power loss the node stands where its rows were synced; the repository has the rest, also after its own
+    """After a power loss the node stands where its rows were synced; the repository has the rest, also after its own
     restart, merged."""
 
     async def body() -> None:
@@ -474,10 +482,12 @@ def test_more_rows_than_one_message_holds_arrive_all_the_same(monkeypatch: pytes
     run(body())
 
 
-# --- Seals (R-SEAL-3, laws 6 and 7) ----------------------------------------------------------------------------------------
+# --- Seals (laws 6 and 7) ----------------------------------------------------------------------------------------
 
 
 def test_a_seal_orders_what_was_reported_and_nothing_later() -> None:
+    """R-SEAL-3, laws 6 and 7: the answer is the last ordered position, also when it is asked again."""
+
     async def body() -> None:
         async with world(1, 2) as w:
             await w.add_stream(1, 2)
@@ -509,7 +519,7 @@ def test_a_seal_orders_what_was_reported_and_nothing_later() -> None:
 
 
 def test_after_an_unseal_only_reports_of_its_epoch_count() -> None:
-    """Law 7. Reports of the new epoch that came before the repository's own unseal wait for it."""
+    """R-UNSEAL-1, law 7: reports of the new epoch that came before the repository's own unseal wait for it."""
 
     async def body() -> None:
         async with world(1, 2) as w:
@@ -581,6 +591,8 @@ def test_a_trim_is_answered_when_every_node_in_session_has_applied_it() -> None:
 
 
 def test_a_trim_does_not_wait_for_a_node_that_left_and_the_node_learns_it_when_it_returns() -> None:
+    """R-TRIM-1: it reaches a node that was away."""
+
     async def body() -> None:
         async with world(1, 2) as w:
             await w.add_stream(1, 2)
@@ -599,7 +611,7 @@ def test_a_trim_does_not_wait_for_a_node_that_left_and_the_node_learns_it_when_i
 
 
 def test_a_trim_survives_a_restart_and_is_never_undone() -> None:
-    """Law 9."""
+    """R-TRIM-1, law 9."""
 
     async def body() -> None:
         async with world(1) as w:

@@ -1,4 +1,4 @@
-"""Suspicions: who follows the view hears at once of a node that a client could not use, and when that is over (R-FAIL-2)."""
+"""Suspicions: who follows the view hears at once of a node that a client could not use, and when that is over."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ ONE, TWO = NodeID(1), NodeID(2)
 
 
 def test_a_suspicion_answers_those_who_wait_for_a_newer_view() -> None:
+    """R-FAIL-2: clients share suspicions through the repository."""
+
     async def body() -> None:
         async with world(1, 2) as w:
             revision = (await w.view()).revision
@@ -30,6 +32,7 @@ def test_a_suspicion_answers_those_who_wait_for_a_newer_view() -> None:
 
 
 def test_a_suspicion_goes_by_itself_and_that_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-FAIL-2: a suspicion expires."""
     monkeypatch.setattr(suspicions, "SUSPECTED_S", 0.01)
 
     async def body() -> None:

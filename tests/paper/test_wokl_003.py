@@ -261,10 +261,10 @@ def test_cluster_creation() -> None:
 def test_append_and_read_failure_with_two_clients() -> None:
     """003, "Append / Read Failure", the first diagram. Two log streams, each with another head: client 1 needs storage node 1 as a
     head, client 2 as a tail. After the reconfiguration client 1 goes on with the position it has: 003 leaves open whether it
-    asks for another one (its second `next`), 004 decides that the append is resumed.
+    asks for another one (its second `next`), 004 decides that the append is resumed (R-SEQ-10).
 
     Client 2 has not heard of it, and fails at storage node 1. What is drawn as its two seals is saved: before it seals anybody it
-    asks the repository whether somebody else has, renews its projection, and reads (R-SEQ-11). The next test is as drawn."""
+    asks the repository whether somebody else has, renews its projection, and reads. The next test is as drawn."""
 
     async def story() -> None:
         wokl = await Wokl(2, streams=2, grouping=Grouping.NODE).drawn()
@@ -353,7 +353,7 @@ def test_a_client_that_missed_a_reconfiguration_learns_of_it_by_stale_epoch() ->
 
 
 def test_a_sequencer_tells_a_client_that_missed_a_reconfiguration() -> None:
-    """R-SEQ-2, R-SEQ-11: it gives no position in an epoch that it knows to be over."""
+    """R-SEQ-11: it gives no position in an epoch that it knows to be over."""
 
     async def story() -> None:
         wokl = await Wokl(3).drawn()

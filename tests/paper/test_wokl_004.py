@@ -127,7 +127,7 @@ def test_the_head_of_the_chain_fails_twice_down_to_one_node(
 
 def test_the_tail_of_the_chain_fails_and_the_append_is_resumed(fail: Callable[[Wokl, str], None]) -> None:
     """004, "Chain Tail이 Fail한 경우": SN1 and SN2 have the entry. After the reconfiguration the same bytes are written along the
-    new chain again, at the same position: whoever has them says so at once (R-SEQ-5)."""
+    new chain again, at the same position: whoever has them says so at once (R-SEQ-10)."""
 
     async def story() -> None:
         wokl = await Wokl(3).drawn()

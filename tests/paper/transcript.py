@@ -4,7 +4,7 @@ A line is `CL -> SN1 write e1 ok`: who, to whom, what, in which epoch, and the a
 ends with its name. Every request is written down, as in the diagrams, with some liberties, so that one story has one transcript:
 
 - the question for a newer view (`projection`) is left out where there was none: clients have one waiting all the time
-- so is the hint to other clients that somebody does not answer (R-FAIL-2), which changes nothing, unless a diagram has it
+- so is the hint to other clients that somebody does not answer, which changes nothing, unless a diagram has it
 - one that is asked the same in vain several times in a row is told once: "duration to decide if SN1 fails"
 - what is asked of many at the same time (`who`, `seal`) is told in the order of their names
 - what is asked all the time (`polls`) is told the first time, and where it finds a trouble that it did not find the last time

@@ -1,4 +1,4 @@
-"""Topics, log streams, nodes and the status over HTTP (R-USE-2)."""
+"""Topics, log streams, nodes and the status over HTTP."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_cluster_that_cannot_be_reached_is_a_problem_and_the_process_lives(tmp
 
 
 def test_metrics_tell_of_the_proxy_and_of_the_cluster(tmp_path: Path) -> None:
-    """R-USE-2: requests by route and status, entries and bytes, nodes, streams, replicas, readers."""
+    """Requests by route and status, entries and bytes, nodes, streams, replicas, readers."""
 
     async def story(proxy: Proxy) -> None:
         http = proxy.http

@@ -1,4 +1,4 @@
-"""Claims about what a proxy lets in: bounded appends, bytes and subscriptions; one too many costs nothing and is told (R-USE-1)."""
+"""Claims about what a proxy lets in: bounded appends, bytes and subscriptions; one too many costs nothing and is told."""
 
 from __future__ import annotations
 

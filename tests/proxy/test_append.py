@@ -26,7 +26,7 @@ async def _data(proxy: Proxy, topic: str = "orders") -> list[bytes]:
 
 @pytest.mark.parametrize("ordering", ["committed", "sequenced"])
 def test_json_entries_are_one_batch_at_consecutive_positions(tmp_path: Path, ordering: str) -> None:
-    """R-USE-1, R-ORD-5"""
+    """R-USE-1, R-ORD-5: appended over HTTP, read with the client library."""
 
     async def story(proxy: Proxy) -> None:
         await proxy.make_topic("ledger", ordering=ordering)

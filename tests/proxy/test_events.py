@@ -1,4 +1,4 @@
-"""Claims about server-sent events: order, resume, trims, keep-alive, and how a stream ends (R-USE-1, R-READ-3)."""
+"""Claims about server-sent events: order, resume, trims, keep-alive, and how a stream ends."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ def test_entries_that_are_there_and_those_to_come_arrive_in_order(tmp_path: Path
 
 
 def test_who_comes_back_with_the_last_id_gets_each_entry_once(tmp_path: Path) -> None:
+    """R-READ-3 through the proxy: over reconnects."""
+
     async def story(proxy: LiveProxy) -> None:
         log = await proxy.log()
         await log.append_batch([b"%d" % n for n in range(1000)])

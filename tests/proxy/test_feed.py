@@ -1,4 +1,4 @@
-"""Claims about a feed: read once for all, in pages for who is behind, right over trims, junk and entries of any size (R-READ-3)."""
+"""Claims about a feed: read once for all, in pages for who is behind, right over trims, junk and entries of any size."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ async def take(feed: Feed, position: int, end: int) -> list[int]:
 
 @pytest.mark.parametrize("ordering", ["committed", "sequenced"])
 def test_who_is_behind_and_who_is_at_the_end_get_the_same(tmp_path: Path, ordering: str) -> None:
+    """R-READ-3: no skip and no repeat, whichever way it is read."""
+
     async def story(log: Log) -> None:
         count = PAGE_ENTRIES + 500  # more than one page
         await log.append_batch([b"old"] * PAGE_ENTRIES)
@@ -88,8 +90,6 @@ def test_those_who_want_the_same_page_share_it(tmp_path: Path) -> None:
 
 
 def test_what_was_trimmed_is_told_to_who_wants_it_and_to_nobody_else(tmp_path: Path) -> None:
-    """R-TRIM-1."""
-
     async def story(log: Log) -> None:
         await log.append_batch([b"x"] * 10)
         await log.trim(5)

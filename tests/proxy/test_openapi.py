@@ -98,13 +98,12 @@ what_is_there = _schema("positive", {"topic": "orders", "path.log_stream": 1, "n
 
 @anything.parametrize()
 def test_the_proxy_keeps_to_its_document(case: schemathesis.Case[Any]) -> None:
-    """R-USE-1"""
     check_answer(case)
 
 
 @what_is_there.parametrize()
 def test_the_proxy_keeps_to_its_document_where_there_is_something(case: schemathesis.Case[Any]) -> None:
-    """R-USE-1. Names that are made up name nothing: here they name a topic, a log stream and a node that exist."""
+    """Names that are made up name nothing: here they name a topic, a log stream and a node that exist."""
     check_answer(case)
 
 

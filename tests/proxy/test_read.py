@@ -215,8 +215,6 @@ def test_the_tail_and_the_oldest_position_are_told(tmp_path: Path) -> None:
 
 
 def test_a_trim_spares_what_a_named_reader_has_not_read_unless_it_is_forced(tmp_path: Path) -> None:
-    """R-TRIM-1"""
-
     async def story(proxy: Proxy) -> None:
         await _append(proxy, b"one", b"two", b"three")
         await (await proxy.gateway.log("orders")).set_reader("billing", 1)

@@ -153,7 +153,7 @@ def test_one_that_takes_nothing_does_not_hold_up_another(tmp_path: Path) -> None
 
 
 def test_the_log_is_trimmed_under_one_that_is_slow_and_it_hears_of_it(tmp_path: Path) -> None:
-    """R-TRIM-1: what was sent before arrives; then the position that is gone, and the oldest there is."""
+    """What was sent before arrives; then the position that is gone, and the oldest there is."""
 
     async def story(proxy: LiveProxy) -> None:
         await fill(proxy)

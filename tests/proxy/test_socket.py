@@ -1,4 +1,4 @@
-"""Claims about WebSockets: entries in order, appends on the same connection, how it is refused and closed (R-USE-1)."""
+"""Claims about WebSockets: entries in order, appends on the same connection, how it is refused and closed."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far
 
 
 def test_a_chain_with_one_copy_left_is_an_alarm() -> None:
-    """R-SEQ-14."""
+    """R-SEQ-10: a log with one replica says that it has no redundancy."""
     stream = told().log_streams[1]
     assert stream.no_redundancy and stream.ordering == "sequenced"
     assert [(one.node, one.role, one.state) for one in stream.replicas] == [

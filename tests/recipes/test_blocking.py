@@ -1,4 +1,4 @@
-"""The recipes without async: the same answers, from any thread, over a log that was opened without async (R-USE-2)."""
+"""The recipes without async: the same answers, from any thread, over a log that was opened without async."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ def test_a_queue_gives_each_item_to_one(log: varlog.Log) -> None:
 
 
 def test_a_lock_is_held_by_one_thread_at_a_time(log: varlog.Log) -> None:
+    """R-USE-2: a lock."""
     inside: list[int] = []
     most: list[int] = []
 
@@ -122,6 +123,7 @@ def test_a_lock_is_held_by_one_thread_at_a_time(log: varlog.Log) -> None:
 
 
 def test_an_election_has_one_leader_and_is_observed(log: varlog.Log) -> None:
+    """R-USE-2: leader election."""
     with (
         blocking.Election(log, name="e", candidate="a") as one,
         blocking.Election(log, name="e", candidate="b") as two,
@@ -156,6 +158,7 @@ def test_a_map_is_written_read_and_watched(log: varlog.Log) -> None:
 
 
 def test_transactions_commit_or_conflict(log: varlog.Log) -> None:
+    """R-USE-2: transactions over a key/value store."""
     with blocking.KeyValue(log) as kv:
         transactions = blocking.Transactions(kv)
         with transactions.begin() as transaction:

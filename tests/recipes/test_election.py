@@ -1,4 +1,4 @@
-"""Election over a log, in virtual time: one leader a term, terms that grow, and everybody sees who leads (R-USE-2)."""
+"""Election over a log, in virtual time: one leader a term, terms that grow, and everybody sees who leads."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ TTL_S = 10.0
 
 
 def test_candidates_lead_one_after_the_other_each_in_a_later_term() -> None:
+    """R-USE-2: leader election."""
+
     async def body(*parties: Party) -> None:
         elections = [await party.election() for party in parties]
         terms: list[int] = []

@@ -1,4 +1,4 @@
-"""FencedResource: who comes with an older token is refused, whoever believes what (R-USE-2)."""
+"""FencedResource: who comes with an older token is refused, whoever believes what."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from varlog.recipes.fenced import FencedResource
 
 
 def test_an_older_token_is_refused_once_a_newer_one_was_there() -> None:
+    """R-USE-2: what a lock protects takes nothing of a former holder."""
     files = FencedResource("files", newest=3)
     assert [files.admit(3), files.admit(7), files.admit(7)] == [3, 7, 7]
     with pytest.raises(StaleToken, match="files has seen token 7, and takes nothing by the older 3") as stale:

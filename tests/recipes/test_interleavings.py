@@ -1,4 +1,4 @@
-"""Transactions at the same time, step by step in any order, against a plain dictionary and a replay one by one (R-USE-2)."""
+"""Transactions at the same time, step by step in any order, against a plain dictionary and a replay one by one."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ def test_every_read_is_of_the_right_state_with_own_writes(
 def test_serializable_ones_see_what_they_would_have_seen_one_after_the_other(
     steps: list[tuple[int, Deed]], retention: Retention, short: bool
 ) -> None:
-    """Those that write, in the order of their commits: everything that each of them read is replayed there."""
+    """R-USE-2. Those that write, in the order of their commits: everything that each of them read is replayed
+    there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kv_machine, "SHORT_RANGE_KEYS", 64 if short else 0)
         world = asyncio.run(play(steps, Isolation.SERIALIZABLE, retention))
@@ -171,6 +172,7 @@ def test_serializable_ones_see_what_they_would_have_seen_one_after_the_other(
 
 
 def test_the_same_steps_show_write_skew_under_snapshot_and_not_under_serializable() -> None:
+    """R-USE-2: the levels of isolation differ."""
     get_a, get_b = ("get", "a"), ("get", "b")
     steps: list[tuple[int, Deed]] = [(0, get_a), (0, get_b), (1, get_a), (1, get_b)]
     steps += [(0, ("put", "a")), (1, ("put", "b")), (0, ("commit", None)), (1, ("commit", None))]

@@ -1,4 +1,4 @@
-"""KeyValue over a log: every process sees the same map, and what anybody was told is done (R-USE-2)."""
+"""KeyValue over a log: every process sees the same map, and what anybody was told is done."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from varlog.recipes.transactions import Transactions
 
 
 def test_what_one_has_written_the_other_reads(tmp_path: Path) -> None:
+    """R-USE-2: a consistent metadata store."""
+
     async def body(stores: Stores) -> None:
         one, other = await stores.open(), await stores.open()
         revision = GLSN(0)
@@ -38,6 +40,8 @@ def test_what_one_has_written_the_other_reads(tmp_path: Path) -> None:
 
 
 def test_of_many_who_compare_and_set_one_wins_each_round(tmp_path: Path) -> None:
+    """R-USE-2: a consistent metadata store."""
+
     async def body(stores: Stores) -> None:
         replicas = [await stores.open() for _ in range(3)]
         revision = 0

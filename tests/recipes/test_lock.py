@@ -1,4 +1,4 @@
-"""Lock over a log, in virtual time: one holder at a time by anybody's clock, and nobody blocks the others for ever (R-USE-2)."""
+"""Lock over a log, in virtual time: one holder at a time by anybody's clock, and nobody blocks the others for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue and Counter: each item with one holder at a time, lost holders' items come back, in order; sums are exact (R-USE-2)."""
+"""Queue and Counter: each item with one holder at a time, lost holders' items come back, in order; sums are exact."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """ReplicatedStateMachine on a log whose appends end as the test says, in virtual time: exactly once, deadlines, cancellation,
-reads (R-USE-2). What happens when it cannot go on is in test_replicated_ends.py."""
+reads. What happens when it cannot go on is in test_replicated_ends.py."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from varlog.recipes.session_rules import Sessions
 
 
 def test_a_command_returns_what_apply_returned_and_every_replica_is_the_same() -> None:
+    """R-USE-2: a replicated state machine."""
+
     async def body(log: ScriptedLog) -> None:
         async with opened(log, seed=1) as one, opened(log, seed=2) as two:
             assert await one.execute(b"a") == 1
@@ -48,6 +50,8 @@ def test_an_answer_that_is_lost_is_not_waited_for() -> None:
 
 
 def test_a_command_that_may_be_lost_is_appended_again_and_applied_once() -> None:
+    """R-USE-2: each command is applied once."""
+
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica, opened(log, seed=2) as other:
             log.fates.append(Fate.LATE)

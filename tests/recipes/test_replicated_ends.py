@@ -1,5 +1,5 @@
 """ReplicatedStateMachine when something ends: the log below it by a trim, the machine by a bug, the topic, the log, itself; in
-virtual time (R-USE-2)."""
+virtual time."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ from varlog.testing.sim.loop import run
 
 
 def test_a_replica_opens_from_the_newest_snapshot_and_what_came_after_it() -> None:
+    """R-USE-2: a replica of a state machine can begin late."""
+
     async def body(log: ScriptedLog) -> None:
         shelf = Shelf()
         async with opened(log, shelf, seed=1) as one:

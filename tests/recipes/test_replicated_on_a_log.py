@@ -1,4 +1,4 @@
-"""ReplicatedStateMachine on a real log, in either ordering: replicas agree, begin from snapshots, pass holes (R-USE-2)."""
+"""ReplicatedStateMachine on a real log, in either ordering: replicas agree, begin from snapshots, pass holes."""
 
 from __future__ import annotations
 
@@ -70,6 +70,8 @@ def on_a_log(
 
 @pytest.mark.parametrize("ordering", Ordering)
 def test_replicas_apply_the_same_commands_at_the_same_positions(ordering: Ordering, tmp_path: Path) -> None:
+    """R-USE-2: a replicated state machine, in either ordering."""
+
     async def body(connect: Connect, cluster: EmbeddedCluster) -> None:
         opened = [
             await ReplicatedStateMachine.open(await connect("t"), Positions(), name="p") for _ in range(3)

@@ -1,4 +1,4 @@
-"""The stores of snapshots: whole or not there, the newest of each name, damage found, nothing needed ever gone (R-USE-2)."""
+"""The stores of snapshots: whole or not there, the newest of each name, damage found, nothing needed ever gone."""
 
 from __future__ import annotations
 

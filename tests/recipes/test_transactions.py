@@ -1,4 +1,4 @@
-"""Transactions over a KeyValue: what each level of isolation shows, and what it lets happen (R-USE-2)."""
+"""Transactions over a KeyValue: what each level of isolation shows, and what it lets happen."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ async def value_of(kv: KeyValue, key: str) -> bytes | None:
 def test_a_transaction_sees_its_own_writes_and_others_see_them_together(
     tmp_path: Path, isolation: Isolation
 ) -> None:
+    """R-USE-2: transactions over a key/value store."""
+
     async def body(stores: Stores) -> None:
         one, other = await stores.open(), await stores.open()
         await one.write({"a/1": b"1", "a/2": b"2", "a/4": b"4"})
@@ -89,7 +91,7 @@ def test_a_transaction_sees_what_anybody_was_told_is_committed(tmp_path: Path, i
 
 @ALL
 def test_an_update_of_what_changed_meanwhile(tmp_path: Path, isolation: Isolation) -> None:
-    """First committer wins; only read_committed loses an update."""
+    """R-USE-2: first committer wins; only read_committed loses an update."""
 
     async def body(stores: Stores) -> None:
         one, other = await stores.open(), await stores.open()
@@ -112,7 +114,7 @@ def test_an_update_of_what_changed_meanwhile(tmp_path: Path, isolation: Isolatio
 
 @ALL
 def test_write_skew_is_possible_below_serializable_only(tmp_path: Path, isolation: Isolation) -> None:
-    """Two on call, each leaves because the other one stays."""
+    """R-USE-2: two on call, each leaves because the other one stays."""
 
     async def body(stores: Stores) -> None:
         one, other = await stores.open(), await stores.open()

@@ -1,4 +1,4 @@
-"""Reconfigurer: seals all, takes those who answer, copies the last entries to who joins, proposes (R-SEQ-10, -12, -14)."""
+"""Reconfigurer: seals all, takes those who answer, copies the last entries to who joins, proposes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_no_topic_begins_without_a_sequencer() -> None:
 
 
 def test_one_that_hangs_is_waited_for_only_so_long_and_is_not_called_sealed() -> None:
-    """R-SEQ-13: whoever may not know must not be named as sealed: the repository waits for its lease."""
+    """R-SEQ-10, R-SEQ-13: whoever may not know must not be named as sealed: the repository waits for its lease."""
     fakes = Fakes({A: 5, B: 5, C: 5})
     fakes.deaf, fakes.dead = {A}, {C}
     projection = _reconfigure(fakes, _chain(A, B, C))
@@ -159,7 +159,7 @@ def test_a_topic_without_a_projection_cannot_get_its_next_one() -> None:
 
 
 def test_who_joins_is_filled_from_the_last_of_the_chain_that_was_sealed() -> None:
-    """Law 8: from an earlier one it could have what the tail has not."""
+    """R-SEQ-14, law 8: from an earlier one it could have what the tail has not."""
     fakes = Fakes({A: 9, B: 7, C: 7, D: 3})
     fakes.dead = {C}
     fakes.syncs[D] = [SyncState.IN_PROGRESS, SyncState.COMPLETE]

@@ -1,4 +1,4 @@
-"""The next projection, case by case (R-SEQ-2, R-SEQ-10, R-SEQ-12)."""
+"""The next projection, case by case."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ def test_head_middle_or_tail_is_left_out_and_the_others_keep_their_order(gone: N
 
 
 def test_two_of_three_gone_leaves_one_without_redundancy() -> None:
+    """R-SEQ-10: it continues, and is known to be thin."""
     projection = _next(_first(A, B, C), {LS: _answers(5, B)})
     assert thin(projection) == projection.chains
     assert thin(_first(A)) == ()  # a topic that was made with one copy has what was asked for
@@ -92,7 +93,6 @@ def test_accused_and_troubled_ones_serve_only_where_there_is_no_other() -> None:
 
 
 def test_who_joins_comes_behind_the_tail() -> None:
-    """R-SEQ-14."""
     now = _next(_first(A, B, C), {LS: _answers(5, B, C)})
     joined = _next(now, {LS: _answers(5, A, B, C)}, Wish(join={LS: (A,)}))
     assert (joined.chains[0].nodes, joined.chains[0].away) == ((B, C, A), ())

@@ -46,7 +46,7 @@ def test_bytes_that_are_no_such_message_are_refused_by_its_name(meta: bytes) -> 
 
 
 def test_an_impossible_value_is_refused_by_the_type_itself() -> None:
-    """R-CTX-1: a commit row is never empty."""
+    """A commit row is never empty."""
     empty = [8, 12, [], [[5, [[12, 140, 130, 131, 61, 0, 4]]]]]
     with pytest.raises(InvalidRequest, match="never empty"):
         decode(number_of[Commits], msgspec.msgpack.encode(empty))

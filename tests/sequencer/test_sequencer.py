@@ -1,4 +1,4 @@
-"""A sequencer and a real repository, in virtual time: it answers while it has a lease, where it is named (R-SEQ-1, R-SEQ-13)."""
+"""A sequencer and a real repository, in virtual time: it answers while it has a lease, where it is named."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_who_stood_still_does_not_answer_from_an_old_world() -> None:
 
 
 def test_who_was_replaced_is_silent_for_good_and_its_heir_begins_above_what_was_written() -> None:
-    """R-SEQ-2: with its next lease it hears that the epoch is over."""
+    """R-SEQ-2, R-SEQ-13: with its next lease it hears that the epoch is over."""
 
     async def body() -> None:
         async with world() as (made, sequencer):

@@ -107,7 +107,7 @@ def test_what_rots_has_a_chain_that_nothing_else_shortens() -> None:
 
 
 def test_a_steady_clock_drifts_and_never_jumps() -> None:
-    """R-SEQ-13: leases rely on nothing else."""
+    """Leases rely on nothing else."""
 
     async def work() -> tuple[int, int]:
         clock = SimClock(skew_us=5, rate=1 - CLOCK_DRIFT_MAX, steady_from_us=10**9)

@@ -69,6 +69,7 @@ def named_directories(path: Path, topic: str) -> set[str]:
 def test_archive_and_log_are_one_gapless_table_while_appends_go_on(
     spark: SparkSession, topic: LiveTopic, tmp_path: Path
 ) -> None:
+    """R-USE-4: the job archive."""
     over, stop = threading.Event(), threading.Event()
 
     def append() -> None:
@@ -143,6 +144,7 @@ def test_a_run_that_was_killed_is_followed_by_one_that_completes_it(
     step: str,
     when: str,
 ) -> None:
+    """R-USE-4: the job archive, killed before and after each of its steps."""
     topic.append(30)
     before = as_rows(topic.entries())
     owner, name = STEPS[step]

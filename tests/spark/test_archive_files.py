@@ -117,7 +117,7 @@ def test_a_doubled_position_that_hides_a_hole_is_found(spark: SparkSession, tmp_
 def test_positions_that_were_given_up_have_no_row_and_are_explained(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """R-SEQ-7: junk of a sequenced topic counts as a position, and nobody is shown it."""
+    """Junk of a sequenced topic counts as a position, and nobody is shown it."""
     session, files = archive_session(spark), HadoopFiles(spark, str(tmp_path))
     given_up = "glsn NOT BETWEEN 120 AND 129 AND glsn NOT IN (101, 160)"
     write_range(log_rows(session, 101, 201).where(given_up), files, "topic=t/r", 101, 201, 2)

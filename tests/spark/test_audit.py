@@ -116,6 +116,7 @@ def names(planted: Planted, finding: Finding, topic: str, node: int) -> tuple[in
 
 
 def test_a_sound_topic_is_clean_and_every_replica_was_read(spark: SparkSession, planted: Planted) -> None:
+    """R-USE-4: the job audit."""
     steps: list[str] = []
     report = audit(spark, planted.address, "clean", progress=lambda what, done, total: steps.append(what))
     assert report.clean, report.findings
@@ -167,6 +168,7 @@ def test_a_header_that_the_node_itself_refuses_is_found_as_well(
 def test_other_content_with_a_right_checksum_is_found_as_a_divergence(
     spark: SparkSession, planted: Planted
 ) -> None:
+    """R-USE-4: the job audit."""
     segment, at, header = planted.batch("diverged", node=1, number=3)
     other = pack(
         [b"forged".ljust(ENTRY_BYTES, b".")] * ENTRIES,

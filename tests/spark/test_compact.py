@@ -69,6 +69,7 @@ def replayed(topic: LiveTopic) -> State:
 def test_a_state_machine_starts_from_a_snapshot_and_the_tail(
     run: Callable[..., CompactReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
+    """R-USE-4: the job compact."""
     say(topic, *({"id": number % 7, "at": number} for number in range(40)), {"note": "no key"})
     say(topic, {"id": 3, "gone": True}, {"id": 5, "gone": True}, {"id": 5, "at": "back"})
     tried = run(tmp_path / "snapshot", dry_run=True)

@@ -58,7 +58,8 @@ def fault(topic: BusyTopic, marks: Path, what: str, at: int = 0, **more: str) ->
 def test_a_task_that_is_run_again_writes_nothing_twice(
     faulty: SparkSession, topic: BusyTopic, tmp_path: Path, what: str
 ) -> None:
-    """It failed when all its rows were in the log; then they come in the same order again, or in another one."""
+    """R-USE-4: it failed when all its rows were in the log; then they come in the same order again, or in
+    another one."""
     run_batch(faulty, Job(batch=fault(topic, tmp_path, what), rows=ROWS))
     topic.check(WANTED)
     [found] = tmp_path.glob("found-*")
@@ -123,8 +124,8 @@ def test_a_micro_batch_whose_commit_spark_forgot_is_not_written_again(
 def test_a_driver_that_is_killed_at_every_stage_of_a_micro_batch_doubles_and_loses_nothing(
     faulty: SparkSession, topic: BusyTopic, tmp_path: Path
 ) -> None:
-    """Before the write, after it, and after the commit that Spark has not noted yet: three drivers die, a fourth one goes on. The
-    first one also has a batch job under way, which is run again."""
+    """R-USE-4: before the write, after it, and after the commit that Spark has not noted yet: three drivers die, a fourth one
+    goes on. The first one also has a batch job under way, which is run again."""
     job = _query_job(topic, tmp_path, "before-write")
     batch = fault(topic, tmp_path, "half-way", writer="nightly")
     with driver_of(_with(job, batch=batch, rows=ROWS), tmp_path) as driver:
@@ -140,7 +141,8 @@ def test_a_driver_that_is_killed_at_every_stage_of_a_micro_batch_doubles_and_los
 
 @pytest.mark.process
 def test_two_attempts_at_once_write_each_row_once(topic: BusyTopic, tmp_path: Path) -> None:
-    """Speculative execution, on two executors: the slow attempt goes on when the second one is under way."""
+    """R-USE-4: speculative execution, on two executors: the slow attempt goes on when the second one is under
+    way."""
     conf = {
         "spark.speculation": "true",
         "spark.speculation.interval": "50ms",

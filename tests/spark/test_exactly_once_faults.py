@@ -41,7 +41,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[Supervisor, LoopThread]]:
 def test_a_server_that_is_killed_while_spark_writes_doubles_and_loses_nothing(
     spark: SparkSession, servers: tuple[Supervisor, LoopThread], tmp_path: Path, victim: str, what: str
 ) -> None:
-    """With `kill-worker` the task dies at the same time, and a second attempt of it meets the failover."""
+    """R-USE-4. With `kill-worker` the task dies at the same time, and a second attempt of it meets the failover."""
     supervisor, thread = servers
     spark.dataSource.register(FaultySource)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")

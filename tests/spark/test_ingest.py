@@ -50,6 +50,7 @@ def lines(path: Path, names: list[str], count: int) -> list[bytes]:
 def test_running_the_same_again_adds_nothing(
     run: Callable[..., IngestReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
+    """R-USE-4: the job ingest."""
     wanted = lines(tmp_path / "in", ["a.txt", "with space [1].txt"], 50)
     tried = run(tmp_path / "in", dry_run=True)
     assert (tried.files, tried.rows, len(tried.sample), entries(topic)) == (2, 0, 3, [])
@@ -64,7 +65,7 @@ def test_running_the_same_again_adds_nothing(
 def test_a_run_that_was_cut_off_is_completed_by_the_next(
     spark: SparkSession, run: Callable[..., IngestReport], topic: LiveTopic, tmp_path: Path
 ) -> None:
-    """A run wrote one of its two partitions, and then its driver was gone."""
+    """R-USE-4: a run wrote one of its two partitions, and then its driver was gone."""
     wanted = lines(tmp_path / "in", [f"{number}.txt" for number in range(9)], 40)
     name = run(tmp_path / "in", dry_run=True).writer
     reading = Reading("text")

@@ -29,6 +29,7 @@ def spark_home(path: Path) -> Path:
 
 @pytest.mark.process
 def test_two_executors_read_and_write_a_topic_exactly(cluster: TcpCluster, tmp_path: Path) -> None:
+    """R-USE-4: from the log to Spark and back, over a topic of several streams."""
     address = cluster.repository.address
     source, target = LiveTopic(address, "source"), LiveTopic(address, "target")
     source.append(2000, batch=50)

@@ -58,6 +58,7 @@ def row_of(entry: Entry, topic: str) -> tuple[object, ...]:
 def test_a_topic_is_read_whole_with_every_column_right(
     spark: SparkSession, cluster: TcpCluster, orders: varlog.Log
 ) -> None:
+    """R-USE-4: batch, from the log to Spark."""
     frame = read(spark, cluster)
     assert frame.schema == spark.createDataFrame([], READ_SCHEMA).schema
     assert rows(frame) == expected(orders, 1, ROWS + 1)

@@ -144,6 +144,7 @@ def mirror_until(spark: SparkSession, topic: LiveTopic, to: str, newest: int, **
 def test_a_mirror_follows_its_topic_and_goes_on_from_its_checkpoint_or_without_it(
     spark: SparkSession, topic: LiveTopic, other: str, tmp_path: Path
 ) -> None:
+    """R-USE-4: the job mirror."""
     appender = threading.Thread(target=topic.append, args=(200,), name="appender")
     appender.start()
     report = mirror_until(spark, topic, other, 260, checkpoint=str(tmp_path / "a"), batch_records=40)
@@ -167,6 +168,8 @@ def test_a_mirror_that_died_within_a_batch_repeats_it_without_a_trace(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """R-USE-4: the job mirror."""
+
     def run() -> None:
         mirror(
             spark,

@@ -98,7 +98,7 @@ def rows(frame: DataFrame) -> dict[int, bytes]:
 
 
 def test_a_read_has_every_entry_and_no_row_for_what_was_given_up(spark: SparkSession, topic: Topic) -> None:
-    """R-SEQ-7, R-READ-3."""
+    """R-SEQ-7, R-USE-4: readers skip junk."""
     assert rows(topic.load(spark)) == topic.entries
     assert len(topic.given_up) >= 7
     with varlog.connect(topic.address, topic.name, create=False) as log, pytest.raises(Filled):
@@ -116,6 +116,7 @@ def test_a_read_is_bounded_cut_and_filtered_as_any_other(spark: SparkSession, to
 def test_a_stream_passes_over_what_was_given_up_and_goes_on_from_its_checkpoint(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
+    """R-USE-4: streaming, from a sequenced topic, exactly once."""
     assert _streamed(spark, topic, tmp_path) == topic.entries
     topic.give_up(1)
     topic.append(10)
@@ -136,7 +137,8 @@ def _streamed(spark: SparkSession, topic: Topic, place: Path) -> dict[int, bytes
 def test_an_end_that_a_read_has_seen_is_settled(
     spark: SparkSession, services: tuple[TcpCluster, LoopThread], topic: Topic
 ) -> None:
-    """R-SEQ-2: a lost sequencer takes unused tokens with it, and the tail may fall back; not below what somebody was told of."""
+    """R-USE-4: a lost sequencer takes unused tokens with it, and the tail may fall back; not below what
+    somebody was told of, so that no entry appears in a range that was read."""
     cluster, thread = services
     newest = max(topic.given_up)
     assert rows(topic.load(spark)) == topic.entries
@@ -156,6 +158,7 @@ async def _replaced_sequencer(cluster: TcpCluster) -> None:
 def test_an_archive_has_every_entry_and_can_be_read_with_the_log(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
+    """R-USE-4: the job archive, of a sequenced topic."""
     path = str(tmp_path / "archive")
     done = archive(spark, topic.address, topic.name, path, range_records=25, trim=True, keep_records=10)
     assert done.rows_written == len(topic.entries)
@@ -174,7 +177,7 @@ def test_an_archive_has_every_entry_and_can_be_read_with_the_log(
 
 
 def test_an_audit_proves_every_unit_of_every_chain(spark: SparkSession, topic: Topic) -> None:
-    """Law 8: byte-equal along the chain, every position once."""
+    """R-USE-4, law 8: byte-equal along the chain, every position once."""
     found = audit(spark, topic.address, topic.name)
     assert found.clean, found.findings
     assert len(found.replicas) == 6 and {one.verdict for one in found.replicas} == {"sound"}

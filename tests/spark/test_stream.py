@@ -80,6 +80,7 @@ def lag(query: StreamingQuery, topic: LiveTopic) -> list[tuple[int, ...]]:
 def test_a_query_reads_every_entry_once_over_restarts_and_tells_how_far_it_is(
     spark: SparkSession, topic: LiveTopic, tmp_path: Path
 ) -> None:
+    """R-USE-4: streaming, from the log to Spark, exactly once."""
     topic.append(100)
     options = {**topic.source, "maxRecordsPerTrigger": "40", "reader": "billing", "minPartitions": "3"}
     with Reading(spark, tmp_path, options) as reading:

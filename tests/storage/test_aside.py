@@ -99,6 +99,7 @@ def test_a_crash_at_every_disk_operation_of_the_removal_leaves_what_is_removed_l
 
 
 def test_a_replica_that_never_ran_since_is_deleted_and_the_first_one_stays_aside() -> None:
+    """R-REG-5: a removal deletes all of it."""
     host, volumes = started(1)
     volumes.set_aside(STREAM)
     made(host, volumes).close()
@@ -108,4 +109,4 @@ def test_a_replica_that_never_ran_since_is_deleted_and_the_first_one_stays_aside
     assert held(host, path.with_name(f"aside-{path.name}")) == {1: b"old"}
     made(host, volumes).close()
     volumes.remove(STREAM)
-    assert not [name for name in host.disk.list(path.parent) if "lsid" in name], "R-REG-5: everything of it"
+    assert not [name for name in host.disk.list(path.parent) if "lsid" in name], "everything of it"

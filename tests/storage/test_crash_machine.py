@@ -119,6 +119,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_committed_is_readable_and_nothing_else(self) -> None:
+        """R-CTX-2: a row that is there implies its entries, also after a crash."""
         store = self.store
         assert store.committed_end == self.committed_end
         assert store.trimmed == self.trimmed
@@ -131,6 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def watermarks_agree(self) -> None:
+        """R-CTX-1, R-CTX-3: version, high watermark and end are those of one row, also after a crash."""
         assert self.store.written_end >= self.durable_end
         last, expected = self.store.last_row, self.rows[-1] if self.rows else None
         assert (last is None) == (expected is None)

@@ -228,5 +228,5 @@ class FailingStoreMachine(StoreMachine):
 
 
 def test_the_store_keeps_its_promises_on_a_disk_that_fails() -> None:
-    """Laws 1, 3, 4, 5, 6, 9, R-SEAL-6: whatever fails, and wherever it crashes then."""
+    """Laws 1, 3, 4, 5, 6, 9: whatever fails, and wherever it crashes then."""
     run_state_machine_as_test(FailingStoreMachine, settings=settings(stateful_step_count=30))

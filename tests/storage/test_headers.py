@@ -1,4 +1,4 @@
-"""Batches are found by whose they are: those in the range, the newest stretch first, over segments and trims (R-ORD-7)."""
+"""Batches are found by whose they are: those in the range, the newest stretch first, over segments and trims."""
 
 from __future__ import annotations
 

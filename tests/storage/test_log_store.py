@@ -26,7 +26,7 @@ from varlog.model.errors import CorruptBatch, NotWritten, StaleEpoch, Trimmed, U
 from varlog.model.invariant import InvariantBroken
 from varlog.model.limits import INDEX_STRIDE_BYTES
 from varlog.model.lsn import GLSN, LLSN
-from varlog.runtime.disk import OsDisk
+from varlog.runtime.disk import OsDisk, OsFile
 from varlog.storage.log_store import LogStore
 
 
@@ -116,7 +116,6 @@ def test_every_entry_is_found_from_every_position(tmp_path: Path, size: int, byt
 
 
 def test_a_batch_is_never_cut_but_may_begin_before_the_position_asked_for(tmp_path: Path) -> None:
-    """R-ORD-5."""
     store = new_store(tmp_path)
     fill(store, [[b"a", b"b", b"c"], [b"d"]])
     commit_all(store)
@@ -236,6 +235,35 @@ def test_both_orders_are_searched_both_ways(tmp_path: Path) -> None:
     assert store.rows_between(LLSN(2), LLSN(5)) == ((2, 6, 2), (4, 10, 1))
     assert store.rows_between(LLSN(5), LLSN(99)) == ((5, 11, 2),)
     assert (store.committed_end, store.high_watermark, store.last_row) == (7, 12, row(6, 12, 1, 3))
+
+
+def test_a_position_is_found_in_memory_and_read_from_disk_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-READ-2: in each of several segments, also after a restart."""
+    store = new_store(tmp_path, segment_bytes=1000)
+    fill(store, numbered(30, 100))
+    store.commit(row(1, 101, 30))
+    store.sync_rows()
+    read: list[int] = []
+    read_at = OsFile.read_at
+
+    def spy(self: OsFile, size: int, offset: int) -> bytes:
+        read.append(size)
+        return read_at(self, size, offset)
+
+    for opened in now_and_after_restart(store, segment_bytes=1000):
+        with monkeypatch.context() as spied:
+            spied.setattr(OsFile, "read_at", spy)
+            for number in (1, 9, 10, 17, 30):
+                llsn = opened.find(GLSN(100 + number))
+                assert llsn == number
+                extent = opened.extent(llsn, 1)
+                assert read == [], "found in memory"
+                found = chunk_entries(opened.read(extent))
+                assert found[llsn].startswith(f"{number:08d}".encode())
+                assert len(read) == 1
+                read.clear()
 
 
 def test_a_commit_that_skips_goes_back_or_runs_ahead_is_our_bug(tmp_path: Path) -> None:
@@ -389,12 +417,13 @@ def content(store: LogStore) -> bytes:
 
 
 def test_a_cut_never_reaches_what_is_committed_and_never_divides_a_batch(tmp_path: Path) -> None:
+    """R-ORD-5, laws 6 and 7: all of a batch stays, or nothing."""
     store = new_store(tmp_path)
     fill(store, [[b"a"], [b"b"], [b"c", b"d"]])
     store.commit(row(1, 1, 2))
     with pytest.raises(InvariantBroken, match="law 6"):
         store.cut(Epoch(2), LLSN(2))
-    with pytest.raises(InvariantBroken, match="R-ORD-5"):
+    with pytest.raises(InvariantBroken, match="never divides a batch"):
         store.cut(Epoch(2), LLSN(4))
     with pytest.raises(InvariantBroken, match="law 7"):
         store.cut(Epoch(1), LLSN(3))
@@ -428,7 +457,7 @@ def test_entering_a_newer_epoch_keeps_the_tail_until_a_restart_or_a_cut(tmp_path
 
 @pytest.mark.parametrize("kind", ["write", "sync", "reserve"])
 def test_a_failed_write_poisons_the_store_and_reads_go_on(tmp_path: Path, kind: str) -> None:
-    """R-SEAL-6: every later append and cut raises the same error; a failed sync is not tried again."""
+    """Every later append and cut raises the same error; a failed sync is not tried again."""
     disk = FailingDisk()
     store = new_store(tmp_path, disk=disk)
     fill(store, numbered(3))

@@ -100,7 +100,7 @@ class UnitMachine(RuleBasedStateMachine):
 
     @rule(shapes=st.lists(SHAPE, min_size=1, max_size=5), writes=st.booleans())
     def fail(self, shapes: list[tuple[int, int, int]], writes: bool) -> None:
-        """R-SEAL-6: a write or a sync fails. The store takes no more, until it is opened again: then it is sure of what it has."""
+        """A write or a sync fails. The store takes no more, until it is opened again: then it is sure of what it has."""
         self.make_group(shapes)
         drive, store = self.host.drive, self.store
         drive.fail_writes, drive.fail_syncs = (1, 0) if writes else (0, 1)

@@ -77,7 +77,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def test_pages_are_found_by_llsn_whatever_their_order_of_arrival(tmp_path: Path) -> None:
-    """R-READ-2: from memory, and one read brings the bytes."""
+    """From memory, and one read brings the bytes."""
     store = new_unit(tmp_path)
     for first in (1, 7, 3, 5):
         write(store, sized(first))
@@ -433,7 +433,7 @@ def test_rot_in_the_state_is_put_right_from_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_a_failed_write_or_sync_is_final(tmp_path: Path, kind: str) -> None:
-    """R-SEAL-6: reads go on; only opening it again makes it usable."""
+    """Reads go on; only opening it again makes it usable."""
     disk = FailingDisk()
     store = new_unit(tmp_path, disk=disk)
     write(store, sized(1))

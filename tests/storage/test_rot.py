@@ -398,7 +398,7 @@ def test_a_crash_in_the_middle_of_mending_leaves_damage_that_is_found_again(seed
 def test_a_mend_that_fails_on_the_disk_poisons_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-SEAL-6: a sync that failed is never taken for one that worked, whatever it was for."""
+    """A sync that failed is never taken for one that worked, whatever it was for."""
     store = filled(tmp_path)
     stretch = stretches(store)[0]
     copy = bytes_of(stretch)

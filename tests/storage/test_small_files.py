@@ -169,7 +169,7 @@ def test_a_compaction_signs_no_damaged_row(tmp_path: Path, monkeypatch: pytest.M
 def test_what_a_failed_sync_left_readable_is_written_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """R-SEAL-6: the good row can be read back, and may not be on the disk; the next one that works writes the whole file."""
+    """The good row can be read back, and may not be on the disk; the next one that works writes the whole file."""
     store = store_of_many_rows(tmp_path)
     flip(store.path / "commits.log", 2 * ROW_BYTES + 9, 1)
 

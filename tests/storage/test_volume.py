@@ -1,4 +1,4 @@
-"""Volumes of a node: every way in which a start is refused names the path and the remedy (R-SN-1 to R-SN-7)."""
+"""Volumes of a node: every way in which a start is refused names the path and the remedy."""
 
 from __future__ import annotations
 

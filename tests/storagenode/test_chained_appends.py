@@ -1,4 +1,4 @@
-"""Appends on a condition at a storage node: chains that several processes extend (R-USE-4), and batches at one LLSN exactly."""
+"""Appends on a condition at a storage node: chains that several processes extend, and batches at one LLSN exactly."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ async def committed(bench: Bench, repository: Repository, count: int, *, begin: 
 
 
 def test_each_batch_is_taken_behind_its_predecessor_and_once(tmp_path: Path) -> None:
+    """R-USE-4: a task of Spark that is run again adds nothing."""
+
     async def story(bench: Bench) -> None:
         repository = await running(bench)
         chain = await committed(bench, repository, 3)

@@ -102,7 +102,7 @@ def test_what_a_client_sends_is_checked_before_it_is_taken(tmp_path: Path) -> No
 
 
 def test_appends_need_a_running_primary(tmp_path: Path) -> None:
-    """R-SEAL-1, R-SN-8."""
+    """R-SEAL-1, R-SN-8, R-REG-2: a replica that was only added takes none."""
 
     async def story(bench: Bench) -> None:
         await bench.start(1)
@@ -290,6 +290,41 @@ def test_a_restarted_node_finds_everything_and_waits_for_the_repository(tmp_path
     run(tmp_path, story)
 
 
+def test_what_is_ordered_and_its_high_watermark_are_seen_and_change_as_one(tmp_path: Path) -> None:
+    """R-CTX-1: beside the end of what is written; a restart finds them as they were, and so does the repository."""
+
+    async def story(bench: Bench) -> None:
+        await bench.start()
+        await bench.run_stream()
+        repository = await bench.session()
+        appends = [asyncio.create_task(bench.call(Append(STREAM), make_batch(b"x"))) for _ in range(20)]
+        await until(lambda: any(report.durable_end == 21 for report in repository.reports))
+        seen: set[tuple[int, int]] = set()
+
+        async def look() -> None:
+            while (21, 200) not in seen:
+                [replica] = (await node_status(bench)).status.replicas
+                assert replica.durable_end == 21
+                seen.add((replica.committed_end, replica.high_watermark))
+
+        looking = asyncio.create_task(look())
+        for llsn in range(1, 21):
+            repository.commit(row(llsn, llsn + 1, glsn=10 * llsn))
+            before = len(seen)
+            await until(lambda before=before: len(seen) > before)  # type: ignore[misc]
+        await asyncio.gather(looking, *appends)
+        assert seen <= {(llsn + 1, 10 * llsn) for llsn in range(21)}
+        await bench.stop()
+        await bench.start()
+        [replica] = (await node_status(bench)).status.replicas
+        assert (replica.committed_end, replica.durable_end) == (21, 21)
+        assert (replica.low_watermark, replica.high_watermark) == (0, 200)
+        [told] = (await bench.session()).opened.replicas
+        assert (told.committed_end, told.durable_end, told.last_glsn) == (21, 21, 200)
+
+    run(tmp_path, story)
+
+
 def test_rows_that_come_again_are_harmless_and_a_gap_ends_the_session(tmp_path: Path) -> None:
     """R-CTX-4."""
 
@@ -359,8 +394,6 @@ def test_a_trim_is_durable_before_it_is_confirmed_and_survives_a_restart(tmp_pat
 
 
 def test_a_fetch_waits_for_what_is_not_ordered_yet_and_is_woken(tmp_path: Path) -> None:
-    """R-READ-3."""
-
     async def story(bench: Bench) -> None:
         await bench.start()
         await bench.run_stream()
@@ -507,8 +540,6 @@ def test_a_primary_does_not_start_without_its_backups(tmp_path: Path) -> None:
 
 
 def test_two_nodes_cannot_use_one_directory(tmp_path: Path) -> None:
-    """R-SN-1."""
-
     async def story(bench: Bench) -> None:
         await bench.start()
         other = Bench(tmp_path)

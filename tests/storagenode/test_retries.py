@@ -1,5 +1,5 @@
 """The same batch sent twice, in every order and race, over restarts and failovers: it is in the log once, and every try that is
-answered hears the same position (R-ORD-7)."""
+answered hears the same position."""
 
 from __future__ import annotations
 
@@ -82,6 +82,8 @@ async def running(bench: Bench) -> Repository:
 
 
 def test_a_retry_of_what_is_in_the_log_hears_its_position_and_adds_nothing(tmp_path: Path) -> None:
+    """R-ORD-7."""
+
     async def story(bench: Bench) -> None:
         repository = await running(bench)
         tries = [start(bench, Append(STREAM, ONE), batch(n, b"a", b"b")) for n in (1, 2, 3)]
@@ -339,6 +341,8 @@ def test_the_answer_is_the_same_after_a_failover_to_another_primary(tmp_path: Pa
 
 @pytest.mark.parametrize("unsealed", [False, True])
 def test_the_answer_is_the_same_after_all_nodes_restarted(tmp_path: Path, unsealed: bool) -> None:
+    """R-ORD-7: on disk, not in memory alone."""
+
     async def story(bench: Bench) -> None:
         await three_of_which_two_are_ordered(bench)
         if unsealed:

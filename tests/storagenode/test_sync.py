@@ -725,7 +725,7 @@ def test_a_frozen_replica_is_made_anew_and_one_that_can_go_on_is_not(tmp_path: P
             await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(2)), node=2)
         with pytest.raises(StaleEpoch):
             await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)
-        with pytest.raises(Refused):  # R-SEAL-4: it freezes
+        with pytest.raises(Refused):  # it freezes
             await bench.call(SealReplica(STREAM, Epoch(3), LLSN(end - 4)), node=2)
         assert (await replica(bench, 2)).state is ReplicaState.FROZEN
         with pytest.raises(StaleEpoch):

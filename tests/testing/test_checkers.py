@@ -626,7 +626,7 @@ def test_a_calm_history_in_which_everything_is_answered_is_accepted() -> None:
 
 
 def test_a_trim_that_a_node_out_of_session_may_not_have_heard_binds_reads_only_once_all_is_well() -> None:
-    """R-TRIM-1: a trim is answered when every node in session has applied it."""
+    """A trim is answered when every node in session has applied it."""
     story = Story()
     story.append(A)
     story.append(B)

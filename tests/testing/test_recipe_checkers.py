@@ -1,4 +1,4 @@
-"""Every checker of recipes takes a good history and finds a small bad one: one that never fires would prove nothing (R-USE-2)."""
+"""Every checker of recipes takes a good history and finds a small bad one: one that never fires would prove nothing."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _hole() -> Story:
 
 
 def _stale_tail() -> Story:
-    """Law of leases: what a deposed sequencer says is older than what was acknowledged (R-SEQ-13)."""
+    """Law of leases: what a deposed sequencer says is older than what was acknowledged."""
     story = good()
     story.tail(4)
     return story

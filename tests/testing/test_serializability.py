@@ -1,4 +1,4 @@
-"""The cycle checker names every anomaly of hand-made histories, takes serial ones, and knows what each level allows (R-USE-2)."""
+"""The cycle checker names every anomaly of hand-made histories, takes serial ones, and knows what each level allows."""
 
 from __future__ import annotations
 

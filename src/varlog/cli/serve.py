@@ -226,7 +226,9 @@ def start_vmc(
     ] = 30.0,
     zombie_grace: Annotated[
         float,
-        typer.Option(min=0.0, help="Seconds after which a replica that is registered nowhere is removed."),
+        typer.Option(
+            min=0.0, help="Seconds after which a replica that is registered nowhere is removed; inf: never."
+        ),
     ] = 60.0,
     auto_create_topics: Annotated[
         bool, typer.Option("--auto-create-topics", help="Make a topic when a client first opens it.")

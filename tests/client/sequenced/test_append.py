@@ -88,7 +88,7 @@ def test_stripes_take_turns_and_a_batch_never_crosses_one() -> None:
 
 
 def test_where_another_value_was_faster_the_batch_takes_a_new_position() -> None:
-    """R-SEQ-5: AlreadyWritten at the head."""
+    """AlreadyWritten at the head."""
 
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=3)
@@ -294,8 +294,6 @@ def test_a_token_of_a_lost_sequencer_above_the_slow_tail_is_never_used() -> None
 
 
 def test_a_node_without_a_lease_is_given_the_time_to_get_one() -> None:
-    """R-SEQ-13."""
-
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=2)
         await cluster.start()

@@ -86,7 +86,8 @@ async def wait_whole(cluster: TcpCluster) -> None:
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize("story", [lose_head_and_tail, lose_the_sequencer])
 def test_the_order_holds_while_processes_go_and_come(story: Story, streams: int, tmp_path: Path) -> None:
-    """R-SEQ-2, R-SEQ-10, R-SEQ-11, R-SEQ-14."""
+    """R-SEQ-2, R-SEQ-10, R-SEQ-14: appends continue without a head, a tail or the sequencer, and each node is
+    back in its chain."""
 
     async def scenario() -> None:
         cluster = TcpCluster(tmp_path)

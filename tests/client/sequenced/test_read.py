@@ -40,7 +40,7 @@ async def bytes_of(log: Log, begin: int, end: int) -> list[tuple[int, bytes]]:
 
 
 def test_a_read_is_one_call_to_the_tail() -> None:
-    """R-SEQ-6."""
+    """R-SEQ-6, R-READ-4."""
 
     async def scenario() -> None:
         cluster = SequencedCluster(nodes=3)

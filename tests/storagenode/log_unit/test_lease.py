@@ -1,4 +1,4 @@
-"""Leases and orders (R-SEQ-13): a node answers for its units while it hears from the repository, and obeys before it answers."""
+"""Leases and orders: a node answers for its units while it hears from the repository, and obeys before it answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_without_a_lease_only_seals_and_copies_are_answered(tmp_path: Path) -> N
 
 
 def test_a_lease_that_is_not_renewed_ends_by_the_nodes_own_clock(tmp_path: Path) -> None:
-    """It counts from when the node asked, and less than it was given: its clock may be slow."""
+    """R-SEQ-13: it counts from when the node asked, and less than it was given: its clock may be slow."""
 
     async def story(chain: Chain) -> None:
         granter = await chain.serve()
@@ -94,7 +94,7 @@ def test_no_lease_is_said_only_of_a_batch_that_was_not_taken(
 
 
 def test_the_lease_is_over_at_the_node_before_it_is_over_at_the_repository(tmp_path: Path) -> None:
-    """With a clock by hand: valid until the last moment, and not a moment longer."""
+    """R-SEQ-13. With a clock by hand: valid until the last moment, and not a moment longer."""
 
     class HandClock:
         now_us = 5_000_000
@@ -173,7 +173,7 @@ def test_a_node_without_units_asks_for_no_lease(tmp_path: Path) -> None:
 
 
 def test_an_order_seals_and_trims_and_is_told_when_it_is_durable(tmp_path: Path) -> None:
-    """R-SEQ-13, R-TRIM-1: for who was cut off when the others were sealed."""
+    """R-TRIM-1: for who was cut off when the others were sealed."""
 
     async def story(chain: Chain) -> None:
         granter = await chain.serve()

@@ -38,7 +38,7 @@ from varlog.rpc.messages import (
 
 
 def test_what_was_written_can_be_read_whole_and_entry_by_entry(tmp_path: Path) -> None:
-    """R-SEQ-4, R-SEQ-6: the bytes are those that the client sent."""
+    """The bytes are those that the client sent."""
 
     async def story(chain: Chain) -> None:
         await chain.serve()
@@ -156,7 +156,7 @@ def test_what_a_client_sends_is_checked_before_it_is_taken(tmp_path: Path) -> No
 
 
 def test_only_the_units_own_epoch_is_served(tmp_path: Path) -> None:
-    """R-SEQ-5, R-SEQ-11, law 7: an older one is over, and of a newer one the unit knows nothing."""
+    """R-SEQ-5, law 7: an older one is over, and of a newer one the unit knows nothing."""
 
     async def story(chain: Chain) -> None:
         await chain.serve(epoch=2)
@@ -253,8 +253,6 @@ def test_epoch_pages_and_low_end_survive_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_fetch_waits_for_the_write_and_hears_of_a_hole(tmp_path: Path) -> None:
-    """R-SEQ-6, R-SEQ-8."""
-
     async def story(chain: Chain) -> None:
         await chain.serve()
         waiting = asyncio.create_task(chain.fetch(1, wait_s=20.0))
@@ -345,7 +343,8 @@ def test_a_unit_is_made_once_and_can_be_removed(tmp_path: Path) -> None:
 
 
 def test_a_unit_that_was_just_made_takes_no_seal_but_a_new_streams(tmp_path: Path) -> None:
-    """R-SEQ-12, R-SEQ-14: made in place of a lost one it would otherwise say, for its chain, that nothing was ever written."""
+    """R-SEQ-12: made in place of a lost one it would otherwise say, for its chain, that nothing was ever
+    written."""
 
     async def story(chain: Chain) -> None:
         await chain.start()

@@ -1,4 +1,4 @@
-"""A log unit is filled from its chain while the log goes on (R-SEQ-14), or says that it must be made anew."""
+"""A log unit is filled from its chain while the log goes on, or says that it must be made anew."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ async def bytes_of(chain: Chain, node: int) -> bytes:
 
 
 def test_a_new_unit_gets_everything_with_its_holes(tmp_path: Path) -> None:
+    """R-SEQ-14: rebuilt from its chain."""
+
     async def story(chain: Chain) -> None:
         await pair(chain, [llsn for llsn in range(1, 40) if llsn not in (7, 20, 21)])
         await chain.fill(20, 2)
@@ -82,7 +84,7 @@ def test_a_unit_that_was_away_gets_only_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_it_goes_on_while_the_log_does_and_ends_with_what_was_sealed(tmp_path: Path) -> None:
-    """R-SEQ-10, R-SEQ-14: the last copy is of a source that is sealed, and so does not change."""
+    """R-SEQ-14: the last copy is of a source that is sealed, and so does not change."""
 
     async def story(chain: Chain) -> None:
         await pair(chain, list(range(1, 30)))

@@ -119,7 +119,7 @@ def test_a_source_hands_out_nothing_that_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_unit_that_cannot_be_opened_is_shown_and_made_anew(tmp_path: Path) -> None:
-    """R-SN-3: it does not keep the node from starting."""
+    """It does not keep the node from starting."""
 
     async def story(chain: Chain) -> None:
         await chain.serve()
@@ -165,7 +165,7 @@ def run_trouble(tmp_path: Path, story: Callable[[Trouble], Awaitable[None]]) -> 
 
 
 def test_a_failed_sync_is_never_taken_for_one_that_worked(tmp_path: Path) -> None:
-    """R-SEAL-6: nothing is written after it until the store has been opened again, which a seal does."""
+    """Nothing is written after it until the store has been opened again, which a seal does."""
 
     async def story(trouble: Trouble) -> None:
         await trouble.serve(disk_reserve_bytes=RESERVE_BYTES)
@@ -222,7 +222,7 @@ async def refused(trouble: Trouble, batch: bytearray) -> bool:
 
 
 def test_a_full_disk_refuses_writes_and_takes_seals_and_trims(tmp_path: Path) -> None:
-    """R-SEAL-6: refused is nowhere; once there is room it goes on by itself."""
+    """Refused is nowhere; once there is room it goes on by itself."""
 
     async def story(trouble: Trouble) -> None:
         granter = await trouble.serve(disk_reserve_bytes=RESERVE_BYTES)
