@@ -79,7 +79,7 @@ test: static chromium ## everything: static checks, all tests, a bounded simulat
 	$(SIM) mutants --quick
 
 ##@ While you work
-.PHONY: check static fmt codemap
+.PHONY: check static fmt codemap requirements
 check: static ## before each commit, under two minutes: static checks, and the tests without real processes
 	$(PYTEST) -m "not process and not spark and not thorough"
 
@@ -94,6 +94,9 @@ fmt: $(STAMP) ## format, and repair what lint can repair
 
 codemap: $(STAMP) ## render the code map of ARCHITECTURE.md from the modules' docstrings
 	$(PY) -m varlog.testing.codemap
+
+requirements: $(STAMP) ## list in docs/reference/requirements.md which tests prove which rule
+	$(PY) -m varlog.testing.requirements
 
 # The tests of the dashboard are the only ones that may be skipped, and only where there is no Chromium and none can be had.
 .PHONY: chromium screenshot

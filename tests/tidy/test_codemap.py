@@ -75,5 +75,6 @@ def test_a_silent_module_a_nameless_package_and_missing_markers_are_named(tmp_pa
     (package / "model" / "__init__.py").unlink()
     with pytest.raises(codemap.CodemapError, match=r"model has no __init__\.py"):
         codemap.render(package)
+    sound = _package(tmp_path / "sound", {"__init__.py": '"""The whole."""'})
     with pytest.raises(codemap.CodemapError, match="markers"):
-        codemap.update("no markers here", package)
+        codemap.update("no markers here", sound)

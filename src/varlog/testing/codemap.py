@@ -78,11 +78,16 @@ def render(package: Path) -> str:
 
 def update(text: str, package: Path) -> str:
     """`text` with the map between its two markers made new."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise CodemapError(f"the markers {BEGIN} and {END} are missing")
-    return f"{head}{BEGIN}\n```text\n{render(package)}\n```\n{END}{tail}"
+    return replace_between(text, BEGIN, END, f"```text\n{render(package)}\n```\n")
+
+
+def replace_between(text: str, begin: str, end: str, rendered: str) -> str:
+    """`text` with `rendered` in place of what stands between the lines `begin` and `end`."""
+    head, begins, rest = text.partition(begin)
+    _, ends, tail = rest.partition(end)
+    if not begins or not ends:
+        raise CodemapError(f"the markers {begin} and {end} are missing")
+    return f"{head}{begin}\n{rendered}{end}{tail}"
 
 
 def _tree(directory: Path, depth: int) -> Iterator[_Line]:
