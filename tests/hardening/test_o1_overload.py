@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
@@ -15,7 +16,7 @@ import pytest
 from varlog.client.appender import Budget
 from varlog.client.gatherer import Gatherer
 from varlog.client.parcel import Parcel
-from varlog.model.admission import STALL_S, Admission
+from varlog.model.admission import STALL_S, Admission, CallerPatience
 from varlog.model.batch import pack, parse_header
 from varlog.model.entry import Position
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Overloaded
@@ -125,6 +126,46 @@ def test_a_log_that_becomes_slower_serves_what_is_still_in_time() -> None:
         )  # in flight when it became slow
 
     run(body())
+
+
+@pytest.mark.parametrize("multiple", [2.0, 4.0])
+def test_callers_that_give_up_before_their_deadline_are_noticed(multiple: float) -> None:
+    """`asyncio.wait_for` around an append that has ten times as long: admitted by its own deadline, each would be served after its
+    caller gave up."""
+
+    async def body() -> None:
+        loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
+        gatherer = Gatherer(OneServer(4096), Tasks("test", lambda name, error: None), packed, None)
+
+        async def append() -> None:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await gatherer.append(DATA, 10 * TIMEOUT_S)
+                ended["acknowledged"] += 1
+            except NotAccepted:
+                ended["refused"] += 1
+            except TimeoutError:
+                ended["given up"] += 1
+
+        tasks, end = [], loop.time() + 10.0
+        while loop.time() < end:
+            tasks.append(asyncio.create_task(append()))
+            await asyncio.sleep(rng.expovariate(multiple * CAPACITY))
+        await asyncio.gather(*tasks)
+        assert ended["acknowledged"] >= 0.9 * 10 * CAPACITY
+        assert ended["given up"] <= 0.1 * ended["acknowledged"]
+
+    run(body())
+
+
+def test_a_few_that_give_up_say_nothing_of_the_others() -> None:
+    patience = CallerPatience()
+    patience.gave_up([0.01, 0.02], 10, 1.0)
+    assert patience.at(1.0) == math.inf
+    patience.gave_up([0.5] * 9, 10, 1.0)
+    assert patience.at(1.0) == 0.5
+    assert 0.5 < patience.at(2.0) < 1.0
+    assert patience.at(60.0) == math.inf
 
 
 def test_a_refusal_is_immediate_and_says_when_to_come_back() -> None:

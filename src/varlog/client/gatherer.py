@@ -4,7 +4,9 @@ No timer: an append that finds nothing under way leaves with the others of its l
 A caller costs one future and one line in a queue; everything else is done per batch.
 
 The queue holds what can be served in time: an append that would come too late behind it is refused immediately (Overloaded), and
-certainly not in the log. So an overloaded client serves as many as it can, instead of serving each too late.
+certainly not in the log. So an overloaded client serves as many as it can, instead of serving each too late. A burst may wait for
+half of its time; behind a queue that stays an append is admitted for less than a third of it. Callers that give up sooner than
+their deadlines (`asyncio.wait_for` around an append) are noticed by their cancelled appends, see CallerPatience.
 """
 
 from __future__ import annotations
@@ -18,7 +20,15 @@ from typing import Final
 from varlog.client.append_rules import spent, unknown
 from varlog.client.ordering import Carrier
 from varlog.client.parcel import Parcel
-from varlog.model.admission import ENTRY_UNITS, SHARE, SLACK, Admission
+from varlog.model.admission import (
+    ENTRY_UNITS,
+    SHARE,
+    SLACK,
+    STANDING_S,
+    STANDING_SHARE,
+    Admission,
+    CallerPatience,
+)
 from varlog.model.entry import Position, Run
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Overloaded, VarlogError
 from varlog.model.ids import LogStreamID
@@ -67,6 +77,10 @@ class Gatherer:
         self._expires_at = math.inf
         self._closed = False
         self._admission = Admission()
+        self._patience = CallerPatience()
+        # Of its time, what an append may have ahead of it; and since when the queue has not been empty.
+        self._share = SHARE
+        self._standing_since = math.inf
         # The estimate, prepared so that an append costs two multiplications: what is in flight takes `_sent_s`, each byte that
         # waits `_byte_s` and each entry `_entry_s`. Set again when a batch leaves or is answered.
         self._sent_units = 0
@@ -81,13 +95,15 @@ class Gatherer:
         if self._closed:
             raise NotAccepted("the log was closed")
         # Where nothing waits an append leaves in this turn: it is never refused, so that there is always a newer estimate.
-        if waiting and (
-            len(waiting) * self._entry_s + self._waiting_bytes * self._byte_s + self._sent_s
-            > timeout_s * SHARE
-            or len(waiting) >= GATHER_WAITING_ENTRIES_MAX
-            or self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
-        ):
-            raise self._overloaded(timeout_s)
+        if waiting:
+            ahead_s = len(waiting) * self._entry_s + self._waiting_bytes * self._byte_s + self._sent_s
+            if (
+                ahead_s > timeout_s * self._share
+                or ahead_s > self._patience.seconds * self._share
+                or len(waiting) >= GATHER_WAITING_ENTRIES_MAX
+                or self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
+            ):
+                raise self._overloaded(timeout_s)
         done: asyncio.Future[Position] = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         waiting.append((data, done, deadline, timeout_s))
@@ -100,7 +116,7 @@ class Gatherer:
 
     def _overloaded(self, timeout_s: float) -> Overloaded:
         waiting, waiting_s = len(self._waiting), self._waiting_s()
-        excess_s = waiting_s + self._sent_s - timeout_s * SHARE
+        excess_s = waiting_s + self._sent_s - min(timeout_s, self._patience.seconds) * self._share
         return Overloaded(waiting, waiting / waiting_s if waiting_s else 0.0, max(excess_s, RETRY_S_MIN))
 
     def _waiting_s(self) -> float:
@@ -121,10 +137,16 @@ class Gatherer:
 
     def _dispatch(self) -> None:
         self._dispatching = False
+        while members := self._next():
+            self._starting += 1
+            _ = self._tasks.spawn("append", self._send(members))
+
+    def _next(self) -> list[_Waiting]:
+        """The next batch, if one may go now."""
         while self._waiting and not self._closed and self._may_send():
             if members := self._gather():
-                self._starting += 1
-                _ = self._tasks.spawn("append", self._send(members))
+                return members
+        return []
 
     def _may_send(self) -> bool:
         """Small batches go while few are under way, so that they grow; a full one may also go to a further stream.
@@ -137,10 +159,13 @@ class Gatherer:
             prompt -= self._courier.stuck
         if prompt < GATHER_REQUESTS_MAX:
             return True
-        full = (
+        return self._is_full() and prompt < GATHER_REQUESTS_MAX * streams
+
+    def _is_full(self) -> bool:
+        """As many wait as one batch can have."""
+        return (
             self._waiting_bytes >= GATHER_BYTES_MAX or len(self._waiting) >= self._courier.gather_entries_max
         )
-        return full and prompt < GATHER_REQUESTS_MAX * streams
 
     def _gather(self) -> list[_Waiting]:
         """The next batch: all who wait, as long as they fit."""
@@ -153,7 +178,10 @@ class Gatherer:
             gathered = list(waiting)
             waiting.clear()
             self._waiting_bytes = 0
+            self._standing_since = math.inf
+            self._share = SHARE
         else:
+            self._stand()
             gathered, size, units = [], 0, 0
             units_max = self._gather_units_max()
             while waiting and len(gathered) < most:
@@ -164,10 +192,30 @@ class Gatherer:
                 size += length
                 units += length + ENTRY_UNITS
             self._waiting_bytes -= size
-        if self._under_way:
-            self._refuse_late(gathered)
         # Of the others the caller gave up, or the time is over.
-        return [member for member in gathered if not member[1].done()]
+        left = [member for member in gathered if not member[1].done()]
+        if len(left) < len(gathered):
+            self._look_at_cancelled(gathered)
+        if self._under_way:
+            left = self._in_time(left)
+        return left
+
+    def _stand(self) -> None:
+        """Some are left for the next batch: how long has that been so?"""
+        now = self._loop.time()
+        self._standing_since = min(self._standing_since, now)
+        if now - self._standing_since > STANDING_S:
+            self._share = STANDING_SHARE
+
+    def _look_at_cancelled(self, gathered: list[_Waiting]) -> None:
+        """Callers that gave up before their deadlines, and after how long at most."""
+        now = self._loop.time()
+        ages = [
+            now - deadline + timeout_s
+            for _, done, deadline, timeout_s in gathered
+            if done.cancelled() and deadline > now
+        ]
+        self._patience.gave_up(ages, len(gathered), now)
 
     def _gather_units_max(self) -> float:
         """A batch that takes longer for its size than GATHER_S_MAX is cut: a log that is slow by itself gains nothing by larger
@@ -177,16 +225,37 @@ class Gatherer:
             return math.inf
         return max(GATHER_S_MAX, CUT_FIXED * admission.fixed_s) / admission.unit_s
 
-    def _refuse_late(self, gathered: list[_Waiting]) -> None:
-        """Those that would not be answered in time behind what is in flight: not sent they are a certain no, sent an unknown
-        outcome. Never where nothing is in flight: the estimate may be wrong, and only an answer makes a better one."""
-        answered_at = self._loop.time() + self._sent_s
-        for _, done, deadline, timeout_s in gathered:
+    def _in_time(self, gathered: list[_Waiting]) -> list[_Waiting]:
+        """Without those that would not be answered in time behind what is in flight: not sent they are a certain no, sent an
+        unknown outcome. Never where nothing is in flight: the estimate may be wrong, and only an answer makes a better one."""
+        now = self._loop.time()
+        answered_at, patience_s = now + self._sent_s, self._patience.at(now)
+        left = []
+        for member in gathered:
+            _, done, deadline, timeout_s = member
+            if timeout_s > patience_s:
+                deadline -= timeout_s - patience_s
+                timeout_s = patience_s
             if deadline - SLACK * timeout_s < answered_at:
                 _settle(done, self._overloaded(timeout_s))
+            else:
+                left.append(member)
+        return left
 
     async def _send(self, members: list[_Waiting]) -> None:
+        """One batch. Where a full one waits behind it, that one as well: while callers keep the loop busy each turn of it is long,
+        and a task of its own would cost two turns more."""
         self._starting -= 1
+        try:
+            while members:
+                await self._send_one(members)
+                members = self._next() if self._is_full() else []
+        except asyncio.CancelledError:
+            return  # each of its callers was told
+        finally:
+            self.dispatch_soon()
+
+    async def _send_one(self, members: list[_Waiting]) -> None:
         data, _, deadlines, _ = zip(*members, strict=True)
         began = self._loop.time()
         timeout_s = max(0.0, max(deadlines) - began)
@@ -200,19 +269,22 @@ class Gatherer:
             self._admission.served(units, began, self._loop.time())
         except VarlogError as error:
             _settle_all(members, error)
-        except BaseException as error:
+        except BaseException:
             _settle_all(members, _interrupted(parcel))
-            if not isinstance(error, asyncio.CancelledError):
-                raise
+            raise
         else:
+            ended = 0
             for (_, done, _, _), position in zip(members, Run(first, len(members)), strict=True):
-                if not done.done():
+                if done.done():
+                    ended += 1
+                else:
                     done.set_result(position)
+            if ended:
+                self._look_at_cancelled(members)
         finally:
             del self._under_way[parcel]
             self._sent_units -= units
             self._estimate()
-            self.dispatch_soon()
 
     # --- Deadlines: one timer for all, moved only when somebody is due earlier ----------------------------------------------
 

@@ -12,6 +12,7 @@ lost to its caller.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 ENTRY_UNITS: Final = 512
@@ -26,6 +27,10 @@ SPREAD_MIN: Final = 0.1
 # An append is admitted if the estimate is at most this share of its time: a machine that becomes slower while the append waits must
 # not make all that wait too late.
 SHARE: Final = 0.5
+# The same behind a queue that has not been empty for STANDING_S: more arrives than is served, and a longer queue only makes each
+# wait longer.
+STANDING_SHARE: Final = 0.3
+STANDING_S: Final = 0.5
 # One that has waited is sent only while this share of its time is left beyond the estimate. Without it a queue that was admitted at
 # a higher rate is served at the edge of its deadlines, each a moment too late, for as long as there is a queue.
 SLACK: Final = 0.2
@@ -67,3 +72,37 @@ class Admission:
     def estimate_s(self, requests: float, units: float) -> float:
         """How long these units in these requests take, one after the other."""
         return self.fixed_s * requests + self.unit_s * units
+
+
+class CallerPatience:
+    """How long callers wait, where they give up before the deadlines that they named; without end while they do not.
+
+    A queue that is admitted by deadlines nobody waits for serves each append a moment after its caller gave up. So cancelled
+    appends count, if they are most of a batch: a few say that their callers had another reason. `seconds` grows again, because a
+    queue that is short enough shows no cancelled ones.
+    """
+
+    MOST: Final = 0.5
+    SECONDS_MIN: Final = 0.1
+    SECONDS_MAX: Final = 60.0
+    GROWTH_PER_S: Final = 1.1
+
+    __slots__ = ("_at", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = math.inf
+        self._at = 0.0  # as of when
+
+    def gave_up(self, ages_s: Sequence[float], among: int, now: float) -> None:
+        """Of `among` appends these were given up by their callers, at these ages at most."""
+        if len(ages_s) > self.MOST * among:
+            self.seconds = max(self.SECONDS_MIN, min(self.at(now), *ages_s))
+
+    def at(self, now: float) -> float:
+        """`seconds`, and how much it has grown by now."""
+        if self.seconds < math.inf:
+            self.seconds *= self.GROWTH_PER_S ** (now - self._at)
+            if self.seconds > self.SECONDS_MAX:
+                self.seconds = math.inf
+        self._at = now
+        return self.seconds

@@ -237,13 +237,14 @@ class Overloaded(NotAccepted):
     are served at about `rate` per second (0: not known); one that comes after `retry_after_s` has a chance."""
 
     def __init__(self, waiting: int, rate: float, retry_after_s: float) -> None:
+        # No words are made until they are read: while a client is overloaded, most of what it does is to refuse.
         Rejected.__init__(self, waiting, rate, retry_after_s)
         self.waiting = waiting
         self.rate = rate
         self.retry_after_s = retry_after_s
-        self.why = self._why()
 
-    def _why(self) -> str:
+    @property
+    def why(self) -> str:  # type: ignore[override]  # read only, where others keep theirs
         served = f", served at {self.rate:.3g}/s" if self.rate else ""
         return f"overloaded: about {self.waiting} appends are waiting{served}; retry after {self.retry_after_s:.2g} s"
 
