@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from varlog.metarepo import commit_loop as commit_loop_module
+from varlog.metarepo import witnesses as witnesses_module
+from varlog.metarepo.commit_loop import CommitLoop, Operation
+from varlog.metarepo.witnesses import Witnesses
 from varlog.model.batch import pack, parse_header
-from varlog.model.errors import NotAccepted
-from varlog.model.ids import LogStreamID, ProducerID
+from varlog.model.epoch import Epoch
+from varlog.model.errors import NotAccepted, Unavailable
+from varlog.model.ids import ClusterID, LogStreamID, ProducerID, TopicID
+from varlog.rpc.messages import NextTokens
 from varlog.runtime.fair_places import FairPlaces
+from varlog.sequencer import sequencer as sequencer_module
+from varlog.sequencer.config import SequencerConfig
+from varlog.sequencer.sequencer import Sequencer
 from varlog.storagenode.log_stream import intake as intake_module
 from varlog.storagenode.log_stream.intake import Arrival, Intake
 
@@ -116,3 +126,59 @@ def test_a_client_alone_may_use_every_place() -> None:
     assert places.make_room("other", 10) == ["waits"]
     places.clear()
     assert places.make_room("only", 10) == []
+
+
+def test_changes_that_wait_for_the_repository_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client could have 10 000 changes wait, and every other one was refused, the manager and the nodes included."""
+    monkeypatch.setattr(commit_loop_module, "OPERATIONS_WAITING_MAX", 6)
+    nothing: Any = None
+    commits = CommitLoop(nothing, nothing, nothing, nothing)
+    answers: list[tuple[str | None, object]] = []
+
+    def submit(client: str | None) -> None:
+        commits.submit(Operation(nothing, lambda answer: answers.append((client, answer)), client=client))
+
+    for _ in range(6):
+        submit("flood")
+    with pytest.raises(Unavailable):
+        submit("flood")
+    for client in ("a", None, "b"):
+        submit(client)
+    assert [client for client, _ in answers] == ["flood"] * 3
+    assert all(isinstance(answer, Unavailable) for _, answer in answers)
+    # The oldest stayed, and all are decided in the order in which they came.
+    assert [operation.client for operation in commits._operations.values()] == ["flood"] * 3 + [
+        "a",
+        None,
+        "b",
+    ]
+
+
+def test_requests_that_wait_for_the_sequencer_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequencer_module, "WAITING_MAX", 4)
+    nothing: Any = None
+    config = SequencerConfig(cluster=ClusterID(1), listen="memory:1", repository="memory:2")
+    sequencer, request = Sequencer(config, nothing, nothing), NextTokens(TopicID(1), Epoch(1), 1)
+    flood: list[Any] = [Waits("flood") for _ in range(4)]
+    other: Any = Waits("other")
+    for call in flood:
+        sequencer._wait(call, request)
+    with pytest.raises(Unavailable):
+        sequencer._wait(flood[0], request)
+    sequencer._wait(other, request)
+    assert [call.ended is not None for call in flood] == [False, False, False, True]
+    assert list(sequencer._waiting) == [*flood[:3], other]
+
+
+def test_calls_that_wait_for_the_nodes_to_be_heard_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(witnesses_module, "CALLS_WAITING_MAX", 4)
+    witnesses = Witnesses.__new__(Witnesses)
+    witnesses._state = SimpleNamespace(heard=False)  # type: ignore[assignment]
+    witnesses._waiting = FairPlaces()
+    flood: list[Any] = [Waits("flood") for _ in range(4)]
+    other: Any = Waits("other")
+    for call in flood:
+        witnesses.when_heard(call, lambda: None)
+    witnesses.when_heard(other, lambda: None)
+    assert [call.ended is not None for call in flood] == [False, False, False, True]
+    assert list(witnesses._waiting) == [*flood[:3], other]

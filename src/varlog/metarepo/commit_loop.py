@@ -7,7 +7,6 @@ given). One commit at a time; what comes meanwhile gathers for the next: batchin
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +23,7 @@ from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX, NO_GLSN
 from varlog.rpc.messages import Message
+from varlog.runtime.fair_places import FairPlaces
 
 # After so many cuts the next commit writes a new base in their place: it bounds the store, the memory and the time to start.
 CUTS_PER_BASE: Final = 512
@@ -56,6 +56,8 @@ class Operation:
     seals: LogStreamID | None = None
     # The order that nodes told, to be kept in place of ours: a commit of its own.
     learns: Callable[[], records.BaseRecord] | None = None
+    # Whose it is: a connection, or None for the repository itself. Each has a share of the places.
+    client: object = None
 
 
 _Answer = tuple[Done, Message | BaseException]
@@ -85,7 +87,9 @@ class CommitLoop:
         self._reports = reports
         self._store = store
         self._on_applied = on_applied
-        self._operations: deque[Operation] = deque()
+        # In the order in which they came, by a number each.
+        self._operations: FairPlaces[int, Operation] = FairPlaces()
+        self._submitted = 0
         self._work = asyncio.Event()
         self._waits = True
         self._spent_s = 0.0  # of the newest cut: what the processor did for it
@@ -95,10 +99,14 @@ class CommitLoop:
         """Have `operation` decided and made durable, after all earlier ones."""
         if self._failed is not None:
             raise Unavailable(f"the metadata repository has stopped: {self._failed}")
-        if len(self._operations) >= OPERATIONS_WAITING_MAX:
-            raise Unavailable("the metadata repository has too many changes waiting: try again later")
-        self._operations.append(operation)
+        left = self._operations.make_room(operation.client, OPERATIONS_WAITING_MAX)
+        if left is None:
+            raise _too_many()
+        self._submitted += 1
+        self._operations.put(self._submitted, operation.client, operation)
         self._work.set()
+        for other in left:
+            other.done(_too_many())
 
     def asleep(self) -> bool:
         """Whether it would not look at new reports by itself."""
@@ -141,8 +149,8 @@ class CommitLoop:
 
     def _next_plan(self) -> _Plan | None:
         state = self._state
-        if self._operations and (learns := self._operations[0].learns) is not None:
-            return self._learning(self._operations.popleft(), learns)
+        if self._operations and (learns := self._operations.first.learns) is not None:
+            return self._learning(self._operations.pop_first(), learns)
         cut = state.next_cut(self._reports) if self._reports.changed else None
         if cut is None and not self._operations:
             return None
@@ -175,12 +183,12 @@ class CommitLoop:
             return members, answers
         facts = _facts_after(self._state, cut)
         while self._operations and len(answers) < OPERATIONS_PER_COMMIT_MAX:
-            operation = self._operations[0]
+            operation = self._operations.first
             if operation.learns is not None:
                 break
             if operation.seals is not None and self._was_unsealed(operation.seals, members):
                 break  # what was reported since the unseal is ordered first (R-SEAL-3): that takes a commit of its own
-            self._operations.popleft()
+            self._operations.pop_first()
             answer: Message | BaseException
             try:
                 members, answer = operation.decide(members, facts)
@@ -226,11 +234,17 @@ class CommitLoop:
 
     def _fail(self, error: BaseException, undecided: list[_Answer]) -> None:
         self._failed = error = _told(error)
-        waiting, self._operations = self._operations, deque()
+        waiting, self._operations = self._operations, FairPlaces()
         for done, _ in undecided:
             done(Unavailable(f"the metadata repository failed, and this may or may not be done: {error}"))
-        for operation in waiting:
+        for operation in waiting.values():
             operation.done(Unavailable(f"the metadata repository has stopped: {error}"))
+
+
+def _too_many() -> Unavailable:
+    return Unavailable(
+        "the metadata repository has too many changes waiting, and did not make this one: try again later"
+    )
 
 
 def newest_position(members: Members, facts: Facts, topic: TopicID) -> GLSN:

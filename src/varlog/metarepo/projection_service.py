@@ -15,6 +15,7 @@ from varlog.rpc import messages as m
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
+from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logs import get_logger, told
 
 # Proposals that may wait for leases at once.
@@ -39,7 +40,7 @@ class ProjectionService:
         self._leases = leases
         self._expected = expected
         self._when_heard = when_heard
-        self._waiting: dict[Call, None] = {}
+        self._waiting: FairPlaces[Call, Call] = FairPlaces()
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on(m.ProposeProjection, self._propose)
@@ -47,7 +48,7 @@ class ProjectionService:
 
     def stop(self, error: Unavailable) -> None:
         """Proposals that wait for a lease come to nothing."""
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, FairPlaces()
         for call in waiting:
             call.fail(error)
 
@@ -63,8 +64,11 @@ class ProjectionService:
         if rules.accept(before, proposed, sealed) is before:
             call.reply(m.ProjectionIs(proposed))
             return
-        if len(self._waiting) >= PROPOSALS_WAITING_MAX:
-            raise Unavailable("too many projections are proposed at once: try again later")
+        left = self._waiting.make_room(call.connection, PROPOSALS_WAITING_MAX)
+        if left is None:
+            raise _too_many()
+        for other in left:
+            other.fail(_too_many())
         handover = rules.handover(before.view.projection(proposed.topic), proposed, sealed)
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
@@ -83,13 +87,15 @@ class ProjectionService:
                 call.reply(answer)
 
         def over() -> None:
-            del self._waiting[call]
+            if self._waiting.pop(call, None) is None:
+                self._leases.handed_over(handover)  # it made room for another, and was told so
+                return
             try:
-                self._commits.submit(Operation(decide, decided))
+                self._commits.submit(Operation(decide, decided, client=call.connection))
             except VarlogError as error:
                 decided(error)
 
-        self._waiting[call] = None
+        self._waiting.put(call, call.connection, call)
         self._leases.hand_over(handover, over)
 
     def _renew(self, call: Call | None, request: m.RenewSequencer, payload: bytearray) -> None:
@@ -110,4 +116,10 @@ class ProjectionService:
                 _log.info(told("sequencer registered", address=sequencer.address))
                 call.reply(self._leases.renewed(sequencer, stamp))
 
-        self._commits.submit(Operation(decide, registered))
+        self._commits.submit(Operation(decide, registered, client=call.connection))
+
+
+def _too_many() -> Unavailable:
+    return Unavailable(
+        "too many projections are proposed at once, and this one was not taken: try again later"
+    )

@@ -185,7 +185,9 @@ class RepositoryService:
             else:
                 self._confirm_trim(call, request)
 
-        self._witnesses.when_heard(call, lambda: self._commits.submit(Operation(decide, durable)))
+        self._witnesses.when_heard(
+            call, lambda: self._commits.submit(Operation(decide, durable, client=call.connection))
+        )
 
     def _confirm_trim(self, call: Call, request: m.TrimTopic) -> None:
         answered = False
@@ -322,7 +324,8 @@ class RepositoryService:
         )
 
     def _submit(self, call: Call | None, decide: Decide, *, seals: LogStreamID | None = None) -> None:
-        self._commits.submit(Operation(decide, _answering(self._expected(call)), seals))
+        call = self._expected(call)
+        self._commits.submit(Operation(decide, _answering(call), seals, client=call.connection))
 
     def _expected(self, call: Call | None) -> Call:
         if self._stopped is not None:

@@ -37,6 +37,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import AdoptionIs, Done, ListRows, Message, ReplicaPoint, RowsAre, SessionOpened
 from varlog.rpc.transport import Call
+from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 
@@ -111,7 +112,7 @@ class Witnesses:
         self._grace_s = grace_s
         self._words: dict[NodeID, SessionOpened] = {}
         self._awaited: dict[NodeID, None] = {}
-        self._waiting: list[tuple[Call, Callable[[], None]]] = []
+        self._waiting: FairPlaces[Call, tuple[Call, Callable[[], None]]] = FairPlaces()
         self._timer: asyncio.TimerHandle | None = None
         self._revision = state.view.revision  # as the term began
         self._adopting: dict[TopicID, None] = {}
@@ -134,8 +135,8 @@ class Witnesses:
         """Who waits is told `error`."""
         if self._timer is not None:
             self._timer.cancel()
-        waiting, self._waiting = self._waiting, []
-        for call, _ in waiting:
+        waiting, self._waiting = self._waiting, FairPlaces()
+        for call, _ in waiting.values():
             call.fail(error)
 
     @property
@@ -147,10 +148,13 @@ class Witnesses:
         """Call `act`, which answers `call`, once the nodes were heard: at once, except as a term begins."""
         if self._state.heard:
             act()
-        elif len(self._waiting) >= CALLS_WAITING_MAX:
-            raise Unavailable("too many wait until the nodes were heard: ask again later")
-        else:
-            self._waiting.append((call, act))
+            return
+        left = self._waiting.make_room(call.connection, CALLS_WAITING_MAX)
+        if left is None:
+            raise _too_many()
+        for other, _ in left:
+            other.fail(_too_many())
+        self._waiting.put(call, call.connection, (call, act))
 
     def _grace_over(self) -> None:
         if not self._state.heard:
@@ -162,8 +166,8 @@ class Witnesses:
     def _hear_all(self) -> None:
         self._state.heard = True
         self._end_missing()
-        waiting, self._waiting = self._waiting, []
-        for call, act in waiting:
+        waiting, self._waiting = self._waiting, FairPlaces()
+        for call, act in waiting.values():
             try:
                 act()
             except VarlogError as error:
@@ -493,3 +497,7 @@ class Witnesses:
             )
         )
         self._restart(tuple(self._words))
+
+
+def _too_many() -> Unavailable:
+    return Unavailable("too many wait until the nodes were heard: ask again later")

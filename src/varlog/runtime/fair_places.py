@@ -37,6 +37,14 @@ class FairPlaces(dict[K, T], Generic[K, T]):
         self._client_of[key] = client
         self._keys_of.setdefault(client, {})[key] = None
 
+    @property
+    def first(self) -> T:
+        """What has waited longest."""
+        return next(iter(self.values()))
+
+    def pop_first(self) -> T:
+        return self.pop(next(iter(self)))
+
     def __setitem__(self, key: K, item: T) -> None:
         raise TypeError("a place belongs to a client: put() says to which")
 

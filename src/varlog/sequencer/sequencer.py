@@ -23,6 +23,7 @@ from varlog.rpc.messages import (
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Call, Server, Transport
 from varlog.runtime.doors import Doors
+from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 from varlog.sequencer.config import SequencerConfig
@@ -47,7 +48,7 @@ class Sequencer:
         self._dispatcher = Dispatcher("the sequencer")
         self._tasks = Tasks("sequencer", self._task_failed)
         self._server: Server | None = None
-        self._waiting: list[tuple[Call, NextTokens]] = []
+        self._waiting: FairPlaces[Call, tuple[Call, NextTokens]] = FairPlaces()
         self._waiting_soon = asyncio.Event()
         self._machine: TokenMachine
         self._lease: Lease
@@ -118,10 +119,17 @@ class Sequencer:
         try:
             self._give(call, request)
         except Unheard:
-            if len(self._waiting) >= WAITING_MAX:
-                raise Unavailable("too many wait for this sequencer to hear of an epoch: try again") from None
-            self._waiting.append((call, request))
-            self._waiting_soon.set()
+            self._wait(call, request)
+
+    def _wait(self, call: Call, request: NextTokens) -> None:
+        """For a look at the view. Each connection has its share of the places."""
+        left = self._waiting.make_room(call.connection, WAITING_MAX)
+        if left is None:
+            raise _too_many()
+        for other, _ in left:
+            other.fail(_too_many())
+        self._waiting.put(call, call.connection, (call, request))
+        self._waiting_soon.set()
 
     def _give(self, call: Call, request: NextTokens) -> None:
         if not self._lease.holds:
@@ -140,17 +148,17 @@ class Sequencer:
         while True:
             await self._waiting_soon.wait()
             self._waiting_soon.clear()
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, FairPlaces()
             try:
                 answer = await self._leader.call(GetView(), timeout_s=VIEW_TIMEOUT_S)
                 if isinstance(answer, ViewIs):
                     self._leader.learn(answer.view.repositories)
                     self._machine.look(answer.view)
             except VarlogError as error:
-                for call, _ in waiting:
+                for call, _ in waiting.values():
                     call.fail(Unavailable(f"the sequencer cannot ask the metadata repository: {error}"))
                 continue
-            for call, request in waiting:
+            for call, request in waiting.values():
                 self._answer_late(call, request)
 
     def _answer_late(self, call: Call, request: NextTokens) -> None:
@@ -165,6 +173,10 @@ class Sequencer:
         _log.critical(told("the sequencer has stopped", task=name, error=error), exc_info=error)
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(error)
+
+
+def _too_many() -> Unavailable:
+    return Unavailable("too many wait for this sequencer to learn of an epoch: try again")
 
 
 def _expected(call: Call | None) -> Call:
