@@ -32,12 +32,15 @@ class ReportTable:
             by_node[node] = report
             changed[report.log_stream] = None
 
-    def take_point(self, node: NodeID, point: ReplicaPoint) -> None:
+    def take_point(self, node: NodeID, point: ReplicaPoint, *, alone: bool = False) -> None:
         """Where a replica stands as a session opens. Only a running one claims new entries for the order: the tail of any
-        other may be cut by the seal to come. What it reported before, in the same epoch, still counts."""
+        other may be cut by the seal to come. What it reported before, in the same epoch, still counts.
+
+        `alone`: it is the only replica of the only log stream of its topic. All that is durable there is claimed: the order of the
+        topic is the order of these entries, so each of them is ordered again where it was, if the store has lost that (law 3)."""
         known = self._reports.get(point.log_stream, {}).get(node)
         durable_end = point.durable_end
-        if point.state is not ReplicaState.RUNNING:
+        if point.state is not ReplicaState.RUNNING and not alone:
             before = known.durable_end if known is not None and known.epoch == point.epoch else FIRST_LLSN
             durable_end = min(before, point.durable_end)
         self.take(node, (Report(point.log_stream, point.epoch, durable_end, point.rows_synced_end),))

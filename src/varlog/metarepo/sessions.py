@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -142,14 +143,18 @@ class NodeSession:
         # First of all: what it knows of the order may stop a topic, before anything that it reports counts.
         self._parts.on_word(self.node.node, opened)
         registered = state.streams_on.get(self.node.node, {})
+        held = Counter(point.topic for point in opened.replicas)
         for point in opened.replicas:
             stream = registered.get(point.log_stream)
             if stream is None:
                 continue  # not in the view: no report of it counts, and no row is for it
-            if point.committed_end > state.order.committed_end(point.log_stream):
+            alone = state.is_alone(stream) and held[stream.topic] == 1
+            ahead = point.committed_end > state.order.committed_end(point.log_stream)
+            if alone or not ahead:
+                reports.take_point(self.node.node, point, alone=alone)
+            if ahead:
                 link.outbox.begin(point.log_stream, None)
                 continue
-            reports.take_point(self.node.node, point)
             link.outbox.begin(point.log_stream, point.committed_end)
         link.outbox.follow(registered.values())
         for stream in registered.values():

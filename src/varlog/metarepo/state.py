@@ -5,6 +5,7 @@ It holds only what is durable: the commit loop changes it after the store's comm
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -49,6 +50,7 @@ class RepositoryState:
         self.streams: dict[LogStreamID, LogStream] = {}
         self.streams_on: dict[NodeID, dict[LogStreamID, LogStream]] = {found.node: {} for found in view.nodes}
         self.units_on: dict[NodeID, list[LogStream]] = {}
+        self._streams_of = Counter(stream.topic for stream in view.streams)
         holders: dict[TopicID, dict[NodeID, None]] = {}
         for stream in view.streams:
             if (topic := self.topics.get(stream.topic)) is not None and topic.sequenced:
@@ -71,6 +73,10 @@ class RepositoryState:
         known = self.topics.get(topic)
         trimmed = known.trimmed if known is not None else NO_GLSN
         return TopicMark(topic, self.order.high_watermark(topic), trimmed)
+
+    def is_alone(self, stream: LogStream) -> bool:
+        """Whether its topic has no other log stream, and it no other replica: as in an embedded log."""
+        return len(stream.replicas) == 1 and self._streams_of[stream.topic] == 1
 
     def may_give(self, topic: TopicID) -> bool:
         """Whether positions of this topic may be given: no node is known to have seen another order."""

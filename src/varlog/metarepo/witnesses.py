@@ -266,13 +266,16 @@ class Witnesses:
             return rules.end_missing(members, topic), Done()
 
         def durable(answer: Message | BaseException) -> None:
-            # What was reported meanwhile was looked at, and not ordered.
-            for stream in self._state.streams.values():
-                if stream.topic == topic:
-                    self._reports.touch(stream.log_stream)
-            self._commits.wake()
+            self._look_again(topic)
 
         self._commits.submit(Operation(decide, durable))
+
+    def _look_again(self, topic: TopicID) -> None:
+        """What was reported while the topic was stopped was looked at, and not ordered."""
+        for stream in self._state.streams.values():
+            if stream.topic == topic:
+                self._reports.touch(stream.log_stream)
+        self._commits.wake()
 
     def _claims(self, node: NodeID, word: SessionOpened) -> Iterator[tuple[TopicID, Claim]]:
         state = self._state
@@ -479,6 +482,8 @@ class Witnesses:
             )
 
         def durable(answer: Message | BaseException) -> None:
+            # Before anything else: a seal that waits ends behind what is reported (R-SEAL-3).
+            self._look_again(topic)
             if done.done():
                 return
             if isinstance(answer, BaseException):
