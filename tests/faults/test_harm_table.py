@@ -12,6 +12,7 @@ import pytest
 
 from varlog.testing.harm_cells import (
     KINDS_OF_A_CLUSTER,
+    KINDS_OF_A_MIRRORED,
     KINDS_OF_AN_EMBEDDED,
     MAPPED,
     Asked,
@@ -96,6 +97,17 @@ def test_a_few_cells_of_an_embedded_cluster(tmp_path: Path) -> None:
 def test_files_of_a_cluster(owner: str, when: str, tmp_path: Path) -> None:
     cells = asyncio.run(cluster_cells(tmp_path, asked(KINDS_OF_A_CLUSTER, owner, when)))
     write_results(RESULTS / f"cluster-{owner}-{when}.json", cells)
+    check_cells(cells)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("when", [STOPPED, RUNNING])
+def test_a_journal_and_its_mirror(when: str, tmp_path: Path) -> None:
+    """One of the two is harmed: the other one has everything."""
+    cells = asyncio.run(
+        cluster_cells(tmp_path, asked(KINDS_OF_A_MIRRORED, "repository", when), mirrored=True)
+    )
+    write_results(RESULTS / f"mirrored-{when}.json", cells)
     check_cells(cells)
 
 

@@ -18,7 +18,6 @@ from varlog.embedded import EmbeddedCluster
 from varlog.model.cluster import Ordering
 from varlog.model.errors import StartError, VarlogError
 from varlog.runtime.doors import system_doors
-from varlog.storage.row_file import ROWS_NAME
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harm_table import HARMS, KINDS, RUNNING, STOPPED, Cell, cell, kinds_in
 from varlog.testing.harmed_cluster import (
@@ -30,14 +29,13 @@ from varlog.testing.harmed_cluster import (
     Verdict,
     harmed_cluster,
     read_all,
-    rows_end,
     verdict,
     verdict_after_restart,
 )
-from varlog.testing.small_segments import SEGMENT_BYTES, SmallSegmentsPlan
+from varlog.testing.small_segments import SEGMENT_BYTES, MirroredPlan, SmallSegmentsPlan
 
 VICTIM = "vsn-1"
-CLUSTER, EMBEDDED = "cluster", "embedded"
+CLUSTER, MIRRORED, EMBEDDED = "cluster", "mirrored", "embedded"
 # This many entries fill several segments of every log stream.
 FILL = 250
 MORE, AFTER = 10, 5
@@ -48,32 +46,35 @@ CALL_S = 1.0
 # Kind, harm, and whether the process runs.
 Asked = tuple[str, str, str]
 
-KINDS_OF_A_CLUSTER = tuple(kind.name for kind in KINDS if not kind.name.startswith("embedded"))
-KINDS_OF_AN_EMBEDDED = tuple(kind.name for kind in KINDS)
+KINDS_OF_A_MIRRORED = ("repository: journal", "repository: journal's mirror")
+KINDS_OF_AN_EMBEDDED = tuple(kind.name for kind in KINDS if kind.name not in KINDS_OF_A_MIRRORED[1:])
+KINDS_OF_A_CLUSTER = tuple(kind for kind in KINDS_OF_AN_EMBEDDED if not kind.startswith("embedded"))
 # SQLite has these in its memory.
 MAPPED = ("repository: index of the WAL",)
 
 
-def small_plan(directory: Path) -> ClusterPlan:
+def small_plan(directory: Path, *, mirrored: bool = False) -> ClusterPlan:
     plan = plan_for(directory, replicas=3)
-    return SmallSegmentsPlan(**{name: getattr(plan, name) for name in plan.__dataclass_fields__})
+    kind = MirroredPlan if mirrored else SmallSegmentsPlan
+    return kind(**{name: getattr(plan, name) for name in plan.__dataclass_fields__})
 
 
 # --- a cluster of processes --------------------------------------------------------------------------------------------
 
 
-async def cluster_cells(directory: Path, asked: Sequence[Asked]) -> list[Cell]:
-    """Each of them, in as few clusters as possible."""
+async def cluster_cells(directory: Path, asked: Sequence[Asked], *, mirrored: bool = False) -> list[Cell]:
+    """Each of them, in as few clusters as possible. `mirrored`: the repository's journal has a mirror."""
+    part = MIRRORED if mirrored else CLUSTER
     left, cells, number = list(asked), [], 0
     while left:
         number += 1
         place = directory / f"cluster-{number}"
-        async with harmed_cluster(small_plan(place)) as cluster:
+        async with harmed_cluster(small_plan(place, mirrored=mirrored)) as cluster:
             await fill(cluster)
             while left:
                 one = left.pop(0)
                 found = await _cluster_cell(cluster, *one)
-                cells.append(cell(CLUSTER, *one, found))
+                cells.append(cell(part, *one, found))
                 print(f"{cells[-1].name}: {cells[-1].outcome} {cells[-1].words}", flush=True)
                 if found.outcome is not Outcome.HEALED:
                     break
@@ -161,13 +162,12 @@ def _apply(path: Path, older: bytes, harmed: str) -> None:
 
 
 class EmbeddedImage:
-    """Copies of the directory of an embedded cluster at some times, and what was acknowledged until `newer`. In that one the rows
-    that order the newest entries are not on the node's disk yet; in `synced` they are."""
+    """Copies of the directory of an embedded cluster at two times, and what was acknowledged until `newer`. In that one the rows
+    that order the newest entries are not on the node's disk yet."""
 
     def __init__(self, directory: Path) -> None:
         self.older = directory / "older"
         self.newer = directory / "newer"
-        self.synced = directory / "synced"
         self.records = {topic: Record(topic) for topic in (COMMITTED, SEQUENCED)}
 
     async def make(self) -> None:
@@ -186,12 +186,6 @@ class EmbeddedImage:
             for topic, log in logs.items():
                 await append_some(log, self.records[topic], MORE)
             shutil.copytree(live, self.newer)
-            [replica] = live.glob(f"volume/cid=*/snid=*/lsid=*/{ROWS_NAME}")
-            ordered = len(self.records[COMMITTED].entries)
-            async with asyncio.timeout(THERE_S):
-                while rows_end(replica.parent) <= ordered:  # noqa: ASYNC110 - files tell nobody
-                    await asyncio.sleep(0.05)
-            shutil.copytree(live, self.synced)
             for log in logs.values():
                 await log.close()
         finally:
@@ -211,8 +205,7 @@ async def embedded_cells(directory: Path, asked: Iterable[Asked]) -> list[Cell]:
 
 async def _embedded_cell(place: Path, image: EmbeddedImage, kind: str, harmed: str, when: str) -> Verdict:
     shutil.rmtree(place, ignore_errors=True)
-    # A file that is sound and old: only another one can know.
-    shutil.copytree(image.synced if harmed == "older copy" else image.newer, place)
+    shutil.copytree(image.newer, place)
     path = kinds_in(place)[kind]
     was = image.older / path.relative_to(place)
     older = was.read_bytes() if was.exists() else b""

@@ -55,6 +55,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("repository: database's WAL", rf"{_REPOSITORY}-wal", copies=False),
     Kind("repository: index of the WAL", rf"{_REPOSITORY}-shm", copies=False),
     Kind("repository: journal", rf"{_REPOSITORY}\.journal", copies=False),
+    Kind("repository: journal's mirror", r"mirror/metadata\.db\.journal", copies=False),
     Kind("repository: lock", rf"{_REPOSITORY}\.lock", copies=False),
     Kind("node: identity", rf"{_NODE}/identity", copies=True),
     Kind("node: lock", rf"{_NODE}/lock", copies=True),
@@ -158,7 +159,8 @@ def wrong(found: Cell) -> str:
     if found.outcome != Outcome.SAID:
         return f"{found.name}: {found.outcome}: {found.words}"
     kind = next(kind for kind in KINDS if kind.name == found.kind)
-    if kind.copies and found.part == "cluster" and found.kind not in MAY_SAY:
+    copies = found.part == "mirrored" or (kind.copies and found.part == "cluster")
+    if copies and found.kind not in MAY_SAY:
         return f"{found.name}: has copies, and is not healed but said: {found.words}"
     return ""
 
@@ -209,7 +211,8 @@ def as_markdown(cells: list[Cell]) -> str:
         "",
         "Every file that a process keeps, what was done to it, and what came of it. *healed*: everything acknowledged is right and",
         "appends work, without a person. *said*: something is refused, with words, and nothing is wrong. *cluster*: files of one",
-        "of three nodes, or of the repository, of a cluster of real processes. *embedded*: one process, one copy of everything.",
+        "of three nodes, or of the repository, of a cluster of real processes. *mirrored*: the same, with `--journal-mirror`.",
+        "*embedded*: one process, one copy of everything.",
         "",
         "| " + " | ".join(rows[0]) + " |",
         "|" + "---|" * len(rows[0]),

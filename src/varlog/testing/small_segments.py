@@ -29,6 +29,18 @@ class SmallSegmentsPlan(ClusterPlan):
         return ServerProcess(name, arguments, log, module="varlog.testing.small_segments")
 
 
+@dataclass(frozen=True)
+class MirroredPlan(SmallSegmentsPlan):
+    """The same, with a second copy of the repository's journal in the directory `mirror`."""
+
+    def _process(self, name: str, *arguments: str) -> ServerProcess:
+        if name == "vmr":
+            mirror = self.data / "mirror"
+            mirror.mkdir(exist_ok=True)
+            arguments = (*arguments, f"--journal-mirror={mirror}")
+        return super()._process(name, *arguments)
+
+
 if __name__ == "__main__":
     small = partial(
         config.StorageNodeConfig,
