@@ -106,7 +106,10 @@ def test_the_identity_of_version_2_is_read(tmp_path: Path) -> None:
     assert msgspec.structs.replace(read, crc32c=0) == IDENTITY
 
 
-@pytest.mark.parametrize("name", ["view_copy_v1.bin", "view_copy_v1_stopped.bin", "view_copy_v1_missed.bin"])
+@pytest.mark.parametrize(
+    "name",
+    ["view_copy_v1.bin", "view_copy_v1_stopped.bin", "view_copy_v1_missed.bin", "view_copy_v1_terms.bin"],
+)
 def test_the_copy_of_the_view_of_version_1_is_read(name: str) -> None:
     assert decode_view_copy(golden(name), HERE / name) == VIEW_COPY
 

@@ -129,8 +129,16 @@ WITH_MISSED = GROWN_THRICE | {
 }
 
 
+# Of sequenced topics: the newest epoch that a node knows, and the terms in which projections were made.
+WITH_TERMS = WITH_MISSED | {
+    "topic/0000000002": "8c"
+    + WITH_MISSED["topic/0000000002"][2:]
+    + b"\xabknown_epoch\x00\xa5terms\x90".hex(),
+}
+
+
 def test_format_1_is_written_as_ever() -> None:
-    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | WITH_MISSED
+    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | WITH_TERMS
 
 
 @pytest.mark.parametrize(
@@ -142,8 +150,9 @@ def test_format_1_is_written_as_ever() -> None:
         GOLDEN | WITH_UUID,
         GOLDEN | GROWN_THRICE,
         GOLDEN | WITH_MISSED,
+        GOLDEN | WITH_TERMS,
     ],
-    ids=["first", "grown", "grown again", "with a UUID", "grown thrice", "with missed nodes"],
+    ids=["first", "grown", "grown again", "with a UUID", "grown thrice", "with missed nodes", "with terms"],
 )
 def test_format_1_is_read_as_ever(written: dict[str, str]) -> None:
     items = {key: bytes.fromhex(value) for key, value in written.items()}

@@ -191,6 +191,9 @@ def adopt_order(
     restored from an older copy. The nodes' commit rows must be dense and consistent up to the newest position that any of them
     knows. Where they are not it is said which positions are missing, and nothing is changed. Exit code 1: it is not possible.
 
+    The order of a sequenced topic is its projection: the newest one is taken from the copies of the view that nodes keep. It must
+    be the newest that any node was told of.
+
     A topic is STOPPED, too, while no node was reached that holds one of its log streams, since the repository started. It continues
     by itself when one is; with --yes without them, and what only those nodes know is lost."""
     adoption = run(_adopt(target(cluster, data), name, yes))
@@ -209,7 +212,7 @@ async def _adopt(where: Target, name: str, yes: bool) -> AdoptionIs:
 
 def _adoption_told(name: str, adoption: AdoptionIs) -> list[str]:
     """From which node which positions come, or what is in the way."""
-    if not adoption.stopped and adoption.end <= adoption.begin:
+    if not adoption.stopped and adoption.end <= adoption.begin and not adoption.projection:
         return [f"topic {name} is not stopped: there is nothing to do"]
     told = [
         f"topic {name} is STOPPED: {adoption.stopped}" if adoption.stopped else f"topic {name} is not stopped"
@@ -230,6 +233,18 @@ def _adoption_told(name: str, adoption: AdoptionIs) -> list[str]:
         for begin, end in adoption.missing[:ROWS_SHOWN]
     ]
     told += [f"CONFLICT: {conflict}" for conflict in adoption.conflicts]
+    if adoption.projection:
+        told.append(
+            f"node {adoption.source} keeps projection {adoption.projection}, the repository has projection {adoption.lost}: "
+            f"projection {adoption.projection} is taken"
+        )
+    if adoption.trimmed:
+        told.append(f"positions up to {adoption.trimmed} are trimmed")
+    if adoption.needed:
+        needed = ", ".join(map(str, adoption.needed))
+        told.append(
+            f"NOT PROVEN: that there is no newer projection, without node {needed}: start it first if you can"
+        )
     if adoption.silent:
         silent = ", ".join(map(str, adoption.silent))
         told.append(

@@ -63,15 +63,16 @@ class LeaseBook:
 
 def duties(view: ClusterView) -> dict[LogStreamID, Duty]:
     """What every unit of a log stream must be like, on whichever node, also where it is away or no member any more: clients that
-    missed a projection may believe in it."""
+    missed a projection may believe in it. Where a node was told of a newer projection than ours nobody serves by ours."""
     topics = {found.topic: found for found in view.topics}
     found: dict[LogStreamID, Duty] = {}
     for projection in view.projections:
         topic = topics.get(projection.topic)
         oldest = max(GLSN(topic.trimmed + 1), projection.first) if topic is not None else projection.first
+        epoch = projection.epoch if topic is None else max(projection.epoch, topic.known_epoch)
         for chain in projection.chains:
             low = projection.llsn_from(chain.log_stream, oldest)
-            found[chain.log_stream] = Duty(projection.epoch, low)
+            found[chain.log_stream] = Duty(epoch, low)
     return found
 
 
@@ -126,4 +127,8 @@ def trim_waits_for(
 def epochs(view: ClusterView) -> tuple[tuple[TopicID, Epoch], ...]:
     """The present epoch of every sequenced topic: a sequencer that is in an older one must not answer in it any more."""
     begun = {found.topic: found.epoch for found in view.projections}
-    return tuple((found.topic, begun.get(found.topic, NO_EPOCH)) for found in view.topics if found.sequenced)
+    return tuple(
+        (found.topic, max(begun.get(found.topic, NO_EPOCH), found.known_epoch))
+        for found in view.topics
+        if found.sequenced
+    )

@@ -81,18 +81,32 @@ class Leases:
         """Its clock may be another one now (a machine that was started again): no stamp of before is ever echoed."""
         self._nodes[node] = _Node()
 
-    def asked(self, node: NodeID, ask: AskLease) -> LeaseIs:
-        """The answer to a node in session."""
+    def asked(self, node: NodeID, ask: AskLease) -> None:
+        """A node in session asks. It is answered once the nodes were heard: one of them may know of a newer projection, and what a
+        lease of the term before allows it may do until that is over."""
         known = self._nodes.setdefault(node, _Node())
-        told = {unit.log_stream: Duty(unit.epoch, unit.low) for unit in ask.units}
-        self._told[node] = told
-        known.asked, known.streams = ask.stamp, tuple(told)
-        demanded = self._demanded(node)
-        if self._leads() and not self._stopped(node) and not rules.lacks(told, demanded):
+        self._told[node] = {unit.log_stream: Duty(unit.epoch, unit.low) for unit in ask.units}
+        known.asked, known.streams = ask.stamp, tuple(self._told[node])
+        if self._state.heard:
+            self._answer(node, known)
+
+    def heard(self) -> None:
+        """The nodes were heard: those that have asked meanwhile are answered."""
+        for node, known in self._nodes.items():
+            if known.asked:
+                self._answer(node, known)
+
+    def _answer(self, node: NodeID, known: _Node) -> None:
+        told, demanded = self._told[node], self._demanded(node)
+        doubted = any(
+            log_stream in self._epochs and self._epochs[log_stream][0] in self._state.distrusted
+            for log_stream in told
+        )
+        if self._leads() and not doubted and not self._stopped(node) and not rules.lacks(told, demanded):
             self._book.grant(node, self._clock.steady_us())
-            known.stamp, known.lease_s = ask.stamp, LEASE_S
+            known.stamp, known.lease_s = known.asked, LEASE_S
         self._look_all()
-        return self._lease_of(node, known, demanded)
+        self._tell(node, self._lease_of(node, known, demanded))
 
     def view_changed(self) -> None:
         """Nodes whose orders are others now hear of it at once."""
@@ -101,7 +115,8 @@ class Leases:
         for node in [found for found in self._nodes if found not in nodes]:
             del self._nodes[node]
             self._told.pop(node, None)
-        self._tell_orders()
+        if self._state.heard:
+            self._tell_orders()
 
     def _tell_orders(self) -> None:
         for node, known in self._nodes.items():
@@ -117,7 +132,7 @@ class Leases:
             self._view = self._state.view
             self._duties = rules.duties(self._view)
             self._epochs = {
-                chain.log_stream: (found.topic, found.epoch)
+                chain.log_stream: (found.topic, self._duties[chain.log_stream].epoch)
                 for found in self._view.projections
                 for chain in found.chains
             }

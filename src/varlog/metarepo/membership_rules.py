@@ -225,15 +225,29 @@ def trim_topic(members: Members, topic: TopicID, glsn: GLSN, high_watermark: GLS
     return with_view(members, topics=_with_topic(members, changed(known, trimmed=glsn)))
 
 
-def stop_topic(members: Members, topic: TopicID, why: str, known: GLSN) -> Members:
+def stop_topic(
+    members: Members, topic: TopicID, why: str, known: GLSN, known_epoch: Epoch = NO_EPOCH
+) -> Members:
     """A node contradicts us: nothing is ordered in the topic until the order is taken from the nodes (law 3). Kept here, so that a
     repository that starts while the node is away orders nothing either."""
     found = members.view.topic(topic)
-    if found is None or (found.stopped and not found.missed and found.known >= known):
+    if found is None or is_stopped_for(found, known, known_epoch):
         return members
-    stopped = changed(found, stopped=why, known=max(known, found.known), missed=())
+    stopped = changed(
+        found,
+        stopped=why,
+        known=max(known, found.known),
+        known_epoch=max(known_epoch, found.known_epoch),
+        missed=(),
+    )
     # Clients and managers pass over a view that is older than theirs: one of a store that went back in time must be newer.
     return with_view(members, topics=_with_topic(members, stopped), revisions=LOST_REVISIONS_MAX)
+
+
+def is_stopped_for(topic: Topic, known: GLSN, known_epoch: Epoch) -> bool:
+    """Whether it is stopped by a claim that knows as much."""
+    contradicted = bool(topic.stopped) and not topic.missed
+    return contradicted and topic.known >= known and topic.known_epoch >= known_epoch
 
 
 def miss_nodes(members: Members, topic: TopicID, why: str, missed: tuple[NodeID, ...]) -> Members:
@@ -258,7 +272,14 @@ def adopt_order(
 ) -> Members:
     """The order was taken from the nodes: the topic goes on. Streams in `raised` are sealed in that epoch, at that end."""
     found = topic_of(members, topic)
-    running = changed(found, stopped="", known=GLSN(0), missed=(), trimmed=max(trimmed, found.trimmed))
+    running = changed(
+        found,
+        stopped="",
+        known=GLSN(0),
+        known_epoch=NO_EPOCH,
+        missed=(),
+        trimmed=max(trimmed, found.trimmed),
+    )
     streams = list(members.view.streams)
     for place, stream in enumerate(streams):
         if stream.log_stream in raised:

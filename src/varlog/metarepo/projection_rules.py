@@ -6,12 +6,12 @@ written moves to another place, a chain keeps its order, and only who was sealed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from varlog.metarepo.membership_rules import Members, check_not_stopped, check_replicas, topic_of, with_view
-from varlog.model.cluster import ClusterView, LogStream, StreamState, changed
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, changed
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import InvalidRequest, ProjectionTaken, Refused
 from varlog.model.ids import LogStreamID, NodeID
@@ -20,6 +20,8 @@ from varlog.model.projection import Chain, Projection, Range, SequencerID
 
 # Sequencers that are remembered; of those that no projection names the ones that came first are forgotten.
 SEQUENCERS_MAX: Final = 64
+# Terms of the repository of which a topic remembers the first epoch that it made.
+TERMS_MAX: Final = 64
 
 Sealed = Mapping[LogStreamID, tuple[NodeID, ...]]
 
@@ -34,8 +36,8 @@ class Handover:
     sequencer: SequencerID | None = None
 
 
-def accept(members: Members, proposed: Projection, sealed: Sealed) -> Members:
-    """The members with this projection; the same ones if it holds already."""
+def accept(members: Members, proposed: Projection, sealed: Sealed, term: int = 0) -> Members:
+    """The members with this projection, made in `term`; the same ones if it holds already."""
     view = members.view
     topic = topic_of(members, proposed.topic)
     if not topic.sequenced:
@@ -56,7 +58,46 @@ def accept(members: Members, proposed: Projection, sealed: Sealed) -> Members:
     else:
         _check_next(now, proposed, sealed, topic.trimmed)
     _check_sequencer(view, now, proposed)
-    return _with_projection(members, proposed)
+    terms = topic.terms
+    if term and (not terms or terms[-1][1] != term):
+        terms = (*terms, (proposed.epoch, term))[-TERMS_MAX:]
+    return _with_projection(members, proposed, terms)
+
+
+def restored(
+    members: Members,
+    taken: Projection,
+    streams: Sequence[LogStream],
+    nodes: Sequence[StorageNode],
+    terms: tuple[tuple[Epoch, int], ...],
+) -> Members:
+    """The projection that storage nodes keep, in place of an older one. `streams`, `nodes`: of the same copy; those that are not
+    known here come back with it. `terms`: as of the topic then."""
+    view = members.view
+    named = {node for chain in taken.chains for node in chain.members}
+    lost_nodes = [found for found in nodes if found.node in named and view.node(found.node) is None]
+    lost = [found for found in streams if view.stream(found.log_stream) is None]
+    back = with_view(
+        members,
+        nodes=tuple(sorted((*view.nodes, *lost_nodes), key=lambda found: found.node)),
+        streams=tuple(sorted((*view.streams, *lost), key=lambda found: found.log_stream)),
+    )
+    ours = {found.log_stream for found in lost}
+    foreign = tuple(piece for one in members.foreign for piece in _without(one, ours))
+    return _with_projection(replace(back, foreign=foreign), taken, terms)
+
+
+def _without(
+    ids: tuple[LogStreamID, LogStreamID], taken: Collection[LogStreamID]
+) -> Iterator[tuple[LogStreamID, LogStreamID]]:
+    """A range [begin, end) of ids without some of them."""
+    begin, end = ids
+    for one in sorted(found for found in taken if begin <= found < end):
+        if begin < one:
+            yield begin, one
+        begin = LogStreamID(one + 1)
+    if begin < end:
+        yield begin, end
 
 
 def handover(now: Projection | None, proposed: Projection, sealed: Sealed) -> Handover:
@@ -176,8 +217,10 @@ def _check_sequencer(view: ClusterView, now: Projection | None, proposed: Projec
         )
 
 
-def _with_projection(members: Members, taken: Projection) -> Members:
+def _with_projection(members: Members, taken: Projection, terms: tuple[tuple[Epoch, int], ...]) -> Members:
     view = members.view
+    topic = changed(topic_of(members, taken.topic), terms=terms)
+    topics = tuple(topic if found.topic == topic.topic else found for found in view.topics)
     others = [found for found in view.projections if found.topic != taken.topic]
     projections = tuple(sorted([*others, taken], key=lambda found: found.topic))
     chains = {chain.log_stream: chain for chain in taken.chains}
@@ -188,4 +231,6 @@ def _with_projection(members: Members, taken: Projection) -> Members:
             return stream
         return changed(stream, replicas=chain.members, state=StreamState.RUNNING, epoch=taken.epoch)
 
-    return with_view(members, projections=projections, streams=tuple(map(follow, view.streams)))
+    return with_view(
+        members, projections=projections, streams=tuple(map(follow, view.streams)), topics=topics
+    )

@@ -34,12 +34,14 @@ class ProjectionService:
         leases: Leases,
         expected: Callable[[Call | None], Call],
         when_heard: Callable[[Call, Callable[[], None]], None],
+        term: Callable[[], int],
     ) -> None:
         self._state = state
         self._commits = commits
         self._leases = leases
         self._expected = expected
         self._when_heard = when_heard
+        self._term = term
         self._waiting: FairPlaces[Call, Call] = FairPlaces()
 
     def register(self, dispatcher: Dispatcher) -> None:
@@ -74,7 +76,7 @@ class ProjectionService:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             if (why := self._state.distrusted.get(proposed.topic)) is not None:
                 raise Unavailable(f"no projection of topic {proposed.topic} is made: {why}")
-            return rules.accept(members, proposed, sealed), m.ProjectionIs(proposed)
+            return rules.accept(members, proposed, sealed, self._term()), m.ProjectionIs(proposed)
 
         def decided(answer: Message | BaseException) -> None:
             self._leases.handed_over(handover)
@@ -99,8 +101,12 @@ class ProjectionService:
         self._leases.hand_over(handover, over)
 
     def _renew(self, call: Call | None, request: m.RenewSequencer, payload: bytearray) -> None:
-        """R-SEQ-13. One that is known changes nothing, and needs no commit."""
+        """R-SEQ-13. Not before the nodes were heard: another sequencer may have taken over in a projection that only they know."""
         call = self._expected(call)
+        self._when_heard(call, lambda: self._grant(call, request))
+
+    def _grant(self, call: Call, request: m.RenewSequencer) -> None:
+        """One that is known changes nothing, and needs no commit."""
         sequencer, stamp = request.sequencer, request.stamp
         if sequencer in self._state.view.sequencers:
             call.reply(self._leases.renewed(sequencer, stamp))

@@ -14,7 +14,7 @@ from typing import Final
 from varlog.metarepo.membership_rules import LOST_REVISIONS_MAX, Members
 from varlog.metarepo.order import merged
 from varlog.metarepo.records import BaseRecord, StreamBase
-from varlog.metarepo.witness_rules import Told, join
+from varlog.metarepo.witness_rules import Told, join, term_of, trimmed_by
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
@@ -284,6 +284,66 @@ def _replicas(stream: LogStream, sound: Mapping[NodeID, ReplicaStatus], epoch: E
 # --- sequenced topics -------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectionFound:
+    """The newest projection of a sequenced topic that a node keeps a copy of. `source`: None if the repository has it itself.
+    `needed`: nodes of its chains that were not heard, without which it is not proven that there is no newer one."""
+
+    found: TopicFound
+    copy: ViewCopy
+    source: NodeID | None
+    needed: tuple[NodeID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A projection, and in whose copy of the view it is; None: the repository's."""
+
+    node: NodeID | None
+    copy: ViewCopy
+    projection: Projection
+    topic: Topic
+
+    @property
+    def keeper(self) -> str:
+        return "the repository has" if self.node is None else f"node {self.node} keeps"
+
+
+def find_projection(ours: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence]) -> ProjectionFound:
+    """For a repository that runs, and has lost projections of `topic`. The next projection takes effect once a node of every chain
+    of this one was sealed for it: if all nodes of one chain are heard, and none knows of a newer one, this is the newest."""
+    copies = [(None, ours), *((one.node, one.copy) for one in nodes if one.copy is not None)]
+    held = [
+        _Held(node, copy, projection, copy.view.topic(topic.topic) or topic)
+        for node, copy in copies
+        if copy.view.uuid == ours.view.uuid and (projection := copy.view.projection(topic.topic)) is not None
+    ]
+    if not held:
+        return ProjectionFound(TopicFound(topic), ours, None, ())
+    newest = max(held, key=lambda one: (one.projection.epoch, one.node is None, one.copy.term))
+    trimmed = max(topic.trimmed, *(one.topic.trimmed for one in held))
+    found = _sequenced(changed(topic, trimmed=trimmed, terms=newest.topic.terms), newest.copy, nodes)
+    found.problems += [fork for one in held if (fork := _fork(newest, one))]
+    heard = {one.node for one in nodes}
+    chains = newest.projection.chains
+    unheard = [tuple(node for node in chain.nodes if node not in heard) for chain in chains]
+    return ProjectionFound(found, newest.copy, newest.node, min(unheard, key=len))
+
+
+def _fork(newest: _Held, other: _Held) -> str:
+    """Why one projection did not come out of the other; "" if nothing says so."""
+    epoch = other.projection.epoch
+    made, told = term_of(newest.topic, epoch), term_of(other.topic, epoch)
+    same = other.projection == newest.projection or epoch < newest.projection.epoch
+    if same and (made is None or told is None or made == told):
+        return ""
+    node = other.node if other.node is not None else newest.node
+    return (
+        f"{other.keeper} another projection {epoch} than {newest.keeper}: entries may be acknowledged in both; to continue without "
+        f"what it alone knows, stop node {node}"
+    )
+
+
 def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> TopicFound:
     """Its positions are where its projection says; the units hold the rest. The projection must be the newest there was."""
     view = copy.view
@@ -291,13 +351,20 @@ def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> T
     made = TopicFound(topic, streams=streams, projection=projection)
     if projection is None:
         return made
-    told = max(
-        [epoch for found in nodes for of, epoch in found.epochs if of == topic.topic], default=NO_EPOCH
-    )
-    if told > projection.epoch:
+    told = [(epoch, one.node) for one in nodes for of, epoch in one.epochs if of == topic.topic]
+    newest_told = max([epoch for epoch, _ in told], default=NO_EPOCH)
+    if newest_told > projection.epoch:
+        by = [node for epoch, node in told if epoch == newest_told]
+        answering = {one.node for one in nodes}
+        others = [found.node for found in view.nodes if found.node not in answering]
         made.problems.append(
-            f"nodes were told of a projection of epoch {told}, and the newest copy has epoch {projection.epoch}: which nodes held "
-            "its positions since is not known"
+            f"nodes {by} were told of projection {newest_told}, and the newest copy of a node that answers is projection "
+            f"{projection.epoch}: which nodes held its positions since is not known; "
+            + (
+                f"start node {' or '.join(map(str, others))}, which may keep it"
+                if others
+                else "no node keeps it"
+            )
         )
     ids = {stream.log_stream for stream in streams}
     units = [unit for found in nodes for unit in found.status.units if unit.log_stream in ids]
@@ -312,7 +379,9 @@ def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> T
     newest = [
         projection.position(unit.log_stream, unit.newest)[0] for unit in units if unit.newest >= FIRST_LLSN
     ]
-    made.high_watermark = max([topic.trimmed, *newest])
+    trimmed = trimmed_by(projection, ((unit.log_stream, unit.low) for unit in units if not _is_lost(unit)))
+    made.topic = changed(topic, trimmed=max(topic.trimmed, trimmed))
+    made.high_watermark = max([made.topic.trimmed, *newest])
     return made
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,12 +27,13 @@ from varlog.rpc.messages import (
     NodeStatusIs,
     RowsAre,
 )
-from varlog.rpc.transport import Connection, Transport
+from varlog.rpc.transport import Transport
 from varlog.storage.view_copy import ViewCopy, decode_view_copy
 
 CALL_TIMEOUT_S: Final = 30.0
 
 M = TypeVar("M", bound=Message)
+Ask = Callable[[Message], Awaitable[tuple[Message, bytearray]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +90,21 @@ async def _asked(transport: Transport, address: str) -> NodeEvidence | tuple[str
     except VarlogError as error:
         return address, str(error)
     try:
-        return await _evidence(connection, address)
+        call = partial(connection.call, timeout_s=CALL_TIMEOUT_S)
+        return await evidence(call, address, with_rows=True)
     except VarlogError as error:
         return address, str(error)
     finally:
         connection.close()
 
 
-async def _evidence(connection: Connection, address: str) -> NodeEvidence:
-    status = (await _call(connection, GetNodeStatus(), NodeStatusIs))[0].status
-    facts, content = await _call(connection, GetNodeFacts(), NodeFactsIs)
+async def evidence(ask: Ask, address: str, *, with_rows: bool = False) -> NodeEvidence:
+    """What one node knows."""
+    status = (await _expect(ask, GetNodeStatus(), NodeStatusIs))[0].status
+    facts, content = await _expect(ask, GetNodeFacts(), NodeFactsIs)
     rows = {}
-    for replica in status.replicas:
-        if (found := await _rows(connection, replica)) is not None:
+    for replica in status.replicas if with_rows else ():
+        if (found := await _rows(ask, replica)) is not None:
             rows[replica.log_stream] = found
     return NodeEvidence(
         address,
@@ -114,13 +118,13 @@ async def _evidence(connection: Connection, address: str) -> NodeEvidence:
     )
 
 
-async def _rows(connection: Connection, replica: ReplicaStatus) -> tuple[CommitRow, ...] | None:
+async def _rows(ask: Ask, replica: ReplicaStatus) -> tuple[CommitRow, ...] | None:
     """All rows of a replica; None: it cannot be read."""
     rows: list[CommitRow] = []
     llsn: LLSN = FIRST_LLSN
     while True:
         try:
-            answer, _ = await _call(connection, ListRows(LogStreamID(replica.log_stream), llsn), RowsAre)
+            answer, _ = await _expect(ask, ListRows(LogStreamID(replica.log_stream), llsn), RowsAre)
         except UnknownLogStream:
             return None
         rows += answer.rows
@@ -140,8 +144,8 @@ def _copy(content: bytearray, address: str) -> ViewCopy | None:
         raise Unavailable(f"the copy of the view is damaged: {damaged}") from damaged
 
 
-async def _call(connection: Connection, request: Message, answer: type[M]) -> tuple[M, bytearray]:
-    reply, payload = await connection.call(request, timeout_s=CALL_TIMEOUT_S)
+async def _expect(ask: Ask, request: Message, answer: type[M]) -> tuple[M, bytearray]:
+    reply, payload = await ask(request)
     if not isinstance(reply, answer):
-        raise Unavailable(f"{connection.peer} does not answer like a storage node of this version")
+        raise Unavailable("it does not answer like a storage node of this version")
     return reply, payload

@@ -98,6 +98,8 @@ class Reign:
             self.sessions.restart,
             self._tasks,
             parts.witness_grace_s,
+            lambda: self.term,
+            self._leases.heard,
         )
         self._service = RepositoryService(
             state,
@@ -107,6 +109,7 @@ class Reign:
             self.witnesses,
             self._tasks,
             lambda: parts.store.complaints,
+            lambda: self.term,
         )
         self._service.register(self._dispatcher)
         BackupService(state, lambda: self.term).register(self._dispatcher)

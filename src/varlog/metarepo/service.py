@@ -46,6 +46,7 @@ class RepositoryService:
         witnesses: Witnesses,
         tasks: Tasks,
         complaints: Callable[[], Sequence[str]],
+        term: Callable[[], int],
     ) -> None:
         self._state = state
         self._commits = commits
@@ -58,7 +59,12 @@ class RepositoryService:
         self._suspicions = Suspicions(self._answer_view_waiters)
         self._named = NamedService(state, self._submit, self._expected)
         self._projections = ProjectionService(
-            state, commits, leases, self._expected, lambda call, act: witnesses.when_heard(call, act)
+            state,
+            commits,
+            leases,
+            self._expected,
+            lambda call, act: witnesses.when_heard(call, act),
+            term,
         )
         self._stopped: str | None = None
 

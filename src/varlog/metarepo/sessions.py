@@ -175,13 +175,12 @@ class NodeSession:
         if reports.changed:
             self._parts.wake()
 
-    async def ask(self, request: Message) -> Message:
+    async def ask(self, request: Message) -> tuple[Message, bytearray]:
         """A question to the node in session."""
         link = self._link
         if link is None or link.connection is None:
             raise Unavailable(f"node {self.node.node} is not in session")
-        answer, _ = await link.connection.call(request, timeout_s=OPEN_TIMEOUT_S)
-        return answer
+        return await link.connection.call(request, timeout_s=OPEN_TIMEOUT_S)
 
     def restart(self) -> None:
         """The session starts again, from what is known now."""
@@ -222,7 +221,7 @@ class NodeSession:
         if isinstance(message, Reports):
             self._take(link, message)
         else:
-            self.tell(self._parts.leases.asked(self.node.node, message))
+            self._parts.leases.asked(self.node.node, message)
 
     def tell(self, lease: LeaseIs) -> None:
         """R-SEQ-13: few and small, so they do not wait for what else is under way."""
@@ -408,7 +407,7 @@ class Sessions:
         if (session := self._sessions.get(node)) is not None:
             session.tell(lease)
 
-    async def ask(self, node: NodeID, request: Message) -> Message:
+    async def ask(self, node: NodeID, request: Message) -> tuple[Message, bytearray]:
         if (session := self._sessions.get(node)) is None:
             raise Unavailable(f"node {node} is not registered")
         return await session.ask(request)

@@ -6,16 +6,19 @@ What names and replica sets there are is then known outside the one store of the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.model.limits import FRAME_BYTES_MAX, MIB
+from varlog.model.projection import Projection
 from varlog.runtime.logs import get_logger, told
 from varlog.storage.view_copy import ViewCopy, encode_view_copy
 
-# The first change is sent at once; what changes within this time after it goes out as one.
+# The first change is sent at once; what changes within this time after it goes out as one, unless it is a projection: that is the
+# order of a sequenced topic, and nothing else outside the store has it.
 COPY_INTERVAL_S: Final = 1.0
 COPY_BYTES_PER_S: Final = 8 * MIB
 COPY_BYTES_MAX: Final = FRAME_BYTES_MAX - MIB
@@ -38,8 +41,22 @@ class ViewCopies:
         while True:
             await self._due.wait()
             self._due.clear()
-            sent_bytes = self._send()
-            await asyncio.sleep(max(COPY_INTERVAL_S, sent_bytes / COPY_BYTES_PER_S))
+            sent, sent_bytes = self._state.view.projections, self._send()
+            if sent_bytes:
+                await asyncio.sleep(sent_bytes / COPY_BYTES_PER_S)
+                await self._pause(sent)
+
+    async def _pause(self, sent: tuple[Projection, ...]) -> None:
+        """The interval, or until the projections are others than those that were sent."""
+        changed = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(COPY_INTERVAL_S):
+                while self._state.view.projections == sent:
+                    await self._due.wait()
+                    self._due.clear()
+                    changed = True
+        if changed:
+            self._due.set()
 
     def _send(self) -> int:
         """To those that have another revision; how many bytes went out."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from varlog.model.cluster import LogStream
+from varlog.model.cluster import LogStream, Topic
 from varlog.model.commit import CommitRow, TopicMark
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID
@@ -38,11 +38,12 @@ class ReplicaWord(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A node contradicts the repository. `position`: the newest position it knows of. `order_alone`: only the order is newer
-    there; the repository has lost nothing else that the node could know of."""
+    there; the repository has lost nothing else that the node could know of. `epoch`: of a newer projection."""
 
     why: str
     position: GLSN
     order_alone: bool = True
+    epoch: Epoch = NO_EPOCH
 
 
 def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> Claim | None:
@@ -88,7 +89,51 @@ def claim_of_unit(node: NodeID, epoch: Epoch, projection: Projection | None) -> 
     if epoch <= ours:
         return None
     why = f"node {node} was told of projection {epoch}, the repository has projection {ours}"
+    return Claim(why, NO_GLSN, order_alone=False, epoch=epoch)
+
+
+def claim_of_copy(node: NodeID, epoch: Epoch, term: int, topic: Topic) -> Claim | None:
+    """A node keeps a projection that a repository of `term` had made; the one of this epoch here was made in a later term, so it is
+    another one: positions may have been given by both (law 3)."""
+    made = term_of(topic, epoch)
+    if made is None or made <= term:
+        return None
+    why = (
+        f"node {node} keeps projection {epoch} of term {term}, and the repository made another projection {epoch} in term {made}: "
+        "entries may be acknowledged in both"
+    )
     return Claim(why, NO_GLSN, order_alone=False)
+
+
+def term_of(topic: Topic, epoch: Epoch) -> int | None:
+    """The term in which the projection of this epoch was made, if that is remembered."""
+    made = [term for first, term in topic.terms if first <= epoch]
+    return made[-1] if made else None
+
+
+def claim_of_lows(
+    node: NodeID, topic: Topic, projection: Projection, lows: Mapping[LogStreamID, LLSN]
+) -> Claim | None:
+    """The units of a node were told of a newer trim."""
+    trimmed = trimmed_by(projection, lows.items())
+    if trimmed <= topic.trimmed:
+        return None
+    why = (
+        f"node {node} knows that positions up to {trimmed} are trimmed, the repository up to {topic.trimmed}"
+    )
+    return Claim(why, trimmed, order_alone=False)
+
+
+def trimmed_by(projection: Projection, lows: Iterable[tuple[LogStreamID, LLSN]]) -> GLSN:
+    """The position up to which units were trimmed that have nothing below these LLSNs. The trimmed position itself is of one of the
+    log streams, so with one unit of each this is exactly what was trimmed."""
+    known = {chain.log_stream for chain in projection.chains}
+    found = [
+        projection.position(log_stream, LLSN(low - 1))[0]
+        for log_stream, low in lows
+        if log_stream in known and low > FIRST_LLSN
+    ]
+    return max(found, default=NO_GLSN)
 
 
 # --- What all of them know together -----------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 As a term begins no position is given until every registered node has opened a session, or could not be reached for a grace time;
 after that, none in a topic of which no replica of some log stream has been heard: no other node knows its newest position. A node
 that knows more than this repository, or something else, stops the topic, durably. The order is then taken from the nodes: by an
-operator, or by itself where nothing but the newest cuts can have been lost. docs/decisions/0021.
+operator, or by itself where nothing but the newest cuts can have been lost. The order of a sequenced topic is its projection, which
+nodes keep in their copies of the view. docs/decisions/0021.
 """
 
 from __future__ import annotations
@@ -11,30 +12,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from varlog.metarepo import membership_rules as rules
+from varlog.metarepo import projection_rules
 from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
 from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.rebuild import ProjectionFound, find_projection
 from varlog.metarepo.records import BaseRecord
+from varlog.metarepo.recovery import evidence
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.state import RepositoryState
+from varlog.metarepo.view_copies import view_copy
 from varlog.metarepo.witness_rules import (
     Claim,
     Joined,
     ReplicaWord,
     Told,
+    claim_of_copy,
+    claim_of_lows,
     claim_of_replica,
     claim_of_topic,
     claim_of_unit,
     join,
 )
-from varlog.model.cluster import LogStream, StreamState, Topic
+from varlog.model.cluster import LogStream, StreamState, Topic, changed
 from varlog.model.commit import CommitRow
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import Refused, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
+from varlog.model.projection import Projection
 from varlog.rpc.messages import AdoptionIs, Done, ListRows, Message, ReplicaPoint, RowsAre, SessionOpened
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
@@ -53,13 +62,13 @@ _log = get_logger("metarepo")
 class AskNode(Protocol):
     """A question to a node in session."""
 
-    def __call__(self, node: NodeID, request: Message) -> Awaitable[Message]: ...
+    def __call__(self, node: NodeID, request: Message) -> Awaitable[tuple[Message, bytearray]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
     """What can be taken from the nodes, behind `ends`. `silent`: registered nodes that are not in session. `raised`: streams that
-    are sealed in another epoch, and where."""
+    are sealed in another epoch, and where. `projection`: of a sequenced topic."""
 
     topic: Topic
     joined: Joined
@@ -68,9 +77,17 @@ class Adoption:
     raised: dict[LogStreamID, tuple[Epoch, LLSN]]
     trimmed: GLSN
     order_alone: bool
+    projection: ProjectionFound | None = None
+    lost: Epoch = NO_EPOCH
+
+    @property
+    def takes(self) -> Projection | None:
+        """The projection that is taken from a node."""
+        found = self.projection
+        return found.found.projection if found is not None and found.source is not None else None
 
     def told(self, *, adopted: bool) -> AdoptionIs:
-        joined = self.joined
+        joined, found, taken_over = self.joined, self.projection, self.takes
         taken = tuple(
             (one.node, one.log_stream, one.row.glsn_begin, one.row.glsn_end, one.row.llsn_begin)
             for one in joined.taken[:1_000]
@@ -87,11 +104,16 @@ class Adoption:
             self.trimmed,
             adopted,
             self.topic.stopped,
+            taken_over.epoch if taken_over is not None else NO_EPOCH,
+            found.source if found is not None and found.source is not None else NodeID(0),
+            self.lost,
+            found.needed if found is not None else (),
         )
 
 
 class Witnesses:
-    """Those of one reign. `restart` ends the sessions with some nodes: they start again from what is known then."""
+    """Those of one reign. `restart` ends the sessions with some nodes: they start again from what is known then. `on_heard` is
+    called once the nodes were heard."""
 
     def __init__(
         self,
@@ -102,6 +124,8 @@ class Witnesses:
         restart: Callable[[tuple[NodeID, ...]], None],
         tasks: Tasks,
         grace_s: float,
+        term: Callable[[], int] = lambda: 0,
+        on_heard: Callable[[], None] = lambda: None,
     ) -> None:
         self._state = state
         self._reports = reports
@@ -110,16 +134,19 @@ class Witnesses:
         self._restart = restart
         self._tasks = tasks
         self._grace_s = grace_s
+        self._term = term
+        self._on_heard = on_heard
         self._words: dict[NodeID, SessionOpened] = {}
         self._awaited: dict[NodeID, None] = {}
         self._waiting: FairPlaces[Call, tuple[Call, Callable[[], None]]] = FairPlaces()
         self._timer: asyncio.TimerHandle | None = None
         self._revision = state.view.revision  # as the term began
         self._adopting: dict[TopicID, None] = {}
-        # The newest position by which each topic was stopped, while that is on its way to the store.
-        self._stopping: dict[TopicID, GLSN] = {}
-        # Of which a replica was heard in this term, be it in session now or not.
+        # The newest position and epoch by which each topic was stopped, while that is on its way to the store.
+        self._stopping: dict[TopicID, tuple[GLSN, Epoch]] = {}
+        # Of which a replica was heard in this term, be it in session now or not; of log units also on which nodes.
         self._heard: set[LogStreamID] = set()
+        self._units_heard: set[tuple[LogStreamID, NodeID]] = set()
 
     # --- The beginning of a term -----------------------------------------------------------------------------------------
 
@@ -165,6 +192,7 @@ class Witnesses:
 
     def _hear_all(self) -> None:
         self._state.heard = True
+        self._on_heard()
         self._end_missing()
         waiting, self._waiting = self._waiting, FairPlaces()
         for call, act in waiting.values():
@@ -180,8 +208,9 @@ class Witnesses:
         """A session begins: before anything that the node reports counts."""
         self._words[node] = word
         self._heard.update(point.log_stream for point in word.replicas)
+        self._units_heard.update((unit.log_stream, node) for unit in word.units if unit.epoch > NO_EPOCH)
         for topic, claim in self._claims(node, word):
-            self.stop(topic, claim.why, claim.position)
+            self.stop(topic, claim.why, claim.position, claim.epoch)
         self._awaited.pop(node, None)
         if not self._awaited and not self._state.heard:
             self._hear_all()
@@ -193,23 +222,26 @@ class Witnesses:
     def ended(self, node: NodeID) -> None:
         self._words.pop(node, None)
 
-    def stop(self, topic: TopicID, why: str, known: GLSN) -> None:
+    def stop(self, topic: TopicID, why: str, known: GLSN, epoch: Epoch = NO_EPOCH) -> None:
         """Nothing is ordered in the topic from now on; that is durable soon."""
         state = self._state
         found = state.topics.get(topic)
         known = max(known, NO_GLSN)
-        if found is None or (found.stopped and not found.missed and found.known >= known):
+        if found is None or rules.is_stopped_for(found, known, epoch):
             return
-        if topic in self._stopping and self._stopping[topic] >= known:
-            return
-        state.distrusted[topic], self._stopping[topic] = why, known
+        if topic in self._stopping:
+            stopping = self._stopping[topic]
+            if stopping[0] >= known and stopping[1] >= epoch:
+                return
+            known, epoch = max(known, stopping[0]), max(epoch, stopping[1])
+        state.distrusted[topic], self._stopping[topic] = why, (known, epoch)
         _log.critical(told(f"topic {found.name!r} is STOPPED (law 3): {why}", topic=topic))
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
-            return rules.stop_topic(members, topic, why, known), Done()
+            return rules.stop_topic(members, topic, why, known, epoch), Done()
 
         def durable(answer: Message | BaseException) -> None:
-            if self._stopping.get(topic) == known:
+            if self._stopping.get(topic) == (known, epoch):
                 del self._stopping[topic]
                 state.distrusted.pop(topic, None)
             self._adopt_soon(topic)
@@ -222,10 +254,18 @@ class Witnesses:
         """The log streams of which no replica was heard in this term, by topic. None once all registered nodes were: then there is
         no node left to wait for."""
         found: dict[TopicID, list[LogStream]] = {}
-        if self._awaited:
-            for stream in self._state.streams.values():
-                if stream.log_stream not in self._heard:
-                    found.setdefault(stream.topic, []).append(stream)
+        if not self._awaited:
+            return found
+        for stream in self._state.streams.values():
+            if stream.log_stream not in self._heard:
+                found.setdefault(stream.topic, []).append(stream)
+        view = self._state.view
+        for projection in view.projections:
+            for chain in projection.chains:
+                of_chain = view.stream(chain.log_stream)
+                heard = any((chain.log_stream, node) in self._units_heard for node in chain.nodes)
+                if of_chain is not None and not heard:
+                    found.setdefault(projection.topic, []).append(changed(of_chain, replicas=chain.nodes))
         return found
 
     def _miss(self, topic: Topic, unheard: list[LogStream]) -> None:
@@ -301,6 +341,27 @@ class Witnesses:
                 claim = claim_of_unit(node, epoch, state.view.projection(topic))
                 if claim is not None:
                     yield topic, claim
+        for topic, epoch, term in word.copied:
+            if (found := state.topics.get(topic)) is not None and found.sequenced:
+                claim = claim_of_unit(node, epoch, state.view.projection(topic))
+                claim = claim or claim_of_copy(node, epoch, term, found)
+                if claim is not None:
+                    yield topic, claim
+        yield from self._claims_of_lows(node, word)
+
+    def _claims_of_lows(self, node: NodeID, word: SessionOpened) -> Iterator[tuple[TopicID, Claim]]:
+        lows: dict[TopicID, dict[LogStreamID, LLSN]] = {}
+        for unit in word.units:
+            projection = self._state.view.projection(unit.topic)
+            # In a newer epoch other positions may be there: see what is said of that.
+            if projection is not None and unit.epoch <= projection.epoch:
+                lows.setdefault(unit.topic, {})[unit.log_stream] = unit.low
+        for topic, of_units in lows.items():
+            projection = self._state.view.projection(topic)
+            if projection is not None and topic in self._state.topics:
+                claim = claim_of_lows(node, self._state.topics[topic], projection, of_units)
+                if claim is not None:
+                    yield topic, claim
 
     # --- Taking the order from the nodes -------------------------------------------------------------------------------------
 
@@ -352,7 +413,7 @@ class Witnesses:
             if at == topic
         ]
         if found.sequenced:
-            return self._survey_sequenced(found, claims)
+            return await self._survey_sequenced(found)
         rows: list[Told] = []
         for node, word in list(self._words.items()):
             for point in word.replicas:
@@ -379,21 +440,31 @@ class Witnesses:
         alone = all(claim.order_alone for claim in claims) and not view_lost
         return Adoption(found, joined, ends, self._silent(), self._raised(joined, ends), trimmed, alone)
 
-    def _survey_sequenced(self, topic: Topic, claims: list[Claim]) -> Adoption:
-        """Its order is in its projections, and nodes do not keep those. Without a contradiction there is nothing to take."""
-        if claims:
-            raise Refused(
-                f"topic {topic.name!r} is sequenced, and {claims[0].why}: what is lost is a projection, which nodes do not keep; "
-                "restore a newer copy of the metadata repository"
-            )
+    async def _survey_sequenced(self, topic: Topic) -> Adoption:
+        """Its order is in its projection. The newest one is in the copies of the view that nodes keep; what was trimmed is known to
+        the units."""
+        state = self._state
+        nodes = [await evidence(partial(self._ask, node), f"node {node}") for node in sorted(self._words)]
+        ours = view_copy(state, self._term())
+        present = state.topics.get(topic.topic)
+        if present is None:
+            raise UnknownTopic(topic.name)
+        found = find_projection(ours, present, nodes)
+        known = max(
+            [epoch for one in nodes for of, epoch in one.epochs if of == topic.topic], default=NO_EPOCH
+        )
+        lost = state.view.projection(topic.topic)
+        alone = found.source is None and known <= (lost.epoch if lost is not None else NO_EPOCH)
         return Adoption(
-            topic,
-            Joined(NO_GLSN, NO_GLSN, (), (), ()),
+            present,
+            Joined(NO_GLSN, NO_GLSN, (), (), tuple(found.found.problems)),
             {},
             self._silent(),
             {},
-            topic.trimmed,
-            order_alone=True,
+            found.found.topic.trimmed,
+            order_alone=alone and found.found.topic.trimmed == present.trimmed,
+            projection=found,
+            lost=lost.epoch if lost is not None else NO_EPOCH,
         )
 
     def _silent(self) -> tuple[NodeID, ...]:
@@ -423,7 +494,7 @@ class Witnesses:
         begin = self._state.order.committed_end(point.log_stream)
         at, rows = LLSN(max(FIRST_LLSN, begin - 1)), list[CommitRow]()
         while at < point.committed_end:
-            answer = await self._ask(node, ListRows(point.log_stream, at))
+            answer, _ = await self._ask(node, ListRows(point.log_stream, at))
             if not isinstance(answer, RowsAre):
                 raise Unavailable(f"node {node} does not answer like a storage node")
             rows += answer.rows
@@ -467,7 +538,8 @@ class Witnesses:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             if state.order.high_watermark(topic) != stood:
                 raise Unavailable("the order has changed meanwhile: ask again")
-            return rules.adopt_order(members, topic, adoption.trimmed, adoption.raised), Done()
+            members = rules.adopt_order(members, topic, adoption.trimmed, adoption.raised)
+            return self._with_projection(members, adoption), Done()
 
         def learns() -> BaseRecord:
             rows = [(one.log_stream, one.row) for one in joined.taken]
@@ -499,9 +571,23 @@ class Witnesses:
                 f"the order of topic {adoption.topic.name!r} was taken from the nodes: it goes on",
                 topic=topic,
                 positions=f"[{joined.begin}, {joined.end})",
+                projection=adoption.takes.epoch if adoption.takes is not None else NO_EPOCH,
             )
         )
         self._restart(tuple(self._words))
+
+    def _with_projection(self, members: Members, adoption: Adoption) -> Members:
+        found, taken = adoption.projection, adoption.takes
+        if found is None or taken is None:
+            return members
+        now = members.view.projection(taken.topic)
+        if now is not None and now.epoch != adoption.lost:
+            raise Unavailable("the projection has changed meanwhile: ask again")
+        copied, terms = found.copy.view, found.found.topic.terms
+        before = copied.projection(taken.topic)
+        if before is None or taken.epoch > before.epoch:  # raised above a seal that came to nothing
+            terms = (*terms, (taken.epoch, self._term()))
+        return projection_rules.restored(members, taken, copied.streams_of(taken.topic), copied.nodes, terms)
 
 
 def _too_many() -> Unavailable:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
@@ -77,7 +77,10 @@ class Topic(msgspec.Struct, frozen=True):
     topic until the order is taken from the nodes. `known`: the newest position that any of them has told of since.
 
     `missed` (only of a stopped one): nobody contradicts; of some log stream no replica was heard in this term, and these nodes hold
-    it. The topic continues when one of them per log stream has been heard."""
+    it. The topic continues when one of them per log stream has been heard.
+
+    Of a sequenced one: `known_epoch`, as `known`: the newest epoch that a node was told of, in which nothing older may be served.
+    `terms`: (first epoch, term) of each term of the repository in which projections were made, oldest first; the newest of them."""
 
     topic: TopicID
     name: str
@@ -89,6 +92,8 @@ class Topic(msgspec.Struct, frozen=True):
     stopped: str = ""
     known: GLSN = GLSN(0)
     missed: tuple[NodeID, ...] = ()
+    known_epoch: Epoch = NO_EPOCH
+    terms: tuple[tuple[Epoch, int], ...] = ()
 
     @property
     def sequenced(self) -> bool:

@@ -25,7 +25,7 @@ from varlog.model.cluster import (
     Topic,
 )
 from varlog.model.commit import CommitRow, Report, TopicMark
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
@@ -494,12 +494,23 @@ class ReplicaPoint(Message, frozen=True):
     topic: TopicID = TopicID(0)
 
 
+class UnitPoint(Message, frozen=True):
+    """What a node says of a log unit at the start of a session: it is in this epoch, and has nothing below `low`."""
+
+    log_stream: LogStreamID
+    topic: TopicID
+    epoch: Epoch
+    low: LLSN
+
+
 class SessionOpened(Message, frozen=True):
     """The node's replicas. The repository answers with the rows each lacks. `largest_topic`, `largest_log_stream`: as of
     NodeStatus; new ids are above them. `view_revision`: of the copy of the view that the node keeps.
 
     The node is a witness of the order. `marks`: the newest position and trim that it knows of, for every topic of which it holds a
-    replica. `epochs`: for the sequenced topics of its log units, the epoch of the newest projection that a repository told it."""
+    replica. `epochs`: for the sequenced topics of its log units, the epoch of the newest projection that it knows to exist.
+    `units`: of its log units, which know what was trimmed. `copied`: (topic, epoch, term) of each projection in its copy of the
+    view, and the term of the repository that sent the copy."""
 
     node: NodeID
     replicas: tuple[ReplicaPoint, ...]
@@ -508,6 +519,8 @@ class SessionOpened(Message, frozen=True):
     view_revision: int = 0
     marks: tuple[TopicMark, ...] = ()
     epochs: tuple[tuple[TopicID, Epoch], ...] = ()
+    units: tuple[UnitPoint, ...] = ()
+    copied: tuple[tuple[TopicID, Epoch, int], ...] = ()
 
 
 class ListRows(Message, frozen=True):
@@ -847,7 +860,11 @@ class AdoptionIs(Message, frozen=True):
     """What the nodes know of a topic that the repository does not: positions from `begin` on, up to and without `end`. `taken`:
     (node, log stream, first position, end, first LLSN). `missing`: ranges of positions that no node tells. `conflicts`, `silent`
     (nodes that were not heard): why it may not be done. `raised`: log streams that are sealed in a new epoch by it. `adopted`: it
-    is done."""
+    is done.
+
+    Of a sequenced topic: `projection` (0: none is taken) is the epoch of the projection that `source` keeps, `lost` the epoch that
+    the repository has. `trimmed`: up to where it is trimmed then. `needed`: nodes that must be heard to prove that no newer
+    projection exists."""
 
     topic: TopicID
     begin: GLSN
@@ -860,6 +877,10 @@ class AdoptionIs(Message, frozen=True):
     trimmed: GLSN = GLSN(0)
     adopted: bool = False
     stopped: str = ""
+    projection: Epoch = NO_EPOCH
+    source: NodeID = NodeID(0)
+    lost: Epoch = NO_EPOCH
+    needed: tuple[NodeID, ...] = ()
 
 
 class NewLogStreamID(Message, frozen=True):

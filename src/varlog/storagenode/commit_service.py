@@ -11,7 +11,7 @@ from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.messages import Commits, ListRows, Message, OpenSession, Reports, SessionOpened
+from varlog.rpc.messages import Commits, ListRows, Message, OpenSession, Reports, SessionOpened, UnitPoint
 from varlog.rpc.transport import Call, Connection, ConnectionLost
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -29,11 +29,14 @@ _log = get_logger("session")
 
 
 class KnownToNode(NamedTuple):
-    """What a node tells at the start of a session besides its replicas: the largest ids it knows of, and its copy of the view."""
+    """What a node tells at the start of a session besides its replicas: the largest ids it knows of, its copy of the view, and its
+    log units."""
 
     largest_topic: TopicID = TopicID(0)
     largest_log_stream: LogStreamID = LogStreamID(0)
     view_revision: int = 0
+    units: tuple[UnitPoint, ...] = ()
+    copied: tuple[tuple[TopicID, Epoch, int], ...] = ()
 
 
 class CommitService:
@@ -96,7 +99,8 @@ class CommitService:
         self._seen = seen
 
     def heard_epochs(self, topics: Iterable[tuple[TopicID, Epoch]]) -> None:
-        """The repository told in which epochs the projections of sequenced topics are: kept, to be told to the next one."""
+        """In which epochs the projections of sequenced topics are, as the repository told, or a client that writes by one: kept, to
+        be told to the next repository."""
         known = dict(self._epochs)
         newer = [(topic, epoch) for topic, epoch in topics if epoch > known.get(topic, NO_EPOCH)]
         if newer:
@@ -126,6 +130,8 @@ class CommitService:
                 known.view_revision,
                 self.known_marks(),
                 tuple(self._epochs.items()),
+                known.units,
+                known.copied,
             )
         )
         self._on_open()

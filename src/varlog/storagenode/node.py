@@ -238,6 +238,8 @@ class StorageNode:
             TopicID(max([view.largest_topic, *topics])),
             max(view.largest_log_stream, self._volumes.largest_log_stream),
             view.revision,
+            tuple(unit.point() for unit in self._units.values()),
+            view.projections,
         )
 
     def _tell_facts(self, call: Call) -> None:
@@ -390,6 +392,7 @@ class StorageNode:
                 on_suspicion=self._rot_service.look_soon,
                 on_filled=self._opened,
                 on_ailing=self._mend_unit,
+                on_epoch=lambda epoch: self._commit_service.heard_epochs([(store.topic, epoch)]),
                 restored=restored,
             )
         )

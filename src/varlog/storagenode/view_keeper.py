@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from varlog.model.epoch import Epoch
 from varlog.model.errors import Damaged
 from varlog.model.ids import ClusterUUID, LogStreamID, TopicID
 from varlog.runtime.disk import Disk
@@ -39,6 +40,13 @@ class ViewKeeper:
     @property
     def revision(self) -> int:
         return self.copy.view.revision if self.copy is not None else 0
+
+    @property
+    def projections(self) -> tuple[tuple[TopicID, Epoch, int], ...]:
+        """Topic, epoch and the term of the repository that sent the copy."""
+        if self.copy is None:
+            return ()
+        return tuple((found.topic, found.epoch, self.copy.term) for found in self.copy.view.projections)
 
     @property
     def largest_topic(self) -> TopicID:

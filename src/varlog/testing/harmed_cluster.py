@@ -303,14 +303,14 @@ def stored_data(replica: Path) -> set[bytes]:
 
 
 async def read_all(log: Log, quiet_s: float = READ_S) -> dict[int, bytes]:
-    """Every position up to the tail, as a subscriber gets them. What a subscriber waits for in vain is asked for by itself: the
-    answer says why. VarlogError, or TimeoutError if nothing does."""
+    """Every position that is not trimmed, up to the tail, as a subscriber gets them. What a subscriber waits for in vain is asked
+    for by itself: the answer says why. VarlogError, or TimeoutError if nothing does."""
     found: dict[int, bytes] = {}
     async with asyncio.timeout(quiet_s):
-        tail = await log.tail()
-    if not tail:
+        tail, trimmed = await log.tail(), await log.trimmed()
+    if tail <= trimmed:
         return found
-    entries = log.subscribe(1, tail + 1)
+    entries = log.subscribe(trimmed + 1, tail + 1)
     try:
         while True:
             async with asyncio.timeout(quiet_s):
@@ -319,7 +319,7 @@ async def read_all(log: Log, quiet_s: float = READ_S) -> dict[int, bytes]:
     except StopAsyncIteration:
         return found
     except TimeoutError:
-        lacking = next(glsn for glsn in range(1, tail + 1) if glsn not in found)
+        lacking = next(glsn for glsn in range(trimmed + 1, tail + 1) if glsn not in found)
         async with asyncio.timeout(WAIT_S):
             entry = await log.read(lacking, timeout_s=quiet_s)
         raise Unavailable(

@@ -40,7 +40,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
-from varlog.rpc.messages import Done, FillUnit, SyncUnit, UnitOrder, UnitSealed, WriteUnit
+from varlog.rpc.messages import Done, FillUnit, SyncUnit, UnitOrder, UnitPoint, UnitSealed, WriteUnit
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.metrics import TrafficMeter
@@ -73,6 +73,9 @@ class UnitParts:
     on_suspicion: Callable[[], None] = lambda: None
     on_filled: Callable[[LogStreamID], None] = lambda _: None
     on_ailing: Callable[[LogStreamID], None] = lambda _: None  # its disk failed it: `mend` it now and then
+    on_epoch: Callable[[Epoch], None] = lambda _: (
+        None
+    )  # a client writes by a projection of a newer epoch than before
     restored: bool = False  # from what a process before this one has left on the disk
 
 
@@ -117,6 +120,8 @@ class LogUnit:
         # A disk that went back in time, or lost writes it acknowledged, looks sound: only the chain can tell. Until it has, no
         # client is answered: what is missing here would be taken for a hole.
         self.unproven = parts.restored and store.epoch != NO_EPOCH
+        # The newest epoch in which a client was admitted: a projection of that epoch exists, whoever else knows of it.
+        self._served = NO_EPOCH
         self._restored_epoch = store.epoch
         self._went_back = False
         # Entries that somebody could not read, and those of them that were looked at and are damaged.
@@ -140,6 +145,9 @@ class LogUnit:
         self._check_epoch(epoch)
         if self.unproven:
             raise Sealed(self.log_stream, f"it {UNPROVEN}")
+        if epoch > self._served:
+            self._served = epoch
+            self._parts.on_epoch(epoch)
 
     def _check_epoch(self, epoch: Epoch) -> None:
         self._check_open()
@@ -330,6 +338,10 @@ class LogUnit:
         if self._machine.trim(low):
             self._stop_old()
         await self._settle()
+
+    def point(self) -> UnitPoint:
+        """Where it stands, for a repository that may know less."""
+        return UnitPoint(self.log_stream, self.topic, self._machine.newest_epoch, self._machine.low)
 
     def ordered(self) -> UnitOrder | None:
         """How far the repository's orders are kept: None while the unit is new, or frozen, and answers nobody in any epoch. Those

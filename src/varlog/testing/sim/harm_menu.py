@@ -185,11 +185,12 @@ class HarmMenu:
         view = self._keepers.view()
         # What nodes have heard of other log streams is in memory: a restart forgets it.
         soon = [node for node in nodes if node not in late] if late and self._rng.random() < 0.7 else []
-        if view is not None and view.projections:
-            late, soon = (
-                [],
-                [],
-            )  # a projection that only nodes know which start too late is not waited for (decision 21)
+        # If nobody of the newest chains is heard in time, one that was left out of them earlier is believed (decision 21).
+        for chain in (
+            [chain for found in view.projections for chain in found.chains] if view is not None else ()
+        ):
+            if late and all(f"sn{node}" in {other.name for other in late} for node in chain.nodes):
+                late = [node for node in late if node.name != f"sn{chain.tail}"]
         self._rewinding = True
         stopped = dict.fromkeys(soon, 0.01) | dict.fromkeys(late, late_s)
         coming = self._rewind_store(host, stopped, self._rng.choice(moments))

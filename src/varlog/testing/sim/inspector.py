@@ -46,7 +46,10 @@ class Inspector:
     def look(self) -> None:
         """All chains, as they are at this moment."""
         view = self._view()
-        for projection in view.projections if view is not None else ():
+        for present in view.projections if view is not None else ():
+            # One that went back in time has an older one than some client or node was told of.
+            told = self._told.projections.get(present.topic, {})
+            projection = max([present, *told.values()], key=lambda found: found.epoch)
             for chain in projection.chains:
                 self._look_at(projection, chain)
 

@@ -304,8 +304,6 @@ class Plan:
         if self.mix is not None:
             self.mix.weights["tail"] = 0
             self.mix.think_s = 0.2
-            if self.ordering is Ordering.SEQUENCED:
-                self.mix.weights["trim"] = 0  # its nodes do not tell trims
         # Log streams without a common node: what one of them knows the others do not.
         if rng.random() < 0.5:
             self.replicas = min(self.replicas, 2)

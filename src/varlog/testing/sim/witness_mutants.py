@@ -77,4 +77,24 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         needs=_NEEDS,
         ordering=Ordering.SEQUENCED,
     ),
+    Mutant(
+        "newer-trim-of-units-not-compared",
+        "A repository does not compare its trim with what the log units of nodes were told (law 9).",
+        ((f"{_RULES}:claim_of_lows", "if trimmed <= topic.trimmed:", "if True:"),),
+        needs=_NEEDS,
+        ordering=Ordering.SEQUENCED,
+    ),
+    Mutant(
+        "trim-of-units-not-adopted",
+        "A projection is taken from the nodes without the trims that their log units know of (law 9).",
+        (
+            (
+                "varlog.metarepo.rebuild:_sequenced",
+                "trimmed=max(topic.trimmed, trimmed)",
+                "trimmed=topic.trimmed",
+            ),
+        ),
+        needs=_NEEDS,
+        ordering=Ordering.SEQUENCED,
+    ),
 )

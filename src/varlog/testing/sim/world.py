@@ -352,8 +352,7 @@ class World:
                 await self._before_work()  # an operator may seal the only stream that this needs
             working = judge_process.spawn("operator", operator.work())
             keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
-            # It looks at nodes by what the repository says, which is not true of one that went back in time.
-            if self.history.sequenced and Kind.STORE_REWIND not in plan.kinds():
+            if self.history.sequenced:
                 _ = judge_process.spawn("inspector", self._inspector.work())
             await self._work(faults)
             await working
