@@ -18,6 +18,7 @@ from varlog.manager.projection_case import (
     TopicCase,
 )
 from varlog.manager.projection_rules import Plan, plan
+from varlog.manager.projector import _unheard
 from varlog.manager.repair_case import Move
 from varlog.manager.repair_steps import (
     RUNS,
@@ -142,6 +143,19 @@ def test_after_a_restart_of_all_every_member_is_waited_for_before_they_are_compa
     assert silent(UNHEARD_S, B, C).change is None
     alone = silent(UNHEARD_ALONE_S, B, C).change
     assert isinstance(alone, Reconfigure) and alone.wish.lost == {LS: (B, C)} and "UNVERIFIED" in str(alone)
+
+
+def test_a_unit_that_was_never_sealed_is_waited_for_as_one_that_is_silent() -> None:
+    """Its disk went back to before the topic began, and it refuses every seal. Before, all others were compared with it again and
+    again without an end, and the topic stood still."""
+    restored = {node: changed(_unit(node), unproven=True) for node in (A, B)}
+    blank = changed(_unit(C, epoch=0, newest=0), unproven=True)
+    case = _case((A, B, C), units={**restored, C: blank})
+    assert list(_unheard(case)) == [(LS, C)]
+    waiting = plan(but(case, around=but(ALONE, unheard_s={(LS, C): UNHEARD_S / 2})))
+    assert waiting.change is None and "may hold newer entries" in str(waiting.steps[LS])
+    believed = plan(but(case, around=but(ALONE, unheard_s={(LS, C): UNHEARD_S}))).change
+    assert isinstance(believed, Reconfigure) and believed.wish.lost == {LS: (C,)}
 
 
 def test_nothing_is_filled_from_a_chain_of_which_nobody_is_known_to_be_whole() -> None:

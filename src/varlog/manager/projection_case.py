@@ -103,6 +103,12 @@ class TopicCase:
         limit_s = UNHEARD_S if len(chain.nodes) - len(silent) > 1 else UNHEARD_ALONE_S
         return tuple(node for node in silent if self.around.unheard_s[chain.log_stream, node] >= limit_s)
 
+    def tells(self, log_stream: LogStreamID, node: NodeID) -> bool:
+        """Whether a member can answer a seal. One whose unit was never sealed cannot: it was made in the place of one that is gone,
+        or its disk went back to before the topic began, and it has nothing of what the chain holds."""
+        unit = self.unit(log_stream, node)
+        return unit is not None and unit.epoch != NO_EPOCH
+
     def must_compare(self, chain: Chain) -> bool:
         """Nobody is known to be whole: all are sealed and compared with each other."""
         return len(chain.nodes) > 1 and bool(self.unproven(chain)) and not self.proven(chain)
@@ -112,9 +118,7 @@ class TopicCase:
         if not self.must_compare(chain):
             return []
         lost = self.lost(chain)
-        return [
-            node for node in chain.nodes if self.unit(chain.log_stream, node) is None and node not in lost
-        ]
+        return [node for node in chain.nodes if not self.tells(chain.log_stream, node) and node not in lost]
 
     def is_ahead(self, chain: Chain) -> bool:
         """A unit knows a newer epoch than the projection: it was sealed for the next one. One that was about to join counts, too:

@@ -307,9 +307,9 @@ class Projector:
 
 
 def _unheard(case: TopicCase) -> Iterator[tuple[LogStreamID, NodeID]]:
-    """Members that tell nothing of their units, or only of troubles."""
+    """Members that tell nothing of their units, or only of troubles, or whose units know nothing."""
     for chain in case.projection.chains if case.projection is not None else ():
         for node in chain.nodes:
             unit = case.unit(chain.log_stream, node)
-            if unit is None or unit.trouble:
+            if unit is None or unit.trouble or not case.tells(chain.log_stream, node):
                 yield chain.log_stream, node
