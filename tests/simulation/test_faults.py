@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from varlog.model.cluster import ClusterView
-from varlog.model.ids import LogStreamID
+from varlog.model.cluster import ClusterView, LogStream, changed
+from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append, SealStream
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
@@ -42,6 +42,9 @@ class Lucky(Keepers):
         return [LogStreamID(1)]
 
     def may_go(self, host: Host) -> bool:
+        return True
+
+    def may_go_later(self, host: Host) -> bool:
         return True
 
 
@@ -226,6 +229,24 @@ def test_plans_draw_every_kind_alone_in_pairs_and_with_many_others() -> None:
     assert {len(plan.rates) for plan in plans} >= {0, 1, 2, 3, 4, 10}
     assert {plan.repositories for plan in plans} == {1, 3}
     assert all(not plan.rates and not plan.handwork for plan in plans if plan.calm)
+
+
+def test_no_two_nodes_lose_what_they_write_next_where_a_stream_has_two_copies() -> None:
+    """It may be made on both of them after the second was hit."""
+
+    async def work() -> None:
+        scene = Scene()
+        hosts = [scene.named("sn1"), scene.named("sn2")]
+        stream = LogStream(LogStreamID(1), TopicID(1), (NodeID(3), NodeID(4)))
+        view = ClusterView(7, 1)  # type: ignore[arg-type]
+        keepers = Keepers(hosts, lambda: view)
+        assert not keepers.may_go_later(hosts[0])  # nobody knows how many copies there will be
+        view = changed(view, streams=(stream,))
+        assert keepers.may_go_later(hosts[0])
+        hosts[0].drive.lose_writes = 1
+        assert keepers.may_go_later(hosts[0]) and not keepers.may_go_later(hosts[1])
+
+    loop.run(work())
 
 
 def test_where_one_replica_is_all_there_is_nothing_takes_it_away() -> None:

@@ -113,9 +113,9 @@ class HarmMenu:
         host.wipe(VOLUME)
         return True
 
-    def _take_copy(self, host: Host) -> bool:
-        """Whether all that this host has may be harmed. It is not counted on any more."""
-        if not self._keepers.may_go(host):
+    def _take_copy(self, host: Host, *, later: bool = False) -> bool:
+        """Whether all that this host has may be harmed; `later`: what it writes next as well. It is not counted on any more."""
+        if not (self._keepers.may_go_later(host) if later else self._keepers.may_go(host)):
             return False
         self._keepers.harmed.add(host.name)
         return True
@@ -237,19 +237,19 @@ class HarmMenu:
 
     def tear(self, host: Host) -> None:
         """A power loss in the middle of the disk's work, which spoils what lies beside the writes in flight."""
-        if host.disk is not None and self._take_copy(host):
+        if host.disk is not None and self._take_copy(host, later=True):
             host.drive.spoils = True
             host.disk.crash_at = host.disk.operations + self._rng.randint(1, 12)
             self._tell(f"{host.name} is about to lose power, and what lies beside its writes")
 
     def lose_writes(self, host: Host) -> None:
-        if self._take_copy(host):
+        if self._take_copy(host, later=True):
             host.drive.lose_writes = self._rng.randint(1, 6)
             self._tell(f"the next {host.drive.lose_writes} writes of {host.name}'s disk are lost, unsaid")
             self._reload_later(host)
 
     def misplace_writes(self, host: Host) -> None:
-        if self._take_copy(host):
+        if self._take_copy(host, later=True):
             host.drive.misplace_writes = self._rng.randint(1, 3)
             self._tell(f"the next {host.drive.misplace_writes} writes of {host.name}'s disk land elsewhere")
             self._reload_later(host)

@@ -43,6 +43,14 @@ class Keepers:
         view = self.view()
         return view is not None and all(self._kept(stream, host) for stream in self._on(host, view))
 
+    def may_go_later(self, host: Host) -> bool:
+        """Whether what this host writes next may be lost. That concerns streams, too, that are made until then: of each there must
+        be a node whose writes are safe."""
+        view = self.view()
+        copies = min((len(stream.replicas) for stream in view.streams), default=0) if view is not None else 0
+        unsafe = {node.name for node in self._nodes.values() if _loses_writes(node)}
+        return len({*unsafe, host.name}) < copies and self.may_go(host)
+
     def _on(self, host: Host, view: ClusterView) -> tuple[LogStream, ...]:
         number = next((node for node, found in self._nodes.items() if found is host), NodeID(0))
         return view.streams_on(number)
@@ -104,6 +112,11 @@ class Keepers:
         # The newest segment may end in anything; nothing that is durable in it may be bad.
         ends = [segment.end_llsn for segment in found.segments]
         return not found.problems and bool(ends) and min(ends[-1], found.written_end) >= status.durable_end
+
+
+def _loses_writes(host: Host) -> bool:
+    drive = host.drive
+    return bool(drive.lose_writes or drive.misplace_writes or drive.spoils)
 
 
 def _is_good(host: Host, store: PageStore, page: Page) -> bool:
