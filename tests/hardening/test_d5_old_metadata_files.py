@@ -11,6 +11,7 @@ from tests.storage import test_page_store as units
 from tests.storage.helpers import fill, reopen, row
 from tests.storage.test_small_files import order, store_of_many_rows
 from varlog.model.epoch import Epoch
+from varlog.model.errors import Damaged
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.log_store import LogStore
@@ -95,6 +96,24 @@ def test_rows_that_the_device_lost_are_written_again(tmp_path: Path, count: int,
     assert again.last_row == last
     commit_more(again, 1)
     again.close()
+
+
+def test_rows_that_the_device_lost_are_noticed_when_a_failed_disk_is_opened_again(tmp_path: Path) -> None:
+    """Before, the replica continued behind the gap: the next commit froze it as if it contradicted the repository, and nothing
+    mended it, because such a replica is evidence."""
+    store = store_of_many_rows(tmp_path)
+    path = store.path / ROWS_NAME
+    old = path.read_bytes()
+    commit_more(store, 3)
+    end = store.committed_end
+    commit_more(store, 1, synced=False)
+    put_back(path, old)
+    fresh = store.reopened()
+    with pytest.raises(
+        Damaged, match=f"rows end at LLSN {fresh.committed_end}, and were durable up to {end}"
+    ):
+        store.resume(fresh)
+    fresh.close()
 
 
 def test_sectors_that_the_device_lost_are_written_again(tmp_path: Path) -> None:

@@ -243,6 +243,11 @@ class LogStore:
                 str(self.path),
                 f"entries end at LLSN {fresh.written_end}, and were durable up to {self.committed_end}",
             )
+        if fresh.committed_end < self._commits.rows_synced_end:
+            raise Damaged(
+                str(self.path),
+                f"its commit rows end at LLSN {fresh.committed_end}, and were durable up to {self._commits.rows_synced_end}",
+            )
         for row in rows:
             if row.llsn_end > fresh.committed_end:
                 fresh.commit(row.rest(fresh.committed_end - row.llsn_begin))
