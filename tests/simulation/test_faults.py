@@ -22,6 +22,7 @@ from varlog.testing.sim.menu import Menu
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.plan import LATER_KINDS, MANY, SEQUENCED_KINDS, Kind, Plan
 from varlog.testing.sim.process import Process
+from varlog.testing.sim.world import SETTLE_S
 
 
 class Idle:
@@ -247,6 +248,33 @@ def test_no_two_nodes_lose_what_they_write_next_where_a_stream_has_two_copies() 
         assert keepers.may_go_later(hosts[0]) and not keepers.may_go_later(hosts[1])
 
     loop.run(work())
+
+
+def test_a_node_that_may_refuse_its_next_start_counts_as_one_that_loses_its_writes() -> None:
+    """A bad identity is met at the next start: streams that were made until then would be gone with it."""
+
+    async def work() -> None:
+        scene = Scene()
+        hosts = [scene.named("sn1"), scene.named("sn2")]
+        stream = LogStream(LogStreamID(1), TopicID(1), (NodeID(3), NodeID(4)))
+        keepers = Keepers(hosts, lambda: ClusterView(7, 1, streams=(stream,)))  # type: ignore[arg-type]
+        keepers.doomed.add("sn1")
+        assert not keepers.may_go_later(hosts[1])
+        keepers.doomed.clear()
+        assert keepers.may_go_later(hosts[1])
+        assert keepers.registered(hosts[0], VOLUME / "identity")
+        assert not keepers.registered(hosts[0], VOLUME / "lsid=1" / "x.seg")
+
+    loop.run(work())
+
+
+def test_no_job_of_a_slow_disk_outlasts_the_time_that_all_waits_for() -> None:
+    async def work() -> float:
+        host = Scene().named("sn1")
+        host.slowness = 1e6
+        return host._delay_s(random.Random(1))
+
+    assert 0 < loop.run(work()) < SETTLE_S
 
 
 def test_where_one_replica_is_all_there_is_nothing_takes_it_away() -> None:

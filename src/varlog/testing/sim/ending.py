@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
 from varlog.model.cluster import ClusterView, ReplicaState, StreamState
 from varlog.model.errors import VarlogError
-from varlog.model.ids import NodeID
+from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc.messages import ClusterStatusIs
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
@@ -210,8 +210,15 @@ def what_is_wrong(status: ClusterStatusIs, replicas: int) -> str:
     return ""
 
 
-def examine(hosts: Sequence[Host], view: ClusterView, history: History, segment_bytes: int) -> None:
-    """Open every registered replica on every drive and write down what it holds. The nodes must have stopped."""
+def examine(
+    hosts: Sequence[Host],
+    view: ClusterView,
+    history: History,
+    segment_bytes: int,
+    unread: Collection[str] = (),
+) -> None:
+    """Open every registered replica on every drive and write down what it holds. The nodes must have stopped. `unread`: hosts whose
+    files were harmed, and that did not start since: what is wrong in a file that is only read at the start is found then."""
     endings = {ending.topic: ending for ending in history.endings}
     names = {topic.topic: topic.name for topic in view.topics}
     sequenced = {topic.topic for topic in view.topics if topic.sequenced}
@@ -231,7 +238,10 @@ def examine(hosts: Sequence[Host], view: ClusterView, history: History, segment_
                 store = LogStore.open(disk, path, segment_bytes=segment_bytes)
                 entries = list(stored_entries(store))
             except VarlogError as error:
-                history.complaints.append(f"{path} on {host.name} is not whole at the end: {error}")
+                if host.name in unread:
+                    missing.pop(LogStreamID(int(path.name.partition("=")[2])), None)
+                else:
+                    history.complaints.append(f"{path} on {host.name} is not whole at the end: {error}")
                 continue
             if missing.pop(store.log_stream, None) is None:
                 history.complaints.append(f"{path} on {host.name} belongs to no stream, and is there still")

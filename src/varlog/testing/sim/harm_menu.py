@@ -113,6 +113,11 @@ class HarmMenu:
         host.wipe(VOLUME)
         return True
 
+    @property
+    def harmed(self) -> frozenset[str]:
+        """Hosts whose files were harmed."""
+        return frozenset(self._keepers.harmed)
+
     def _take_copy(self, host: Host, *, later: bool = False) -> bool:
         """Whether all that this host has may be harmed; `later`: what it writes next as well. It is not counted on any more."""
         if not (self._keepers.may_go_later(host) if later else self._keepers.may_go(host)):
@@ -124,7 +129,7 @@ class HarmMenu:
 
     def harm(self, host: Host) -> None:
         """Some files of a node, while it runs or while it is down."""
-        if not self._take_copy(host):
+        if not self._take_copy(host, later=True):
             return
         stopped = self._rng.random() < 0.5
         if stopped:
@@ -133,9 +138,13 @@ class HarmMenu:
             # Of each sort as often: there are many segments, and one state.
             sorts: dict[str, list[Path]] = {}
             for path in files_of(host, VOLUME):
+                if not self._keepers.registered(host, path):
+                    continue
                 sorts.setdefault(path.suffix or path.name, []).append(path)
             if sorts:
                 path = self._rng.choice(sorts[self._rng.choice(sorted(sorts))])
+                if not stopped and not any(part.startswith("lsid=") for part in path.parts):
+                    self._keepers.doomed.add(host.name)
                 how = harm_file(host, path, self._rng, self.past)
                 self._tell(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
 
@@ -156,6 +165,7 @@ class HarmMenu:
     def started(self, host: Host) -> None:
         """It runs over what was harmed: from now on that is its truth."""
         self._unharmed.pop(host.name, None)
+        self._keepers.doomed.discard(host.name)
 
     def rewind(self, host: Host) -> None:
         """The drive of a node is as it was a while ago."""

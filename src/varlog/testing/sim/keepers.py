@@ -30,6 +30,8 @@ class Keepers:
         self.view = view
         # Whose files were harmed on purpose: what they look like may be an older truth, so nothing counts on them any more.
         self.harmed: set[str] = set()
+        # Whose own files were harmed while it runs: it may refuse to start over them, with all that it writes until then.
+        self.doomed: set[str] = set()
 
     def spare(self, host: Host) -> list[LogStreamID]:
         """The streams whose replica on this host could be lost or damaged without harm."""
@@ -48,8 +50,16 @@ class Keepers:
         be a node whose writes are safe."""
         view = self.view()
         copies = min((len(stream.replicas) for stream in view.streams), default=0) if view is not None else 0
-        unsafe = {node.name for node in self._nodes.values() if _loses_writes(node)}
+        unsafe = {node.name for node in self._nodes.values() if _loses_writes(node)} | self.doomed
         return len({*unsafe, host.name}) < copies and self.may_go(host)
+
+    def registered(self, host: Host, path: Path) -> bool:
+        """Whether a file belongs to the node itself, or to a replica that the repository knows. One that it does not know is
+        removed only if it is sound and empty: a damaged one is kept for an operator."""
+        view = self.view()
+        streams = {str(found.log_stream) for found in self._on(host, view)} if view is not None else set()
+        folder = next((part for part in path.parts if part.startswith("lsid=")), "")
+        return not folder or folder.partition("=")[2] in streams
 
     def _on(self, host: Host, view: ClusterView) -> tuple[LogStream, ...]:
         number = next((node for node, found in self._nodes.items() if found is host), NodeID(0))

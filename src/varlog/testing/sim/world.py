@@ -445,7 +445,8 @@ class World:
                 await host.stop()
         if judge.view is not None:
             # As it was when all was well: nothing hurts the cluster since, so no stream has a reason to move.
-            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
+            unread = () if self.plan.last_blackout else faults.menu.harms.harmed
+            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes, unread)
             newest = self._view() or judge.view
             rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
