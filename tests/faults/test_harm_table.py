@@ -93,17 +93,28 @@ def test_a_few_cells_of_an_embedded_cluster(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("when", [STOPPED, RUNNING])
-@pytest.mark.parametrize("owner", ["repository", "node", "replica", "unit"])
+@pytest.mark.parametrize(
+    "owner",
+    [
+        "repository: database",
+        "repository: index",
+        "repository: journal",
+        "repository: lock",
+        "node",
+        "replica",
+        "unit",
+    ],
+)
 def test_files_of_a_cluster(owner: str, when: str, tmp_path: Path) -> None:
     cells = asyncio.run(cluster_cells(tmp_path, asked(KINDS_OF_A_CLUSTER, owner, when)))
-    write_results(RESULTS / f"cluster-{owner}-{when}.json", cells)
+    write_results(RESULTS / f"cluster-{owner.replace(': ', '-')}-{when}.json", cells)
     check_cells(cells)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("when", [STOPPED, RUNNING])
 def test_a_journal_and_its_mirror(when: str, tmp_path: Path) -> None:
-    """One of the two is harmed: the other one has everything."""
+    """One of the two is harmed, and the other one has everything: right, or said."""
     cells = asyncio.run(
         cluster_cells(tmp_path, asked(KINDS_OF_A_MIRRORED, "repository", when), mirrored=True)
     )

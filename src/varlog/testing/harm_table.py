@@ -159,8 +159,7 @@ def wrong(found: Cell) -> str:
     if found.outcome != Outcome.SAID:
         return f"{found.name}: {found.outcome}: {found.words}"
     kind = next(kind for kind in KINDS if kind.name == found.kind)
-    copies = found.part == "mirrored" or (kind.copies and found.part == "cluster")
-    if copies and found.kind not in MAY_SAY:
+    if kind.copies and found.part == "cluster" and found.kind not in MAY_SAY:
         return f"{found.name}: has copies, and is not healed but said: {found.words}"
     return ""
 

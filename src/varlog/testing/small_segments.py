@@ -36,7 +36,7 @@ class MirroredPlan(SmallSegmentsPlan):
     def _process(self, name: str, *arguments: str) -> ServerProcess:
         if name == "vmr":
             mirror = self.data / "mirror"
-            mirror.mkdir(exist_ok=True)
+            mirror.mkdir(parents=True, exist_ok=True)
             arguments = (*arguments, f"--journal-mirror={mirror}")
         return super()._process(name, *arguments)
 
