@@ -43,7 +43,7 @@ class StatusService:
             if topic.sequenced:
                 tails.append(TopicMark(topic.topic, await self._tail(snapshot, topic), topic.trimmed))
                 continue
-            if topic.missed:  # the repository does not know its newest position
+            if topic.stopped:  # the repository does not answer its tail before every node was heard
                 tails.append(TopicMark(topic.topic, _newest_held(snapshot, topic), topic.trimmed))
                 continue
             tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.TailIs)
@@ -102,11 +102,11 @@ class StatusService:
 
 
 def _newest_held(snapshot: Snapshot, topic: Topic) -> GLSN:
-    """The newest position of the topic that a replica shows."""
+    """The newest position of the topic that a replica shows, or that stopped it."""
     shown = [
         replica.high_watermark
         for status in snapshot.nodes.values()
         for replica in status.replicas
         if replica.topic == topic.topic
     ]
-    return max([topic.trimmed, *shown])
+    return max([topic.trimmed, topic.known, *shown])
