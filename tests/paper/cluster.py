@@ -1,7 +1,8 @@
-"""PaperCluster: the participants of the diagrams, in virtual time: clients CL, storage nodes SN, repository MR, manager MCL.
+"""PaperCluster: the participants of the diagrams, in virtual time.
 
-The services are the real ones, on the network and disks of the simulator, which here lose nothing by themselves. `wokl.py` and
-`varlog.py` say what a cluster is like when a diagram of their documents begins.
+Clients are CL, storage nodes SN, the repository is MR and the manager MCL. The services are the real ones, on the network and
+disks of the simulator, which here lose nothing by themselves. `wokl.py` and `varlog.py` say what a cluster is like when a diagram
+of their documents begins.
 """
 
 from __future__ import annotations
@@ -144,8 +145,9 @@ class PaperCluster:
 
     async def start(self) -> None:
         """All processes run; there is no topic yet."""
-        for host in self.nodes.values():
-            host.doors(Process("factory")).disk.make_directory(VOLUME)
+        for number, host in self.nodes.items():
+            for volume in self._node_config(number).volumes:
+                host.doors(Process("factory")).disk.make_directory(volume)
         for host in (*self.nodes.values(), *self._others()):
             host.boot()
         await self.wait(self._ready)

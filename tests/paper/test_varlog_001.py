@@ -1,4 +1,4 @@
-"""Source 001, "Management": every diagram is a test that follows the messages drawn, over the real services.
+"""Source 001, management: every diagram, message by message.
 
 The tables have a line of the diagram on the left and what is sent here on the right (see `check_drawn`); `OURS` in `varlog.py` maps
 the names. SEALED 3 in an answer is a state and the last position of the log stream, which the diagrams call LSN. What participants
@@ -12,8 +12,8 @@ import asyncio
 import pytest
 
 from tests.paper.cluster import TOPIC, Client, node_address
+from tests.paper.executor import batch
 from tests.paper.varlog import Varlog, check_drawn, of, told
-from varlog.model.batch import pack
 from varlog.model.cluster import ReplicaState, StorageNode, StreamState
 from varlog.model.errors import (
     AlreadySyncing,
@@ -23,7 +23,7 @@ from varlog.model.errors import (
     Unavailable,
     VarlogError,
 )
-from varlog.model.ids import LogStreamID, NodeID, ProducerID, TopicID
+from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     AddLogStream,
@@ -60,16 +60,18 @@ UNSEAL = (UnsealReplica, UnsealStream)
 APPEND = (Append, Suspect, GetView)
 
 
-async def append(varlog: Varlog, cl: Client, entries: int) -> None:
-    """So many entries to the first log stream, one at a time."""
+async def append(varlog: Varlog, cl: Client, entries: int, *, heard: bool = True) -> None:
+    """Entries to the first log stream, one at a time; `heard`: until every replica knows that they are ordered."""
     for number in range(entries):
         await cl.do(cl.log.append(b"%d" % number, log_stream=varlog.stream.log_stream))
+    if heard:
+        await varlog.wait(lambda: committed_ends(varlog) == {entries + 1})
     varlog.take()
 
 
-def batch(entry: bytes = b"entry") -> bytearray:
-    """One that a test sends by hand."""
-    return pack([entry], producer=ProducerID(7), sequence=1, time_us=1)
+def committed_ends(varlog: Varlog) -> set[int]:
+    """Of all replicas of the first log stream."""
+    return {varlog.replica(varlog.name(node)).committed_end for node in varlog.stream.replicas}
 
 
 # --- Registration -----------------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ def test_the_manager_crashes_and_its_zombie_is_removed() -> None:
         one = varlog.storage_node("SN1").status().replicas[0].log_stream
         assert not varlog.view.streams and not varlog.storage_node("SN2").status().replicas
         with pytest.raises(Sealed):
-            await cl.ask("SN1", Append(one), batch())
+            await cl.ask("SN1", Append(one), batch(b"entry"))
         with pytest.raises(Unavailable):
             await cl.ask("SN1", Fetch(one, LLSN(1)))
         check_drawn(
@@ -340,7 +342,7 @@ def test_the_backup_fails() -> None:
         assert "replication broke" in varlog.replica("SN1").trouble
         assert of(varlog.take(words=[Append, Replicate, SealStream]), "SN1") == ["SN1 -> SN2 Replicate e1"]
         with pytest.raises(Sealed):  # SN1->>SN1: SEALING; SN1-->>-CL: ErrSealed
-            await cl.ask("SN1", Append(varlog.stream.log_stream), batch())
+            await cl.ask("SN1", Append(varlog.stream.log_stream), batch(b"entry"))
         varlog.take("CL")
         await cl.do(cl.log.append(b"elsewhere"))  # CL->>CL: SetBlacklist(SN1)
         assert varlog.take("CL", words=[Append]) == ["CL -> SN3 Append e1 ok"]
@@ -395,7 +397,7 @@ def test_log_io_faults(failures: int) -> None:
         drive.heal()
         await varlog.wait(varlog.all_run)
         assert (await appending).llsn == 4
-        assert varlog.replica("SN1").committed_end == varlog.replica("SN2").committed_end == 5
+        await varlog.wait(lambda: committed_ends(varlog) == {5})
 
     told(story)
 
@@ -406,7 +408,7 @@ def test_log_io_faults(failures: int) -> None:
 async def lag(varlog: Varlog, cl: Client) -> None:
     """Three entries, whose order SN2 has not heard of, and SN2 is down."""
     varlog.network.cut_off("mr", varlog.place("SN2"), asyncio.get_running_loop().time() + 30, one_way=True)
-    await append(varlog, cl, 3)
+    await append(varlog, cl, 3, heard=False)
     varlog.fail("SN2")
 
 
@@ -491,7 +493,7 @@ async def joining(varlog: Varlog, mcl: Client) -> None:
 
 
 async def three_nodes(entries: int) -> tuple[Varlog, Client, Client]:
-    """SN1 and SN3 have so many entries, SN2 has no replica; and a client and the manager, which the test speaks for."""
+    """SN1 and SN3 have these entries, SN2 has no replica; and a client and the manager, which the test speaks for."""
     varlog = await Varlog(3).unmanaged()
     (spare,) = [node for node in varlog.nodes if node not in varlog.stream.replicas]
     varlog.call_in_order([varlog.stream.replicas[0], spare, varlog.stream.replicas[1]])
@@ -651,7 +653,10 @@ def test_a_sync_carries_trims() -> None:
 
     async def story() -> None:
         varlog, cl, mcl = await three_nodes(10)
+        varlog.fail("SN2")
         await cl.do(cl.log.trim(5))
+        varlog.cut("MR", "SN2")  # nobody but SN1 can tell it of the trim
+        await varlog.boot("SN2")
         await joining(varlog, mcl)
         stream = varlog.stream
         for name in ("SN1", "SN2"):
@@ -659,6 +664,10 @@ def test_a_sync_carries_trims() -> None:
         await mcl.ask("SN2", SyncReplica(stream.log_stream, stream.epoch, varlog.address("SN1")))
         await varlog.wait(lambda: varlog.replica("SN2").committed_end == 11)
         assert varlog.replica("SN2").low_watermark == 5
+        varlog.network.reunite()  # a storage node that has started serves no read before the repository has told it the tail
+        await varlog.wait(lambda: varlog.said("MR -> SN2 OpenSession ok"))
+        await varlog.wait(lambda: varlog.said("MR -> SN2 Commits"))
+        await asyncio.sleep(1)
         with pytest.raises(Trimmed):
             await cl.ask("SN2", Fetch(stream.log_stream, LLSN(5)))
 
@@ -689,11 +698,11 @@ def test_unseal() -> None:
             await mcl.ask("SN1", unseal)
         assert varlog.replica("SN1").state is ReplicaState.SEALED
         with pytest.raises(Sealed):
-            await cl.ask("SN1", Append(one), batch())
+            await cl.ask("SN1", Append(one), batch(b"entry"))
         varlog.take()
         await mcl.ask("SN2", unseal)
         await mcl.ask("SN1", unseal)
-        between = cl.start(cl.ask("SN1", Append(one, epoch), batch(), timeout_s=30))
+        between = cl.start(cl.ask("SN1", Append(one, epoch), batch(b"entry"), timeout_s=30))
         await asyncio.sleep(5)
         assert not between.done()
         await mcl.ask("MR", UnsealStream(one, epoch))

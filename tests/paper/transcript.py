@@ -1,10 +1,11 @@
-"""Transcript: what participants say to each other, message by message, and what comes of it: a sequence diagram as text.
+"""Transcript: messages between participants and their outcomes, as text.
 
-A line is `CL -> SN1 write e1 ok`: who, to whom, what, in which epoch, and the answer; `×` is none, and a message that has no answer
-ends with its name. Every request is written down, as in the diagrams, with some liberties, so that one story has one transcript:
+It is a sequence diagram that can be compared. A line is `CL -> SN1 write e1 ok`: who, to whom, what, in which epoch, and the
+answer; `×` is none, and a one-way message ends with its name. Every request is written down, as in the diagrams, with some
+liberties, so that one story has one transcript:
 
 - the question for a newer view (`projection`) is left out where there was none: clients have one waiting all the time
-- so is the hint to other clients that somebody does not answer, which changes nothing, unless a diagram has it
+- so is the hint to other clients that a node does not answer, which changes nothing, unless a diagram has it
 - one that is asked the same in vain several times in a row is told once: "duration to decide if SN1 fails"
 - what is asked of many at the same time (`who`, `seal`) is told in the order of their names
 - what is asked all the time (`polls`) is told the first time, and where it finds a trouble that it did not find the last time
@@ -88,8 +89,8 @@ class Line:
 
 @dataclass
 class Transcript:
-    """`names`: what the diagram calls who is at an address. `streams`: whether lines name the log stream. `words`: what the diagram
-    calls messages; those without a word have our own name."""
+    """`names`: what the diagram calls who is at an address. `streams`: whether lines name the log stream. `words`: what the
+    diagram calls messages; those without a word have our own name."""
 
     names: dict[str, str] = field(default_factory=dict)
     streams: bool = False
@@ -108,7 +109,7 @@ class Transcript:
         self.hooks.append((begins, action))
 
     def request(self, who: str, address: str, request: Message, *, oneway: bool = False) -> Line:
-        """A message from a participant, which is at an address or has a name, to whoever is at an address."""
+        """A message from a participant, which is at an address or has a name, to another one at an address."""
         line = Line(
             self.names.get(who, who),
             self.names.get(address, address),
@@ -215,7 +216,7 @@ def _epoch(request: Message) -> int:
 class ToldTransport:
     """The network of one participant, at an address or with a name: what it says, and what comes unasked, is written down.
 
-    `late`: it is believed in a connection until the first request over it, so that one to somebody who is not there is written
+    `late`: it is believed in a connection until the first request over it, so that one to a process that is not there is written
     down as well."""
 
     def __init__(self, who: str, transport: Transport, transcript: Transcript, *, late: bool = True) -> None:

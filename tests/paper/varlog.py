@@ -1,4 +1,4 @@
-"""Varlog: the cluster of the diagrams in 000, 001 and 002, and their names for messages.
+"""Varlog: the cluster of the diagrams in 000 to 002, and their message names.
 
 Every participant is written down: what the manager asks (MCL), what clients (CL) and storage nodes (SN) send each other, and what
 the repository (MR) and the nodes send in their sessions. A test that follows a diagram by hand stops the manager and speaks for it.
@@ -197,12 +197,12 @@ class Varlog(PaperCluster):
     def _node(self, number: int) -> Callable[[Doors, Transport], Service]:
         def make(doors: Doors, transport: Transport) -> Service:
             network = ToldTransport(node_address(number), transport, self.transcript, late=False)
-            return StorageNode(replace(self._node_config(number), **self.node_settings), doors, network)
+            return StorageNode(self._node_config(number), doors, network)
 
         return make
 
     def _node_config(self, number: int) -> StorageNodeConfig:
-        return replace(super()._node_config(number), scrub_bytes_per_s=0)
+        return replace(super()._node_config(number), scrub_bytes_per_s=0, **self.node_settings)
 
     def _make_repository(self, doors: Doors, transport: Transport) -> Service:
         network = ToldTransport("MR", transport, self.transcript, late=False)

@@ -58,8 +58,8 @@ class Wokl(PaperCluster):
         )
 
     async def drawn(self) -> Wokl:
-        """As every diagram but that of the creation begins: epoch 1, everyone in it, SN1 the head of the first chain, and nobody
-        but clients does anything."""
+        """As every diagram but that of the creation begins: epoch 1, everyone in it, SN1 the head of the first chain, and
+        nobody but clients does anything."""
         await self.start()
         await self.create()
         await self.wait(lambda: all(self.node(node).status().leased for node in self.nodes))
