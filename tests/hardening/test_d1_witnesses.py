@@ -9,7 +9,9 @@ import asyncio
 import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
-from varlog.model.errors import Unavailable
+from varlog.model.errors import Rejected, Unavailable
+from varlog.testing.sim.harm import files_of
+from varlog.testing.sim.host import VOLUME
 from varlog.testing.sim.loop import run
 
 
@@ -90,6 +92,38 @@ def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
         cluster.repository.crash()
         cluster.repository.boot()
         await log.append(b"on and on")
+        await log.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("harm", ["damaged", "deleted"])
+def test_d1_a_log_stream_whose_every_replica_is_lost_is_no_witness_and_nothing_is_given(harm: str) -> None:
+    """All nodes are heard, and none can open its commit rows: what they knew of newer positions is known to nobody."""
+
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        for number in range(12):
+            await log.append(b"%d" % number)
+        await asyncio.sleep(1.0)  # the nodes have synced their rows
+        for host in cluster.nodes.values():
+            await host.stop()
+            for path in [path for path in files_of(host, VOLUME) if path.name == "commits.log"]:
+                if harm == "deleted":
+                    host.drive.folder(path.parent).unlink(path.name)
+                else:
+                    host.drive.file(path).flip(40, 1)
+        cluster.lose_newest_cuts(3)
+        for host in cluster.nodes.values():
+            host.boot()
+        await cluster.until(cluster.is_stopped)
+        await asyncio.sleep(20.0)  # all nodes are in session
+        with pytest.raises(Rejected, match="is STOPPED"):
+            await log.append(b"after")
+        with pytest.raises(Unavailable):
+            await log.tail(timeout_s=2.0)
         await log.close()
 
     run(story())

@@ -9,6 +9,7 @@ from varlog.testing.checker import Checker
 from varlog.testing.checkers import CHECKERS, MISSED, check
 from varlog.testing.history import (
     STOPPED,
+    Account,
     Append,
     Ending,
     History,
@@ -538,9 +539,57 @@ def _broken() -> Story:
     return story
 
 
+def _beyond(outcome: Outcome = Outcome.FAILED, *, shown: str = "", gone: str = "") -> Story:
+    """Harm that replication does not survive: position 1 was acknowledged, and cannot be read any more."""
+    story = Story()
+    story.beyond = True
+    story.append(A)
+    read = story.read(1, None, outcome)
+    assert isinstance(read, Read)
+    story.accounts.append(Account(TOPIC, shown, gone, [] if gone else [read]))
+    return story
+
+
+def _lost_as_trimmed() -> Story:
+    return _beyond(Outcome.TRIMMED, shown="stream 1 does not run")
+
+
+def _lost_as_junk() -> Story:
+    return _beyond(Outcome.FILLED, shown="stream 1 does not run")
+
+
+def _lost_as_not_written() -> Story:
+    return _beyond(Outcome.NOT_WRITTEN, shown="stream 1 does not run")
+
+
+def _lost_and_all_is_well() -> Story:
+    return _beyond()
+
+
+def _topic_gone_and_all_is_well() -> Story:
+    return _beyond(gone="there is no topic 't'")
+
+
+def _lost_and_given_again() -> Story:
+    story = _beyond(shown="stream 1 does not run")
+    story.append(A._replace(data=b"z"))
+    return story
+
+
+def test_a_loss_that_is_shown_is_no_violation_where_replication_does_not_survive() -> None:
+    assert told(_beyond(shown="stream 1 does not run")) == set()
+    assert told(_beyond(shown="mr refuses to start", gone="nobody answers")) == set()
+
+
 @pytest.mark.parametrize(
     ("story", "by"),
     [
+        (_lost_as_trimmed, "RightOrSaid"),
+        (_lost_as_junk, "RightOrSaid"),
+        (_lost_as_not_written, "RightOrSaid"),
+        (_lost_and_all_is_well, "RightOrSaid"),
+        (_topic_gone_and_all_is_well, "RightOrSaid"),
+        (_lost_and_given_again, "RightOrSaid"),
         (_lost, "AcknowledgedSurvives"),
         (_read_and_lost, "AcknowledgedSurvives"),
         (_doubled, "OneEntryOnePosition"),

@@ -15,6 +15,7 @@ from varlog.model.errors import (
     CorruptBatch,
     InvalidRequest,
     NotWritten,
+    TopicStopped,
     Trimmed,
     Unavailable,
     UnknownLogStream,
@@ -65,6 +66,11 @@ class Reader:
             if behind:
                 tail = await self._routing.tail(backoff.remaining_s)
                 if glsn > tail.high_watermark:
+                    if self._routing.stopped:  # somebody else may know a newer position
+                        raise Unavailable(
+                            f"position {glsn} is above the newest known one, {tail.high_watermark}, and "
+                            f"{TopicStopped(self._routing.topic_name, self._routing.stopped)}"
+                        )
                     raise NotWritten(glsn, tail.high_watermark)
                 wait_s = BEHIND_S
             if backoff.spent:

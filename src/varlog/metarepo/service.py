@@ -146,7 +146,8 @@ class RepositoryService:
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
         """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic only the trim
         is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of, once every
-        registered node was heard in this term. Not of one whose nodes are missed: they may know newer positions."""
+        registered node was heard in this term. Not of one whose nodes are missed, or that lost every replica of a log stream: they
+        may know newer positions."""
         call = self._expected(call)
 
         def answer() -> None:
@@ -154,7 +155,8 @@ class RepositoryService:
             if topic is None:
                 call.fail(UnknownTopic(str(request.topic)))
                 return
-            if topic.missed or topic.topic in self._state.distrusted:
+            lost = bool(topic.stopped) and self._witnesses.has_lost(topic.topic)
+            if topic.missed or topic.topic in self._state.distrusted or lost:
                 why = topic.stopped or self._state.distrusted[topic.topic]
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return

@@ -144,6 +144,8 @@ class Witnesses:
         self._adopting: dict[TopicID, None] = {}
         # The newest position and epoch by which each topic was stopped, while that is on its way to the store.
         self._stopping: dict[TopicID, tuple[GLSN, Epoch]] = {}
+        # The log streams as the term began: those that are registered later know nothing newer than this repository.
+        self._begun_with: frozenset[LogStreamID] = frozenset(state.streams)
         # Of which a replica was heard in this term, be it in session now or not; of log units also on which nodes.
         self._heard: set[LogStreamID] = set()
         self._units_heard: set[tuple[LogStreamID, NodeID]] = set()
@@ -153,6 +155,7 @@ class Witnesses:
     def start(self) -> None:
         """Every registered node is waited for: one may hold a replica that our view does not know of any more."""
         self._revision = self._state.view.revision
+        self._begun_with = frozenset(self._state.streams)
         self._awaited = {found.node: None for found in self._state.view.nodes}
         if self._awaited:
             self._state.heard = False
@@ -186,11 +189,11 @@ class Witnesses:
     def _grace_over(self) -> None:
         if not self._state.heard:
             _log.warning(told("nodes cannot be reached within the grace time", nodes=list(self._awaited)))
-            for topic, unheard in self._unheard().items():
-                self._miss(self._state.topics[topic], unheard)
             self._hear_all()
 
     def _hear_all(self) -> None:
+        for topic, unheard in self._unheard().items():
+            self._miss(self._state.topics[topic], unheard)
         self._state.heard = True
         self._on_heard()
         self._end_missing()
@@ -251,14 +254,17 @@ class Witnesses:
     # --- Log streams of which nobody was heard ---------------------------------------------------------------------------------
 
     def _unheard(self) -> dict[TopicID, list[LogStream]]:
-        """The log streams of which no replica was heard in this term, by topic. None once all registered nodes were: then there is
-        no node left to wait for."""
+        """The log streams of which no replica was heard in this term, by topic. Once all registered nodes were heard: those of
+        which every replica is lost or damaged. Each was there before its log stream was registered (R-REG-2)."""
         found: dict[TopicID, list[LogStream]] = {}
+        for stream in self._state.streams.values():
+            topic = self._state.topics.get(stream.topic)
+            if topic is None or (topic.sequenced and not self._awaited):
+                continue
+            if stream.log_stream not in self._heard and stream.log_stream in self._begun_with:
+                found.setdefault(stream.topic, []).append(stream)
         if not self._awaited:
             return found
-        for stream in self._state.streams.values():
-            if stream.log_stream not in self._heard:
-                found.setdefault(stream.topic, []).append(stream)
         view = self._state.view
         for projection in view.projections:
             for chain in projection.chains:
@@ -268,16 +274,26 @@ class Witnesses:
                     found.setdefault(projection.topic, []).append(changed(of_chain, replicas=chain.nodes))
         return found
 
+    def has_lost(self, topic: TopicID) -> bool:
+        """Whether every replica of one of its log streams is lost: all nodes were heard, and none told of one."""
+        return not self._awaited and topic in self._unheard()
+
     def _miss(self, topic: Topic, unheard: list[LogStream]) -> None:
         """The grace time is over: nothing is ordered in the topic while no replica of one of its log streams was heard."""
         if topic.stopped and not topic.missed:
             return
         missed = tuple(sorted({node for stream in unheard for node in stream.replicas}))
         streams = ", ".join(str(stream.log_stream) for stream in unheard)
+        nodes = " or ".join(map(str, missed))
         why = (
             f"no replica of log stream {streams} was reached since the metadata repository started, and it may know newer positions"
-            f": start node {' or '.join(map(str, missed))}, or continue without it"
+            f": start node {nodes}, or continue without it"
         )
+        if not self._awaited:
+            why = (
+                f"no replica of log stream {streams} was reached since the metadata repository started: each is lost, damaged or "
+                f"cannot be opened, and may know newer positions: restore the one on node {nodes}, or continue without it"
+            )
         self._state.distrusted.setdefault(topic.topic, why)
         _log.warning(told(f"topic {topic.name!r} is STOPPED (law 3): {why}", topic=topic.topic))
 
@@ -387,7 +403,9 @@ class Witnesses:
             adoption = await self._survey(topic)
             joined = adoption.joined
             lost = joined.version - self._state.order.version if joined.taken else 0
-            if not joined.is_whole or not adoption.order_alone or adoption.silent or lost > CUTS_ADOPTED_MAX:
+            # A log stream of which nobody was heard may hold positions that nobody tells.
+            whole = joined.is_whole and not self.has_lost(topic) and not adoption.silent
+            if not whole or not adoption.order_alone or lost > CUTS_ADOPTED_MAX:
                 name, why = adoption.topic.name, adoption.topic.stopped
                 remedy = f"run `varlog topic adopt-order {name}`"
                 _log.critical(

@@ -136,6 +136,13 @@ class CommitService:
         )
         self._on_open()
 
+    def begin_again(self, replica: Replica) -> None:
+        """A replica that the session does not know was opened: end it, so that the next one begins with what the replica knows."""
+        if self._session is not None and not self._session.closed:
+            self._session.close()
+        else:
+            self.report_soon(replica)
+
     @property
     def term(self) -> int:
         """The newest term that was seen."""

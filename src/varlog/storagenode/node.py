@@ -342,16 +342,17 @@ class StorageNode:
         if (error := self._unopened.get(log_stream)) is not None:
             raise Unavailable(f"log stream {log_stream} cannot be opened: {error}")
         if (replica := self._replicas.get(log_stream)) is not None:
-            # The repository's session began without it: a report says from where on it needs its rows.
-            self._commit_service.report_soon(replica)
+            # The session began without it: in the next one the repository compares the order with what this replica knows.
+            self._commit_service.begin_again(replica)
 
     def _note_unopened(self, log_stream: LogStreamID, error: OSError) -> None:
-        if log_stream not in self._unopened and self._is_unit(log_stream):
+        if log_stream not in self._unopened:
             _ = self._tasks.spawn(f"open/ls={log_stream}", self._keep_opening(log_stream))
         self._unopened[log_stream] = error
 
     async def _keep_opening(self, log_stream: LogStreamID) -> None:
-        """Of a unit that no chain has any more nobody asks for a seal: until it is open it cannot say that it is not needed."""
+        """Nobody may ask for a seal: of a unit that no chain has any more, or of a replica whose topic is stopped until one of each
+        log stream was heard."""
         while log_stream in self._unopened:
             await asyncio.sleep(REMOVAL_RETRY_S)
             with contextlib.suppress(Unavailable):

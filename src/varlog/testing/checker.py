@@ -10,9 +10,11 @@ from varlog.testing.history import History
 
 
 class Checker(ABC):
-    """One property. `law` says where it is written; `check` yields one sentence for each violation."""
+    """One property. `law` says where it is written; `check` yields one sentence for each violation. `beyond`: it holds also where
+    copies were harmed beyond what replication survives."""
 
     law: ClassVar[str]
+    beyond: ClassVar[bool] = False
 
     @property
     def name(self) -> str:

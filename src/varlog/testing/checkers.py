@@ -46,10 +46,34 @@ class AcknowledgedSurvives(Checker):
                     yield f"{_entry(seen)} is lost: at the end {_at(final, seen.glsn)}. Seen by {operation}"
 
 
+class RightOrSaid(Checker):
+    """Of harm that replication does not survive: what was acknowledged or read is where it was, or its loss is reported. Never is
+    another entry there, never is it said to be trimmed, junk or not written, and never do all say that all is well."""
+
+    law = "law 3, law 10"
+    beyond = True
+
+    def check(self, history: History) -> Iterator[str]:
+        for account in history.accounts:
+            held: dict[int, Seen] = {}
+            for _, seen, who in history.sightings(account.topic):
+                if held.setdefault(seen.glsn, seen) != seen:
+                    yield f"position {seen.glsn} was {_entry(held[seen.glsn])}, and is {_entry(seen)}, seen by {who}"
+            if held and account.gone and not account.shown:
+                yield f"topic {account.topic} is gone, and nobody reports a loss: {account.gone}"
+            for read in account.reads:
+                lost = held[read.glsn]
+                if read.outcome in (Outcome.TRIMMED, Outcome.FILLED, Outcome.NOT_WRITTEN):
+                    yield f"{_entry(lost)} is lost, and that is not said: {read}"
+                elif read.got is None and not account.shown:
+                    yield f"{_entry(lost)} cannot be read, and the status shows nothing: {read}"
+
+
 class OneEntryOnePosition(Checker):
     """An entry is in the log once: no retry doubles it, and one whose outcome is unknown is there at most once."""
 
     law = "law 3, R-ORD-7"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
@@ -64,6 +88,7 @@ class Immutable(Checker):
     """A position shows the same entry to everyone, for ever."""
 
     law = "law 3"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
@@ -117,6 +142,7 @@ class BeginsAtFirst(Checker):
     """The order of a topic begins at its first position, whoever restarts before or after that is given out."""
 
     law = "law 4"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
@@ -156,6 +182,7 @@ class RealTimeOrder(Checker):
     """An append that starts after something was known to be in the log comes behind it, whatever the streams."""
 
     law = "R-ORD-4"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
@@ -174,6 +201,7 @@ class SubscribersSeePrefixes(Checker):
     """A subscriber gets every position from its first on, once, in order; a bounded one that ends got all of them."""
 
     law = "R-READ-3"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for operation in history.operations:
@@ -201,6 +229,7 @@ class RefusedNowhere(Checker):
     """An append that was refused is not in the log, and nothing is in it that nobody appended."""
 
     law = "law 10"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
@@ -241,6 +270,7 @@ class TrimsExact(Checker):
     """A trim that was answered holds for every later read, and nothing above the newest trim ever goes."""
 
     law = "law 9, R-TRIM-1"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
@@ -309,6 +339,7 @@ class SealFinal(Checker):
     """Where an epoch was said to begin it begins: nothing of an older one is ordered behind it, nothing newer before it."""
 
     law = "law 6, law 7, R-SEAL-3"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for stream, seals in history.seals.items():
@@ -332,6 +363,7 @@ class DeposedPowerless(Checker):
     """What any repository told of the order holds for ever: one that was deposed has told nothing that its heir does not."""
 
     law = "law 3, law 7"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         yield from history.contradictions
@@ -348,6 +380,7 @@ class WatermarksMonotone(Checker):
     """The tail never goes back in real time, and a position that is known is never `not written` again."""
 
     law = "R-CTX-1, law 5"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
@@ -430,6 +463,7 @@ class DeadlinesKept(Checker):
     """Every call ends by its deadline, with an answer or an honest error."""
 
     law = "law 10, house rule 4"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for operation in history.operations:
@@ -507,6 +541,7 @@ class NothingBreaks(Checker):
     """No invariant of ours breaks, no replica freezes, no task dies unseen."""
 
     law = "house rule 3"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         yield from history.complaints
@@ -514,6 +549,7 @@ class NothingBreaks(Checker):
 
 CHECKERS: tuple[Checker, ...] = (
     AcknowledgedSurvives(),
+    RightOrSaid(),
     OneEntryOnePosition(),
     Immutable(),
     Dense(),
@@ -547,6 +583,8 @@ def check(history: History) -> list[tuple[Checker, str]]:
     """Every violation, by property."""
     found: list[tuple[Checker, str]] = []
     for checker in CHECKERS:
+        if history.beyond and not checker.beyond:
+            continue
         for number, violation in enumerate(checker.check(history)):
             if number == TOLD_MAX:
                 break

@@ -188,6 +188,21 @@ class Ending:
 
 
 @dataclass(slots=True)
+class Account:
+    """What became of a topic after harm that replication does not survive.
+
+    `shown` is what the cluster's status reports as wrong, a refusal to start included; '' if it reports that all is well.
+    `gone`: why no client finds the topic; '' if it does. `reads` are of the positions that were known before, and were not in the
+    last subscription.
+    """
+
+    topic: str
+    shown: str
+    gone: str = ""
+    reads: list[Read] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class WriteTask:
     """Rows that are to be in the log once, however many attempts write them. `finished`: one of them was told that they are.
     `failure`: why the last one, in a healed cluster, was not."""
@@ -239,6 +254,8 @@ class History:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.endings: list[Ending] = []
+        self.accounts: list[Account] = []
+        self.beyond = False  # copies were harmed beyond what replication survives
         self.trouble: list[str] = []  # what kept the cluster from healing
         self.calm = False  # nothing was broken on purpose in this run
         self.healed: int | None = None  # the event at which the cluster was well again after the last fault
@@ -324,6 +341,7 @@ class History:
         for thing in (
             *self.operations,
             *self.endings,
+            *self.accounts,
             *self.trouble,
             *self.complaints,
             *self.contradictions,

@@ -15,6 +15,7 @@ class SubscribersPassOverJunkAlone(Checker):
     """A subscriber of a sequenced topic gets every position from its first on, once, in order, but for those that are junk."""
 
     law = "R-READ-3, R-SEQ-7"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in sorted(history.sequenced):
@@ -54,6 +55,7 @@ class FilledForEver(Checker):
     """A position that was told to be junk never holds anything else, for anyone."""
 
     law = "law 8, R-SEQ-7"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in sorted(history.sequenced):
@@ -76,6 +78,7 @@ class PlacesFollowPositions(Checker):
     """Where a position is follows from the projection, in every epoch alike: no reconfiguration moves it."""
 
     law = "R-SEQ-3"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         for topic in sorted(history.sequenced):
@@ -128,6 +131,7 @@ class SealsHold(Checker):
     """A unit that told an epoch of itself answers nobody of an older one any more, also after a restart."""
 
     law = "law 7, R-SEQ-9"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         yield from history.told.stale_answers
@@ -137,6 +141,7 @@ class ProjectionsFollow(Checker):
     """One projection an epoch, whoever tells it; each follows from the one before: positions stay, and chains keep their order."""
 
     law = "R-SEQ-3, law 7"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         yield from history.told.contradictions
@@ -169,6 +174,7 @@ class TokensOnce(Checker):
     """A sequencer gives each position once, and one that is new gives none from before the epoch in which it was named."""
 
     law = "R-SEQ-1, R-SEQ-2"
+    beyond = True
 
     def check(self, history: History) -> Iterator[str]:
         given: dict[tuple[int, str], list[Tokens]] = {}

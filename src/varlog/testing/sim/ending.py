@@ -19,7 +19,7 @@ from varlog.runtime.doors import Doors
 from varlog.storage.log_store import LogStore
 from varlog.storage.state_file import STATE_NAME
 from varlog.storage.unit_state import UNIT_NAME
-from varlog.testing.history import Ending, History, Outcome
+from varlog.testing.history import Account, Ending, History, Outcome, Trim
 from varlog.testing.sim.attempts import Attempts
 from varlog.testing.sim.copier import Copier
 from varlog.testing.sim.disk import SimDisk
@@ -34,6 +34,11 @@ HEAL_S = 60.0
 READ_BACK_S = 60.0
 # A topic that did not grow for this long has nothing in flight.
 QUIET_S = 0.5
+# After harm that replication does not survive: how long the cluster may take to be well or to show what is not, how long one
+# question may take, and how many positions of a topic are read one by one.
+ACCOUNT_WAIT_S = 15.0
+ACCOUNT_S = 3.0
+ACCOUNT_READS = 24
 
 
 class Judge:
@@ -145,6 +150,58 @@ class Judge:
                     if glsn:
                         await client.read(glsn)
 
+    async def account(self, refusals: Sequence[str]) -> None:
+        """What became of everything that was known, and what the status shows. Nothing has to be well."""
+        shown = await self._wait_shown()
+        shown = "; ".join([*refusals, *([shown] if shown else [])])
+        for topic in self._topics:
+            account = Account(topic, shown)
+            self._history.accounts.append(account)
+            known = {seen.glsn: seen for _, seen, _ in self._history.sightings(topic)}
+            try:
+                log = await self._connect(topic)
+            except VarlogError as error:
+                account.gone = f"{type(error).__name__}: {error}"
+                continue
+            async with log:
+                client = self._client(topic, log, timeout_s=ACCOUNT_S)
+                _ = await client.tail()
+                asked = [one.glsn for one in self._history.of(topic) if isinstance(one, Trim)]
+                trimmed = max(await self._trimmed(log), self._history.first - 1)
+                begin = max([trimmed, *(glsn for glsn in asked if glsn <= max(known, default=0))]) + 1
+                got = await client.subscribe(begin, max(known, default=0) + 1, ACCOUNT_S)
+                missing = sorted(
+                    {glsn for glsn in known if glsn >= begin} - {seen.glsn for _, seen in got.got}
+                )
+                for glsn in missing[:: len(missing) // ACCOUNT_READS + 1]:
+                    account.reads.append(await client.read(glsn))
+                for stream in log.streams:
+                    _ = await client.append(None if log.topic.sequenced else stream.log_stream)
+
+    async def _wait_shown(self) -> str:
+        """What the status shows once it has had time to be well; '' if that is nothing."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ACCOUNT_WAIT_S
+        while True:
+            try:
+                async with await connect_admin(
+                    self._transport, self._doors, self._repository, timeout_s=5.0
+                ) as admin:
+                    status = await admin.status()
+                    # One that knows of no stream shows nothing wrong: then nodes refuse it, which is said elsewhere.
+                    shown = what_is_wrong(status, self._replicas) if status.view.streams else ""
+            except VarlogError as error:
+                shown = f"{type(error).__name__}: {error}"
+            if not shown or loop.time() > deadline:
+                return shown
+            await asyncio.sleep(0.5)
+
+    async def _trimmed(self, log: Log) -> int:
+        try:
+            return await log.trimmed()
+        except VarlogError:
+            return 0
+
     async def finish(self, attempts: Attempts, copier: Copier) -> None:
         """What is written by several attempts gets the one that must succeed."""
         async with AsyncExitStack() as stack:
@@ -160,11 +217,11 @@ class Judge:
             self._transport, self._doors, self._repository, topic=topic, create=False, timeout_s=10.0
         )
 
-    def _client(self, topic: str, log: Log) -> Client:
+    def _client(self, topic: str, log: Log, timeout_s: float = 10.0) -> Client:
         self._rounds += 1
         name = f"judge.{self._rounds}"
         rng = random.Random(self._doors.entropy.getrandbits(64))
-        return Client(name, topic, log, self._history, rng, Mix(entry_bytes_max=40, timeout_s=10.0))
+        return Client(name, topic, log, self._history, rng, Mix(entry_bytes_max=40, timeout_s=timeout_s))
 
 
 def what_is_wrong(status: ClusterStatusIs, replicas: int) -> str:

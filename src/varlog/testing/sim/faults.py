@@ -45,7 +45,7 @@ class Faults:
         """Make trouble until `stop`."""
         if not self._active:
             self._active = True
-            if {Kind.HARM, Kind.REWIND, Kind.STORE_REWIND} & self._plan.kinds():
+            if {Kind.HARM, Kind.REWIND, Kind.STORE_REWIND, Kind.BEYOND} & self._plan.kinds():
                 self.menu.harms.watch()
             loop = asyncio.get_running_loop()
             self._making = [
@@ -75,8 +75,8 @@ class Faults:
             making.cancel()
         self.menu.clear()
         for host in self._hosts:
-            if not host.up and host.started:
-                host.boot()
+            if host.started:
+                self._back(host)
 
     def end(self) -> None:
         """Whoever ends now stays down."""
@@ -91,5 +91,5 @@ class Faults:
         asyncio.get_running_loop().call_later(delay, self._back, host, context=self._outside)
 
     def _back(self, host: Host) -> None:
-        if not host.up:
+        if not host.up and host.name not in self.menu.harms.beyond.given_up:
             host.boot()

@@ -16,6 +16,7 @@ from pathlib import Path
 from varlog.metarepo.repository import MetadataRepository
 from varlog.model.errors import StartError
 from varlog.rpc.messages import Message
+from varlog.testing.sim.beyond import Beyond
 from varlog.testing.sim.connection import SimConnection
 from varlog.testing.sim.drive import Folder, Inode
 from varlog.testing.sim.harm import SNAPSHOT_S, STORE_HARMS, Past, files_of, harm_file
@@ -57,6 +58,7 @@ class HarmMenu:
         self._rewinding = False
         self.on_store_harm: Callable[[], None] = lambda: None  # files of a repository are about to change
         self.past = Past([host for host in hosts if host.name.startswith("sn") or host.name == "mr"])
+        self.beyond = Beyond(rng, hosts, keepers, self.past, tell, said)
         self._outside = copy_context()
         self._spoils = 0
         self._watching: asyncio.Task[None] | None = None
@@ -82,6 +84,7 @@ class HarmMenu:
     def clear(self) -> None:
         """Nothing more happens; who was slow is quick again."""
         self._spoils = 0
+        self.beyond.clear()
         self._network.spoil = None
         for task in self._slow:
             task.cancel()
@@ -105,6 +108,8 @@ class HarmMenu:
             self._said(f"{host.name} refuses to start: {error}")
             self._tell(f"the files of {host.name} are put back")
             host.drive.restore(before)
+            return True
+        if self.beyond.refused(host, error):
             return True
         if host.name not in self._keepers.harmed or not isinstance(error, StartError):
             return False

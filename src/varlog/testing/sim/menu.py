@@ -96,6 +96,7 @@ class Menu:
             Kind.MISPLACED: (NODES, harms.misplace_writes),
             Kind.STORE_HARM: (REPOSITORIES, harms.harm_store),
             Kind.STORE_REWIND: (REPOSITORIES, harms.rewind_store),
+            Kind.BEYOND: (NODES, harms.beyond.strike),
             Kind.READ: (NODES, harms.fail_reads),
             Kind.OPEN: (NODES, harms.fail_opens),
             Kind.GRAY: (SERVERS, harms.slow),

@@ -48,6 +48,8 @@ class Kind(StrEnum):
     STORE_REWIND = (
         "store-rewind"  # all files of the only repository are as they were a while ago; nodes may be late
     )
+    # Beyond what replication survives: what was acknowledged is right at the end, or its loss is reported (see RightOrSaid).
+    BEYOND = "beyond"  # every copy of a stream is harmed, or the repository's files with what nodes know of the order
     READ = "read"  # reads of a disk fail
     OPEN = "open"  # a process has no file descriptor or no memory left to open a file
     GRAY = "gray"  # a disk, a process or a link is ten to a thousand times slower for a while
@@ -80,6 +82,11 @@ LATER_KINDS = (
 # Beside a repository that goes back in time nodes keep what they know: it is all there is of the newest order.
 BESIDES_STORE_REWIND = (Kind.ECHO, Kind.CLOCK, Kind.CUT, Kind.STRAGGLE, Kind.CORRUPT)
 STORE_REWIND_SEEDS = 0.08
+# What ends in a topic that is stopped, or in a loss.
+NEED_AN_OPERATOR = (Kind.STORE_REWIND, Kind.BEYOND)
+# Beside harm to every copy nothing else loses data, so that each loss has one cause.
+BESIDES_BEYOND = (*BESIDES_STORE_REWIND, Kind.CRASH, Kind.STOP, Kind.BLACKOUT)
+BEYOND_SEEDS = 0.06
 
 # How often, in a virtual second, over all hosts: a run with many kinds draws one of these for each.
 MANY: dict[Kind, tuple[float, ...]] = {
@@ -112,6 +119,7 @@ MANY: dict[Kind, tuple[float, ...]] = {
     Kind.MISPLACED: (0.4, 1.2),
     Kind.STORE_HARM: (0.3, 1.0),
     Kind.STORE_REWIND: (0.3, 0.8),
+    Kind.BEYOND: (0.3, 0.8),
     Kind.READ: (0.5, 2.0),
     Kind.OPEN: (0.5, 2.0),
     Kind.GRAY: (0.2, 0.6),
@@ -190,6 +198,7 @@ class Plan:
             make_sequenced(plan, random.Random(f"{seed}/sequenced"))
         plan._draw_later_kinds(random.Random(f"{seed}/later"))
         plan._draw_store_rewind(random.Random(f"{seed}/store rewind"))
+        plan._draw_beyond(random.Random(f"{seed}/beyond"))
         return plan
 
     @classmethod
@@ -291,15 +300,8 @@ class Plan:
             return
         self.rates = {kind: rate for kind, rate in self.rates.items() if kind in BESIDES_STORE_REWIND}
         self.rates[Kind.STORE_REWIND] = rng.choice(MANY[Kind.STORE_REWIND])
-        self.pair, self.early_faults, self.last_blackout, self.far_share = (
-            None,
-            False,
-            rng.random() < 0.3,
-            0.0,
-        )
-        self.handwork = self.new_streams = self.book_deeds = self.tasks = self.attempts = self.meddling = 0
-        self.copied, self.mixed, self.topics = False, False, 1
-        self.replace_after_s = 30.0
+        self._leave_users_alone()
+        self.last_blackout = rng.random() < 0.3
         self.duration_s = 12.0
         if self.mix is not None:
             self.mix.weights["tail"] = 0
@@ -309,6 +311,31 @@ class Plan:
             self.replicas = min(self.replicas, 2)
             self.nodes, self.streams = max(self.nodes, 2 * self.replicas), 2
 
+    def _draw_beyond(self, rng: random.Random) -> None:
+        """Apart from the rest: what other seeds show stays as it is."""
+        if (
+            self.calm
+            or self.repositories > 1
+            or Kind.STORE_REWIND in self.rates
+            or rng.random() > BEYOND_SEEDS
+        ):
+            return
+        self.rates = {kind: rate for kind, rate in self.rates.items() if kind in BESIDES_BEYOND}
+        self.rates[Kind.BEYOND] = rng.choice(MANY[Kind.BEYOND])
+        self._leave_users_alone()
+        # What is wrong in a file that is only read at the start is found at the next one.
+        self.last_blackout = True
+        self.duration_s = 6.0
+        if self.mix is not None:
+            self.mix.think_s = 0.2
+
+    def _leave_users_alone(self) -> None:
+        """Users of one topic, and nobody else: nothing is made, moved, named, copied or replaced meanwhile."""
+        self.pair, self.early_faults, self.far_share = None, False, 0.0
+        self.handwork = self.new_streams = self.book_deeds = self.tasks = self.attempts = self.meddling = 0
+        self.copied, self.mixed, self.topics = False, False, 1
+        self.replace_after_s = 30.0
+
     def kinds(self) -> set[Kind]:
         """The kinds that happen in this run."""
         return set(self.rates)
@@ -316,7 +343,7 @@ class Plan:
     def possible(self) -> tuple[Kind, ...]:
         """The kinds that make sense in a cluster of this shape."""
         alone = {Kind.FLIP, Kind.WIPE} if self.replicas == 1 else set()
-        others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS, Kind.STORE_REWIND}
+        others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS, *NEED_AN_OPERATOR}
         return tuple(kind for kind in Kind if kind not in others)
 
     def ordering_of(self, number: int) -> Ordering:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.plan import Kind, Plan
+from varlog.testing.sim.plan import NEED_AN_OPERATOR, Plan
 
 
 class Work(StrEnum):
@@ -92,7 +92,8 @@ class RecipePlan:
 def cluster_plan(seed: int, ordering: Ordering) -> Plan:
     """The cluster and the faults of the seed, without those who work on the log itself."""
     plan = Plan.of(seed, ordering)
-    plan.rates.pop(Kind.STORE_REWIND, None)  # a topic that is stopped stays so until an operator comes
+    for kind in NEED_AN_OPERATOR:  # a topic that is stopped stays so until an operator comes
+        plan.rates.pop(kind, None)
     rng = random.Random(f"{seed}/recipes cluster")
     plan.topics, plan.mixed, plan.copied = 1, False, False
     plan.tasks = plan.attempts = plan.book_deeds = plan.meddling = plan.loops = 0

@@ -97,4 +97,16 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         needs=_NEEDS,
         ordering=Ordering.SEQUENCED,
     ),
+    Mutant(
+        "lost-replicas-are-heard",
+        "A log stream of which every replica is lost counts as heard when all nodes are: its positions are given again (law 3).",
+        (
+            (
+                f"{_WITNESSES}._unheard",
+                "(topic.sequenced and not self._awaited)",
+                "not self._awaited",
+            ),
+        ),
+        needs=(Kind.BEYOND,),
+    ),
 )

@@ -62,6 +62,10 @@ BOOTSTRAP_S = 120.0
 STEPS_MAX = 2_000_000
 # What is said of a repository whose store went back in time.
 REWIND_WORDS = ("STOPPED", "went back in time", "was taken from the nodes", "replica frozen")
+# What is said of copies that are lost, harmed or old, and of nobody's fault but theirs.
+LOSS_WORDS = (*REWIND_WORDS, "replica is damaged", "replica cannot be opened", "unit is damaged")
+# What nodes say of a repository that knows nothing of their cluster.
+FOREIGN_WORDS = "belongs to the cluster with UUID"
 # Longer than any message, disk or process is held up.
 SETTLE_S = 5.0
 
@@ -96,6 +100,7 @@ class World:
         self.history = History()
         self.history.calm = self.plan.calm
         self.history.first = self.plan.first
+        self.history.beyond = Kind.BEYOND in self.plan.kinds()
         self.over = False
         self._trace = trace
         self._messages = messages
@@ -118,7 +123,7 @@ class World:
         self._witness = Witness(
             self.history,
             self._sequenced_witness.is_sequenced,
-            rewound=Kind.STORE_REWIND in self.plan.kinds(),
+            rewound=bool({Kind.STORE_REWIND, Kind.BEYOND} & self.plan.kinds()),
         )
         if Kind.STORE_REWIND in self.plan.kinds():
             self._network.on_arrival = self._on_arrival
@@ -352,7 +357,7 @@ class World:
                 await self._before_work()  # an operator may seal the only stream that this needs
             working = judge_process.spawn("operator", operator.work())
             keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
-            if self.history.sequenced:
+            if self.history.sequenced and not self.history.beyond:
                 _ = judge_process.spawn("inspector", self._inspector.work())
             await self._work(faults)
             await working
@@ -423,6 +428,9 @@ class World:
                 self.history.trouble.append("the order of a stopped topic cannot be taken from the nodes")
                 return
             self.history.adopted = self.history.event()
+        if self.history.beyond:
+            await self._account(judge, process, faults)
+            return
         if not await process.spawn("heal", judge.heal()):
             return
         if self.plan.last_blackout:
@@ -450,6 +458,14 @@ class World:
             newest = self._view() or judge.view
             rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
+
+    async def _account(self, judge: Judge, process: Process, faults: Faults) -> None:
+        """Of harm that replication does not survive: nobody has to be well, and what is lost must be shown."""
+        if self.plan.last_blackout:
+            faults.menu.blackout()
+            faults.stop()
+        await process.spawn("account", judge.account(self.history.said))
+        faults.end()
 
     async def _before_work(self) -> None:
         """The topics are there: what else must be, before users come."""
@@ -601,7 +617,8 @@ class LogLines(logging.Handler):
     """What the services log while the world runs: errors are complaints, the rest is part of the trace."""
 
     def __init__(self, world: World, *, tracing: bool) -> None:
-        super().__init__(logging.DEBUG if tracing else logging.ERROR)
+        quiet = logging.WARNING if world.history.beyond else logging.ERROR
+        super().__init__(logging.DEBUG if tracing else quiet)
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -613,6 +630,8 @@ class LogLines(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text += f": {record.exc_info[1]!r}"
         self._world.tell(text)
+        if self._world.history.beyond and FOREIGN_WORDS in text:
+            self._world.history.said.append(text)
         if record.levelno >= logging.ERROR and not self._is_due(text):
             self._world.history.complaints.append(text)
 
@@ -620,6 +639,8 @@ class LogLines(logging.Handler):
         """A disk that is damaged on purpose, or fails, is to be complained about by its node."""
         kinds = self._world.plan.kinds()
         if {Kind.FLIP, *COPY_LOSSES} & kinds and ("replica is damaged" in text or "replica frozen" in text):
+            return True
+        if Kind.BEYOND in kinds and any(words in text for words in LOSS_WORDS):
             return True
         if Kind.STORE_REWIND in kinds and any(words in text for words in REWIND_WORDS):
             self._world.history.said.append(text)

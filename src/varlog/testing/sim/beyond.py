@@ -1,0 +1,185 @@
+"""Beyond: harm that replication does not survive. Every copy of a stream, or the repository's files with what nodes know.
+
+Nobody can mend this. What is demanded is in RightOrSaid: each acknowledged entry is right at the end, or its loss is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from varlog.model.cluster import LogStream
+from varlog.model.errors import StartError
+from varlog.testing.sim.drive import Folder
+from varlog.testing.sim.harm import STORE_HARMS, Harm, Past, files_of, harm_file
+from varlog.testing.sim.host import VOLUME, Host
+from varlog.testing.sim.keepers import Keepers
+
+# What is cut off at the end of the newest file of every copy cannot be told from what was never written, unless somebody else
+# counts. This can.
+TOLD_APART = (Harm.BIT, Harm.SECTOR, Harm.DELETED)
+# How many runs harm the repository, and not every copy of a stream.
+STORES_SHARE = 0.3
+# How often the owner of a node that refuses to start gives it an empty directory; else it stays down.
+EMPTIED_SHARE = 0.5
+# … and how often somebody has a copy of a repository's files.
+RESTORED_SHARE = 0.7
+
+
+class Beyond:
+    """One fault after the other, each to all who have a copy. `reported` takes what a process says as it refuses to start."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        hosts: Sequence[Host],
+        keepers: Keepers,
+        past: Past,
+        tell: Callable[[str], None],
+        reported: Callable[[str], None],
+    ) -> None:
+        self.given_up: set[str] = set()  # hosts that refused to start, and that nobody starts again
+        self._unharmed: dict[str, Folder] = {}  # the newest whole copy of a repository's drive
+        # One side at a time: where the repository and all nodes went back in time together, nobody is left that knows better.
+        self._stores: bool | None = None  # drawn with the first strike
+        self._busy = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rng = rng
+        self._hosts = list(hosts)
+        self._keepers = keepers
+        self._past = past
+        self._tell = tell
+        self._reported = reported
+
+    def strike(self, _: Host) -> None:
+        """Every copy of one stream, or the repository and all nodes at once."""
+        view = self._keepers.view()
+        if view is None or not view.streams:
+            return
+        if self._stores is None:
+            self._stores = self._rng.random() < STORES_SHARE
+        stream = self._rng.choice(view.streams)
+        sequenced = any(topic.topic == stream.topic and topic.sequenced for topic in view.topics)
+        ways = [self._harm_store] if self._stores else [self._harm_files, self._harm_files, self._wipe]
+        # A chain whose units all went back in time has nobody left that knows better: no node and no repository counts its
+        # entries. That is not in the promise (decision 26).
+        if not sequenced:
+            ways.append(self._rewind_store if self._stores else self._rewind)
+        self._rng.choice(ways)(stream, sequenced=sequenced)
+
+    def refused(self, host: Host, error: Exception) -> bool:
+        """A process reports that it cannot start over its files. Its owner leaves it so, or gives a node an empty directory, or
+        a repository a copy of its files."""
+        if self._stores is None or not isinstance(error, StartError):
+            return False
+        self._reported(f"{host.name} refuses to start: {error}")
+        if host.name.startswith("sn") and self._rng.random() < EMPTIED_SHARE:
+            self._tell(f"{host.name} is given an empty directory")
+            host.wipe(VOLUME)
+        elif (
+            before := self._unharmed.pop(host.name, None)
+        ) is not None and self._rng.random() < RESTORED_SHARE:
+            self._tell(f"the files of {host.name} are put back")
+            host.drive.restore(before)
+        else:
+            self._tell(f"{host.name} stays down")
+            self.given_up.add(host.name)
+        return True
+
+    def _holders(self, stream: LogStream) -> list[Host]:
+        view = self._keepers.view()
+        projection = view.projection(stream.topic) if view is not None else None
+        nodes = projection.chain(stream.log_stream).nodes if projection is not None else stream.replicas
+        names = {f"sn{node}" for node in (*nodes, *stream.replicas)}
+        return [host for host in self._hosts if host.name in names]
+
+    def _harm_files(self, stream: LogStream, *, sequenced: bool) -> None:
+        """The same sort of file at every holder, while all run or while all are down."""
+        stopped, ways = self._rng.random() < 0.5, tuple(Harm)
+        if sequenced:
+            ways = TOLD_APART
+        holders = self._holders(stream)
+        sort = self._rng.choice(self._sorts(holders, stream) or [".seg"])
+        for host in holders:
+            if stopped:
+                host.crash()
+            files = [path for path in self._files(host, stream) if (path.suffix or path.name) == sort]
+            for path in self._rng.sample(files, min(len(files), self._rng.choice((1, 1, 2)))):
+                how = harm_file(host, path, self._rng, self._past, ways)
+                self._tell(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
+
+    def _sorts(self, holders: Sequence[Host], stream: LogStream) -> list[str]:
+        return sorted({path.suffix or path.name for host in holders for path in self._files(host, stream)})
+
+    def _files(self, host: Host, stream: LogStream) -> list[Path]:
+        name = f"lsid={int(stream.log_stream)}"
+        return [path for path in files_of(host, VOLUME) if name in path.parts]
+
+    def _wipe(self, stream: LogStream, *, sequenced: bool) -> None:
+        for host in self._holders(stream):
+            self._tell(f"{host.name} goes down, and its directory is deleted")
+            host.crash()
+            host.wipe(VOLUME)
+
+    def _rewind(self, stream: LogStream, *, sequenced: bool) -> None:
+        """All drives with a copy are as they were at one moment; the repository's is not."""
+        holders = self._holders(stream)
+        back = self._rng.randrange(1, 6)
+        for host in holders:
+            moments = self._past.of(host)
+            if len(moments) >= back:
+                at, snapshot = moments[-back]
+                host.crash()
+                host.drive.restore(snapshot)
+                back_s = asyncio.get_running_loop().time() - at
+                self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
+
+    def _rewind_store(self, stream: LogStream, *, sequenced: bool) -> None:
+        """The only repository's drive is as it was a while ago, and every node of the stream has its commit rows harmed. Nodes
+        stop before: rows that they have not synced yet are known to nobody after a power loss (decision 21)."""
+        host = next((one for one in self._hosts if one.name == "mr"), None)
+        if host is not None and self._past.of(host) and not self._busy:
+            at, snapshot = self._rng.choice(self._past.of(host))
+            self._busy = True
+            coming = self._rewound_store(host, self._holders(stream), stream, at, snapshot)
+            self._tasks.append(asyncio.get_running_loop().create_task(coming, name="beyond"))
+
+    async def _rewound_store(
+        self, host: Host, holders: Sequence[Host], stream: LogStream, at: float, snapshot: Folder
+    ) -> None:
+        try:
+            for node in holders:
+                await node.stop()
+                for path in [path for path in self._files(node, stream) if path.suffix == ".log"]:
+                    how = harm_file(node, path, self._rng, self._past, TOLD_APART)
+                    self._tell(f"{path} of {node.name}, stopped: {how}")
+            host.crash()
+            host.drive.restore(snapshot)
+            back_s = asyncio.get_running_loop().time() - at
+            self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
+        finally:
+            self._busy = False
+
+    def clear(self) -> None:
+        """Nothing more is harmed."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+
+    def _harm_store(self, stream: LogStream, *, sequenced: bool) -> None:
+        """Files of the only repository, mostly all, while everyone loses power and with it what was not synced yet."""
+        for host in self._hosts:
+            if host.name.startswith("sn"):
+                host.crash()
+        for host in self._hosts:
+            if host.name == "mr":
+                host.crash()
+                before, files = host.drive.snapshot(), files_of(host, VOLUME)
+                self._unharmed.setdefault(host.name, before)
+                for path in (
+                    files if self._rng.random() < 0.7 else self._rng.sample(files, min(1, len(files)))
+                ):
+                    how = harm_file(host, path, self._rng, self._past, STORE_HARMS)
+                    self._tell(f"{path} of {host.name}: {how}")
