@@ -21,6 +21,7 @@ from varlog.testing.history import (
     Subscription,
     Tail,
     Trim,
+    Window,
     WriteTask,
 )
 
@@ -581,9 +582,18 @@ def test_a_loss_that_is_shown_is_no_violation_where_replication_does_not_survive
     assert told(_beyond(shown="mr refuses to start", gone="nobody answers")) == set()
 
 
+def _slow_elsewhere_and_here() -> Story:
+    story = Story()
+    for number, end_s in enumerate((1.0, 2.0, 3.0, 12.0), 1):
+        story.append(Seen(number, number, 1, b"%d" % number)).ended_s = end_s
+    story.windows.append(Window(TOPIC, "sn3", 0.0, 10.0, 10.0, 20.0))
+    return story
+
+
 @pytest.mark.parametrize(
     ("story", "by"),
     [
+        (_slow_elsewhere_and_here, "GrayStaysLocal"),
         (_lost_as_trimmed, "RightOrSaid"),
         (_lost_as_junk, "RightOrSaid"),
         (_lost_as_not_written, "RightOrSaid"),

@@ -25,6 +25,8 @@ from varlog.testing.sequenced_checkers import SEQUENCED_CHECKERS
 
 # A subscriber that waits so long, in virtual seconds, must have got everything that was there when it began.
 PATIENCE_S = 2.0
+# Of the throughput before, while a host is slow that a topic has nothing on.
+KEPT_SHARE = 0.9
 # What an operation is told of a topic that is STOPPED only because nodes could not be asked.
 MISSED = "was reached since the metadata repository started"
 
@@ -509,6 +511,27 @@ class StoppedWhereDue(Checker):
                 yield f"{operation}, although nothing had harmed the repository's files"
 
 
+class GrayStaysLocal(Checker):
+    """While one host is slow, topics that have nothing on it keep their throughput."""
+
+    law = "R-FAIL-1"
+
+    def check(self, history: History) -> Iterator[str]:
+        for window in history.windows:
+            ends = [
+                one.ended_s
+                for one in history.of(window.topic)
+                if isinstance(one, Append) and one.outcome is Outcome.DONE and one.ended_s is not None
+            ]
+            before = sum(window.before_begin_s <= end < window.before_end_s for end in ends)
+            slow = sum(window.slow_begin_s <= end < window.slow_end_s for end in ends)
+            if slow < KEPT_SHARE * before:
+                yield (
+                    f"topic {window.topic} has nothing on {window.slow}, and had {slow} appends while that was slow, "
+                    f"{before} before"
+                )
+
+
 class CalmSucceeds(Checker):
     """Where nothing was broken on purpose, nothing fails: every call is answered, every subscriber gets what is there."""
 
@@ -569,6 +592,7 @@ CHECKERS: tuple[Checker, ...] = (
     WordsKept(),
     DeadlinesKept(),
     Heals(),
+    GrayStaysLocal(),
     StoppedWhereDue(),
     CalmSucceeds(),
     NothingBreaks(),

@@ -202,6 +202,18 @@ class Account:
     reads: list[Read] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A topic without the slow host: virtual seconds before it was slow, [begin, end), and meanwhile."""
+
+    topic: str
+    slow: str
+    before_begin_s: float
+    before_end_s: float
+    slow_begin_s: float
+    slow_end_s: float
+
+
 @dataclass(slots=True)
 class WriteTask:
     """Rows that are to be in the log once, however many attempts write them. `finished`: one of them was told that they are.
@@ -255,6 +267,7 @@ class History:
         self.operations: list[Operation] = []
         self.endings: list[Ending] = []
         self.accounts: list[Account] = []
+        self.windows: list[Window] = []
         self.beyond = False  # copies were harmed beyond what replication survives
         self.trouble: list[str] = []  # what kept the cluster from healing
         self.calm = False  # nothing was broken on purpose in this run

@@ -291,7 +291,9 @@ class HarmMenu:
         """A disk, a process or a link answers, and takes ten to a thousand times as long."""
         how = self._rng.choice(("disk", "process", "link"))
         slower = self._rng.choice(SLOWER)
-        for_s = self._rng.choice((0.5, 2.0, 4.0)) * self._rng.random()
+        self.slow_down(host, how, slower, self._rng.choice((0.5, 2.0, 4.0)) * self._rng.random())
+
+    def slow_down(self, host: Host, how: str, slower: float, for_s: float) -> None:
         self._tell(f"{how} of {host.name} is {slower:g} times slower for {for_s:.3f} s")
         loop = asyncio.get_running_loop()
         if how == "disk":

@@ -62,6 +62,12 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         needs=(Kind.READ,),
         ordering=Ordering.SEQUENCED,
     ),
+    _mutant(
+        "damage-said-as-trimmed",
+        "A replica answers a read of a damaged batch as if the entry were trimmed (law 9).",
+        (f"{_READER}._read_done", "call.fail(damaged)", "call.fail(Trimmed(llsn, LLSN(llsn + 1)))"),
+        needs=(Kind.FLIP,),
+    ),
     # --- the repository's files
     _mutant(
         "journal-missing-begins-anew",

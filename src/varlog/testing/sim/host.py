@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from varlog.model.errors import VarlogError
 from varlog.rpc.transport import Transport
@@ -33,6 +33,13 @@ class Service(Protocol):
     async def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class Failing(Protocol):
+    """A service that ends its process when it cannot continue."""
+
+    async def wait_failed(self) -> BaseException: ...
 
 
 @dataclass(slots=True)
@@ -142,6 +149,10 @@ class Host:
             self._ready = True
             self.on_start(self)
             self._tell(f"{process.name} has started")
+            if isinstance(service, Failing):
+                failure = await service.wait_failed()
+                self._tell(f"{process.name} ends: {failure!r}")
+                self.crash()  # as the process does in production
 
     def crash(self) -> None:
         """Kill the process here and now, in whatever it does; the drive loses what was not synced."""

@@ -30,6 +30,8 @@ SENDERS = {"sn": 3, "mr": 3, "mc": 12, "c": 1, "sq": 1}
 SEQUENCED_SENDERS = {**SENDERS, "c": 6}
 NODES = {"sn": 1}
 REPOSITORIES = {"mr": 1}
+KEEP_FILES = {"sn": 4, "mr": 1}
+CLOCKS = {"sn": 2, "mr": 1, "sq": 2}
 # Requests of clients whose connection breaks behind them.
 STRAGGLERS = (m.Append, m.FindAppend, m.Fetch, m.ReadAt, m.WriteUnit, m.FillUnit, m.ReadUnit, m.NextTokens)
 
@@ -98,10 +100,13 @@ class Menu:
             Kind.STORE_REWIND: (REPOSITORIES, harms.rewind_store),
             Kind.BEYOND: (NODES, harms.beyond.strike),
             Kind.READ: (NODES, harms.fail_reads),
-            Kind.OPEN: (NODES, harms.fail_opens),
+            Kind.OPEN: (KEEP_FILES, harms.fail_opens),
             Kind.GRAY: (SERVERS, harms.slow),
             Kind.SWIZZLE: (SERVERS, harms.swizzle),
             Kind.CORRUPT: (EVERYONE, harms.corrupt),
+            Kind.STEADY: (CLOCKS, self._upset_steady_clock),
+            Kind.STORE_FULL: (REPOSITORIES, self._fill),
+            Kind.STORE_LOST: (REPOSITORIES, self._lose_store),
             Kind.SEQUENCER: (SEQUENCERS, sequenced.lose_sequencer),
             Kind.ISLAND: (LEASED, sequenced.cut_island),
             Kind.LEASE_CUT: (LEASED, sequenced.cut_lease),
@@ -132,6 +137,7 @@ class Menu:
                 host.disk.crash_at = None
             host.drive.heal()
             host.excused = False
+            host.clock.go_on()
 
     def _pick(self, whom: dict[str, int]) -> Host | None:
         up = [host for host in self._hosts if host.up and _class(host) in whom]
@@ -187,6 +193,19 @@ class Menu:
         jump_s = self._rng.choice((-1, 1)) * self._moment_s(0.1, 10.0, 100_000.0)
         self._tell(f"the clock of {host.name} jumps by {jump_s:.3f} s")
         host.clock.skew_us += int(jump_s * 1e6)
+
+    def _upset_steady_clock(self, host: Host) -> None:
+        """It jumps ahead at who has a lease, and stands still at who grants them: then leases are over early here, and late there.
+        The other way round they break, and no process can tell (decision 26). Without leases it stands still anywhere."""
+        if self._plan.ordering is Ordering.SEQUENCED and not host.name.startswith("mr"):
+            ahead_s = self._moment_s(0.5, 3.0, 100.0)
+            self._tell(f"the steady clock of {host.name} jumps ahead by {ahead_s:.3f} s")
+            host.clock.steady_from_us += int(ahead_s * 1e6)
+            return
+        for_s = self._moment_s(0.5, 1.5, 4.0)
+        self._tell(f"the steady clock of {host.name} stands still for {for_s:.3f} s")
+        host.clock.stand_still()
+        asyncio.get_running_loop().call_later(for_s, host.clock.go_on, context=self._outside)
 
     # --- the network ----------------------------------------------------------------------------------------------
 
@@ -290,6 +309,14 @@ class Menu:
         for_s = self._moment_s(0.3, 1.5, 4.0)
         self._tell(f"{host.name} does not reach its store for {for_s:.3f} s")
         self._stores_cut[host.name] = asyncio.get_running_loop().time() + for_s
+
+    def _lose_store(self, _: Host) -> None:
+        """No repository reaches the store: its majority is lost, and comes back with all it had."""
+        for_s = self._moment_s(0.5, 2.0, 5.0)
+        self._tell(f"the store is lost for {for_s:.3f} s")
+        for host in self._hosts:
+            if host.name.startswith("mr"):
+                self._stores_cut[host.name] = asyncio.get_running_loop().time() + for_s
 
     def store_held_until(self, host: str) -> float:
         """When what this host says to its store arrives there at the earliest."""

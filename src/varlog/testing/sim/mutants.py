@@ -353,6 +353,8 @@ RARE: Final = frozenset(
         "first-position-forgotten",
         "forget-rows-early",
         "leases-counted-short",
+        "lost-topic-adopts-itself",
+        "lost-topic-has-a-tail",
         "refuse-at-the-seal",
         "replace-the-last-copy",
         "seal-cancels-nothing",

@@ -55,6 +55,13 @@ class Kind(StrEnum):
     GRAY = "gray"  # a disk, a process or a link is ten to a thousand times slower for a while
     SWIZZLE = "swizzle"  # the links of some hosts close one by one and open in another order
     CORRUPT = "corrupt"  # a message arrives damaged: its checksum says so, and the connection is closed
+    STEADY = (
+        "steady"  # the steady clock of a host stands still or jumps ahead, where leases do not rely on it
+    )
+    STORE_FULL = "store-full"  # the disk of the only repository is full, and is freed later
+    STORE_LOST = (
+        "store-lost"  # no repository reaches the store that several share: its majority is lost for a while
+    )
     # Of sequenced topics only:
     SEQUENCER = "sequencer"  # the sequencer dies, stops, stands still, or nobody reaches it
     ISLAND = "island"  # some clients are cut off from the rest together with a node, a sequencer, or both
@@ -79,6 +86,10 @@ LATER_KINDS = (
     Kind.CORRUPT,
 )
 
+# Drawn apart from the others, too.
+NEWEST_KINDS = (Kind.STEADY, Kind.STORE_FULL, Kind.STORE_LOST)
+NEWEST_SEEDS = 0.1
+
 # Beside a repository that goes back in time nodes keep what they know: it is all there is of the newest order.
 BESIDES_STORE_REWIND = (Kind.ECHO, Kind.CLOCK, Kind.CUT, Kind.STRAGGLE, Kind.CORRUPT)
 STORE_REWIND_SEEDS = 0.08
@@ -87,6 +98,7 @@ NEED_AN_OPERATOR = (Kind.STORE_REWIND, Kind.BEYOND)
 # Beside harm to every copy nothing else loses data, so that each loss has one cause.
 BESIDES_BEYOND = (*BESIDES_STORE_REWIND, Kind.CRASH, Kind.STOP, Kind.BLACKOUT)
 BEYOND_SEEDS = 0.06
+GRAY_WATCH_SEEDS = 0.015
 
 # How often, in a virtual second, over all hosts: a run with many kinds draws one of these for each.
 MANY: dict[Kind, tuple[float, ...]] = {
@@ -125,6 +137,9 @@ MANY: dict[Kind, tuple[float, ...]] = {
     Kind.GRAY: (0.2, 0.6),
     Kind.SWIZZLE: (0.2, 0.6),
     Kind.CORRUPT: (0.3, 1.0),
+    Kind.STEADY: (0.5, 2.0),
+    Kind.STORE_FULL: (0.3, 0.8),
+    Kind.STORE_LOST: (0.2, 0.5),
     Kind.SEQUENCER: (0.1, 0.3, 0.8),
     Kind.ISLAND: (0.0, 0.2, 0.5),
     Kind.LEASE_CUT: (0.0, 0.2, 0.5),
@@ -184,6 +199,7 @@ class Plan:
     grouping: Grouping = Grouping.STREAM
     meddling: int = 0  # reconfigurations that each user tries for no reason
     drift: float = 0.0  # how far from true time the steady clocks run, at most
+    gray_watch: bool = False  # one node is slow, and nothing else happens: see gray_watch
     slow_disks: bool = False  # they hang often: something is always on its way to them
 
     @classmethod
@@ -197,8 +213,10 @@ class Plan:
 
             make_sequenced(plan, random.Random(f"{seed}/sequenced"))
         plan._draw_later_kinds(random.Random(f"{seed}/later"))
+        plan._draw_newest_kinds(random.Random(f"{seed}/newest"))
         plan._draw_store_rewind(random.Random(f"{seed}/store rewind"))
         plan._draw_beyond(random.Random(f"{seed}/beyond"))
+        plan._draw_gray_watch(random.Random(f"{seed}/gray"))
         return plan
 
     @classmethod
@@ -293,6 +311,14 @@ class Plan:
             self.pair, self.meddling, self.handwork, self.far_share = None, 0, 0, 0.0
             self.last_blackout = False
 
+    def _draw_newest_kinds(self, rng: random.Random) -> None:
+        """Apart from the rest: what other seeds show stays as it is."""
+        if self.calm or {Kind.FLIP, *COPY_LOSSES} & self.kinds() or rng.random() > NEWEST_SEEDS:
+            return
+        spared = Kind.STORE_FULL if self.repositories > 1 else Kind.STORE_LOST
+        kind = rng.choice([kind for kind in NEWEST_KINDS if kind is not spared])
+        self.rates[kind] = rng.choice(MANY[kind])
+
     def _draw_store_rewind(self, rng: random.Random) -> None:
         """Apart from the rest: what other seeds show stays as it is. No named readers and writers, and nothing that is made
         meanwhile: those are as old as the copy then. No tails: what the repository alone has told is known to nobody else."""
@@ -329,6 +355,16 @@ class Plan:
         if self.mix is not None:
             self.mix.think_s = 0.2
 
+    def _draw_gray_watch(self, rng: random.Random) -> None:
+        """Apart from the rest: what other seeds show stays as it is. Two topics without a common node."""
+        if self.calm or set(NEED_AN_OPERATOR) & self.kinds() or rng.random() > GRAY_WATCH_SEEDS:
+            return
+        self.rates, self.gray_watch, self.last_blackout, self.slow_disks = {}, True, False, False
+        self._leave_users_alone()
+        self.nodes, self.replicas, self.topics, self.streams = 4, 2, 2, 1
+        self.repositories = self.managers = 1
+        self.clients, self.loops, self.duration_s = 2, 0, 19.0
+
     def _leave_users_alone(self) -> None:
         """Users of one topic, and nobody else: nothing is made, moved, named, copied or replaced meanwhile."""
         self.pair, self.early_faults, self.far_share = None, False, 0.0
@@ -343,7 +379,7 @@ class Plan:
     def possible(self) -> tuple[Kind, ...]:
         """The kinds that make sense in a cluster of this shape."""
         alone = {Kind.FLIP, Kind.WIPE} if self.replicas == 1 else set()
-        others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS, *NEED_AN_OPERATOR}
+        others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS, *NEWEST_KINDS, *NEED_AN_OPERATOR}
         return tuple(kind for kind in Kind if kind not in others)
 
     def ordering_of(self, number: int) -> Ordering:
@@ -354,7 +390,7 @@ class Plan:
     @property
     def calm(self) -> bool:
         """Nothing is broken on purpose."""
-        return not (self.rates or self.last_blackout or self.handwork)
+        return not (self.rates or self.last_blackout or self.handwork or self.gray_watch)
 
     def __str__(self) -> str:
         faults = ", ".join(f"{kind} {rate:g}" for kind, rate in self.rates.items()) or "none"

@@ -109,4 +109,28 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         needs=(Kind.BEYOND,),
     ),
+    Mutant(
+        "lost-topic-has-a-tail",
+        "A stopped topic that lost every replica of a log stream tells the newest position of the others as its tail (law 5).",
+        (
+            (
+                "varlog.metarepo.service:RepositoryService._get_tail",
+                "bool(topic.stopped) and self._witnesses.has_lost(topic.topic)",
+                "False",
+            ),
+        ),
+        needs=(Kind.BEYOND,),
+    ),
+    Mutant(
+        "lost-topic-adopts-itself",
+        "A stopped topic that lost every replica of a log stream continues with what the others tell (law 3).",
+        (
+            (
+                f"{_WITNESSES}._adopt_alone",
+                "joined.is_whole and not self.has_lost(topic) and",
+                "joined.is_whole and",
+            ),
+        ),
+        needs=(Kind.BEYOND,),
+    ),
 )

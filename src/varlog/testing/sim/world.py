@@ -39,6 +39,7 @@ from varlog.testing.sim.copier import COPY, Copier
 from varlog.testing.sim.drive_store import DriveStore
 from varlog.testing.sim.ending import Judge, examine
 from varlog.testing.sim.faults import Faults
+from varlog.testing.sim.gray_watch import APPENDERS, GrayWatch
 from varlog.testing.sim.host import VOLUME, Host, Service
 from varlog.testing.sim.inspector import Inspector
 from varlog.testing.sim.keepers import Keepers
@@ -159,6 +160,7 @@ class World:
         ]
         self._faults: Faults | None = None
         self._inspector = Inspector(self._nodes, self._view, self.history)
+        self._gray = GrayWatch(random.Random(f"{seed}/gray watch"), self._nodes, self._view, self.history)
         self._meddler = Meddler(self.plan, random.Random(f"{seed}/meddler"), self._repository, self.tell)
         if self.plan.ordering is Ordering.SEQUENCED:
             self._set_clocks(random.Random(f"{seed}/clocks"))
@@ -248,6 +250,12 @@ class World:
     def _besides(self, topic: str, name: str, doors: Doors, transport: Transport, log: Log) -> list[Work]:
         """What users do besides: attempts at tasks, and the copy of the first topic."""
         work: list[Work] = []
+        if self.plan.gray_watch:
+            for number in range(APPENDERS):
+                rng = random.Random(doors.entropy.getrandbits(64))
+                client = Client(f"{name}.{number}", topic, log, self.history, rng, Mix(entry_bytes_max=40))
+                work.append(partial(self._gray.append, client, lambda: self._stopping))
+            return work
         if self.plan.tasks:
             work.append(partial(self._attempts.work, name, log, topic, lambda: self._stopping))
         if self.history.copies.get(COPY) == topic:
@@ -288,7 +296,9 @@ class World:
     async def _at_store(self) -> None:
         """Right before and right behind each commit: it takes a moment, or long, and may be the last that its process does."""
         rng, process, faults = self._metadata_rng, CURRENT.get(), self._faults
-        await asyncio.sleep(rng.uniform(0.0001, 0.001) if rng.random() < 0.95 else rng.uniform(0.01, 0.2))
+        # Where throughput is measured, chance must not hide what a slow node does to it.
+        brief = self.plan.gray_watch or rng.random() < 0.95
+        await asyncio.sleep(rng.uniform(0.0001, 0.001) if brief else rng.uniform(0.01, 0.2))
         if process is None or faults is None:
             return
         held_s = self._store_held_until(process.host) - asyncio.get_running_loop().time()
@@ -359,6 +369,8 @@ class World:
             keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
             if self.history.sequenced and not self.history.beyond:
                 _ = judge_process.spawn("inspector", self._inspector.work())
+            if plan.gray_watch:
+                _ = judge_process.spawn("gray watch", self._gray.work(faults.menu.harms))
             await self._work(faults)
             await working
             await keeping_books
@@ -644,6 +656,8 @@ class LogLines(logging.Handler):
             return True
         if Kind.STORE_REWIND in kinds and any(words in text for words in REWIND_WORDS):
             self._world.history.said.append(text)
+            return True
+        if {Kind.STORE_FULL, Kind.OPEN} & kinds and "the metadata repository has stopped" in text:
             return True
         return bool(DISK_FAILURES & kinds) and "replica cannot be opened" in text
 
