@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from tests.client.fakes import FakeCluster, run
+from tests.manager.sim_cluster import SimCluster
 from varlog.client.stream_costs import StreamCosts
-from varlog.model.cluster import LogStream
+from varlog.manager.slow_primaries import SlowPrimaries
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append
 from varlog.rpc.transport import Call
+from varlog.testing.sim.loop import run as run_in_virtual_time
 
 QUICK_S = 0.002
 SLOW = LogStreamID(2)
@@ -116,3 +119,94 @@ def test_equal_streams_are_used_alike() -> None:
         chosen[stream] += 1
         costs.sent(stream, 0.0)
     assert set(chosen.values()) == {100}
+
+
+# --- the node of the slow disk loses its primaries ----------------------------------------------------------------------
+
+
+def stream_of_three(primary: int = 1) -> LogStream:
+    others = [node for node in (1, 2, 3) if node != primary]
+    replicas = (NodeID(primary), *map(NodeID, others))
+    return LogStream(LogStreamID(7), TopicID(1), replicas, state=StreamState.RUNNING)
+
+
+def looked(slow: SlowPrimaries, seconds: dict[int, float], begin: float, end: float) -> LogStream | None:
+    """What becomes of a stream with its primary on node 1, if the manager looks every half second."""
+    now = begin
+    while now < end:
+        slow.look({NodeID(node): write_s for node, write_s in seconds.items()}, now)
+        if slow.primary_for(stream_of_three(), now) is not None:
+            return stream_of_three(int(slow.primary_for(stream_of_three(), now) or 0))
+        now += 0.5
+    return None
+
+
+def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
+    slow = SlowPrimaries(10.0)
+    assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 9.9) is None
+    # A break: from here it counts from the beginning.
+    assert looked(slow, {1: 0.002, 2: 0.002, 3: 0.002}, 10.0, 11.0) is None
+    assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 11.0, 20.9) is None
+    moved = looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 21.0, 22.0)
+    assert moved is not None
+    assert moved.primary == 2
+    # And not again for a while, whichever disk is slow now.
+    for half in range(80, 280):
+        slow.look({NodeID(1): 0.002, NodeID(2): 0.1, NodeID(3): 0.002}, half / 2)
+        assert slow.primary_for(moved, half / 2) is None
+    slow.look({NodeID(1): 0.002, NodeID(2): 0.1, NodeID(3): 0.002}, 150.0)
+    assert slow.primary_for(moved, 150.0) == 1
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        {1: 0.1, 2: 0.1, 3: 0.1},
+        {1: 0.1, 2: 0.05, 3: 0.04},
+        {1: 0.015, 2: 0.001, 3: 0.001},
+        {1: 0.1},
+        {1: 0.1, 2: 0.0},
+    ],
+    ids=["all are slow", "all are rather slow", "quick enough", "alone", "nothing known of the others"],
+)
+def test_no_primary_moves_where_it_does_not_help(seconds: dict[int, float]) -> None:
+    assert looked(SlowPrimaries(1.0), seconds, 0.0, 60.0) is None
+
+
+def test_a_primary_moves_past_another_slow_node() -> None:
+    moved = looked(SlowPrimaries(1.0), {1: 0.3, 2: 0.2, 3: 0.001, 4: 0.001, 5: 0.001}, 0.0, 60.0)
+    assert moved is not None
+    assert moved.primary == 3
+
+
+def test_the_primary_leaves_a_slow_disk_and_everything_stays_there() -> None:
+    """In virtual time, on real nodes, a real repository and a real manager."""
+
+    async def story() -> None:
+        cluster = SimCluster(nodes=3, replicas=3)
+        cluster.start()
+        log = await cluster.log(create=True)
+        await cluster.wait_whole()
+        before = (await cluster.view()).streams[0]
+        cluster.nodes[before.primary].slowness = 100.0
+        loop, positions = asyncio.get_running_loop(), []
+
+        async def append_until(end: float) -> None:
+            while loop.time() < end:
+                positions.append((await log.append(b"%d" % len(positions))).glsn)
+
+        end = loop.time() + 120.0
+        while (moved := (await cluster.view()).streams[0]).primary == before.primary:
+            assert loop.time() < end, "the primary stays on the slow disk"
+            await append_until(loop.time() + 1.0)
+        await append_until(loop.time() + 60.0)
+        await cluster.wait_whole()
+        after = (await cluster.view()).streams[0]
+        # It was moved once, with a seal and a new order of the replicas, and never again.
+        assert (after.epoch, after.replicas) == (moved.epoch, moved.replicas)
+        assert set(after.replicas) == set(before.replicas)
+        found = [entry.data async for entry in log.subscribe(positions[0], positions[-1] + 1)]
+        assert found == [b"%d" % n for n in range(len(positions))]
+        await log.close()
+
+    run_in_virtual_time(story())

@@ -126,6 +126,7 @@ class World:
     wires: dict[NodeID, list[tuple[int, int, int]]] = field(default_factory=dict)
     held: bool = False
     move: Move | None = None
+    primary: NodeID | None = None  # instead of one with a slow disk
 
     # --- what the manager sees ----------------------------------------------------------------------------------
 
@@ -150,7 +151,9 @@ class World:
     def decide(self) -> Step:
         away_s = {node: 99.0 if node in self.given_up else 1.0 for node in self.down}
         spares = tuple(node for node in EVERYWHERE if node not in self.down)
-        return next_step(self.stream(), self.statuses(), Around(spares, away_s, 30.0, self.move))
+        return next_step(
+            self.stream(), self.statuses(), Around(spares, away_s, 30.0, self.move, primary=self.primary)
+        )
 
     def zombies(self) -> list[Zombie]:
         view = ClusterView(ClusterID(1), 1, streams=(self.stream(),))
@@ -355,13 +358,13 @@ class World:
             replica.sync_error = replica.committed_end < replica.sealed_end
 
     def _replace(self, step: ReplaceReplica, reached: Container[NodeID]) -> None:
-        """First the replica on its node, then the repository; cut off between where the node is not reached."""
-        if step.new in reached and step.new not in self.down and step.new not in self.members:
+        """First the replica on its node, unless it has one, then the repository; cut off between where the node is not reached."""
+        if step.new not in reached or step.new in self.down:
+            return
+        if step.new not in self.members:
             left = self.replicas.get(step.new)
             if left is None or left.epoch:
                 self.replicas[step.new] = Replica()
-        else:
-            return
         if step.epoch == self.epoch and self.state is StreamState.SEALED:
             self.members, self.epoch = step.replicas, self.epoch + 1
             self.reports = {node: found for node, found in self.reports.items() if node in self.members}

@@ -170,6 +170,11 @@ class RepairMachine(RuleBasedStateMachine):
         new = next(node for node in EVERYWHERE if node not in self.world.members)
         self.world.move = None if old == new else Move(old, new)
 
+    @rule(node=st.sampled_from((None, *EVERYWHERE)))
+    def want_primary(self, node: NodeID | None) -> None:
+        """Its disk is sound, and that of the primary may be slow."""
+        self.world.primary = node
+
     @rule()
     def everything_heals(self) -> None:
         """With all nodes alive and their commit rows delivered, the rule ends in RUNNING (or stays sealed by hand)."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from varlog.model import traffic
 from varlog.model.cluster import ClusterView, LogStream, NodeStatus, ReplicaStatus, SyncStatus, UnitStatus
-from varlog.model.ids import NO_UUID
+from varlog.model.ids import NO_UUID, NodeID
 from varlog.model.projection import Chain
 
 if TYPE_CHECKING:
     from varlog.rpc.messages import ClusterStatusIs
-
-# A node is slow where its writes take this many times as long as those of the other nodes, and at least this long.
-SLOW_FACTOR: Final = 5.0
-SLOW_S_MIN: Final = 0.02
 
 
 def node_statuses(seen: ClusterStatusIs) -> dict[int, NodeStatus]:
@@ -27,19 +23,15 @@ def held_by(status: NodeStatus) -> list[ReplicaStatus | UnitStatus]:
     return [*status.replicas, *status.units]
 
 
-def slow_nodes(seen: ClusterStatusIs) -> dict[int, float]:
+def slow_nodes(seen: ClusterStatusIs) -> dict[NodeID, float]:
     """Those whose disk takes much longer for a write than the disks of the others, and how long it takes, in seconds (the mean of
     the last seconds). Appends wait for the slowest replica of their log stream."""
-    took = {
-        node: max((held.traffic.write_s for held in held_by(status)), default=0.0)
-        for node, status in node_statuses(seen).items()
-    }
-    slow = {}
-    for node, write_s in took.items():
-        others = [other_s for other, other_s in took.items() if other != node and other_s > 0]
-        if others and write_s >= max(SLOW_S_MIN, SLOW_FACTOR * median_low(others)):
-            slow[node] = write_s
-    return slow
+    return traffic.slow_nodes(
+        {
+            NodeID(node): max((held.traffic.write_s for held in held_by(status)), default=0.0)
+            for node, status in node_statuses(seen).items()
+        }
+    )
 
 
 def foreign_on(seen: ClusterStatusIs, status: NodeStatus) -> list[int]:

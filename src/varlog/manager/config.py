@@ -14,7 +14,8 @@ class ManagerConfig:
 
     A node is not alive while it refuses connections, or leaves a question unanswered for `node_timeout_s`: with the defaults one
     that hangs is found within a second. One that stays away for `replace_after_s` is replaced where another has room. A replica
-    that is registered nowhere is removed after `zombie_grace_s`.
+    that is registered nowhere is removed after `zombie_grace_s`. A node whose disk has been slow for `slow_after_s` loses its
+    primaries.
     """
 
     cluster: ClusterID
@@ -29,3 +30,4 @@ class ManagerConfig:
     node_timeout_s: float = 0.5
     replace_after_s: float = 30.0
     zombie_grace_s: float = 60.0
+    slow_after_s: float = 10.0

@@ -27,8 +27,8 @@ class Move:
 @dataclass(frozen=True, slots=True)
 class Around:
     """What is known beside the stream: living nodes with room (best first), for how long nodes have been of no use to it, after
-    how long they are replaced, what an operator wants, what replicas of it are left where it is no longer registered, and why its
-    topic is stopped, if it is."""
+    how long they are replaced, what an operator wants, what replicas of it are left where it is no longer registered, why its
+    topic is stopped, if it is, and the node that is to be its primary instead of a slow one."""
 
     spares: tuple[NodeID, ...] = ()
     away_s: Mapping[NodeID, float] = field(default_factory=dict)
@@ -36,6 +36,7 @@ class Around:
     move: Move | None = None
     former: Mapping[NodeID, ReplicaStatus] = field(default_factory=dict)
     stopped: str = ""
+    primary: NodeID | None = None
 
     def is_lost(self, node: NodeID) -> bool:
         return self.away_s.get(node, 0.0) >= self.replace_after_s
@@ -66,6 +67,12 @@ class Case:
         if move is None or move.old not in replicas:
             return None
         return None if move.new in replicas and len(replicas) <= move.replicas else move
+
+    @property
+    def new_primary(self) -> NodeID | None:
+        """Who is to be the primary instead of the one that is."""
+        wanted = self.around.primary
+        return wanted if wanted in self.known and wanted != self.stream.primary else None
 
     def runs(self, node: NodeID) -> bool:
         status = self.known.get(node)

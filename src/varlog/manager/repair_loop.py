@@ -18,6 +18,7 @@ from varlog.manager.projector import Projector
 from varlog.manager.repair_case import Around, Move
 from varlog.manager.repair_rules import next_step
 from varlog.manager.repair_steps import RUNS, MendReplica, Nothing, Step, SyncReplica
+from varlog.manager.slow_primaries import SlowPrimaries
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.step_runner import StepRunner
 from varlog.manager.sweeper import Sweeper
@@ -55,6 +56,7 @@ class RepairLoop:
         self._runner = StepRunner(peers)
         self._sweeper = Sweeper(config, peers, deeds, tasks)
         self._projector = Projector(config, peers, deeds, tasks, self.wake, self.moves)
+        self._slow = SlowPrimaries(config.slow_after_s)
         self._busy: dict[LogStreamID, None] = {}
         self._touched: dict[LogStreamID, None] = {}
         self._said: dict[LogStreamID, str] = {}
@@ -153,6 +155,7 @@ class RepairLoop:
     def _decide(self, snapshot: Snapshot) -> bool:
         """Start the steps of this round; true if some stream is about to change by itself."""
         unsettled = False
+        self._slow.look(snapshot.write_s(), asyncio.get_running_loop().time())
         streams = {
             stream.log_stream: stream
             for stream in snapshot.view.streams
@@ -186,7 +189,8 @@ class RepairLoop:
         former = {node: replica for node, replica in found.items() if node not in stream.replicas}
         topic = snapshot.view.topic(stream.topic)
         stopped = topic.stopped if topic is not None else ""
-        return Around(spares, away_s, self._config.replace_after_s, move, former, stopped)
+        primary = self._slow.primary_for(stream, asyncio.get_running_loop().time())
+        return Around(spares, away_s, self._config.replace_after_s, move, former, stopped, primary)
 
     def _wait_for(self, stream: LogStream, step: Nothing) -> None:
         if step == RUNS:

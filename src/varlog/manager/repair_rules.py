@@ -19,6 +19,7 @@ from varlog.manager.repair_steps import (
     HELD,
     RUNS,
     Nothing,
+    ReplaceReplica,
     SealReplicas,
     SealStream,
     Step,
@@ -57,7 +58,15 @@ def _while_running(case: Case) -> Step:
             return SealStream(case.absence(node))
         if not case.runs(node):
             return SealStream(_condition(case, node))
-    return mending(case) or RUNS
+    if (step := mending(case)) is not None:
+        return step
+    if case.new_primary is not None:
+        return SealStream(_slowness(case, case.new_primary))
+    return RUNS
+
+
+def _slowness(case: Case, new: NodeID) -> str:
+    return f"the disk of its primary, node {case.stream.primary}, is slow: node {new} becomes the primary"
 
 
 def _condition(case: Case, node: NodeID) -> str:
@@ -82,7 +91,18 @@ def _while_sealed(case: Case) -> Step:
         return step
     if (wait := _wait(case)) is not None:
         return mending(case) or wait
-    return HELD if stream.held else _unseal(case)
+    if stream.held:
+        return HELD
+    return _change_primary(case) or _unseal(case)
+
+
+def _change_primary(case: Case) -> ReplaceReplica | None:
+    """The same replicas in another order, before any of them is opened."""
+    stream, new = case.stream, case.new_primary
+    if new is None or not all(case.is_sealed(node) for node in stream.replicas):
+        return None
+    others = tuple(node for node in stream.replicas if node != new)
+    return ReplaceReplica(NodeID(0), new, stream.epoch, (new, *others), _slowness(case, new))
 
 
 def _mending_first(case: Case, ready: tuple[NodeID, ...]) -> Step | None:

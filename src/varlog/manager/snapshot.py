@@ -87,6 +87,13 @@ class Snapshot:
             return True
         return step == RUNS or isinstance(step, MendReplica)
 
+    def write_s(self) -> dict[NodeID, float]:
+        """How long a write takes on each node that answered; 0: too few to tell."""
+        return {
+            node: max((held.traffic.write_s for held in (*status.replicas, *status.units)), default=0.0)
+            for node, status in self.nodes.items()
+        }
+
     def load(self) -> tuple[NodeLoad, ...]:
         """What the living nodes carry, with what was decided in this round."""
         if self._loads is None:
@@ -99,5 +106,7 @@ class Snapshot:
     def decided(self, stream: LogStream, step: Step) -> None:
         """Note the step; a replica that is to be made somewhere counts there from now on."""
         self.steps[stream.log_stream] = step
-        if isinstance(step, ReplaceReplica) and self._loads is not None and step.new in self._loads:
+        if not isinstance(step, ReplaceReplica) or step.new in stream.replicas:
+            return
+        if self._loads is not None and step.new in self._loads:
             self._loads[step.new] = self._loads[step.new].with_one_more()

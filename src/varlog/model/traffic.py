@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from statistics import median_low
 from typing import Final
 
 import msgspec
+
+from varlog.model.ids import NodeID
+
+# A node is slow where its writes take this many times as long as those of the other nodes, and at least this long.
+SLOW_FACTOR: Final = 5.0
+SLOW_S_MIN: Final = 0.02
 
 # Upper ends of the buckets, 0.1 ms to 10 s; one more bucket is for what took longer. They are part of the wire format: a change
 # needs another field.
@@ -32,3 +40,13 @@ class Traffic(msgspec.Struct, frozen=True, array_like=True):
     read_entries: int = 0
     read_bytes: int = 0
     write_s: float = 0.0
+
+
+def slow_nodes(write_s: Mapping[NodeID, float]) -> dict[NodeID, float]:
+    """Of nodes and how long a write takes on each (0: not known), those that are much slower than the others. Never all of them."""
+    slow = {}
+    for node, seconds in write_s.items():
+        others = [other_s for other, other_s in write_s.items() if other != node and other_s > 0]
+        if others and seconds >= max(SLOW_S_MIN, SLOW_FACTOR * median_low(others)):
+            slow[node] = seconds
+    return slow

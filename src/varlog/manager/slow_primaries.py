@@ -1,0 +1,59 @@
+"""PURE. SlowPrimaries: which log streams get another primary, because the disk of theirs is slow.
+
+A node loses its primaries when it has been slow, compared with the others, without a break for `slow_after_s`, and another replica
+of the stream is on a node that is not. The move costs a seal, so it is made once per stream and PAUSE_S: whatever the disks do, a
+stream is not moved to and fro. Nothing moves back by itself: which of two sound nodes has a primary makes no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from varlog.model.cluster import LogStream, StreamState
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.traffic import slow_nodes
+
+# A move that was begun is wanted for this long: a seal, new replicas and an unseal take less.
+WANTED_S: Final = 15.0
+# Between two moves of one stream.
+PAUSE_S: Final = 120.0
+
+
+class SlowPrimaries:
+    """Times are the caller's, and only grow. In memory: another manager begins to look anew, and moves `slow_after_s` later."""
+
+    def __init__(self, slow_after_s: float) -> None:
+        self._slow_after_s = slow_after_s
+        # Since when nodes have been slow, without a break.
+        self._since: dict[NodeID, float] = {}
+        # How long a write takes on each living node.
+        self._write_s: Mapping[NodeID, float] = {}
+        # The newest move of each stream: to which node, and when it was begun.
+        self._moves: dict[LogStreamID, tuple[NodeID, float]] = {}
+
+    def look(self, write_s: Mapping[NodeID, float], now: float) -> None:
+        """How long a write takes on each node that answers; 0: too few to tell."""
+        self._write_s = write_s
+        self._since = {node: self._since.get(node, now) for node in slow_nodes(write_s)}
+        self._moves = {stream: move for stream, move in self._moves.items() if now - move[1] < PAUSE_S}
+
+    def primary_for(self, stream: LogStream, now: float) -> NodeID | None:
+        """The node that is to be the primary; None: the one that is."""
+        move = self._moves.get(stream.log_stream)
+        if move is not None:
+            node, begun = move
+            return node if now - begun < WANTED_S and node in stream.replicas else None
+        if stream.state is not StreamState.RUNNING or not self._is_slow(stream.primary, now):
+            return None
+        sound = [
+            node for node in stream.replicas if self._write_s.get(node, 0.0) > 0 and node not in self._since
+        ]
+        if not sound:
+            return None
+        self._moves[stream.log_stream] = (sound[0], now)
+        return sound[0]
+
+    def _is_slow(self, node: NodeID, now: float) -> bool:
+        since = self._since.get(node)
+        return since is not None and now - since >= self._slow_after_s
