@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from varlog.cli.bench import open_loop as open_loop_module
 from varlog.cli.bench.open_loop import OpenLoop, Tally
 from varlog.cli.bench.progress import Quiet
 from varlog.cli.bench.settings import Measure, Settings
@@ -55,7 +56,27 @@ def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering:
             arrived = round(point.offered_per_s * settings.seconds)
             assert round(point.in_time_per_s * settings.seconds) + others == arrived
         told = json.loads(curve.as_json())
-        assert set(told["capacity_per_s"]) == {ordering.value}
+        assert set(told["capacity"]) == {ordering.value}
+        assert told["capacity"][ordering.value]["entry_bytes"] == 100
         assert curve.markdown().count("\n| ") == 4
+
+    asyncio.run(body())
+
+
+def test_entries_are_larger_where_the_driver_would_be_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_loop_module, "ENTRY_BYTES", (16, 4096))
+    monkeypatch.setattr(open_loop_module, "ARRIVALS_PER_S_MAX", 0)
+    monkeypatch.setattr(open_loop_module, "APPENDERS", (2, 4))
+    settings = Settings(data=tmp_path, embedded=True, seconds=0.1, warm_up_s=0.01)
+
+    async def body() -> None:
+        async with asyncio.timeout(120.0):
+            curve = await OpenLoop(settings, [0.2], 5.0, Quiet()).curve()
+        (capacity,) = curve.capacity.values()
+        assert capacity.entry_bytes == 4096
+        assert capacity.appenders in (2, 4)
+        assert "entries of 4096 bytes" in curve.markdown()
 
     asyncio.run(body())

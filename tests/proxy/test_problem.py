@@ -153,6 +153,13 @@ def test_who_is_refused_for_now_is_told_when_to_come_back(error: VarlogError) ->
     assert answer.headers["Retry-After"] == "7"
 
 
+def test_an_overload_says_itself_when_there_is_a_chance_again() -> None:
+    answer = _answered(model.Overloaded(1000, 400.0, 2.3), ProxyLimits(retry_after_s=7.0))
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"] == "3"
+    assert "retry after 2.3 s" in answer.text
+
+
 def test_a_bug_tells_its_kind_and_no_more() -> None:
     """What is in the message of an exception that nobody expected is nobody's business outside."""
     answer = _answered(RuntimeError("the secret"), ProxyLimits())

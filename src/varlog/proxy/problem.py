@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -115,7 +116,8 @@ def answer(error: Exception, limits: ProxyLimits) -> Response:
     problem = problem_of(error)
     headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
     if problem.status == 503 or isinstance(error, TooBusy):
-        headers["Retry-After"] = str(max(1, round(limits.retry_after_s)))
+        retry_after_s = error.retry_after_s if isinstance(error, model.Overloaded) else limits.retry_after_s
+        headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
     return Response(problem.encoded(), problem.status, headers, MEDIA_TYPE)
 
 

@@ -3,7 +3,8 @@
 A closed loop never overloads a log: an appender that waits for its answer offers nothing meanwhile. Here the capacity is measured
 by a closed loop first, then multiples of it are offered: arrivals are a Poisson process, each append has a deadline, and what
 counts is what was acknowledged before it. The servers are other processes; this one appends and looks at the clock, and it reports
-how late it was itself (`lag`): a driver that lags measures itself.
+how late it was itself (`lag`): a driver that lags measures itself. One process cannot start hundreds of thousands of appends per
+second, so entries are made larger until the servers are the limit and not the driver, unless their size is given.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ from varlog.model.limits import KIB
 
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 DEADLINE_S = 1.0
-APPENDERS = 256
-ENTRY_BYTES = 1 * KIB
+# Of the closed loop: the capacity is the most that any of these reach.
+APPENDERS = (256, 1024)
+# Entries are larger where the largest multiple of the capacity is more than this process can offer beside its other work.
+ENTRY_BYTES = (1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)
+ARRIVALS_PER_S_MAX = 40_000
 # Refused within this share of its deadline: its caller has nearly all of its time left for something else.
 AT_ONCE = 0.1
 # Between two looks at the clock: all arrivals that are due by then are made in one turn of the loop.
 TURN_S = 0.001
-JSON_VERSION = 1
+JSON_VERSION = 2
 
 _HEADINGS = (
     "ordering",
@@ -102,14 +106,24 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a closed loop of this many appenders reaches with entries of this size."""
+
+    per_s: float
+    appenders: int
+    entry_bytes: int
+
+    def __str__(self) -> str:
+        return f"{told_count(self.per_s)}/s ({self.appenders} appenders, entries of {self.entry_bytes} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
 class Curve:
     """The whole curve: capacity by a closed loop for each ordering, then its points."""
 
     conditions: Conditions
     deadline_s: float
-    entry_bytes: int
-    appenders: int
-    capacity_per_s: dict[str, float]
+    capacity: dict[str, Capacity]
     points: tuple[Point, ...]
     took_s: float
 
@@ -143,10 +157,10 @@ class Curve:
         ]
 
     def lines(self) -> list[str]:
-        capacity = ", ".join(f"{name} {told_count(rate)}/s" for name, rate in self.capacity_per_s.items())
+        capacity = ", ".join(f"{name} {found}" for name, found in self.capacity.items())
         return [
             *self.conditions.lines(),
-            f"capacity by a closed loop of {self.appenders} appenders, entries of {self.entry_bytes} bytes: {capacity}",
+            f"capacity by a closed loop: {capacity}",
             f"then Poisson arrivals, each append with a deadline of {self.deadline_s:g} s",
         ]
 
@@ -245,8 +259,8 @@ class OpenLoop:
         self._multiples = tuple(multiples)
         self._deadline_s = deadline_s
         self._display = display
-        self._data = os.urandom(settings.entry_bytes or ENTRY_BYTES)
-        self._appenders = settings.appenders or APPENDERS
+        self._sizes = (settings.entry_bytes,) if settings.entry_bytes else ENTRY_BYTES
+        self._appenders = (settings.appenders,) if settings.appenders else APPENDERS
 
     async def curve(self) -> Curve:
         """Measure everything. The data directory must exist; what is made in it is the caller's to remove."""
@@ -254,7 +268,7 @@ class OpenLoop:
         conditions = conditions_of(
             settings.data, where=settings.where, sync=f"each point measured for {settings.seconds:g} s"
         )
-        capacity: dict[str, float] = {}
+        capacity: dict[str, Capacity] = {}
         points: list[Point] = []
         self._display.begin("starting the cluster")
         async with ground_for(settings) as ground:
@@ -264,26 +278,38 @@ class OpenLoop:
                 for multiple in self._multiples:
                     points.append(await self._point(ground, ordering, multiple, capacity[ordering]))
         took_s = time.perf_counter() - started
-        return Curve(
-            conditions, self._deadline_s, len(self._data), self._appenders, capacity, tuple(points), took_s
-        )
+        return Curve(conditions, self._deadline_s, capacity, tuple(points), took_s)
 
-    async def _capacity(self, log: Log) -> float:
-        self._display.begin("capacity, closed loop")
+    async def _capacity(self, log: Log) -> Capacity:
+        """With the smallest entries of which this process can offer the largest multiple."""
+        for size in self._sizes:
+            found = await self._closed_loop(log, self._appenders[0], size)
+            if max(self._multiples) * found.per_s <= ARRIVALS_PER_S_MAX:
+                break
+        for appenders in self._appenders[1:]:
+            more = await self._closed_loop(log, appenders, found.entry_bytes)
+            found = max(found, more, key=lambda one: one.per_s)
+        return found
+
+    async def _closed_loop(self, log: Log, appenders: int, size: int) -> Capacity:
+        self._display.begin(f"capacity, {appenders} appenders, entries of {size} bytes")
+        data = os.urandom(size)
         meter = Meter(self._settings.warm_up_s, self._settings.seconds)
-        await metered(meter, self._display, self._appenders, lambda: log.append(self._data), each=1)
-        return meter.measured(entries=1, entry_bytes=len(self._data))["appends_per_s"]
+        await metered(meter, self._display, appenders, lambda: log.append(data), each=1)
+        per_s = meter.measured(entries=1, entry_bytes=size)["appends_per_s"]
+        return Capacity(per_s, appenders, size)
 
-    async def _point(self, ground: Ground, ordering: Ordering, multiple: float, capacity: float) -> Point:
+    async def _point(self, ground: Ground, ordering: Ordering, multiple: float, capacity: Capacity) -> Point:
         """A client of its own for each point: none begins with what another left in a queue."""
+        data = os.urandom(capacity.entry_bytes)
         self._display.begin(f"{ordering}: {multiple:g} times the capacity offered")
         tally, settings, busy = Tally(), self._settings, busy_cores()
         async with ground.log(f"bench-open-loop-{ordering}", ordering) as log:
-            await log.append(self._data)
+            await log.append(data)
             arrivals = Arrivals(
                 log,
-                self._data,
-                multiple * capacity,
+                data,
+                multiple * capacity.per_s,
                 self._deadline_s,
                 random.Random(f"{ordering} {multiple}"),
             )
