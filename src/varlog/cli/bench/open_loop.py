@@ -41,7 +41,7 @@ DEADLINE_S = 1.0
 APPENDERS = (256, 1024)
 # Entries are larger where the largest multiple of the capacity is more than this process can offer beside its other work.
 ENTRY_BYTES = (1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)
-ARRIVALS_PER_S_MAX = 40_000
+ARRIVALS_PER_S_MAX = 25_000
 # Refused within this share of its deadline: its caller has nearly all of its time left for something else.
 AT_ONCE = 0.1
 # Between two looks at the clock: all arrivals that are due by then are made in one turn of the loop.
