@@ -189,7 +189,8 @@ def test_the_primary_leaves_a_slow_disk_and_everything_stays_there() -> None:
         await cluster.wait_whole()
         before = (await cluster.view()).streams[0]
         cluster.nodes[before.primary].slowness = 100.0
-        loop, positions = asyncio.get_running_loop(), []
+        loop = asyncio.get_running_loop()
+        positions: list[int] = []
 
         async def append_until(end: float) -> None:
             while loop.time() < end:

@@ -89,10 +89,12 @@ class Snapshot:
 
     def write_s(self) -> dict[NodeID, float]:
         """How long a write takes on each node that answered; 0: too few to tell."""
-        return {
-            node: max((held.traffic.write_s for held in (*status.replicas, *status.units)), default=0.0)
-            for node, status in self.nodes.items()
-        }
+        found = {}
+        for node, status in self.nodes.items():
+            seconds = [replica.traffic.write_s for replica in status.replicas]
+            seconds += [unit.traffic.write_s for unit in status.units]
+            found[node] = max(seconds, default=0.0)
+        return found
 
     def load(self) -> tuple[NodeLoad, ...]:
         """What the living nodes carry, with what was decided in this round."""

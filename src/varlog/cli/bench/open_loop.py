@@ -282,10 +282,12 @@ class OpenLoop:
 
     async def _capacity(self, log: Log) -> Capacity:
         """With the smallest entries of which this process can offer the largest multiple."""
-        for size in self._sizes:
-            found = await self._closed_loop(log, self._appenders[0], size)
+        sizes = iter(self._sizes)
+        found = await self._closed_loop(log, self._appenders[0], next(sizes))
+        for size in sizes:
             if max(self._multiples) * found.per_s <= ARRIVALS_PER_S_MAX:
                 break
+            found = await self._closed_loop(log, self._appenders[0], size)
         for appenders in self._appenders[1:]:
             more = await self._closed_loop(log, appenders, found.entry_bytes)
             found = max(found, more, key=lambda one: one.per_s)
