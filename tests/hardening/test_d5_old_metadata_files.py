@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.storage import test_page_store as units
-from tests.storage.helpers import fill, reopen, row
+from tests.storage.helpers import commit_all, fill, new_store, reopen, row
 from tests.storage.test_small_files import order, store_of_many_rows
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Damaged
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.log_store import LogStore
+from varlog.storage.rot import read_stretch, sound_bytes
 from varlog.storage.row_file import ROWS_NAME
 from varlog.storage.state_file import STATE_NAME
 from varlog.storage.synced_mark import SLOT_BYTES, SYNCED_NAME, Synced, decode_slots, read_mark
@@ -218,4 +219,32 @@ def test_an_old_mark_of_a_log_unit_is_noticed_and_written_again(tmp_path: Path) 
     assert decode_slots(path.read_bytes()[: 2 * SLOT_BYTES]) == (newest, newest)
     assert store.tend() == ""
     assert newest > Synced()
+    store.close()
+
+
+# --- segments -------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_a_seal_had_cut_off_is_not_taken_for_the_one_in_its_place(tmp_path: Path) -> None:
+    """An older copy of a segment has, behind its last ordered entry, what was written in an epoch that is over: every checksum is
+    right. Before, it was shown at the position of the entry that was ordered there since, and mending kept it."""
+    store = new_store(tmp_path)
+    fill(store, [[b"one"]])
+    commit_all(store)
+    fill(store, [[b"cut"]])
+    (segment,) = store.path.glob("*.seg")
+    old = segment.read_bytes()
+    store.cut(Epoch(2), store.committed_end)
+    store.open_epoch(Epoch(2))
+    fill(store, [[b"two"]], epoch=2)
+    store.commit(row(2, 2, 1, version=2, epoch=2))
+    store.sync_rows()
+    assert store.examine(store.stretch(LLSN(1), 1_000)) == []
+    good = segment.read_bytes()
+    put_back(segment, old)
+    (rot,) = store.examine(store.stretch(LLSN(2), 1_000))
+    assert "a batch of epoch 1 is where LLSN 2 of epoch 2 was ordered" in rot.what
+    stretch = store.stretch(LLSN(2))
+    size, end = sound_bytes(read_stretch(stretch), stretch.begin, stretch.end, store.ordered(stretch))
+    assert end == 2 and old[:size] == good[:size]
     store.close()

@@ -58,6 +58,7 @@ _log = get_logger("storage")
 # So many closed segments stay open for reading.
 _OPEN_SEGMENTS_MAX: Final = 16
 _REWRITE_BYTES: Final = 4 * MIB
+_ROWS_AT_ONCE: Final = 4096
 
 _PLACED = struct.Struct("<IIQ")  # epoch, count, first LLSN: bytes 8 to 23 of a batch
 _EPOCH = struct.Struct("<I")  # bytes 8 to 11
@@ -487,11 +488,28 @@ class LogStore:
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
         try:
-            return examine(stretch)
+            return examine(stretch, self.ordered(stretch))
         except FileNotFoundError:
             if stretch.end > self.low_llsn:
                 return [Rot(stretch.begin, stretch.end, MISSING)]
             raise Trimmed(stretch.begin, self.low_llsn) from None
+
+    def ordered(self, stretch: Stretch) -> list[tuple[LLSN, LLSN, Epoch]]:
+        """In which epochs what lies in the stretch, and is not trimmed, was ordered, by the rows on disk. Nothing where these are
+        bad: that is found elsewhere."""
+        begin = max(stretch.begin, self.low_llsn)
+        found: list[tuple[LLSN, LLSN, Epoch]] = []
+        try:
+            while begin < stretch.end and (rows := self._commits.rows_from(begin, _ROWS_AT_ONCE)):
+                for row in rows:
+                    if found and found[-1][1:] == (row.llsn_begin, row.epoch):
+                        found[-1] = found[-1][0], row.llsn_end, row.epoch
+                    else:
+                        found.append((max(row.llsn_begin, begin), row.llsn_end, row.epoch))
+                begin = rows[-1].llsn_end
+        except (CorruptBatch, OSError):
+            return []
+        return found
 
     def read_cached(self, extent: Extent) -> Chunk | None:
         """The chunk if it can be had without waiting for the disk, else None."""

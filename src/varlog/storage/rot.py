@@ -8,10 +8,10 @@ damage that is found like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from varlog.model.batch import HEADER_BYTES, Buffer, check_body, pack, parse_header, place
+from varlog.model.batch import HEADER_BYTES, BatchHeader, Buffer, check_body, pack, parse_header, place
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch
 from varlog.model.ids import ProducerID
@@ -19,6 +19,9 @@ from varlog.model.limits import ENTRY_BYTES_MAX
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import File
 from varlog.storage.segment import Segment
+
+# In which epoch entries were ordered, in order: from, to, epoch. As few as there were seals.
+Ordered = Sequence[tuple[LLSN, LLSN, Epoch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +80,19 @@ def read_stretch(stretch: Stretch) -> bytes:
         return b""
 
 
-def examine(stretch: Stretch) -> list[Rot]:
-    """Read the stretch and check every checksum in it; what is damaged, point to point. FileNotFoundError if it was trimmed."""
+def examine(stretch: Stretch, ordered: Ordered = ()) -> list[Rot]:
+    """Read the stretch and check every checksum in it, and that its batches are those that were ordered; what is damaged, point to
+    point. FileNotFoundError if it was trimmed."""
     opened = stretch.segment.borrow()
     try:
-        _check(stretch, opened.file.read_at(stretch.size, stretch.offset))
+        _check(stretch, opened.file.read_at(stretch.size, stretch.offset), ordered)
         return []
     except (CorruptBatch, OSError):
         pass  # which part of it is damaged is found out below
     rotten = []
     for part in stretch.parts():
         try:
-            _check(part, opened.file.read_at(part.size, part.offset))
+            _check(part, opened.file.read_at(part.size, part.offset), ordered)
         except CorruptBatch as problem:
             rotten.append(Rot(part.begin, part.end, problem.what))
         except OSError as error:
@@ -97,14 +101,15 @@ def examine(stretch: Stretch) -> list[Rot]:
     return rotten
 
 
-def _check(stretch: Stretch, data: Buffer) -> None:
-    size = check_batches(data, stretch.begin, stretch.end)
+def _check(stretch: Stretch, data: Buffer, ordered: Ordered) -> None:
+    size = check_batches(data, stretch.begin, stretch.end, ordered)
     if stretch.exact and size != stretch.size:
         raise CorruptBatch(f"its batches are {size} bytes, and should be {stretch.size}", stretch.offset)
 
 
-def check_batches(data: Buffer, begin: LLSN, end: LLSN) -> int:
-    """Check that batches of exactly the entries [begin, end) begin `data`, each of them whole; returns their bytes."""
+def check_batches(data: Buffer, begin: LLSN, end: LLSN, ordered: Ordered = ()) -> int:
+    """Check that batches of exactly the entries [begin, end) begin `data`, each of them whole and as it was ordered; returns their
+    bytes."""
     view = memoryview(data)
     at, llsn = 0, begin
     while llsn < end:
@@ -112,10 +117,22 @@ def check_batches(data: Buffer, begin: LLSN, end: LLSN) -> int:
         if header.first_llsn != llsn:
             raise CorruptBatch(f"it begins at LLSN {header.first_llsn}, not {llsn}", at)
         check_body(view, header, at)
+        check_ordered(header, ordered, at)
         at, llsn = at + header.size, header.end_llsn
     if llsn != end:
         raise CorruptBatch(f"its last batch ends at LLSN {llsn}, not {end}", at)
     return at
+
+
+def check_ordered(header: BatchHeader, ordered: Ordered, at: int) -> None:
+    """CorruptBatch if the batch is of another epoch than the one in which its entries were ordered: a seal had cut it off, and it
+    came back with an older copy of the file. What no row tells of is not judged."""
+    for begin, end, epoch in ordered:
+        if begin <= header.first_llsn < end and epoch != header.epoch:
+            raise CorruptBatch(
+                f"a batch of epoch {header.epoch} is where LLSN {header.first_llsn} of epoch {epoch} was ordered",
+                at,
+            )
 
 
 def mend(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLSN) -> None:
@@ -156,8 +173,9 @@ def fill(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None:
     opened.file.sync()
 
 
-def sound_bytes(data: Buffer, llsn: LLSN, end: LLSN) -> tuple[int, LLSN]:
-    """How many bytes of `data` are sound batches back to back from the one with `llsn` on, none behind `end`; and up to where."""
+def sound_bytes(data: Buffer, llsn: LLSN, end: LLSN, ordered: Ordered = ()) -> tuple[int, LLSN]:
+    """How many bytes of `data` are sound batches back to back from the one with `llsn` on, as they were ordered, none behind `end`;
+    and up to where."""
     view, at = memoryview(data), 0
     try:
         while llsn < end:
@@ -165,6 +183,7 @@ def sound_bytes(data: Buffer, llsn: LLSN, end: LLSN) -> tuple[int, LLSN]:
             if header.first_llsn != llsn and (at or not header.first_llsn < llsn < header.end_llsn):
                 break
             check_body(view, header, at)
+            check_ordered(header, ordered, at)
             at, llsn = at + header.size, header.end_llsn
     except CorruptBatch:
         pass

@@ -12,7 +12,7 @@ from varlog.rpc.messages import CheckEntries, Fetch, Fetched, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.worker import Worker
-from varlog.storage.rot import Stretch, read_stretch, sound_bytes
+from varlog.storage.rot import Ordered, Stretch, read_stretch, sound_bytes
 
 if TYPE_CHECKING:
     from varlog.storagenode.log_stream.replica import Replica
@@ -95,10 +95,11 @@ class Mender:
 
     async def _copy(self, stretch: Stretch, sources: Sequence[ReplicaAddress]) -> bytearray:
         """The stretch as it should be: what is sound here, and for each batch that is not, the first source that has it sound."""
-        own = await self._read_worker.run(lambda: read_stretch(stretch))
+        store = self._replica.store
+        own, ordered = await self._read_worker.run(lambda: (read_stretch(stretch), store.ordered(stretch)))
         copy, llsn = bytearray(), stretch.begin
         while llsn < stretch.end:
-            size, end = sound_bytes(memoryview(own)[len(copy) :], llsn, stretch.end)
+            size, end = sound_bytes(memoryview(own)[len(copy) :], llsn, stretch.end, ordered)
             low = self._replica.store.low_llsn
             if size:
                 copy += own[len(copy) : len(copy) + size]
@@ -106,13 +107,13 @@ class Mender:
                 # Nobody has what is trimmed any more, and where the rest begins here is not known: take that from others.
                 copy, own, end = bytearray(), b"", low
             else:
-                batch, end = await self._fetch_from_any(stretch, llsn, sources)
+                batch, end = await self._fetch_from_any(stretch, llsn, sources, ordered)
                 copy += batch
             llsn = end
         return copy
 
     async def _fetch_from_any(
-        self, stretch: Stretch, llsn: LLSN, sources: Sequence[ReplicaAddress]
+        self, stretch: Stretch, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
         """A source that is damaged there, too, or does not answer: the next one."""
         failures = []
@@ -120,14 +121,16 @@ class Mender:
             try:
                 connection = await self._transport.connect(source.address, timeout_s=FETCH_TIMEOUT_S)
                 try:
-                    return await self._fetch(connection, stretch, llsn)
+                    return await self._fetch(connection, stretch, llsn, ordered)
                 finally:
                     connection.close()
             except VarlogError as error:
                 failures.append(f"node {source.node}: {error}")
         raise Unavailable("; ".join(failures) or "there is no other replica")
 
-    async def _fetch(self, connection: Connection, stretch: Stretch, llsn: LLSN) -> tuple[memoryview, LLSN]:
+    async def _fetch(
+        self, connection: Connection, stretch: Stretch, llsn: LLSN, ordered: Ordered
+    ) -> tuple[memoryview, LLSN]:
         """The sound batches that a source gives from the one with `llsn` on, at least one; and where to go on."""
         log_stream = self._replica.log_stream
         # One batch is asked for: the source may be damaged right behind it.
@@ -136,7 +139,7 @@ class Mender:
         )
         if not isinstance(fetched, Fetched) or not payload:
             raise Unavailable(f"it does not have LLSN {llsn} yet")
-        size, end = sound_bytes(payload, llsn, stretch.end)
+        size, end = sound_bytes(payload, llsn, stretch.end, ordered)
         if not size:
             with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
                 check = CheckEntries(log_stream, llsn, LLSN(llsn + 1))
