@@ -46,8 +46,8 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.metarepo.membership_rules:stop_topic",
-                "stopped = changed(found, stopped=why,",
-                'stopped = changed(found, stopped="",',
+                "stopped=why,",
+                'stopped="",',
             ),
         ),
         needs=_NEEDS,
