@@ -65,7 +65,11 @@ def test_every_link_leads_somewhere() -> None:
 
 @pytest.mark.process
 def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path) -> None:
-    stopped, continued, backup, recover = range(len(BLOCKS))
+    # Those of the committed topic: a sequenced one has another story (tests/hardening).
+    named = [
+        number for number, block in enumerate(BLOCKS) if "orders" in block.code or "metadata.db" in block.code
+    ]
+    stopped, continued, backup, recover = named
 
     async def story() -> None:
         plan = plan_for(tmp_path / "cluster", replicas=3, streams=1)
