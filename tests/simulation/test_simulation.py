@@ -19,6 +19,7 @@ from varlog.testing.sim import limits, patch
 from varlog.testing.sim.__main__ import main
 from varlog.testing.sim.mutants import MUTANTS, RARE, plant
 from varlog.testing.sim.plan import Plan
+from varlog.testing.sim.runner import search_mutants
 from varlog.testing.sim.users import User
 from varlog.testing.sim.world import Result, simulate
 
@@ -183,10 +184,12 @@ def test_tight_limits_are_loosened_again() -> None:
 
 
 def test_the_command_tells_a_violation_in_words_and_how_to_replay_it() -> None:
-    """Exit code 1, the law, and the one command."""
-    command = [sys.executable, "-m", "varlog.testing.sim"]
+    """Exit code 1, the law, and the one command. Which seed shows the planted bug moves with every new kind of fault."""
+    bug = "ack-before-commit"
+    found = next(search_mutants([bug], 40, 1))
+    assert found.seed is not None, f"{bug} is not found in 40 seeds"
     replay = subprocess.run(
-        [*command, "replay", "1", "--mutant", "ack-before-commit"],
+        [sys.executable, "-m", "varlog.testing.sim", "replay", str(found.seed), "--mutant", bug],
         capture_output=True,
         text=True,
         check=False,
