@@ -6,6 +6,7 @@ every test that takes `seed` that number.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import zlib
@@ -23,6 +24,12 @@ settings.load_profile(os.environ.get("VARLOG_HYPOTHESIS", "repeatable"))
 # no test of Ctrl-C could pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays: a simulated world collects its garbage when it ends and need not look at that again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
