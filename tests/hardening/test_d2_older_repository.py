@@ -104,11 +104,7 @@ def test_d2_a_copy_from_before_a_seal_is_taken_over_in_a_newer_epoch() -> None:
             await asyncio.sleep(1.0)
             cluster.restore(old)
             await cluster.until(cluster.is_stopped)
-
-            async def adopted() -> bool:
-                return (await admin.adopt_order("orders", dry_run=False)).adopted
-
-            await cluster.until(adopted)
+            await cluster.adopt_order()
         await cluster.until(cluster.runs)
         assert (await cluster.view()).streams[0].epoch > epoch
         assert (await log.append(b"third")).glsn == newest.glsn + 1
@@ -140,11 +136,7 @@ def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> 
             assert await cluster.is_stopped()
             # With the node that holds it everything is there.
             cluster.nodes[1].boot()
-
-            async def adopted() -> bool:
-                return (await admin.adopt_order("orders", dry_run=False)).adopted
-
-            await cluster.until(adopted)
+            await cluster.adopt_order()
         await cluster.until(cluster.runs)
         assert (await log.append(b"on")).glsn == last.glsn + 1
         await log.close()
@@ -242,11 +234,7 @@ def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_gra
             await cluster.until(contradicted)
             assert not (await cluster.topic()).missed
             cluster.nodes[busy.replicas[1]].boot()
-
-            async def adopted() -> bool:
-                return (await admin.adopt_order("orders", dry_run=False)).adopted
-
-            await cluster.until(adopted)
+            await cluster.adopt_order()
         await cluster.until(cluster.runs)
         assert (await log.append(b"after")).glsn == 22
         for glsn, data in appended.items():

@@ -126,7 +126,7 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
         )
         assert isinstance(sealed, m.ReplicaStateIs)
         assert (sealed.state, sealed.committed_end) == (ReplicaState.SEALED, len(appended) + 1)
-        # One that froze for another reason stays as well, if whoever wants it made anew knows less than it holds.
+        # One that froze for another reason stays as well, if the request to rebuild it knows less than it holds.
         service = cluster.nodes[2].service
         assert isinstance(service, StorageNode)
         service._replicas[stream.log_stream].freeze(InvariantBroken("a law broke", {}))

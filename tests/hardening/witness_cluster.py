@@ -86,3 +86,12 @@ class RewoundCluster(SimCluster):
 
     async def is_stopped(self) -> bool:
         return bool((await self.topic()).stopped)
+
+    async def adopt_order(self) -> None:
+        """Take the order from the nodes, as an operator does, as soon as that is possible."""
+
+        async def adopted() -> bool:
+            async with await self.admin() as admin:
+                return (await admin.adopt_order(TOPIC, dry_run=False)).adopted
+
+        await self.until(adopted)

@@ -1,4 +1,4 @@
-"""Replicas that are made anew in a whole cluster: what was trimmed stays trimmed, what moved is filled, at any size."""
+"""Replicas that are rebuilt in a whole cluster: what was trimmed stays trimmed, what moved is filled, at any size."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PAUSE_S: Final = 120.0
 
 
 class SlowPrimaries:
-    """Times are the caller's, and only grow. In memory: another manager begins to look anew, and moves `slow_after_s` later."""
+    """Times are the caller's, and only grow. In memory: another manager starts from nothing, and moves `slow_after_s` later."""
 
     def __init__(self, slow_after_s: float) -> None:
         self._slow_after_s = slow_after_s

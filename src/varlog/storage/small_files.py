@@ -1,7 +1,7 @@
 """Bit rot and lost writes in what lies beside the segments: state, commit rows, sidecars. Memory knows what was in them.
 
 None of them is read again while a replica is open. Found only at the next start, a flipped bit in one of them would cost the whole
-replica, or be signed anew by a compaction. A file that is sound but old, because the device lost a write that it had acknowledged,
+replica, or be signed again by a compaction. A file that is sound but old, because the device lost a write that it had acknowledged,
 would be believed then: an epoch, a seal, a trim or rows that were synced would be forgotten. So each file is compared with memory.
 """
 
@@ -52,7 +52,7 @@ def lost_write(path: Path, found: object, known: object) -> str:
 
 
 def tend_sidecar(disk: Disk, segment: Segment) -> str:
-    """Write the index of a closed segment anew if the file is damaged or gone; tells so, or ''."""
+    """Write the index of a closed segment again if the file is damaged or gone; tells so, or ''."""
     path = index_path(segment.path)
     content = disk.read_file(path) if disk.exists(path) else b""
     if decode_index(content, segment.first_llsn, segment.end_llsn, segment.size) is not None:

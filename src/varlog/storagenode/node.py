@@ -494,7 +494,7 @@ class StorageNode:
         if replica is not None and not replica.check_rebuild(request.epoch):
             return
         if isinstance(replica, Replica):
-            replica.check_no_evidence("made anew", request.sealed_end)
+            replica.check_no_evidence("rebuilt", request.sealed_end)
         ordering = Ordering.SEQUENCED if self._is_unit(log_stream) else Ordering.COMMITTED
         _log.warning(told("replica is made anew", log_stream=log_stream, epoch=request.epoch))
         path = self._volumes.streams[log_stream]

@@ -239,7 +239,7 @@ def test_epoch_pages_and_low_end_survive_a_restart(tmp_path: Path) -> None:
         await chain.start()
         after = await chain.status()
         assert (after.epoch, after.low, after.newest, after.dense_end) == (2, 3, 9, 6)
-        assert after == changed(before, traffic=Traffic(), unproven=True), "only what is counted begins anew"
+        assert after == changed(before, traffic=Traffic(), unproven=True), "only the counters begin again"
         await chain.lease(term=2)
         with pytest.raises(Trimmed):
             await chain.read(2, epoch=2)

@@ -1,4 +1,4 @@
-"""A log unit is filled from its chain while the log goes on, or says that it must be made anew."""
+"""A log unit is filled from its chain while the log goes on, or says that it must be rebuilt."""
 
 from __future__ import annotations
 

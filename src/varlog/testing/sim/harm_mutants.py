@@ -70,7 +70,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     # --- the repository's files
     _mutant(
-        "journal-missing-begins-anew",
+        "journal-missing-begins-empty",
         "A repository whose journal is missing goes on without the commits that were in it (law 3).",
         (
             f"{_SQLITE}._left_journals",
