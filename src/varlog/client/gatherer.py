@@ -153,13 +153,13 @@ class Gatherer:
 
         A request that is stuck does not count, as long as there is a stream with nothing stuck to send to.
         """
-        streams = 1 if self._log_stream is not None else self._courier.streams_free()
         prompt = len(self._under_way) + self._starting
-        if self._log_stream is None and streams:
-            prompt -= self._courier.stuck
         if prompt < GATHER_REQUESTS_MAX:
             return True
-        return self._is_full() and prompt < GATHER_REQUESTS_MAX * streams
+        streams = 1
+        if self._log_stream is None and (streams := self._courier.streams_free()):
+            prompt -= self._courier.stuck
+        return prompt < GATHER_REQUESTS_MAX * (streams if self._is_full() else 1)
 
     def _is_full(self) -> bool:
         """As many wait as one batch can have."""
@@ -243,48 +243,66 @@ class Gatherer:
         return left
 
     async def _send(self, members: list[_Waiting]) -> None:
-        """One batch. Where a full one waits behind it, that one as well: while callers keep the loop busy each turn of it is long,
-        and a task of its own would cost two turns more."""
+        """One batch, and then what its callers append when they are answered: a task for each would cost two turns more."""
         self._starting -= 1
+        loop, admission = self._loop, self._admission
         try:
             while members:
-                await self._send_one(members)
-                members = self._next() if self._is_full() else []
+                data, _, deadlines, _ = zip(*members, strict=True)
+                began = loop.time()
+                timeout_s = max(0.0, max(deadlines) - began)
+                parcel = Parcel(self._pack(data), self._log_stream, timeout_s, self._leave_out)
+                units = len(parcel.batch) + ENTRY_UNITS * len(members)
+                self._under_way[parcel] = members
+                self._sent_units += units
+                self._sent_s = admission.estimate_s(len(self._under_way), self._sent_units)
+                try:
+                    first = await self._courier.deliver(parcel)
+                    admission.served(units, began, loop.time())
+                except VarlogError as error:
+                    _settle_all(members, error)
+                except BaseException:
+                    _settle_all(members, _interrupted(parcel))
+                    raise
+                else:
+                    self._acknowledge(members, first)
+                finally:
+                    del self._under_way[parcel]
+                    self._sent_units -= units
+                    self._estimate()
+                members = await self._following()
         except asyncio.CancelledError:
             return  # each of its callers was told
         finally:
-            self.dispatch_soon()
+            if self._waiting:
+                self.dispatch_soon()
 
-    async def _send_one(self, members: list[_Waiting]) -> None:
-        data, _, deadlines, _ = zip(*members, strict=True)
-        began = self._loop.time()
-        timeout_s = max(0.0, max(deadlines) - began)
-        parcel = Parcel(self._pack(data), self._log_stream, timeout_s, self._leave_out)
-        units = len(parcel.batch) + ENTRY_UNITS * len(members)
-        self._under_way[parcel] = members
-        self._sent_units += units
-        self._estimate()
+    async def _following(self) -> list[_Waiting]:
+        """The next batch for the same task. None that is full waits: in the next turn, so that the callers that were just answered
+        can come along."""
+        if self._waiting and self._is_full():
+            return self._next()
+        if self._dispatching:
+            return []
+        self._dispatching = True
         try:
-            first = await self._courier.deliver(parcel)
-            self._admission.served(units, began, self._loop.time())
-        except VarlogError as error:
-            _settle_all(members, error)
-        except BaseException:
-            _settle_all(members, _interrupted(parcel))
-            raise
-        else:
-            ended = 0
-            for (_, done, _, _), position in zip(members, Run(first, len(members)), strict=True):
-                if done.done():
-                    ended += 1
-                else:
-                    done.set_result(position)
-            if ended:
-                self._look_at_cancelled(members)
+            await asyncio.sleep(0)
         finally:
-            del self._under_way[parcel]
-            self._sent_units -= units
-            self._estimate()
+            self._dispatching = False
+        members = self._next()
+        if self._waiting:
+            self.dispatch_soon()
+        return members
+
+    def _acknowledge(self, members: list[_Waiting], first: Position) -> None:
+        ended = 0
+        for (_, done, _, _), position in zip(members, Run(first, len(members)), strict=True):
+            if done.done():
+                ended += 1
+            else:
+                done.set_result(position)
+        if ended:
+            self._look_at_cancelled(members)
 
     # --- Deadlines: one timer for all, moved only when somebody is due earlier ----------------------------------------------
 

@@ -33,18 +33,23 @@ class StreamCosts:
         self._in_flight: dict[LogStreamID, list[float]] = {}  # when each was sent
 
     def sent(self, log_stream: LogStreamID, now: float) -> None:
-        self._in_flight.setdefault(log_stream, []).append(now)
+        if (flights := self._in_flight.get(log_stream)) is None:
+            self._in_flight[log_stream] = [now]
+        else:
+            flights.append(now)
 
     def ended(self, log_stream: LogStreamID, began: float, now: float, *, answered: bool) -> None:
         """The batch that was sent at `began` was answered, or is not waited for any more."""
         flights = self._in_flight[log_stream]
-        flights.remove(began)
-        if not flights:
+        if len(flights) > 1:
+            flights.remove(began)
+        else:
             del self._in_flight[log_stream]
         if answered:
+            took_s = now - began
             known = self._latency.get(log_stream)
-            mean = self._forgotten(known, now) if known else now - began
-            self._latency[log_stream] = (mean + NEWEST * (now - began - mean), now)
+            mean = self._forgotten(known, now) if known else took_s
+            self._latency[log_stream] = (mean + NEWEST * (took_s - mean), now)
 
     def in_flight(self, log_stream: LogStreamID) -> int:
         return len(self._in_flight.get(log_stream, ()))

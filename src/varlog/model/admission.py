@@ -53,21 +53,17 @@ class Admission:
         seconds = min(max(0.0, ended - max(began, self._ended)), STALL_S)
         self._ended = ended
         kept = DECAY ** (1 + seconds / DECAY_S)
-        self._weight = kept * self._weight + 1
-        self._units = kept * self._units + units
-        self._seconds = kept * self._seconds + seconds
+        self._weight = weight = kept * self._weight + 1
+        self._units = total = kept * self._units + units
+        self._seconds = total_s = kept * self._seconds + seconds
         self._squares = kept * self._squares + units * units
         self._cross = kept * self._cross + units * seconds
-        self._fit()
-
-    def _fit(self) -> None:
-        weight, units, seconds = self._weight, self._units, self._seconds
-        spread = weight * self._squares - units * units
-        slope = 0.0
-        if spread > (SPREAD_MIN * units) ** 2:
-            slope = (weight * self._cross - units * seconds) / spread
-        self.unit_s = min(max(slope, 0.0), seconds / units) if units else 0.0
-        self.fixed_s = (seconds - self.unit_s * units) / weight
+        spread = weight * self._squares - total * total
+        self.unit_s = 0.0
+        if spread > (SPREAD_MIN * total) ** 2:
+            slope = (weight * self._cross - total * total_s) / spread
+            self.unit_s = min(max(slope, 0.0), total_s / total)
+        self.fixed_s = (total_s - self.unit_s * total) / weight
 
     def estimate_s(self, requests: float, units: float) -> float:
         """How long these units in these requests take, one after the other."""

@@ -87,7 +87,7 @@ def frame_head(
             f"({FRAME_META_BYTES_MAX} and, together, {FRAME_BYTES_MAX}): ask or send less at once"
         )
     head = _pack(length, PROTOCOL_VERSION, kind, number, request, cluster, meta_bytes)
-    crc = crc32c_of(meta, crc32c_of(head))
+    crc = crc32c_of(head + meta)
     if payload_bytes:
         crc = crc32c_of(payload[:BATCH_HEADER_BYTES], crc)
     return head + _pack_crc(crc) + meta
@@ -190,10 +190,15 @@ class FrameReader:
                 self._begin_partial((kind, number, request, cluster), scratch[begin:end])
                 return
             middle = begin + meta_bytes
-            covered = middle + BATCH_HEADER_BYTES
-            if crc32c_of(scratch[begin : min(at, covered)], head_crc) != crc:
+            meta = scratch[begin:middle]
+            if middle == at:
+                covered, payload = meta, bytearray()
+            else:
+                covered = scratch[begin : min(at, middle + BATCH_HEADER_BYTES)]
+                payload = bytearray(scratch[middle:at])
+            if crc32c_of(covered, head_crc) != crc:
                 raise _corrupt()
-            self._take(kind, number, request, cluster, scratch[begin:middle], bytearray(scratch[middle:at]))
+            self._take(kind, number, request, cluster, meta, payload)
         self._rest = bytes(scratch[at:end])
 
     def pause(self) -> None:

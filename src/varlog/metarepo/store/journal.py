@@ -143,6 +143,13 @@ def encode_sector(
 
 def encode_record(salt: bytes, number: int, durable: int, start: int, lap: int, body: bytes) -> list[bytes]:
     """All sectors of both copies, in the order of their places."""
+    if len(body) <= _PAYLOAD_BYTES:  # as nearly every record, so without the loops
+        copies = [
+            encode_sector(salt, number, durable, place, start, lap, 0, 1, body)
+            for place in (start, start + 1)
+        ]
+        padding = _ZEROS[len(copies[0]) :]
+        return [copies[0], padding, copies[1], padding]
     parts = [body[at : at + _PAYLOAD_BYTES] for at in range(0, len(body), _PAYLOAD_BYTES)]
     count = len(parts)
     padding = _ZEROS[: _PAYLOAD_BYTES - len(parts[-1])]

@@ -183,7 +183,8 @@ class SqliteStore(SoleStore):
             raise Unavailable(f"{self._path} is not open")
         if self._failure is not None:
             raise self._failure
-        await self._worker.run(lambda: self._commit(changes), brief=_is_brief(changes))
+        brief = _is_brief(changes)
+        await self._worker.run(lambda: self._commit(changes, brief), brief=brief)
         self._mark_when_idle()
 
     async def close(self) -> None:
@@ -410,12 +411,12 @@ class SqliteStore(SoleStore):
 
     # --- commits ---------------------------------------------------------------------------------------------------------
 
-    def _commit(self, changes: Sequence[Change]) -> None:
+    def _commit(self, changes: Sequence[Change], brief: bool) -> None:
         database, journal = self._database, self._journal
         if database is None or journal is None:
             raise Unavailable(f"{self._path} is closed")
         if self._record(journal, changes):
-            if not _is_brief(changes):
+            if not brief:
                 self._checkpoint(database, journal, journal.newest)
             return
         self._checkpoint(database, journal, journal.newest)
@@ -573,7 +574,7 @@ def _term(sql: sqlite3.Connection) -> int:
 
 def _is_brief(changes: Sequence[Change]) -> bool:
     """Whether the changes stay in the journal. With a range deleted, little of it is left to be written to the database."""
-    return not any(isinstance(change, DeleteRange) for change in changes)
+    return DeleteRange not in map(type, changes)
 
 
 def _tables(sql: sqlite3.Connection) -> list[str]:
