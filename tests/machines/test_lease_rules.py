@@ -11,11 +11,16 @@ from varlog.metarepo.lease_rules import LEASE_US, Duty, LeaseBook
 from varlog.metarepo.membership_rules import trim_topic
 from varlog.metarepo.projection_rules import Handover
 from varlog.model.epoch import Epoch
+from varlog.model.lease import HeldLease, Instant
 from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX
 
 _rates = st.floats(1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX)
 _moments = st.integers(0, 10**12)
+
+
+def by_both(now_us: int) -> Instant:
+    return Instant(now_us, now_us)
 
 
 @given(_rates, _rates, _moments, _moments, st.integers(0, 10**7))
@@ -27,31 +32,80 @@ def test_a_lease_is_over_at_its_holder_first(
     asked, granted = 0, way_us  # in true time
     stamp = node_zero + int(asked * node_rate)
     book = LeaseBook(None)
-    book.grant(ONE, repository_zero + int(granted * repository_rate))
+    book.grant(ONE, by_both(repository_zero + int(granted * repository_rate)))
     node_ends = (stamp + LEASE_S * 1e6 * (1 - CLOCK_DRIFT_MAX) - node_zero) / node_rate
     just_before = repository_zero + int((node_ends - 1) * repository_rate)
-    assert book.left_us(ONE, just_before) > 0
+    assert book.left_us(ONE, by_both(just_before)) > 0
+
+
+@given(
+    st.sampled_from([None, "steady", "monotonic"]),
+    st.sampled_from([None, "steady", "monotonic"]),
+    st.sampled_from(["stands still", "jumps ahead"]),
+    st.integers(0, int(6 * LEASE_S * 1e6)),
+    st.lists(st.integers(0, int(3 * LEASE_S * 1e6)), min_size=1, max_size=6),
+)
+def test_one_clock_of_each_side_may_stand_still_or_jump_ahead(
+    at_holder: str | None, at_granter: str | None, how: str, upset_us: int, gaps_us: list[int]
+) -> None:
+    """R-SEQ-13: as long as the other clock of the same machine counts, the lease is over at its holder first."""
+
+    def shown(now_us: int, upset: str | None) -> Instant:
+        wrong = now_us
+        if now_us > upset_us:
+            wrong = upset_us if how == "stands still" else now_us + 10**9
+        return Instant(wrong if upset == "steady" else now_us, wrong if upset == "monotonic" else now_us)
+
+    held, book, now_us = HeldLease(), LeaseBook(None), 0
+    for gap_us in gaps_us:
+        now_us += gap_us
+        stamp = held.ask(shown(now_us, at_holder))
+        book.grant(ONE, shown(now_us, at_granter))
+        assert held.granted(stamp, LEASE_S)
+        assert not held.granted(stamp + 1, LEASE_S), "it was never asked"
+        for later_us in (0, LEASE_US // 2, LEASE_US, 2 * LEASE_US):
+            believed = held.holds(shown(now_us + later_us, at_holder))
+            assert not believed or book.left_us(ONE, shown(now_us + later_us, at_granter)) > 0
+    assert held.holds(shown(now_us, at_holder)), (
+        "one wrong clock does not cost it a lease that was just given"
+    )
+
+
+def test_an_answer_that_comes_behind_a_later_one_counts_no_more() -> None:
+    held = HeldLease()
+    first, second = held.ask(Instant(100, 7)), held.ask(Instant(100, 8))
+    assert first < second, "the steady clock stands still, and the questions are told apart"
+    assert held.granted(second, LEASE_S)
+    assert not held.granted(first, LEASE_S)
+    held.end()
+    assert not held.holds(Instant(100, 8))
 
 
 def test_who_is_not_known_may_have_a_lease_from_the_reign_before() -> None:
-    book = LeaseBook(1_000)
-    assert book.left_us(ONE, 1_000) == book.left_us(SEQUENCER, 1_000) == LEASE_US
-    book.grant(ONE, 1_000)
-    book.grant(TWO, 2_000)
-    assert (book.left_us(ONE, 2_000), book.left_us(TWO, 2_000)) == (LEASE_US - 1_000, LEASE_US)
-    book.forget_ended(1_500 + LEASE_US)
-    assert (book.left_us(ONE, 1_500 + LEASE_US), book.left_us(TWO, 1_500 + LEASE_US)) == (0, 500)
+    book = LeaseBook(by_both(1_000))
+    assert book.left_us(ONE, by_both(1_000)) == book.left_us(SEQUENCER, by_both(1_000)) == LEASE_US
+    book.grant(ONE, by_both(1_000))
+    book.grant(TWO, by_both(2_000))
+    assert (book.left_us(ONE, by_both(2_000)), book.left_us(TWO, by_both(2_000))) == (
+        LEASE_US - 1_000,
+        LEASE_US,
+    )
+    book.forget_ended(by_both(1_500 + LEASE_US))
+    assert (book.left_us(ONE, by_both(1_500 + LEASE_US)), book.left_us(TWO, by_both(1_500 + LEASE_US))) == (
+        0,
+        500,
+    )
 
 
 def test_where_nobody_was_before_there_is_nobody_to_wait_for() -> None:
-    assert LeaseBook(None).left_us(ONE, 0) == 0
+    assert LeaseBook(None).left_us(ONE, by_both(0)) == 0
 
 
 def test_a_lease_never_becomes_shorter() -> None:
     """A clock that is read twice may say the same; a lease that was given stays given."""
-    book = LeaseBook(5_000)
-    book.grant(ONE, 0)
-    assert book.left_us(ONE, 5_000) == LEASE_US
+    book = LeaseBook(by_both(5_000))
+    book.grant(ONE, by_both(0))
+    assert book.left_us(ONE, by_both(5_000)) == LEASE_US
 
 
 def test_units_have_the_epoch_of_the_projection_and_nothing_that_was_trimmed() -> None:

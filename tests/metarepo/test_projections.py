@@ -41,6 +41,9 @@ class LoopClock:
     def steady_us(self) -> int:
         return int(asyncio.get_running_loop().time() * 1e6)
 
+    def monotonic_us(self) -> int:
+        return self.steady_us()
+
 
 def run(body: Coroutine[Any, Any, None]) -> None:
     async def within_time() -> None:

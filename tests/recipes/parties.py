@@ -30,6 +30,9 @@ class DriftingClock:
     def steady_us(self) -> int:
         return self.zero_us + int(asyncio.get_running_loop().time() * 1e6 * self.rate)
 
+    def monotonic_us(self) -> int:
+        return self.steady_us()
+
     def wall_us(self) -> int:
         return self.steady_us()
 

@@ -32,6 +32,9 @@ class LoopClock:
     def steady_us(self) -> int:
         return int(asyncio.get_running_loop().time() * self._speed * 1_000_000)
 
+    def monotonic_us(self) -> int:
+        return self.steady_us()
+
 
 def opened(log: ScriptedLog, seed: int = 1, speed: float = 1.0) -> Opening[Queue]:
     return Queue.open(log.log, entropy=random.Random(seed), clock=LoopClock(speed))

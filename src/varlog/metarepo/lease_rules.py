@@ -1,7 +1,8 @@
 """PURE. Leases (R-SEQ-13): until when a node or sequencer may still answer, and what its units must have done first.
 
 A lease counts from when its holder asked, by the holder's own clock. The repository counts it from when it answered, by its own:
-later, and allowing for the drift of both. So when it is over here it is over there, and no clock needs to be right.
+later, and allowing for the drift of both. So when it is over here it is over there, and no clock needs to be right. Each counts by
+two clocks, see model.lease.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from varlog.metarepo.projection_rules import Handover
 from varlog.model.cluster import ClusterView
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lease import BEGINNING, Instant
 from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import SequencerID
@@ -38,27 +40,27 @@ Told = Mapping[LogStreamID, Duty]
 
 
 class LeaseBook:
-    """Until when the lease of each holder may hold. `begun_us`: one that nothing is known of may have got one from the reign
-    before, just now; None: there was nobody before."""
+    """Until when the lease of each holder may hold, by both clocks. `begun`: one that nothing is known of may have got one from the
+    term before, just now; None: there was nobody before."""
 
-    def __init__(self, begun_us: int | None) -> None:
-        self._unknown_us = begun_us + LEASE_US if begun_us is not None else 0
-        self._ends_us: dict[Holder, int] = {}
+    def __init__(self, begun: Instant | None) -> None:
+        self._unknown = begun.after(LEASE_US) if begun is not None else BEGINNING
+        self._ends: dict[Holder, Instant] = {}
 
-    def grant(self, holder: Holder, now_us: int) -> None:
-        self._ends_us[holder] = max(now_us + LEASE_US, self._end_us(holder))
+    def grant(self, holder: Holder, now: Instant) -> None:
+        self._ends[holder] = now.after(LEASE_US).latest(self._end(holder))
 
-    def left_us(self, holder: Holder, now_us: int) -> int:
+    def left_us(self, holder: Holder, now: Instant) -> int:
         """0: it certainly answers nobody any more."""
-        return max(self._end_us(holder) - now_us, 0)
+        return self._end(holder).left_us(now)
 
-    def _end_us(self, holder: Holder) -> int:
-        return self._ends_us.get(holder, self._unknown_us)
+    def _end(self, holder: Holder) -> Instant:
+        return self._ends.get(holder, self._unknown)
 
-    def forget_ended(self, now_us: int) -> None:
+    def forget_ended(self, now: Instant) -> None:
         """Those that are over cost no memory; what counts for the unknown is over as well by then."""
-        if now_us >= self._unknown_us:
-            self._ends_us = {holder: end for holder, end in self._ends_us.items() if end > now_us}
+        if not self._unknown.left_us(now):
+            self._ends = {holder: end for holder, end in self._ends.items() if end.left_us(now)}
 
 
 def duties(view: ClusterView) -> dict[LogStreamID, Duty]:

@@ -18,7 +18,7 @@ from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN
 from varlog.model.projection import SequencerID
 from varlog.rpc.messages import AskLease, LeaseIs, UnitOrder
-from varlog.runtime.clock import Clock
+from varlog.runtime.clock import Clock, instant_of
 
 # A wait is looked at again a little after it may be over: clocks need not agree to the microsecond.
 LOOK_AGAIN_S: Final = 0.001
@@ -63,7 +63,7 @@ class Leases:
         self._clock = clock
         self._leads = leads
         self._tell = tell
-        self._book = LeaseBook(clock.steady_us() if outlive_reigns else None)
+        self._book = LeaseBook(instant_of(clock) if outlive_reigns else None)
         self._view: ClusterView | None = None
         self._duties: dict[LogStreamID, Duty] = {}
         # In which epoch the projection of each stream's topic is.
@@ -103,14 +103,14 @@ class Leases:
             for log_stream in told
         )
         if self._leads() and not doubted and not self._stopped(node) and not rules.lacks(told, demanded):
-            self._book.grant(node, self._clock.steady_us())
+            self._book.grant(node, instant_of(self._clock))
             known.stamp, known.lease_s = known.asked, LEASE_S
         self._look_all()
         self._tell(node, self._lease_of(node, known, demanded))
 
     def view_changed(self) -> None:
         """Nodes whose orders are others now hear of it at once."""
-        self._book.forget_ended(self._clock.steady_us())
+        self._book.forget_ended(instant_of(self._clock))
         nodes = {found.node for found in self._state.view.nodes}
         for node in [found for found in self._nodes if found not in nodes]:
             del self._nodes[node]
@@ -166,7 +166,7 @@ class Leases:
         """The answer to a registered sequencer: with the epochs it must not be behind of."""
         granted = self._leads() and not self._stopped(sequencer)
         if granted:
-            self._book.grant(sequencer, self._clock.steady_us())
+            self._book.grant(sequencer, instant_of(self._clock))
         return LeaseIs(stamp, LEASE_S if granted else 0.0, topics=rules.epochs(self._state.view))
 
     # --- Waiting -------------------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ class Leases:
             return
         if wait.timer is not None:
             wait.timer.cancel()
-        now_us = self._clock.steady_us()
-        left_us = max((self._book.left_us(holder, now_us) for holder in wait.whom()), default=0)
+        now = instant_of(self._clock)
+        left_us = max((self._book.left_us(holder, now) for holder in wait.whom()), default=0)
         if left_us:
             loop = asyncio.get_running_loop()
             wait.timer = loop.call_later(left_us / 1e6 + LOOK_AGAIN_S, self._look, wait)

@@ -1,4 +1,4 @@
-"""Clock: wall time, for stamps and display only, and a steady one, for leases alone.
+"""Clock: wall time, for stamps and display only, and two that never go back, for leases alone.
 
 Waiting uses the event loop's own time, which a simulator replaces."""
 
@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import time
 from typing import Protocol
+
+from varlog.model.lease import Instant
 
 # Unlike the monotonic clock of Linux this one goes on while the machine is suspended: others did not sleep.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -23,6 +25,15 @@ class Clock(Protocol):
         `CLOCK_DRIFT_MAX` faster or slower than true time: that much a lease relies on."""
         ...
 
+    def monotonic_us(self) -> int:
+        """As `steady_us`, by another clock, which need not count while the machine sleeps: a lease is over for its holder as soon
+        as one of them says so."""
+        ...
+
+
+def instant_of(clock: Clock) -> Instant:
+    return Instant(clock.steady_us(), clock.monotonic_us())
+
 
 class SystemClock:
     """The machine's clock."""
@@ -32,3 +43,7 @@ class SystemClock:
 
     def steady_us(self) -> int:
         return time.clock_gettime_ns(_STEADY) // 1000
+
+    def monotonic_us(self) -> int:
+        # Not the event loop's time, which stands still while a callback runs, also while the process is paused in one.
+        return time.monotonic_ns() // 1000

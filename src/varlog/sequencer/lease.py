@@ -9,11 +9,12 @@ from typing import Final
 from varlog.model.epoch import Epoch
 from varlog.model.errors import NotInCluster, Refused, VarlogError
 from varlog.model.ids import TopicID
-from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.model.lease import HeldLease
+from varlog.model.limits import LEASE_S
 from varlog.model.projection import SequencerID
 from varlog.rpc.leader import Leader
 from varlog.rpc.messages import LeaseIs, RenewSequencer
-from varlog.runtime.clock import Clock
+from varlog.runtime.clock import Clock, instant_of
 from varlog.runtime.logs import get_logger, told
 
 RENEW_S: Final = LEASE_S / 4
@@ -42,15 +43,15 @@ class Lease:
         self._clock = clock
         self._hear = hear
         self._drop = drop
-        self._until_us = 0
+        self._held = HeldLease()
         self._answer_s = ANSWER_S
         self._granted = asyncio.Event()
         self._trouble = ""
 
     @property
     def holds(self) -> bool:
-        """By our own clock, looked at for every request: who stood still must not answer from an old world when it wakes up."""
-        return self._clock.steady_us() < self._until_us
+        """By our own clocks, looked at for every request: one that was paused must not answer in an old epoch when it wakes up."""
+        return self._held.holds(instant_of(self._clock))
 
     async def wait_granted(self) -> None:
         """Until it was granted once: then the repository knows this sequencer."""
@@ -65,31 +66,31 @@ class Lease:
             await asyncio.sleep(max(begun + RENEW_S - loop.time(), RENEW_S / 4))
 
     async def _renew(self) -> None:
-        asked, address, answer_s = self._clock.steady_us(), self._leader.address, self._answer_s
+        asked, address, answer_s = instant_of(self._clock), self._leader.address, self._answer_s
         self._answer_s = min(2 * answer_s, ANSWER_S_MAX)
         try:
-            answer = await self._leader.call(RenewSequencer(self._me, asked), timeout_s=answer_s)
+            answer = await self._leader.call(
+                RenewSequencer(self._me, self._held.ask(asked)), timeout_s=answer_s
+            )
             if not isinstance(answer, LeaseIs):
                 raise Refused(f"{address} does not answer like a metadata repository")
         except NotInCluster:
             raise  # it will never be: whoever started this one must know
         except VarlogError as error:
             self._tell_trouble(str(error))
-            if self._clock.steady_us() - asked >= answer_s * 1e6 / 2:
+            if self._clock.monotonic_us() - asked.monotonic_us >= answer_s * 1e6 / 2:
                 self._drop(address)  # it hangs, or the way there does
             return
         self._answer_s = ANSWER_S
         self._hear(answer.topics)
-        self._until_us = self._end_us(answer)
+        # Counted from when we asked: the repository granted it later, and so believes in it for longer than we do.
+        if not answer.lease_s:
+            self._held.end()
+        else:
+            self._held.granted(answer.stamp, answer.lease_s)
         self._tell_trouble("" if answer.lease_s else "another sequencer takes over")
         if answer.lease_s:
             self._granted.set()
-
-    def _end_us(self, answer: LeaseIs) -> int:
-        """Counted from when we asked: the repository granted it later, and so believes in it for longer than we do."""
-        if not answer.lease_s:
-            return 0
-        return answer.stamp + int(answer.lease_s * (1 - CLOCK_DRIFT_MAX) * 1e6)
 
     def _tell_trouble(self, trouble: str) -> None:
         """Once, not at every try."""

@@ -15,9 +15,10 @@ from typing import Final
 
 from varlog.model.errors import NoLease, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.model.lease import HeldLease
+from varlog.model.limits import LEASE_S
 from varlog.rpc.messages import AskLease, LeaseIs
-from varlog.runtime.clock import Clock
+from varlog.runtime.clock import Clock, instant_of
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 from varlog.storagenode.log_unit.unit import LogUnit
@@ -44,26 +45,25 @@ class NodeLease:
         self._clock = clock
         self._tasks = tasks
         self._send = send
-        self._until_us = 0
-        self._asked_us = 0
-        self._granted_us = 0  # when the lease that holds was asked for
-        self._listed_us: dict[LogStreamID, int] = {}  # when each unit was told of first
+        self._held = HeldLease()
+        self._granted = 0  # the stamp of the question that the lease answers
+        self._listed: dict[LogStreamID, int] = {}  # the stamp of the first question that listed each unit
         self._wake = asyncio.Event()
         # Units whose orders are on their way to the disk.
         self._obeying: dict[LogStreamID, None] = {}
 
     @property
     def valid(self) -> bool:
-        return self._clock.steady_us() < self._until_us
+        return self._held.holds(instant_of(self._clock))
 
     def check(self, log_stream: LogStreamID) -> None:
-        listed_us = self._listed_us.get(log_stream)
-        if not self.valid or listed_us is None or listed_us > self._granted_us:
+        listed = self._listed.get(log_stream)
+        if not self.valid or listed is None or listed > self._granted:
             raise NoLease(self._who)
 
     def forget(self, log_stream: LogStreamID) -> None:
         """It is another unit now, of which the repository knows nothing yet."""
-        self._listed_us.pop(log_stream, None)
+        self._listed.pop(log_stream, None)
 
     def start(self) -> None:
         _ = self._tasks.spawn("lease", self._run())
@@ -83,11 +83,10 @@ class NodeLease:
 
     def _ask(self) -> None:
         units = tuple(done for unit in self._units.values() if (done := unit.ordered()) is not None)
-        stamp = self._clock.steady_us()
+        stamp = self._held.ask(instant_of(self._clock))
         if self._send(AskLease(stamp, units)):
-            self._asked_us = stamp
-            before = self._listed_us
-            self._listed_us = {unit.log_stream: before.get(unit.log_stream, stamp) for unit in units}
+            before = self._listed
+            self._listed = {unit.log_stream: before.get(unit.log_stream, stamp) for unit in units}
 
     def take(self, lease: LeaseIs) -> None:
         """The repository's answer, or its word unasked. Orders first: with the lease alone a unit could answer in an epoch that is
@@ -98,10 +97,9 @@ class NodeLease:
                 self._obeying[order.log_stream] = None
                 _ = self._tasks.spawn(f"obey/ls={order.log_stream}", self._obey(unit))
         if lease.lease_s <= 0:
-            self._until_us = 0
-        elif lease.stamp <= self._asked_us:
-            self._granted_us = lease.stamp
-            self._until_us = lease.stamp + int(lease.lease_s * (1 - CLOCK_DRIFT_MAX) * 1_000_000)
+            self._held.end()
+        elif self._held.granted(lease.stamp, lease.lease_s):
+            self._granted = lease.stamp
 
     async def _obey(self, unit: LogUnit) -> None:
         try:

@@ -45,7 +45,7 @@ class Failing(Protocol):
 @dataclass(slots=True)
 class SimClock:
     """The time of day on one host: that of the loop, a little off, and anything after a jump. Its steady clock counts from some
-    moment of its own, drifts, and never jumps."""
+    moment of its own, drifts, and stands still or jumps where a fault makes it; its monotonic clock only drifts."""
 
     skew_us: int
     rate: float = 1.0  # of its steady clock, against true time
@@ -65,6 +65,10 @@ class SimClock:
         stood_at, self.stands_at_us = self.stands_at_us, None
         if stood_at is not None:
             self.steady_from_us += stood_at - self.steady_us()
+
+    def monotonic_us(self) -> int:
+        """The other clock that never goes back: it neither stands still nor jumps."""
+        return int(asyncio.get_running_loop().time() * 1e6 * self.rate)
 
     def steady_us(self) -> int:
         if self.stands_at_us is not None:

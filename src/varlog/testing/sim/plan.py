@@ -55,9 +55,7 @@ class Kind(StrEnum):
     GRAY = "gray"  # a disk, a process or a link is ten to a thousand times slower for a while
     SWIZZLE = "swizzle"  # the links of some hosts close one by one and open in another order
     CORRUPT = "corrupt"  # a message arrives damaged: its checksum says so, and the connection is closed
-    STEADY = (
-        "steady"  # the steady clock of a host stands still or jumps ahead, where leases do not rely on it
-    )
+    STEADY = "steady"  # the steady clock of a host stands still or jumps ahead; its monotonic clock does not
     STORE_FULL = "store-full"  # the disk of the only repository is full, and is freed later
     STORE_LOST = (
         "store-lost"  # no repository reaches the store that several share: its majority is lost for a while

@@ -89,7 +89,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "leases-counted-short",
         "The repository takes a lease for over while its holder may still rely on it (R-SEQ-13).",
-        ("varlog.metarepo.lease_rules:LeaseBook.grant", "now_us + LEASE_US", "now_us + LEASE_US // 4"),
+        ("varlog.metarepo.lease_rules:LeaseBook.grant", "now.after(LEASE_US)", "now.after(LEASE_US // 4)"),
     ),
     _mutant(
         "trim-waits-for-nobody",
