@@ -358,6 +358,23 @@ def _newer_epoch_before_its_seal() -> Story:
     return story
 
 
+def _ordered_in_an_older_epoch_behind_a_newer_one() -> Story:
+    story = good()
+    story.seals.clear()  # as where the repository's store went back in time
+    story.tell_order(1, 5, 5, 1, 2, "mr#1")
+    story.tell_order(1, 6, 6, 1, 1, "mr#1")
+    return story
+
+
+def _stored_in_an_older_epoch_behind_a_newer_one() -> Story:
+    story = good()
+    story.seals.clear()
+    story.orders.clear()
+    for stored in story.endings[0].replicas[1].values():
+        stored[0] = stored[0]._replace(batch=(2,))
+    return story
+
+
 def _epoch_begins_at_two_places() -> Story:
     story = good()
     story.tell_seal(1, 2, 4)
@@ -633,6 +650,8 @@ def _slow_elsewhere_and_here() -> Story:
         (_ordered_behind_its_seal, "SealFinal"),
         (_stored_behind_its_seal, "SealFinal"),
         (_newer_epoch_before_its_seal, "SealFinal"),
+        (_ordered_in_an_older_epoch_behind_a_newer_one, "SealFinal"),
+        (_stored_in_an_older_epoch_behind_a_newer_one, "SealFinal"),
         (_epoch_begins_at_two_places, "DeposedPowerless"),
         (_deposed_and_heard, "DeposedPowerless"),
         (_deposed_and_written, "DeposedPowerless"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from varlog.testing.checker import Checker
 from varlog.testing.history import (
@@ -338,21 +339,33 @@ class TrimsStay(Checker):
 
 
 class SealFinal(Checker):
-    """Where an epoch was said to begin it begins: nothing of an older one is ordered behind it, nothing newer before it."""
+    """Where an epoch was said to begin it begins: nothing of an older one is ordered behind it, nothing newer before it. Epochs do
+    not fall within a stream, whether or not anybody heard where they begin."""
 
     law = "law 6, law 7, R-SEAL-3"
     beyond = True
 
     def check(self, history: History) -> Iterator[str]:
-        for stream, seals in history.seals.items():
-            entries = [
+        held = {stream for ending in history.endings for stream in ending.replicas}
+        for stream in sorted({*history.seals, *history.orders, *held}):
+            ordered = [
                 (llsn, told.epoch, f"ordered by {told.who}") for llsn, told in _orders(history, stream)
             ]
-            for ending in history.endings:
-                for node, stored in ending.replicas.get(stream, {}).items():
-                    entries += [(one.llsn, one.batch[0], f"stored on {node}") for one in stored]
-            for epoch, begin in seals.items():
-                for llsn, of_epoch, where in entries:
+            stored = [
+                [(one.llsn, one.batch[0], f"stored on {node}") for one in entries]
+                for ending in history.endings
+                for node, entries in ending.replicas.get(stream, {}).items()
+            ]
+            for entries in (sorted(ordered), *stored):
+                for (llsn, epoch, _), (behind, newer, where) in pairwise(entries):
+                    if newer < epoch:
+                        yield (
+                            f"stream {stream} llsn {llsn} is of epoch {epoch}, "
+                            f"but llsn {behind} of epoch {newer} is {where}"
+                        )
+                        break
+            for epoch, begin in history.seals.get(stream, {}).items():
+                for llsn, of_epoch, where in (one for entries in (ordered, *stored) for one in entries):
                     if (of_epoch < epoch) != (llsn < begin):
                         yield (
                             f"epoch {epoch} of stream {stream} begins at {begin}, "

@@ -48,7 +48,7 @@ from varlog.testing.sim.loop import SimLoop, SimulationStuck, make_loop
 from varlog.testing.sim.meddler import Meddler
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.operator import Operator
-from varlog.testing.sim.plan import COPY_LOSSES, DISK_FAILURES, Kind, Plan
+from varlog.testing.sim.plan import COPY_LOSSES, DISK_FAILURES, NEED_AN_OPERATOR, Kind, Plan
 from varlog.testing.sim.process import CURRENT, Process
 from varlog.testing.sim.sequenced_ending import examine_units
 from varlog.testing.sim.sequenced_menu import CUT_S_MAX
@@ -124,9 +124,9 @@ class World:
         self._witness = Witness(
             self.history,
             self._sequenced_witness.is_sequenced,
-            rewound=bool({Kind.STORE_REWIND, Kind.BEYOND} & self.plan.kinds()),
+            rewound=bool(set(NEED_AN_OPERATOR) & self.plan.kinds()),
         )
-        if Kind.STORE_REWIND in self.plan.kinds():
+        if set(NEED_AN_OPERATOR) & self.plan.kinds():
             self._network.on_arrival = self._on_arrival
         self.history.sequenced = {
             topic
