@@ -27,6 +27,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.log_store import LogStore
+from varlog.storage.row_file import ROW_BYTES, ROWS_NAME
 from varlog.storage.scan import Fence, Read, Scan, scan
 
 DISK = OsDisk(synced=False)
@@ -313,3 +314,46 @@ def test_a_rotten_body_of_an_ordered_batch_in_the_newest_segment_is_noted_and_th
     assert (store.committed_end, store.written_end) == (7, 9)
     with pytest.raises(CorruptBatch):
         read_all(store)
+
+
+ROWS = 3
+
+
+def _newest_row_goes_bad(host: Host) -> None:
+    host.drive.file(DIRECTORY / ROWS_NAME).flip(ROW_BYTES * ROWS + 9, 2)
+
+
+def _lose_power(host: Host) -> None:
+    while host.drive.crash(host.rng) != "lose all":
+        pass
+    host.boot()
+
+
+def _ordered(host: Host) -> LogStore:
+    store = LogStore.create(host.disk, DIRECTORY, topic=TOPIC, log_stream=STREAM)
+    for number in range(ROWS):
+        fill(store, [[b"entry"]])
+        commit_all(store, 10 * (number + 1))  # far apart: rows that follow each other become one
+        store.sync_rows()
+    return store
+
+
+def test_a_newest_row_that_goes_bad_after_a_clean_stop_is_damage_whatever_power_was_lost() -> None:
+    """Taken for a torn write it would be cut, and with it the only memory of a position where the repository is older."""
+    host = Host(1)
+    store = _ordered(host)
+    store.settle_rows()
+    store.close()
+    _lose_power(host)
+    _newest_row_goes_bad(host)
+    assert open_or_damaged(host) == (None, str(DIRECTORY / ROWS_NAME))
+
+
+def test_a_row_that_was_found_bad_is_damage_after_a_loss_of_power_as_well() -> None:
+    host = Host(1)
+    _ordered(host)
+    host.boot()  # the process is gone, and what it had not synced is still to be read
+    _newest_row_goes_bad(host)
+    assert open_or_damaged(host) == (None, str(DIRECTORY / ROWS_NAME))
+    _lose_power(host)
+    assert open_or_damaged(host) == (None, str(DIRECTORY / ROWS_NAME))

@@ -146,6 +146,7 @@ class CommitStore:
         self._index = RowIndex(array("q"), array("q"))
         self._unsynced: list[CommitRow] = []
         self._file_rows = 0
+        self._mark_synced = True
         self._file: OpenFile | None = OpenFile(disk.open(self._path))
 
     @classmethod
@@ -254,6 +255,15 @@ class CommitStore:
             self._write_end_mark()
         return self.rows_synced_end
 
+    def settle(self) -> LLSN:
+        """Before a clean stop: the rows are synced, and behind them the mark that calls them durable. Without it the next start
+        could take a newest row that went bad for a torn write, and cut it."""
+        synced_end = self.sync()
+        if not self._mark_synced:
+            self._open_file().file.sync()
+            self._mark_synced = True
+        return synced_end
+
     def compact(self, low_llsn: LLSN, room: Room) -> None:
         """Rewrite the file without trimmed rows and with adjacent ones merged, if that makes it much smaller. An OSError is final:
         which of the two files has the name is not known then."""
@@ -323,6 +333,7 @@ class CommitStore:
         self._disk.replace_file(self._path, content)
         self._file = OpenFile(self._disk.open(self._path))
         self._file_rows = len(rows)
+        self._mark_synced = True
 
     def rows_from(self, llsn: LLSN, rows_max: int) -> list[CommitRow]:
         """Synced rows, whole contexts, from the one that orders `llsn` on. Called by any worker."""
@@ -336,6 +347,7 @@ class CommitStore:
         return rows[min(first, len(rows) - 1) :]
 
     def _write_end_mark(self) -> None:
+        self._mark_synced = False
         self._open_file().file.write_at([encode_end_mark(self._file_rows)], ROW_BYTES * (self._file_rows + 1))
 
     def _open_file(self) -> OpenFile:

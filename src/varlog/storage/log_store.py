@@ -1,7 +1,8 @@
 """[A5 R5] One replica's store: segments, sparse index, commit rows and state behind one API.
 
-Threads. `append`, `cut`, `trim`, `mend`, `set_epoch`, `open_epoch`, `sync_rows` and `close` run in the replica's worker, one at a
-time. `read` and `examine` run in any worker. The rest runs in the event loop, at the same time, without a lock, because
+Threads. `append`, `cut`, `trim`, `mend`, `set_epoch`, `open_epoch`, `sync_rows`, `settle_rows` and `close` run in the replica's
+worker, one at a time. `read` and `examine` run in any worker. The rest runs in the event loop, at the same time, without a lock,
+because
 
 - the loop looks only below `committed_end`, which it moves itself, and only after the worker has moved `written_end` past it: what
   lies there is written and synced, and no cut reaches it;
@@ -16,12 +17,13 @@ Only opening it again (`reopened`, `resume`), which looks at the disk and writes
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +48,7 @@ from varlog.storage.places import Measured, find_time, measure
 from varlog.storage.recovery import Recovery, survey
 from varlog.storage.room import Room, says_full
 from varlog.storage.rot import Rot, Stretch, examine, fill, find_stretch, mend
+from varlog.storage.row_file import ROWS_NAME
 from varlog.storage.segment import Segment, index_path
 from varlog.storage.segment_file import MISSING
 from varlog.storage.small_files import tend_sidecar, tend_state
@@ -135,7 +138,11 @@ class LogStore:
     ) -> LogStore:
         """The replica in `path` after a stop or a crash. Damaged if its files contradict each other; then nothing is touched."""
         room = room or Room(disk, path)
-        found = survey(disk, path)
+        try:
+            found = survey(disk, path)
+        except Damaged:
+            _keep_evidence(disk, path / ROWS_NAME)
+            raise
         lost = found.rows_kept < len(found.rows)
         for note in found.notes:
             _log.log(logging.WARNING if lost else logging.INFO, told("recovery", path=path, note=note))
@@ -291,10 +298,17 @@ class LogStore:
 
     def sync_rows(self) -> LLSN:
         """Write and sync the commit rows that are only in memory; returns the new `rows_synced_end`."""
+        return self._sync_rows(self._commits.sync)
+
+    def settle_rows(self) -> LLSN:
+        """The same before a clean stop: what says that the rows are durable is so, too."""
+        return self._sync_rows(self._commits.settle)
+
+    def _sync_rows(self, sync: Callable[[], LLSN]) -> LLSN:
         if self._rows_failure is not None:
             raise self._rows_failure
         try:
-            synced_end = self.room.persist(self._commits.sync)
+            synced_end = self.room.persist(sync)
             # Only what is trimmed on disk may leave the disk: after a crash the low LLSN is the state's, and the rows of entries
             # that were trimmed before they were ordered here (`_low_by_commit`) must still say so.
             self._commits.compact(self._state.low_llsn, self.room)
@@ -422,7 +436,7 @@ class LogStore:
         return self._segment_of(llsn)[0].batch_at(llsn)[1].epoch if llsn >= self.low_llsn else None
 
     def close(self) -> None:
-        """Let go of all files. What was not synced is not: call `sync_rows` before a clean stop."""
+        """Let go of all files. What was not synced is not: call `settle_rows` before a clean stop."""
         self._closed = True
         for segment in self._segments:
             segment.let_go()
@@ -730,6 +744,18 @@ def _remove_segment(disk: Disk, segment: Segment) -> None:
     sidecar = index_path(segment.path)
     if disk.exists(sidecar):
         disk.remove(sidecar)
+
+
+def _keep_evidence(disk: Disk, path: Path) -> None:
+    """What says that a bad row was durable once may be in memory alone: without it that row would be cut as torn after the next
+    loss of power."""
+    with contextlib.suppress(OSError):
+        if disk.exists(path):
+            file = disk.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
 
 
 def _settle_tail(segment: Segment, found: Recovery) -> None:

@@ -13,6 +13,7 @@ offset  size  field of the header          offset  size  field of a row (little 
                                                60     4  CRC32C of bytes 0 to 59
 
 A row whose count is 0 is the end mark. It is written, unsynced, behind rows that were just synced, and the next rows overwrite it.
+A clean stop syncs it, and so does a start that finds damage.
 `synced` and the mark tell a torn write from damage: a bad row that nobody calls durable was being written when the power
 went, and is cut; a bad row that was durable once is damage, because the repository may have forgotten it.
 

@@ -707,7 +707,7 @@ class Replica:
         async with self._admin:
             store = self.store
             if self._machine.state is not ReplicaState.FROZEN:
-                await asyncio.wait([self._parts.worker.run(store.sync_rows)])
+                await asyncio.wait([self._parts.worker.run(store.settle_rows)])
             await self._parts.worker.run(store.close)
         await self._parts.worker.close()
 
