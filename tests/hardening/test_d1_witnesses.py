@@ -10,6 +10,7 @@ import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
 from varlog.model.errors import Rejected, Unavailable
+from varlog.storage.row_file import ROW_BYTES
 from varlog.testing.sim.harm import files_of
 from varlog.testing.sim.host import VOLUME
 from varlog.testing.sim.loop import run
@@ -124,6 +125,42 @@ def test_d1_a_log_stream_whose_every_replica_is_lost_is_no_witness_and_nothing_i
             await log.append(b"after")
         with pytest.raises(Unavailable):
             await log.tail(timeout_s=2.0)
+        await log.close()
+
+    run(story())
+
+
+def test_d1_nothing_is_told_or_given_while_a_replica_is_damaged_that_may_know_more() -> None:
+    """All nodes are heard. One replica lost its newest rows as a torn write loses them, the other one is damaged: the newest
+    position is known to nobody who was heard."""
+
+    async def story() -> None:
+        cluster = RewoundCluster(nodes=2, replicas=2)
+        cluster.start()
+        log = await cluster.log(create=True)
+        for number in range(12):
+            await log.append(b"%d" % number)
+            await asyncio.sleep(0.5)  # a row each
+        for host in cluster.nodes.values():
+            await host.stop()
+        for host, harm in zip(cluster.nodes.values(), ("torn", "damaged"), strict=True):
+            for path in [path for path in files_of(host, VOLUME) if path.name == "commits.log"]:
+                file = host.drive.file(path)
+                if harm == "torn":
+                    file.resize(len(file.content) - 3 * ROW_BYTES)  # two rows, and the mark behind them
+                else:
+                    file.flip(40, 1)
+        cluster.lose_newest_cuts(6)
+        for host in cluster.nodes.values():
+            host.boot()
+        await cluster.until(cluster.is_stopped)
+        await asyncio.sleep(20.0)  # all nodes are in session
+        with pytest.raises(Rejected, match="is STOPPED"):
+            await log.append(b"after")
+        with pytest.raises(Unavailable, match="the replica on node 2 was not heard yet"):
+            await cluster.tail()
+        async with await cluster.admin() as admin:
+            assert (await admin.adopt_order("orders", dry_run=True)).silent == (2,)
         await log.close()
 
     run(story())

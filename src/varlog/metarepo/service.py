@@ -146,8 +146,8 @@ class RepositoryService:
     def _get_tail(self, call: Call | None, request: m.GetTail, payload: bytearray) -> None:
         """Linearizable: an append is acknowledged only after its cut is durable and known here. Of a sequenced topic only the trim
         is known here; its tail is the sequencer's. Of a stopped topic: the newest position that anybody knows of, once every
-        registered node was heard in this term. Not of one whose nodes are missed, or that lost every replica of a log stream: they
-        may know newer positions."""
+        registered node and every replica was heard in this term. Not of one whose nodes are missed, or that has lost or damaged
+        replicas: they may know newer positions."""
         call = self._expected(call)
 
         def answer() -> None:
@@ -155,14 +155,15 @@ class RepositoryService:
             if topic is None:
                 call.fail(UnknownTopic(str(request.topic)))
                 return
-            lost = bool(topic.stopped) and self._witnesses.has_lost(topic.topic)
-            if topic.missed or topic.topic in self._state.distrusted or lost:
+            if topic.missed or topic.topic in self._state.distrusted:
                 why = topic.stopped or self._state.distrusted[topic.topic]
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
-            if topic.stopped and self._witnesses.awaited:
-                nodes = ", ".join(map(str, self._witnesses.awaited))
-                why = f"{topic.stopped}, and node {nodes} was not heard yet"
+            if topic.stopped and (
+                unheard := self._witnesses.awaited or self._witnesses.unheard_on(topic.topic)
+            ):
+                whose = "" if self._witnesses.awaited else "the replica on "
+                why = f"{topic.stopped}, and {whose}node {', '.join(map(str, unheard))} was not heard yet"
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
             newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)

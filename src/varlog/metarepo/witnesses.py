@@ -3,8 +3,8 @@
 As a term begins no position is given until every registered node has opened a session, or could not be reached for a grace time;
 after that, none in a topic of which no replica of some log stream has been heard: no other node knows its newest position. A node
 that knows more than this repository, or something else, stops the topic, durably. The order is then taken from the nodes: by an
-operator, or by itself where nothing but the newest cuts can have been lost. The order of a sequenced topic is its projection, which
-nodes keep in their copies of the view. docs/decisions/0021.
+operator, or by itself where every replica was heard and nothing but the newest cuts can have been lost. The order of a sequenced
+topic is its projection, which nodes keep in their copies of the view. docs/decisions/0021.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class AskNode(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What can be taken from the nodes, behind `ends`. `silent`: registered nodes that are not in session. `raised`: streams that
-    are sealed in another epoch, and where. `projection`: of a sequenced topic."""
+    """What can be taken from the nodes, behind `ends`. `silent`: registered nodes that are not in session, or told nothing of a
+    replica that they have. `raised`: streams that are sealed in another epoch, and where. `projection`: of a sequenced topic."""
 
     topic: Topic
     joined: Joined
@@ -144,10 +144,10 @@ class Witnesses:
         self._adopting: dict[TopicID, None] = {}
         # The newest position and epoch by which each topic was stopped, while that is on its way to the store.
         self._stopping: dict[TopicID, tuple[GLSN, Epoch]] = {}
-        # The log streams as the term began: those that are registered later know nothing newer than this repository.
-        self._begun_with: frozenset[LogStreamID] = frozenset(state.streams)
-        # Of which a replica was heard in this term, be it in session now or not; of log units also on which nodes.
-        self._heard: set[LogStreamID] = set()
+        # The replicas as the term began: those that are registered later know nothing newer than this repository.
+        self._begun_with: dict[LogStreamID, tuple[NodeID, ...]] = _replicas(state)
+        # Which replicas and log units were heard in this term, be they in session now or not.
+        self._heard: set[tuple[LogStreamID, NodeID]] = set()
         self._units_heard: set[tuple[LogStreamID, NodeID]] = set()
 
     # --- The beginning of a term -----------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Witnesses:
     def start(self) -> None:
         """Every registered node is waited for: one may hold a replica that our view does not know of any more."""
         self._revision = self._state.view.revision
-        self._begun_with = frozenset(self._state.streams)
+        self._begun_with = _replicas(self._state)
         self._awaited = {found.node: None for found in self._state.view.nodes}
         if self._awaited:
             self._state.heard = False
@@ -210,7 +210,7 @@ class Witnesses:
     def opened(self, node: NodeID, word: SessionOpened) -> None:
         """A session begins: before anything that the node reports counts."""
         self._words[node] = word
-        self._heard.update(point.log_stream for point in word.replicas)
+        self._heard.update((point.log_stream, node) for point in word.replicas)
         self._units_heard.update((unit.log_stream, node) for unit in word.units if unit.epoch > NO_EPOCH)
         for topic, claim in self._claims(node, word):
             self.stop(topic, claim.why, claim.position, claim.epoch)
@@ -257,11 +257,12 @@ class Witnesses:
         """The log streams of which no replica was heard in this term, by topic. Once all registered nodes were heard: those of
         which every replica is lost or damaged. Each was there before its log stream was registered (R-REG-2)."""
         found: dict[TopicID, list[LogStream]] = {}
+        heard = {log_stream for log_stream, _ in self._heard}
         for stream in self._state.streams.values():
             topic = self._state.topics.get(stream.topic)
             if topic is None or (topic.sequenced and not self._awaited):
                 continue
-            if stream.log_stream not in self._heard and stream.log_stream in self._begun_with:
+            if stream.log_stream not in heard and stream.log_stream in self._begun_with:
                 found.setdefault(stream.topic, []).append(stream)
         if not self._awaited:
             return found
@@ -269,14 +270,25 @@ class Witnesses:
         for projection in view.projections:
             for chain in projection.chains:
                 of_chain = view.stream(chain.log_stream)
-                heard = any((chain.log_stream, node) in self._units_heard for node in chain.nodes)
-                if of_chain is not None and not heard:
+                told_of = any((chain.log_stream, node) in self._units_heard for node in chain.nodes)
+                if of_chain is not None and not told_of:
                     found.setdefault(projection.topic, []).append(changed(of_chain, replicas=chain.nodes))
         return found
 
-    def has_lost(self, topic: TopicID) -> bool:
-        """Whether every replica of one of its log streams is lost: all nodes were heard, and none told of one."""
-        return not self._awaited and topic in self._unheard()
+    def unheard_on(self, topic: TopicID) -> tuple[NodeID, ...]:
+        """Nodes that have told nothing of a replica of this topic in this term, although they have one: they are away, or it is
+        lost or damaged. It may know newer positions than all that were heard: their newest rows may be lost as well."""
+        found = self._state.topics.get(topic)
+        if found is None or found.sequenced:
+            return ()
+        unheard = {
+            node
+            for stream in self._state.streams.values()
+            if stream.topic == topic
+            for node in self._begun_with.get(stream.log_stream, ())
+            if node in stream.replicas and (stream.log_stream, node) not in self._heard
+        }
+        return tuple(sorted(unheard))
 
     def _miss(self, topic: Topic, unheard: list[LogStream]) -> None:
         """The grace time is over: nothing is ordered in the topic while no replica of one of its log streams was heard."""
@@ -403,8 +415,8 @@ class Witnesses:
             adoption = await self._survey(topic)
             joined = adoption.joined
             lost = joined.version - self._state.order.version if joined.taken else 0
-            # A log stream of which nobody was heard may hold positions that nobody tells.
-            whole = joined.is_whole and not self.has_lost(topic) and not adoption.silent
+            # A replica that was not heard may hold positions that nobody tells.
+            whole = joined.is_whole and not adoption.silent
             if not whole or not adoption.order_alone or lost > CUTS_ADOPTED_MAX:
                 name, why = adoption.topic.name, adoption.topic.stopped
                 remedy = f"run `varlog topic adopt-order {name}`"
@@ -456,7 +468,8 @@ class Witnesses:
         # A copy of a newer view on a node: more than the order is lost.
         view_lost = any(word.view_revision > self._revision for word in self._words.values())
         alone = all(claim.order_alone for claim in claims) and not view_lost
-        return Adoption(found, joined, ends, self._silent(), self._raised(joined, ends), trimmed, alone)
+        silent = tuple(sorted({*self._silent(), *self.unheard_on(topic)}))
+        return Adoption(found, joined, ends, silent, self._raised(joined, ends), trimmed, alone)
 
     async def _survey_sequenced(self, topic: Topic) -> Adoption:
         """Its order is in its projection. The newest one is in the copies of the view that nodes keep; what was trimmed is known to
@@ -606,6 +619,10 @@ class Witnesses:
         if before is None or taken.epoch > before.epoch:  # raised above a seal that came to nothing
             terms = (*terms, (taken.epoch, self._term()))
         return projection_rules.restored(members, taken, copied.streams_of(taken.topic), copied.nodes, terms)
+
+
+def _replicas(state: RepositoryState) -> dict[LogStreamID, tuple[NodeID, ...]]:
+    return {stream.log_stream: stream.replicas for stream in state.streams.values()}
 
 
 def _too_many() -> Unavailable:

@@ -111,26 +111,20 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     Mutant(
         "lost-topic-has-a-tail",
-        "A stopped topic that lost every replica of a log stream tells the newest position of the others as its tail (law 5).",
+        "A stopped topic with replicas that nobody heard tells the newest position of the others as its tail (law 5).",
         (
             (
                 "varlog.metarepo.service:RepositoryService._get_tail",
-                "bool(topic.stopped) and self._witnesses.has_lost(topic.topic)",
-                "False",
+                "self._witnesses.awaited or self._witnesses.unheard_on(topic.topic)",
+                "self._witnesses.awaited",
             ),
         ),
         needs=(Kind.BEYOND,),
     ),
     Mutant(
         "lost-topic-adopts-itself",
-        "A stopped topic that lost every replica of a log stream continues with what the others tell (law 3).",
-        (
-            (
-                f"{_WITNESSES}._adopt_alone",
-                "joined.is_whole and not self.has_lost(topic) and",
-                "joined.is_whole and",
-            ),
-        ),
+        "A stopped topic with replicas that nobody heard continues with what the others tell (law 3).",
+        ((f"{_WITNESSES}._survey", "*self.unheard_on(topic)", ""),),
         needs=(Kind.BEYOND,),
     ),
 )
