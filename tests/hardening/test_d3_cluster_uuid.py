@@ -108,6 +108,26 @@ def test_a_repository_that_lost_its_metadata_deletes_nothing_of_the_old_cluster(
     run(story())
 
 
+def test_a_manager_that_outlives_the_metadata_says_that_they_are_of_another_cluster() -> None:
+    """Nodes that the repository does not know are not asked, and a manager registers them only when it starts."""
+
+    async def story() -> None:
+        cluster = SimCluster(nodes=2, replicas=1)
+        cluster.start()
+        await _fill(cluster, "orders")
+        cluster.repository.crash()
+        cluster._metadata = MemoryMetadata()
+        cluster.repository.boot()
+        await asyncio.sleep(20.0)
+        status = await cluster.ask("mc:7101", m.GetClusterStatus())
+        assert isinstance(status, m.ClusterStatusIs)
+        said = [deed.what for deed in status.deeds]
+        assert sum("the metadata repository belongs to the cluster with UUID" in what for what in said) == 1
+        assert not cluster.complaints
+
+    run(story())
+
+
 def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_remedy() -> None:
     async def story() -> None:
         cluster = SimCluster(nodes=1, replicas=1)

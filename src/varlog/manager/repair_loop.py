@@ -24,7 +24,7 @@ from varlog.manager.step_runner import StepRunner
 from varlog.manager.sweeper import Sweeper
 from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.errors import VarlogError
-from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -127,6 +127,7 @@ class RepairLoop:
             self._projector.begin_round()
             seen = await self._peers.ask_repository(messages.GetView(), messages.ViewIs)
             self._tell_repository("")
+            self._tell_cluster(seen.view.uuid)
             nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
             await self._projector.look(seen.view)
             snapshot = Snapshot(seen, nodes, self._heartbeat.away_s(), self._heartbeat.why_away())
@@ -222,6 +223,16 @@ class RepairLoop:
         if not before.startswith(what):
             self._said[stream.log_stream] = what
             self.deeds.note(what, stream.log_stream, state=stream.state, epoch=stream.epoch)
+
+    def _tell_cluster(self, uuid: ClusterUUID) -> None:
+        """Nodes that the repository does not know any more are not asked, and so cannot say that they are of another cluster."""
+        before = self.view.uuid if self.view is not None else NO_UUID
+        if before not in (NO_UUID, uuid):
+            self.deeds.warn(
+                f"the metadata repository belongs to the cluster with UUID {uuid}, and belonged to {before} before: "
+                "start it on the right store, or rebuild it with `vmr recover`",
+                address=self._peers.repository,
+            )
 
     def _tell_repository(self, trouble: str) -> None:
         if bool(trouble) == self._repository_answers:
