@@ -88,6 +88,10 @@ class Beyond:
             self.given_up.add(host.name)
         return True
 
+    def started(self, host: Host) -> None:
+        """It runs over what was harmed: a copy from before that is an older one from now on."""
+        self._unharmed.pop(host.name, None)
+
     def _holders(self, stream: LogStream) -> list[Host]:
         view = self._keepers.view()
         projection = view.projection(stream.topic) if view is not None else None

@@ -152,7 +152,7 @@ class Judge:
 
     async def account(self, refusals: Sequence[str]) -> None:
         """What became of everything that was known, and what the status shows. Nothing has to be well."""
-        shown = await self._wait_shown()
+        shown = await self._wait_shown(refusals)
         shown = "; ".join([*refusals, *([shown] if shown else [])])
         for topic in self._topics:
             account = Account(topic, shown)
@@ -178,8 +178,9 @@ class Judge:
                 for stream in log.streams:
                     _ = await client.append(None if log.topic.sequenced else stream.log_stream)
 
-    async def _wait_shown(self) -> str:
-        """What the status shows once it has had time to be well; '' if that is nothing."""
+    async def _wait_shown(self, refusals: Sequence[str]) -> str:
+        """What the status shows once it has had time to be well; '' if that is nothing. A repository that knows of no stream shows
+        nothing wrong: then nodes or managers refuse it, which is in `refusals` soon."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ACCOUNT_WAIT_S
         while True:
@@ -188,11 +189,11 @@ class Judge:
                     self._transport, self._doors, self._repository, timeout_s=5.0
                 ) as admin:
                     status = await admin.status()
-                    # One that knows of no stream shows nothing wrong: then nodes refuse it, which is said elsewhere.
-                    shown = what_is_wrong(status, self._replicas) if status.view.streams else ""
+                    empty = not status.view.streams
+                    shown = "" if empty else what_is_wrong(status, self._replicas)
             except VarlogError as error:
-                shown = f"{type(error).__name__}: {error}"
-            if not shown or loop.time() > deadline:
+                empty, shown = False, f"{type(error).__name__}: {error}"
+            if not (shown or (empty and not refusals)) or loop.time() > deadline:
                 return shown
             await asyncio.sleep(0.5)
 

@@ -170,6 +170,7 @@ class HarmMenu:
     def started(self, host: Host) -> None:
         """It runs over what was harmed: from now on that is its truth."""
         self._unharmed.pop(host.name, None)
+        self.beyond.started(host)
         self._keepers.doomed.discard(host.name)
 
     def rewind(self, host: Host) -> None:
