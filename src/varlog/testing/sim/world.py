@@ -522,7 +522,9 @@ class World:
         if isinstance(operation, Trim):
             before, links = self._sessions_before.pop(id(operation))
             if Kind.STORE_REWIND in self.plan.kinds():
-                operation.forgettable = not links & self._links()
+                operation.forgettable = not links & self._links() and not self._is_trimmed_somewhere(
+                    operation
+                )
             operation.binding = before is not None and before == self._sessions()
             # A node that has not heard of a trim has no lease, and answers nothing (R-SEQ-13).
             operation.binding |= operation.topic in self.history.sequenced
@@ -551,6 +553,17 @@ class World:
             return set()
         sessions = leader.sessions._sessions.items()
         return {id(one._link) for node, one in sessions if one.is_open and view.streams_on(node)}
+
+    def _is_trimmed_somewhere(self, trim: Trim) -> bool:
+        """Whether a replica of a living node has heard of this trim, or of a newer one."""
+        view = self._view()
+        topic = view.topic_named(trim.topic) if view is not None else None
+        return topic is not None and any(
+            replica.topic == topic.topic and replica.low_watermark >= trim.glsn
+            for host in self._nodes
+            if host.up and isinstance(host.service, StorageNode)
+            for replica in host.service.status().replicas
+        )
 
     def _view(self) -> ClusterView | None:
         leader = self._leader()
