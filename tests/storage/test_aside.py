@@ -46,7 +46,8 @@ def held(host: Host, path: Path) -> dict[int, bytes]:
 
 
 def test_a_crash_at_every_disk_operation_of_a_rebuild_is_understood() -> None:
-    """Until the new replica has run, the old data is there, under one name or the other; and a new one can be made."""
+    """Until the new replica has run, the old data is there, under one name or the other; and never without a replica in its place:
+    nobody would look for it there, once the log stream has moved to another node."""
     operation, crashed = 0, True
     while crashed:
         operation += 1
@@ -64,8 +65,7 @@ def test_a_crash_at_every_disk_operation_of_a_rebuild_is_understood() -> None:
                 crashed = True
                 host.boot()
                 volumes = opened(host)
-            if STREAM not in volumes.streams:
-                made(host, volumes).close()
+            assert STREAM in volumes.streams
             if host.disk.exists(aside):
                 assert held(host, aside) == {1: b"old"}
                 assert held(host, path) == {}
@@ -96,6 +96,28 @@ def test_a_crash_at_every_disk_operation_of_the_removal_leaves_what_is_removed_l
             assert held(host, path) == {}
             assert not host.disk.exists(path.with_name(f"aside-{path.name}"))
     assert operation > 3
+
+
+def test_what_was_set_aside_for_a_replica_that_could_not_be_made_is_put_back() -> None:
+    """A replica that could not be made in its place left a directory without anything in it."""
+    host, volumes = started(1)
+    path = volumes.streams[STREAM]
+    volumes.set_aside(STREAM)
+    host.disk.make_directory(volumes.place(STREAM))
+    assert not volumes.clear_unfinished(STREAM)
+    assert volumes.streams == {STREAM: path}
+    assert held(host, path) == {1: b"old"}
+
+
+def test_what_is_empty_is_not_put_back() -> None:
+    host, volumes = started(1)
+    path = volumes.streams[STREAM]
+    volumes.set_aside(STREAM)
+    for name in host.disk.list(aside := path.with_name(f"aside-{path.name}")):
+        host.disk.remove(aside / name)
+    volumes.release()
+    assert opened(host).streams == {}
+    assert not [name for name in host.disk.list(path.parent) if "lsid" in name]
 
 
 def test_a_replica_that_never_ran_since_is_deleted_and_the_first_one_stays_aside() -> None:

@@ -1,4 +1,4 @@
-"""Replicas that are filled from others, made anew and removed: real nodes, and a repository and a manager by hand."""
+"""Replicas that are filled from others: real nodes, and a repository and a manager by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ from varlog.model.errors import (
     UnknownLogStream,
 )
 from varlog.model.ids import NodeID
-from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     AddLogStream,
@@ -49,7 +48,6 @@ from varlog.rpc.messages import (
     NodeStatusIs,
     ReadAt,
     RebuildReplica,
-    RemoveLogStream,
     ReplicaAddress,
     ReplicaStateIs,
     SealReplica,
@@ -630,162 +628,5 @@ def test_a_rotten_source_is_not_copied_and_notes_its_damage(tmp_path: Path) -> N
         async with asyncio.timeout(TIMEOUT_S):
             while not (await replica(bench, 1)).damage:
                 await asyncio.sleep(0.001)
-
-    run(tmp_path, story)
-
-
-# --- rebuild and removal ---------------------------------------------------------------------------------------------------
-
-
-def asides(bench: Bench, node: int) -> list[Path]:
-    return sorted((bench.root / f"volume{node}").rglob("aside-lsid=*"))
-
-
-async def damaged(bench: Bench, node: int) -> None:
-    """The replica's state file has rotted when the node starts."""
-    await bench.stop(node)
-    [state] = (bench.root / f"volume{node}").rglob("lsid=1/state")
-    content = bytearray(state.read_bytes())
-    content[9] ^= 0xFF
-    state.write_bytes(content)
-    await bench.start(node)
-    assert (await replica(bench, node)).state is ReplicaState.FROZEN
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-def test_a_damaged_replica_is_set_aside_and_made_anew_and_goes_when_the_new_one_has_run(
-    tmp_path: Path, restarted: bool
-) -> None:
-    async def story(bench: Bench) -> None:
-        end = await filled(bench, 1, 2)
-        await damaged(bench, 2)
-        await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(2)), node=2)
-        await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(2)), node=2)
-        assert (await replica(bench, 2)).state is ReplicaState.SEALING
-        assert len(asides(bench, 2)) == 1, "asked twice, done once"
-        if restarted:
-            await bench.stop(2)
-            await bench.start(2)
-        assert await seal(bench, 2, end) is ReplicaState.SEALING
-        await ask_sync(bench, 2, 1)
-        assert (await wait_synced(bench, 2)).state is SyncState.COMPLETE
-        assert await seal(bench, 2, end) is ReplicaState.SEALED
-        assert len(asides(bench, 2)) == 1, "kept until the new one has run"
-        await assert_equal(bench, 1, 2)
-        await unsealed(bench, 1, 2)
-        await until(lambda: not asides(bench, 2))
-
-    run(tmp_path, story)
-
-
-def test_what_was_set_aside_goes_at_the_next_start_if_the_new_replica_has_run(tmp_path: Path) -> None:
-    """A crash between the opening and the removal."""
-
-    async def story(bench: Bench) -> None:
-        await filled(bench, 1, 2)
-        await unsealed(bench, 1, 2)
-        await bench.stop(2)
-        [path] = (bench.root / "volume2").rglob("lsid=1")
-        shutil.copytree(path, path.with_name("aside-lsid=1"))
-        await bench.start(2)
-        await until(lambda: not asides(bench, 2))
-        assert (await replica(bench, 2)).state is ReplicaState.SEALING
-
-    run(tmp_path, story)
-
-
-def test_a_crash_between_setting_aside_and_making_leaves_a_node_that_takes_a_new_replica(
-    tmp_path: Path,
-) -> None:
-    async def story(bench: Bench) -> None:
-        end = await filled(bench, 1, 2)
-        await bench.stop(2)
-        [path] = (bench.root / "volume2").rglob("lsid=1")
-        path.rename(path.with_name("aside-lsid=1"))
-        await bench.start(2)
-        answer, _ = await bench.call(GetNodeStatus(), node=2)
-        assert isinstance(answer, NodeStatusIs)
-        assert answer.status.replicas == ()
-        assert len(asides(bench, 2)) == 1
-        await bench.call(AddLogStream(TOPIC, STREAM), node=2)
-        assert await seal(bench, 2, end) is ReplicaState.SEALING
-        await ask_sync(bench, 2, 1)
-        assert (await wait_synced(bench, 2)).state is SyncState.COMPLETE
-        assert await seal(bench, 2, end) is ReplicaState.SEALED
-        await unsealed(bench, 1, 2)
-        await until(lambda: not asides(bench, 2))
-
-    run(tmp_path, story)
-
-
-def test_a_frozen_replica_is_made_anew_and_one_that_can_go_on_is_not(tmp_path: Path) -> None:
-    async def story(bench: Bench) -> None:
-        end = await filled(bench, 1, 2)
-        with pytest.raises(Refused):
-            await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(2)), node=2)
-        with pytest.raises(StaleEpoch):
-            await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)
-        with pytest.raises(Refused):  # it freezes
-            await bench.call(SealReplica(STREAM, Epoch(3), LLSN(end - 4)), node=2)
-        assert (await replica(bench, 2)).state is ReplicaState.FROZEN
-        with pytest.raises(StaleEpoch):
-            await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)
-        with pytest.raises(Refused, match="evidence"):  # it froze for what it knows to be ordered
-            await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(3)), node=2)
-        await bench.stop(2)
-        await bench.start(2)
-        bench.nodes[2]._replicas[STREAM].freeze(InvariantBroken("a law broke", {}))
-        await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(3)), node=2)
-        found = await replica(bench, 2)
-        assert (found.state, found.epoch, found.committed_end) == (ReplicaState.SEALING, 0, 1)
-        assert len(asides(bench, 2)) == 1
-        await bench.start(3)
-        with pytest.raises(UnknownLogStream):
-            await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(3)), node=3)
-
-    run(tmp_path, story)
-
-
-def test_a_replica_that_is_removed_takes_what_was_set_aside_with_it(tmp_path: Path) -> None:
-    """R-REG-5."""
-
-    async def story(bench: Bench) -> None:
-        await filled(bench, 1, 2)
-        await damaged(bench, 2)
-        await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(2)), node=2)
-        await bench.call(RemoveLogStream(STREAM), node=2)
-        assert not list((bench.root / "volume2").rglob("*lsid=*"))
-
-    run(tmp_path, story)
-
-
-def test_a_replica_that_is_in_another_epoch_than_was_seen_is_not_removed(tmp_path: Path) -> None:
-    """R-REG-4: it was taken into a stream since."""
-
-    async def story(bench: Bench) -> None:
-        await filled(bench, 1, 2)
-        for epoch in (0, 1, 3):
-            with pytest.raises(Refused):
-                await bench.call(RemoveLogStream(STREAM, epoch), node=2)
-        assert (await replica(bench, 2)).state is ReplicaState.SEALED
-        await bench.call(RemoveLogStream(STREAM, 2), node=2)
-        with pytest.raises(UnknownLogStream):
-            await bench.call(RemoveLogStream(STREAM, 2), node=2)
-
-    run(tmp_path, story)
-
-
-def test_a_replica_whose_directory_was_deleted_under_a_running_node_is_made_anew(tmp_path: Path) -> None:
-    async def story(bench: Bench) -> None:
-        end = await filled(bench, 1, 2)
-        [path] = (bench.root / "volume2").rglob("lsid=1")
-        shutil.rmtree(path)
-        await bench.call(AddLogStream(TOPIC, STREAM), node=2)
-        assert (await replica(bench, 2)).committed_end == 1
-        assert await seal(bench, 2, end) is ReplicaState.SEALING
-        await ask_sync(bench, 2, 1)
-        assert (await wait_synced(bench, 2)).state is SyncState.COMPLETE
-        assert await seal(bench, 2, end) is ReplicaState.SEALED
-        await assert_equal(bench, 1, 2)
 
     run(tmp_path, story)

@@ -175,12 +175,14 @@ class NodeVolumes:
         return path is not None and any(self._disk.exists(path / name) for name in (UNIT_NAME, SYNCED_NAME))
 
     def clear_unfinished(self, log_stream: LogStreamID) -> bool:
-        """Finish a removal that the disk refused half-way; True if that was all there was."""
+        """Finish a removal that the disk refused half-way; True if that was all there was. What was set aside for a replica that
+        could not be made is put back."""
         path = self.streams[log_stream]
         if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
             return False
         self.forget(log_stream)
-        return True
+        self._put_back(log_stream)
+        return log_stream not in self.streams
 
     def forget(self, log_stream: LogStreamID) -> None:
         """The replica is gone, or was never made."""
@@ -213,6 +215,18 @@ class NodeVolumes:
             self._disk.rename(path, path.with_name(f"aside-{path.name}"))
             self._disk.sync_directory(path.parent)
             self.forget(log_stream)
+
+    def _put_back(self, log_stream: LogStreamID) -> None:
+        """What was set aside for a replica that was never made takes its old place: there it is shown, and is rebuilt or removed as
+        any other. Under the other name nobody would ever look for it, once the stream has moved on."""
+        for aside in self._asides(log_stream)[:1]:
+            if _clear_unfinished(self._disk, aside):
+                continue
+            path = aside.with_name(f"lsid={log_stream}")
+            self._disk.rename(aside, path)
+            self._disk.sync_directory(path.parent)
+            _log.info(told("put back what was set aside for a replica that was never made", path=path))
+            self._found(log_stream, path)
 
     def drop_aside(self, log_stream: LogStreamID) -> None:
         """What was set aside is not needed any more. Half done, it goes on when this is called again. What belongs to another
@@ -289,9 +303,10 @@ class NodeVolumes:
 
     def _find_streams(self) -> None:
         """R-SN-3, R-SN-4. What a crash left of making or removing a replica goes."""
+        asides = []
         for volume in self._volumes:
             home = storage_node_path(volume, self._cluster, self.node)
-            asides = [LogStreamID(number) for number, _ in numbered(self._disk, home, "aside-lsid")]
+            asides += [LogStreamID(number) for number, _ in numbered(self._disk, home, "aside-lsid")]
             self.largest_log_stream = max([self.largest_log_stream, *asides])
             for number, path in numbered(self._disk, home, "lsid"):
                 self.largest_log_stream = max(self.largest_log_stream, LogStreamID(number))
@@ -303,9 +318,15 @@ class NodeVolumes:
                         f"log stream {log_stream} is twice: in {self.streams[log_stream]} and in {path}: one of them is a copy; "
                         "move it away"
                     )
-                self.streams[log_stream] = path
-                if uuid := self._read_cluster(path):
-                    self._bound[log_stream] = uuid
+                self._found(log_stream, path)
+        for log_stream in asides:
+            if log_stream not in self.streams:
+                self._put_back(log_stream)
+
+    def _found(self, log_stream: LogStreamID, path: Path) -> None:
+        self.streams[log_stream] = path
+        if uuid := self._read_cluster(path):
+            self._bound[log_stream] = uuid
 
     # --- the cluster ---------------------------------------------------------------------------------------------------------
 

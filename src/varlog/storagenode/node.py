@@ -483,8 +483,8 @@ class StorageNode:
         self._adopt_unit(store, worker)
 
     async def _rebuild(self, request: RebuildReplica) -> None:
-        """An empty replica in place of one that cannot go on; the old data stays until the new one has been opened. A crash in
-        between leaves no replica here, and one set aside: the manager has a new one made."""
+        """An empty replica in place of one that cannot go on; the old data stays until the new one has been opened. If the new one
+        is never made, because of a crash in between or because the disk refuses, the old one takes its place again."""
         log_stream = request.log_stream
         self._check_changing(log_stream)
         replica = self._replicas.get(log_stream) or self._units.get(log_stream)
@@ -510,7 +510,12 @@ class StorageNode:
                     self._note_unopened(log_stream, error)
                 raise
             fresh = self._volumes.place(log_stream, str(path.parents[2]))
-            await self._make(request.topic, log_stream, fresh, ordering, request.cluster_uuid)
+            try:
+                await self._make(request.topic, log_stream, fresh, ordering, request.cluster_uuid)
+            except OSError as error:
+                self._volumes.streams[log_stream] = path
+                self._note_unopened(log_stream, error)
+                raise
         finally:
             self._changing.pop(log_stream, None)
 
@@ -573,13 +578,22 @@ class StorageNode:
             raise Refused(f"log stream {log_stream} is being made or removed here right now")
 
     def _opened(self, log_stream: LogStreamID) -> None:
-        """The replica runs, or ran: what was set aside for it has done its service."""
+        """The replica runs, or ran: what was set aside for it has done its service. If the disk refuses, it is tried again, unless
+        another replica is made meanwhile: what is set aside for that one is still needed."""
+
+        def present() -> Replica | LogUnit | None:
+            return self._replicas.get(log_stream) or self._units.get(log_stream)
 
         async def drop() -> None:
-            try:
-                await self._read_worker.run(lambda: self._volumes.drop_aside(log_stream))
-            except OSError as error:
-                _log.warning(told("what was set aside stays", log_stream=log_stream, why=error))
+            while present() is ran:
+                try:
+                    await self._read_worker.run(lambda: self._volumes.drop_aside(log_stream))
+                    return
+                except OSError as error:
+                    _log.warning(told("what was set aside stays", log_stream=log_stream, why=error))
+                await asyncio.sleep(REMOVAL_RETRY_S)
+
+        ran = present()
 
         _ = self._tasks.spawn(f"drop-aside/ls={log_stream}", drop())
 
