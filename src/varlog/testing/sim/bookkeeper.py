@@ -13,7 +13,7 @@ from varlog.model.cluster import NamedWriter
 from varlog.model.errors import ReaderBehind, TrimBeyondTail, Unavailable, VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
-from varlog.testing.history import History, KnownTail, Outcome, Trim
+from varlog.testing.history import STOPPED, History, KnownTail, Outcome, Tail, Trim
 from varlog.testing.sim.plan import Plan
 
 READER, WRITER = "bookkeeper", "bookkeeper"
@@ -71,6 +71,7 @@ class Bookkeeper:
                 await self._try(self._begin)
 
     async def _try(self, deed: Callable[[Log], Coroutine[Any, Any, str]]) -> None:
+        asked = Tail(topic=self._topic, client="bookkeeper", started=self._history.event())
         try:
             async with await connect_log(
                 self._transport,
@@ -84,6 +85,12 @@ class Bookkeeper:
         except Unavailable as error:
             self._tell(f"the bookkeeper got no answer: {error}")
         except VarlogError as error:
+            if STOPPED in str(error):
+                # Whether a topic may be stopped at this moment is judged later (StoppedWhereDue).
+                asked.outcome, asked.told, asked.ended = Outcome.FAILED, str(error), self._history.event()
+                self._history.operations.append(asked)
+                self._tell(f"the bookkeeper is refused: {error}")
+                return
             self._break(f"an error that has no place here: {type(error).__name__}: {error}")
 
     # --- a reader -----------------------------------------------------------------------------------------------------
@@ -123,7 +130,9 @@ class Bookkeeper:
             self._check_position(behind.position, "by a refused trim")
         except TrimBeyondTail:
             operation.outcome, operation.beyond_tail = Outcome.REJECTED, True
-        except Unavailable as error:
+        except VarlogError as error:
+            if not isinstance(error, Unavailable) and STOPPED not in str(error):
+                raise
             operation.outcome, operation.told = Outcome.FAILED, str(error)
         operation.ended = self._history.event()
         operation.ended_s = asyncio.get_running_loop().time()
