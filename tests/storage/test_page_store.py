@@ -308,6 +308,30 @@ def test_everything_may_be_trimmed_and_the_unit_goes_on_behind(tmp_path: Path) -
     assert (store.low, firsts(store)) == (100, [100])
 
 
+def test_what_is_trimmed_may_lie_below_a_page_that_reaches_over_it(tmp_path: Path) -> None:
+    """A crash left a page that the chain never had; a trim came, and the chain's own page, which begins below the trim point."""
+    store = new_unit(tmp_path)
+    write(store, batch(1, [b"never of the chain"]))
+    store.trim(LLSN(2))
+    write(store, batch(1, [b"a", b"b", b"c", b"d"]))
+    store = reopen(store)
+    (page,) = store.pages_from(LLSN(1), 9)
+    assert entries(store.read([page])) == [b"a", b"b", b"c", b"d"]
+    assert (store.low, store.dense_end) == (2, 5)
+
+
+def test_two_pages_that_are_not_trimmed_never_overlap(tmp_path: Path) -> None:
+    """Law 8: what no crash explains is damage."""
+    store = new_unit(tmp_path)
+    write(store, batch(1, [b"a", b"b"]), batch(3, [b"c"]))
+    store.close()
+    segment = page_segment_path(store.path, 1)
+    content = segment.read_bytes()[: store.bytes]
+    segment.write_bytes(content + bytes(batch(2, [b"z"])))
+    with pytest.raises(Damaged, match="written twice"):
+        reopen(store)
+
+
 def test_a_late_page_keeps_its_segment_and_those_behind_it(tmp_path: Path) -> None:
     """Segments go from the first on, so that a missing one is told from a trimmed one."""
     store = new_unit(tmp_path)

@@ -54,12 +54,15 @@ class UnitRecovery:
     spoilt: tuple[tuple[LLSN, LLSN], ...]  # acknowledged pages whose bytes have rotted
 
     def pages(self) -> tuple[PageIndex, LlsnRuns]:
-        """The pages that are not trimmed, by LLSN. Damaged if two overlap (law 8)."""
+        """The pages that are not trimmed, by LLSN. Damaged if two of them overlap (law 8)."""
         rows = np.concatenate([found.rows for found in self.segments])
         numbers = np.repeat(
             np.array([found.number for found in self.segments], "<u4"),
             [len(found.rows) for found in self.segments],
         )
+        # Over pages that are trimmed, one of the chain may reach that begins below the trim point: they were never of the chain.
+        alive = _ends(rows) > self.state.low
+        rows, numbers = rows[alive], numbers[alive]
         order = np.argsort(rows["firsts"], kind="stable")
         rows, numbers = rows[order], numbers[order]
         ends = _ends(rows)
@@ -68,8 +71,6 @@ class UnitRecovery:
             at = int(doubled[0]) + 1
             path = page_segment_path(self.segments[0].path.parent, int(numbers[at]))
             raise Damaged(str(path), f"LLSN {rows['firsts'][at]} is written twice")
-        kept = int(np.searchsorted(ends, self.state.low, side="right"))
-        rows, numbers, ends = rows[kept:], numbers[kept:], ends[kept:]
         columns = {name: rows[name] for name in rows.dtype.names or ()}
         gaps = np.flatnonzero(rows["firsts"][1:] > ends[:-1])
         begins = rows["firsts"][np.concatenate(([0], gaps + 1))] if len(rows) else rows["firsts"]
