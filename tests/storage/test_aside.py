@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.storage.helpers import STREAM, TOPIC, Host, commit_all, fill, read_all
 from varlog.model.epoch import Epoch
-from varlog.model.ids import ClusterID, NodeID
+from varlog.model.ids import ClusterID, ClusterUUID, NodeID
 from varlog.model.lsn import LLSN
+from varlog.storage import volume
+from varlog.storage.cluster_file import write_cluster
 from varlog.storage.log_store import LogStore
 from varlog.storage.volume import NodeVolumes
 from varlog.testing.sim.process import ProcessCrashed
@@ -107,6 +112,28 @@ def test_what_was_set_aside_for_a_replica_that_could_not_be_made_is_put_back() -
     assert not volumes.clear_unfinished(STREAM)
     assert volumes.streams == {STREAM: path}
     assert held(host, path) == {1: b"old"}
+
+
+def test_what_is_put_back_is_still_of_its_cluster_also_if_the_disk_refuses_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of no cluster, it could never be removed; gone from the list, it could never be shown."""
+    host, volumes = started(1)
+    path, uuid = volumes.streams[STREAM], ClusterUUID("3f9ce16c-59a1-4225-a501-293135b3eef8")
+    write_cluster(host.disk, path, uuid)
+    volumes.set_aside(STREAM)
+    volumes.place(STREAM)
+
+    def refuse(*_: object) -> ClusterUUID:
+        raise OSError(errno.EIO, "not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(volume, "read_cluster", refuse)
+        with pytest.raises(OSError, match="not now"):
+            volumes.clear_unfinished(STREAM)
+    assert volumes.streams == {STREAM: path}
+    assert not volumes.clear_unfinished(STREAM)
+    assert volumes.cluster_of(STREAM) == uuid
 
 
 def test_what_is_empty_is_not_put_back() -> None:

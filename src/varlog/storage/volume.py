@@ -180,9 +180,10 @@ class NodeVolumes:
         path = self.streams[log_stream]
         if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
             return False
+        if self._put_back(log_stream):
+            return False
         self.forget(log_stream)
-        self._put_back(log_stream)
-        return log_stream not in self.streams
+        return True
 
     def forget(self, log_stream: LogStreamID) -> None:
         """The replica is gone, or was never made."""
@@ -216,17 +217,20 @@ class NodeVolumes:
             self._disk.sync_directory(path.parent)
             self.forget(log_stream)
 
-    def _put_back(self, log_stream: LogStreamID) -> None:
+    def _put_back(self, log_stream: LogStreamID) -> bool:
         """What was set aside for a replica that was never made takes its old place: there it is shown, and is rebuilt or removed as
-        any other. Under the other name nobody would ever look for it, once the stream has moved on."""
+        any other. Under the other name nobody would ever look for it, once the stream has moved on. False: there is nothing."""
         for aside in self._asides(log_stream)[:1]:
             if _clear_unfinished(self._disk, aside):
                 continue
-            path = aside.with_name(f"lsid={log_stream}")
+            uuid, path = self._read_cluster(aside), aside.with_name(f"lsid={log_stream}")
             self._disk.rename(aside, path)
             self._disk.sync_directory(path.parent)
             _log.info(told("put back what was set aside for a replica that was never made", path=path))
-            self._found(log_stream, path)
+            self.streams[log_stream] = path
+            self.note_cluster(log_stream, uuid)
+            return True
+        return False
 
     def drop_aside(self, log_stream: LogStreamID) -> None:
         """What was set aside is not needed any more. Half done, it goes on when this is called again. What belongs to another
@@ -318,15 +322,12 @@ class NodeVolumes:
                         f"log stream {log_stream} is twice: in {self.streams[log_stream]} and in {path}: one of them is a copy; "
                         "move it away"
                     )
-                self._found(log_stream, path)
+                self.streams[log_stream] = path
+                if uuid := self._read_cluster(path):
+                    self._bound[log_stream] = uuid
         for log_stream in asides:
             if log_stream not in self.streams:
-                self._put_back(log_stream)
-
-    def _found(self, log_stream: LogStreamID, path: Path) -> None:
-        self.streams[log_stream] = path
-        if uuid := self._read_cluster(path):
-            self._bound[log_stream] = uuid
+                _ = self._put_back(log_stream)
 
     # --- the cluster ---------------------------------------------------------------------------------------------------------
 
@@ -357,7 +358,7 @@ class NodeVolumes:
             )
 
     def note_cluster(self, log_stream: LogStreamID, uuid: ClusterUUID) -> None:
-        """A replica was made for this cluster."""
+        """A replica was made for this cluster, or is back."""
         if uuid:
             self._bound[log_stream] = uuid
 

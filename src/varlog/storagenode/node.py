@@ -514,6 +514,7 @@ class StorageNode:
                 await self._make(request.topic, log_stream, fresh, ordering, request.cluster_uuid)
             except OSError as error:
                 self._volumes.streams[log_stream] = path
+                self._volumes.note_cluster(log_stream, request.cluster_uuid)
                 self._note_unopened(log_stream, error)
                 raise
         finally:
