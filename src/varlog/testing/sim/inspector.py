@@ -10,6 +10,7 @@ from varlog.model.cluster import ClusterView
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Chain, Projection
 from varlog.storage.page_store import PageStore
+from varlog.storagenode.log_unit.unit import LogUnit
 from varlog.storagenode.node import StorageNode
 from varlog.testing.history import History
 from varlog.testing.sim.host import Host
@@ -54,10 +55,16 @@ class Inspector:
                 self._look_at(projection, chain)
 
     def _look_at(self, projection: Projection, chain: Chain) -> None:
-        stores = {
-            node: store for node in chain.nodes if (store := self._store(node, chain, projection)) is not None
+        units = {
+            node: unit for node in chain.nodes if (unit := self._unit(node, chain, projection)) is not None
         }
-        state = projection.epoch, tuple((node, id(one), one.bytes, one.low) for node, one in stores.items())
+        # What is trimmed is neither served nor taken any more, also while its disk does not know it yet.
+        lows = {node: unit.point().low for node, unit in units.items()}
+        stores = {node: unit.store for node, unit in units.items()}
+        state = (
+            projection.epoch,
+            tuple((node, id(one), one.bytes, lows[node]) for node, one in stores.items()),
+        )
         if self._seen.get(chain.log_stream) == state:
             return
         self._seen[chain.log_stream] = state
@@ -68,20 +75,20 @@ class Inspector:
                 chain,
                 (before, pages[before]),
                 (behind, pages[behind]),
-                max(stores[before].low, stores[behind].low),
+                max(lows[before], lows[behind]),
             )
         if chain.tail in stores:
-            self._keep(chain, pages[chain.tail], stores[chain.tail].low)
+            self._keep(chain, pages[chain.tail], lows[chain.tail])
 
-    def _store(self, node: NodeID, chain: Chain, projection: Projection) -> PageStore | None:
-        """The unit's, if its node lives and it serves: one that was made anew is in no epoch until it has been filled."""
+    def _unit(self, node: NodeID, chain: Chain, projection: Projection) -> LogUnit | None:
+        """The node's, if the node lives and it serves: one that was made anew is in no epoch until it has been filled."""
         host = self._nodes.get(node)
         if host is None or not host.up or not isinstance(host.service, StorageNode):
             return None
         unit = host.service._units.get(chain.log_stream)
         # One that was restored from its disk answers nobody until it has been compared with its chain.
         serves = unit is not None and unit.epoch >= projection.epoch and not unit.unproven
-        return unit.store if unit is not None and serves else None
+        return unit if serves else None
 
     def _compare(
         self, chain: Chain, before: tuple[NodeID, Pages], behind: tuple[NodeID, Pages], low: int
