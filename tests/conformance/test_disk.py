@@ -129,3 +129,23 @@ def test_free_space_is_told_for_a_place_that_exists(disk: Disk, home: Path) -> N
     assert disk.free_bytes(home / "f") > 0
     with pytest.raises(FileNotFoundError):
         disk.free_bytes(home / "none")
+
+
+def test_a_file_that_was_deleted_or_replaced_is_used_on_without_its_name(disk: Disk, home: Path) -> None:
+    """As Unix has it: the open one is written and read as before, and nobody finds it any more."""
+    for name in ("deleted", "replaced"):
+        disk.replace_file(home / name, b"abc")
+        disk.replace_file(home / "other", b"old")
+        file = disk.open(home / name)
+        assert file.is_linked()
+        if name == "deleted":
+            disk.remove(home / name)
+        else:
+            disk.rename(home / "other", home / name)
+        assert not file.is_linked()
+        file.write_at([b"XY"], 1)
+        file.sync()
+        assert file.read_at(9, 0) == b"aXY"
+        assert disk.exists(home / name) == (name == "replaced")
+        file.close()
+    assert disk.read_file(home / "replaced") == b"old"

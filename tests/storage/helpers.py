@@ -144,13 +144,14 @@ class FailingDisk(OsDisk):
     def __init__(self) -> None:
         super().__init__(synced=False)
         self.fail_next = ""
+        self.fail_errno = errno.EIO
         self.calls: list[str] = []
 
     def maybe_fail(self, kind: str) -> None:
         self.calls.append(kind)
         if self.fail_next == kind:
             self.fail_next = ""
-            raise OSError(errno.EIO, f"{kind} failed")
+            raise OSError(self.fail_errno, f"{kind} failed")
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
         file = FailingFile(path, create=create, synced=False)

@@ -55,11 +55,20 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def is_linked(self) -> bool:
+        """Whether `path` leads to this very file. A file that was deleted, or that another one was moved over, can be used while it
+        is open, and is gone with the process."""
+        ...
+
     def close(self) -> None: ...
 
 
 class Lock(Protocol):
     """A held lock on a file; gone with its process."""
+
+    def is_linked(self) -> bool:
+        """As of a File: another process can lock the path if it is not."""
+        ...
 
     def release(self) -> None: ...
 
@@ -164,6 +173,9 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def is_linked(self) -> bool:
+        return _is_linked(self._fd, self.path)
+
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
@@ -174,12 +186,16 @@ class OsLock:
     """flock on an open file."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._fd)
             raise
+
+    def is_linked(self) -> bool:
+        return _is_linked(self._fd, self._path)
 
     def release(self) -> None:
         fd, self._fd = self._fd, -1
@@ -280,6 +296,13 @@ class OsDisk:
 
     def lock(self, path: Path) -> OsLock:
         return OsLock(path)
+
+
+def _is_linked(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def make_ours_private(disk: Disk, directory: Path, ours: str) -> None:

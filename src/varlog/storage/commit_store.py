@@ -26,7 +26,7 @@ from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.runtime.disk import Disk
-from varlog.storage.open_file import OpenFile
+from varlog.storage.open_file import OpenFile, relinked, unlinked
 from varlog.storage.room import Room
 from varlog.storage.row_file import (
     ROW_BYTES,
@@ -291,6 +291,15 @@ class CommitStore:
         if is_old(rows, memory, runs):
             return self._write_again(rows, memory, runs)
         return tend_rows(file, memory, rewrite=rewrite)
+
+    def relink(self) -> str:
+        """If the file was deleted or replaced, write it under its name again; tells so, or ''."""
+        fresh = relinked(self._disk, self._open_file(), self.size_bytes)
+        if fresh is None:
+            return ""
+        self._file = fresh
+        self._write_end_mark()
+        return unlinked(self._path)
 
     def _write_again(self, rows: Rows, memory: RowsInMemory, runs: Runs) -> str:
         """The file is sound but old: put what memory knows in its place, with the rows that are not synced yet."""

@@ -240,6 +240,9 @@ class LogStore:
         """Worker: what is on disk now, put right and proven by syncs that count. This one writes no more, and still serves reads
         and takes commits, until it is told to `resume`. OSError: the disk still fails. Damaged: it lost what it had."""
         self._failure = self._rows_failure = self.failure or OSError(errno.EIO, "it is being opened again")
+        # What was deleted or replaced is only in the open descriptor. Not the rows, which a failed compaction may have replaced.
+        for segment in self._segments:
+            segment.relink()
         return LogStore.open(self._disk, self.path, segment_bytes=self._segment_bytes, room=self.room)
 
     def resume(self, fresh: LogStore) -> None:
@@ -409,6 +412,18 @@ class LogStore:
         except OSError as error:
             self._failure = error
             raise
+
+    def relink(self) -> str:
+        """Write open files that were deleted or replaced under their names again; tells which, or ''."""
+        self._check_sound()
+        try:
+            found = [segment.relink() for segment in self._segments]
+            found.append(self.room.persist(self._commits.relink))
+        except OSError as error:
+            if not says_full(error):  # then it can be done later: the open descriptor still has everything
+                self._failure = self._rows_failure = error
+            raise
+        return "; ".join(filter(None, found))
 
     def tend(self) -> str:
         """Look for bit rot in state and commit rows, and put it right from memory; tells what was wrong, or ''. Damaged: it cannot

@@ -410,6 +410,18 @@ class PageStore:
             self._failure = error
             raise
 
+    def relink(self) -> str:
+        """Write open files that were deleted or replaced under their names again; tells which, or ''."""
+        self._check_sound()
+        try:
+            found = [segment.relink() for segment in self._segments]
+            found.append(self.room.persist(lambda: self._mark.relink(self._disk)))
+        except OSError as error:
+            if not says_full(error):  # then it can be done later: the open descriptor still has everything
+                self._failure = error
+            raise
+        return "; ".join(filter(None, found))
+
     def tend(self) -> str:
         """Look for bit rot and lost writes in the state and the mark, and write them again from memory if so; tells what
         was wrong, or ''."""
@@ -437,6 +449,9 @@ class PageStore:
         """What is on disk now, put right and proven by syncs that count: a new store in place of this one, which writes no more and
         may serve reads until then. OSError: the disk still fails. Damaged: it lost what it had."""
         self._failure = self._failure or OSError(errno.EIO, "it is being opened again")
+        # What was deleted or replaced is only in the open descriptor.
+        for segment in self._segments:
+            segment.relink()
         return PageStore.open(self._disk, self.path, segment_bytes=self._segment_bytes, room=self.room)
 
     def close(self) -> None:

@@ -83,6 +83,9 @@ class ReadOnlyFile:
     def size(self) -> int:
         return len(self._content)
 
+    def is_linked(self) -> bool:
+        return True  # nothing is written through it
+
     def close(self) -> None:
         self._content = b""
 

@@ -14,7 +14,7 @@ from typing import Final
 from varlog.model.batch import Buffer
 from varlog.model.limits import KIB, MIB
 from varlog.runtime.disk import Disk
-from varlog.storage.open_file import OpenFile
+from varlog.storage.open_file import OpenFile, relinked, unlinked
 from varlog.storage.room import Room
 
 RESERVE_FIRST_BYTES: Final = 256 * KIB
@@ -102,6 +102,16 @@ class SegmentFile:
         self._reserved = self.size
         file.sync()
         self._disk.replace_file(index_path(self.path), sidecar)
+
+    def relink(self) -> str:
+        """If the file is open and was deleted or replaced, write what is known to be durable of it under its name again; tells so,
+        or ''. What is not open is looked for by its name whenever it is read."""
+        opened = self._open
+        fresh = relinked(self._disk, opened, self.size) if opened is not None else None
+        if fresh is None:
+            return ""
+        self._open, self._reserved = fresh, self.size
+        return unlinked(self.path)
 
     def discard_doubtful(self) -> None:
         """After a failed write or sync: try to drop what is behind the last sure batch, so that no later process finds it in

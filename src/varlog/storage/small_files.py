@@ -51,6 +51,16 @@ def lost_write(path: Path, found: object, known: object) -> str:
     return f"{path} is sound but old, the device lost a write: it has {found}, and {known} was written"
 
 
+def tend_file(disk: Disk, path: Path, content: bytes) -> str:
+    """Write a file again that is not what was written last: damaged, old, or gone; tells so, or ''."""
+    found = disk.read_file(path) if disk.exists(path) else None
+    if found == content:
+        return ""
+    disk.make_directory(path.parent)
+    disk.replace_file(path, content)
+    return f"{path} is {'missing' if found is None else 'damaged or old'}"
+
+
 def tend_sidecar(disk: Disk, segment: Segment) -> str:
     """Write the index of a closed segment again if the file is damaged or gone; tells so, or ''."""
     path = index_path(segment.path)

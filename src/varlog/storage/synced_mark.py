@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from varlog.model.batch import crc32c
 from varlog.runtime.disk import Disk, File
+from varlog.storage.open_file import unlinked
 
 SYNCED_NAME: Final = "synced"
 FORMAT_VERSION: Final = 1
@@ -101,6 +102,18 @@ class SyncedMark:
         self._file.write_at([encode_slot(self.newest) * 2], 0)
         self._file.sync()
         self._unsynced = 0
+
+    def relink(self, disk: Disk) -> str:
+        """If the file was deleted or replaced, write it under its name again; tells so, or ''."""
+        if self._file.is_linked():
+            return ""
+        path = self._file.path
+        disk.make_directory(path.parent)
+        disk.replace_file(path, encode_slot(self.newest) * 2)
+        self._file.close()
+        self._file = disk.open(path)
+        self._unsynced = 0
+        return unlinked(path)
 
     @property
     def is_sure(self) -> bool:

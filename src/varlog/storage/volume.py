@@ -36,9 +36,11 @@ from varlog.storage.identity import (
     fingerprint,
     read_identity,
 )
+from varlog.storage.open_file import unlinked
 from varlog.storage.room import Room
 from varlog.storage.row_file import ROW_BYTES, ROWS_NAME
 from varlog.storage.segment import SEGMENT_SUFFIX
+from varlog.storage.small_files import tend_file
 from varlog.storage.state_file import STATE_NAME
 from varlog.storage.synced_mark import SYNCED_NAME
 from varlog.storage.unit_state import UNIT_NAME
@@ -256,14 +258,17 @@ class NodeVolumes:
     def _lock(self, paths: Sequence[Path]) -> None:
         for path in paths:
             self._disk.make_directory(path)
-            try:
-                self._locks.append(self._disk.lock(path / LOCK_NAME))
-            except BlockingIOError:
-                raise StartError(
-                    f"{path} is in use: another process runs node {self.node} on it, or the volume was given twice; stop that "
-                    "process, or give this one its own id and volume"
-                ) from None
+            self._locks.append(self._locked(path))
             self._disk.make_private(path.parent)
+
+    def _locked(self, path: Path) -> Lock:
+        try:
+            return self._disk.lock(path / LOCK_NAME)
+        except BlockingIOError:
+            raise StartError(
+                f"{path} is in use: another process runs node {self.node} on it, or the volume was given twice; stop that "
+                "process, or give this one its own id and volume"
+            ) from None
 
     def _identify(self, paths: Sequence[Path], cluster_key: str, fresh_key: str) -> None:
         found: dict[str, Path] = {}
@@ -399,6 +404,22 @@ class NodeVolumes:
             path = storage_node_path(volume, self._cluster, self.node)
             self._disk.replace_file(path / IDENTITY_NAME, encode_identity(identity))
         self._identity, self.cluster_uuid = identity, uuid
+
+    # --- while it runs ---------------------------------------------------------------------------------------------------------
+
+    def tend(self) -> list[str]:
+        """Worker: write the identity again where it is not what memory knows, and lock again what another process could lock now;
+        tells what was wrong. StartError: another process has the lock."""
+        wrong = []
+        for number, home in enumerate(self.node_paths):
+            if not self._locks[number].is_linked():
+                wrong.append(unlinked(home / LOCK_NAME))
+                self._disk.make_directory(home)
+                self._locks[number] = self._locked(home)
+            content = encode_identity(self._identity) if self._identity is not None else b""
+            if note := tend_file(self._disk, home / IDENTITY_NAME, content):
+                wrong.append(note)
+        return wrong
 
     def _read_cluster(self, path: Path) -> ClusterUUID:
         """A file that is damaged binds to nothing, so the replica is never removed; one that is registered is bound again."""

@@ -17,6 +17,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import TopicID
 from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
+from varlog.storage.small_files import tend_file
 
 WITNESS_NAME: Final = "witness"
 FORMAT_VERSION: Final = 1
@@ -80,6 +81,11 @@ class WitnessFile:
         for topic, epoch in (pair for one in found for pair in one.epochs):
             epochs[topic] = max(epoch, epochs.get(topic, epoch))
         return Witness(newest.term, newest.nonce, tuple(epochs.items()))
+
+    def tend(self, witness: Witness) -> str:
+        """Write the copies again that are not `witness`, which was kept last; tells which, or ''."""
+        content = encode_witness(witness)
+        return "; ".join(filter(None, (tend_file(self._disk, path, content) for path in self._paths)))
 
     def keep(self, witness: Witness) -> None:
         """On every volume that takes it. A node whose disks are all full or broken goes on by what is in memory, and says so: it

@@ -94,6 +94,12 @@ class CommitService:
                 await self._keep(Witness(request.term, request.nonce, self._seen.epochs))
         self._begin(call)
 
+    async def tend(self) -> str:
+        """Write again what the node has seen of repositories, where it is not on disk any more; tells where, or ''."""
+        async with self._keeping:
+            seen = self._seen
+            return await self._worker.run(lambda: self._file.tend(seen)) if seen != Witness() else ""
+
     async def _keep(self, seen: Witness) -> None:
         await self._worker.run(lambda: self._file.keep(seen))
         self._seen = seen

@@ -12,7 +12,7 @@ import msgspec
 
 from varlog.model.cluster import NodeStatus, Ordering, ReplicaState, ReplicaStatus, UnitStatus, changed
 from varlog.model.epoch import NO_EPOCH
-from varlog.model.errors import Damaged, Refused, Unavailable, UnknownLogStream, VarlogError
+from varlog.model.errors import Damaged, Refused, StartError, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, NO_GLSN, NO_LLSN
 from varlog.rpc.dispatch import Dispatcher
@@ -177,7 +177,7 @@ class StorageNode:
         self._lease = NodeLease(self.node, units, self._doors.clock, self._tasks, commit.send)
         self._replica_service = backup = ReplicaService(replicas)
         self._rot_service = rot = RotService(
-            self.node, replicas, units, self._tasks, self._doors, self._config
+            self.node, replicas, units, self._tasks, self._doors, self._config, self._tend_files
         )
         admin = AdminService(
             self.node,
@@ -208,6 +208,20 @@ class StorageNode:
         calls.on_async(SealReplica, admin.seal)
         calls.on_async(UnsealReplica, admin.unseal)
         UnitService(units, self._open_again).serve(calls)
+
+    async def _tend_files(self) -> None:
+        """The node's own small files are what memory knows. Found only at the next start, another one could keep the node from
+        starting, or have it believe an older repository."""
+        try:
+            wrong = await self._read_worker.run(self._volumes.tend)
+            wrong += filter(None, (await self._commit_service.tend(), await self._view.tend()))
+        except StartError as taken:
+            _log.critical(told("another process uses the files of this node", node=self.node, why=taken))
+        except OSError as error:
+            _log.warning(told("files cannot be looked at, or written again", node=self.node, why=error))
+        else:
+            if wrong:
+                _log.warning(told("files written again", node=self.node, why="; ".join(wrong)))
 
     def _open_session(self, call: Call, request: OpenSession) -> None:
         """The first session binds the node, and what is registered here, to the repository's cluster: durably, before the answer. A

@@ -1,8 +1,14 @@
-"""What others say of damage: a reader that got some, the manager that wants it mended. Owns the node's scrub."""
+"""What others say of damage: a reader that got some, the manager that wants it mended. Owns the node's scrub.
+
+Beside the passes over all bytes, the names of files are looked at every minute: a file that was deleted or replaced while it is
+open is sound to those who have it open, and gone at the next start. That costs two system calls per open file, and no read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from varlog.model.errors import InvalidRequest, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
@@ -12,9 +18,12 @@ from varlog.runtime.doors import Doors
 from varlog.runtime.tasks import Tasks
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.log_stream.replica import Replica
-from varlog.storagenode.log_stream.scrub import Scrub
+from varlog.storagenode.log_stream.scrub import INTERVAL_S_MIN, Scrub
 from varlog.storagenode.log_unit.unit import LogUnit
 from varlog.storagenode.log_unit.unit_scrub import UnitScrub
+
+# How often the names of files are looked at, if not more often because the scrub's interval is shorter.
+NAMES_S: Final = 60.0
 
 
 class RotService:
@@ -28,7 +37,9 @@ class RotService:
         tasks: Tasks,
         doors: Doors,
         config: StorageNodeConfig,
+        tend_node: Callable[[], Awaitable[None]],
     ) -> None:
+        """`tend_node` has the node's own small files looked at."""
         self._node = node
         self._replicas = replicas
         self._units = units
@@ -36,10 +47,25 @@ class RotService:
         self._worker = doors.make_worker("scrub")
         self._scrub = Scrub(replicas, self._worker, doors, config.scrub_bytes_per_s, config.scrub_interval_s)
         self._unit_scrub = UnitScrub(units, self._worker, config.scrub_bytes_per_s, config.scrub_interval_s)
+        self._tend_node = tend_node
+        self._names_s = min(NAMES_S, max(config.scrub_interval_s, INTERVAL_S_MIN))
+        self._scrubs = config.scrub_bytes_per_s > 0
 
     def start(self) -> None:
         _ = self._tasks.spawn("scrub", self._scrub.run())
         _ = self._tasks.spawn("unit-scrub", self._unit_scrub.run())
+        if self._scrubs:
+            _ = self._tasks.spawn("names", self._look_at_names())
+
+    async def _look_at_names(self) -> None:
+        """For ever: every open file of this node, and its own small files."""
+        while True:
+            await asyncio.sleep(self._names_s)
+            await self._tend_node()
+            for replica in list(self._replicas.values()):
+                await replica.relink()
+            for unit in list(self._units.values()):
+                await unit.relink()
 
     async def close(self) -> None:
         """After the node's tasks have ended: what the worker looks at just now is not taken from under it."""

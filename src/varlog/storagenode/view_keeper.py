@@ -13,7 +13,13 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
-from varlog.storage.view_copy import ViewCopy, decode_view_copy, read_view_copies, write_view_copy
+from varlog.storage.view_copy import (
+    ViewCopy,
+    decode_view_copy,
+    read_view_copies,
+    tend_view_copy,
+    write_view_copy,
+)
 
 _log = get_logger("session")
 
@@ -80,6 +86,13 @@ class ViewKeeper:
             if not self._writing:
                 self._writing = True
                 _ = self._tasks.spawn("view copy", self._write())
+
+    async def tend(self) -> str:
+        """Write the copies again that are not the one that was kept last; tells which, or ''."""
+        content = self.content
+        if not content or self._writing:
+            return ""
+        return await self._worker.run(partial(tend_view_copy, self._disk, self._homes, content))
 
     async def _write(self) -> None:
         try:

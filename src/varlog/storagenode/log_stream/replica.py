@@ -642,6 +642,22 @@ class Replica:
             if wrong:
                 _log.warning(told("damage mended from memory", log_stream=self.log_stream, why=wrong))
 
+    async def relink(self) -> None:
+        """Have files that were deleted or replaced while they are open written again under their names."""
+        if self._closed or self.store.failure is not None or self._machine.state is ReplicaState.FROZEN:
+            return
+        try:
+            wrong = await self._parts.worker.run(self.store.relink)
+        except OSError as error:
+            _log.warning(
+                told("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
+            )
+            if not says_full(error):
+                self._break(f"a deleted file cannot be written again: {error}")
+        else:
+            if wrong:
+                _log.warning(told("files written again", log_stream=self.log_stream, why=wrong))
+
     async def tend_sidecar(self, stretch: Stretch) -> None:
         """The same for the index beside a closed segment."""
         self.check_open()

@@ -526,6 +526,24 @@ class LogUnit:
         if wrong:
             _log.warning(told("damaged state", log_stream=self.log_stream, why=wrong))
 
+    async def relink(self) -> None:
+        """Have files that were deleted or replaced while they are open written again under their names."""
+        store = self.store
+        if self._closed or store.failure is not None or self._machine.frozen:
+            return
+        try:
+            wrong = await self._parts.worker.run(store.relink)
+        except OSError as error:
+            _log.warning(
+                told("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
+            )
+            if not says_full(error):
+                self._disk_failure = f"a deleted file cannot be written again: {error}"
+                self._parts.on_ailing(self.log_stream)
+        else:
+            if wrong:
+                _log.warning(told("files written again", log_stream=self.log_stream, why=wrong))
+
     def freeze(self, cause: BaseException) -> None:
         """A law broke: this unit stops, the node goes on. Its files stay as they are."""
         _log.critical(told("log unit frozen", log_stream=self.log_stream, why=cause))

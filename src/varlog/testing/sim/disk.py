@@ -236,6 +236,10 @@ class SimFile:
         self._look()
         return len(self._inode.content)
 
+    def is_linked(self) -> bool:
+        self._look()
+        return self._disk.drive.find(self.path) is self._inode
+
     def close(self) -> None:
         self._open = False
 
@@ -247,6 +251,9 @@ class SimLock:
         self.process = process
         self._path = path
         self._locks = locks
+
+    def is_linked(self) -> bool:
+        return True  # it is kept by path, and nothing removes lock files here
 
     def release(self) -> None:
         if self._locks.get(self._path) is self:

@@ -1,0 +1,206 @@
+"""D5: a file that was deleted, or that another one was moved over, while a process has it open. Before, the process continued on a
+descriptor without a name, and everything written to it was gone with the next start."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.storage import test_page_store as units
+from tests.storage.helpers import FailingDisk, commit_all, fill, new_store, read_all, reopen
+from tests.storage.test_small_files import order
+from varlog.model.errors import StartError
+from varlog.model.ids import ClusterID, ClusterUUID, NodeID
+from varlog.model.lsn import LLSN
+from varlog.runtime.disk import OsDisk
+from varlog.storage.identity import IDENTITY_NAME
+from varlog.storage.log_store import LogStore
+from varlog.storage.row_file import ROWS_NAME
+from varlog.storage.synced_mark import SYNCED_NAME, read_mark
+from varlog.storage.volume import LOCK_NAME, NodeVolumes
+from varlog.storage.witness_file import WITNESS_NAME, Witness, WitnessFile
+
+WORDS = "was deleted or replaced while it was open"
+UUID = ClusterUUID("5b1f4c3e-6a0d-4f6e-9d39-0123456789ab")
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def replace_by_itself(path: Path) -> None:
+    """What an editor or a copying tool does: the same bytes, another file."""
+    copy = path.with_name("copy")
+    shutil.copyfile(path, copy)
+    os.replace(copy, path)
+
+
+def replace_by_nothing(path: Path) -> None:
+    empty = path.with_name("empty")
+    empty.touch()
+    os.replace(empty, path)
+
+
+HARMS = [delete, replace_by_itself, replace_by_nothing]
+Harm = Callable[[Path], None]
+
+
+def replica(directory: Path) -> LogStore:
+    """Several segments, of which the newest and some closed ones are open."""
+    store = new_store(directory, segment_bytes=400)
+    for number in range(8):
+        fill(store, [[b"entry %d" % number] * 2])
+        commit_all(store)
+        store.sync_rows()
+    assert len(read_all(store)) == 16
+    return store
+
+
+def of_replica(store: LogStore, which: str) -> Path:
+    segments = sorted(store.path.glob("*.seg"))
+    return {"rows": store.path / ROWS_NAME, "newest": segments[-1], "closed": segments[1]}[which]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("which", ["rows", "newest", "closed"])
+def test_a_file_of_a_running_replica_is_written_again(tmp_path: Path, which: str, harm: Harm) -> None:
+    store = replica(tmp_path)
+    path = of_replica(store, which)
+    assert store.relink() == ""
+    harm(path)
+    fill(store, [[b"after"]])
+    commit_all(store)
+    store.sync_rows()
+    told = store.relink()
+    assert WORDS in told and str(path) in told
+    assert store.relink() == ""
+    assert store.tend() == ""
+    fill(store, [[b"last"]])
+    commit_all(store)
+    store.sync_rows()
+    before, found = order(store), read_all(store)
+    assert len(found) == 18
+    again = reopen(store)
+    assert (order(again), read_all(again)) == (before, found)
+    again.close()
+
+
+def test_a_directory_that_was_deleted_gets_the_open_files_back(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    fill(store, [[b"one"], [b"two"]])
+    commit_all(store)
+    store.sync_rows()
+    shutil.rmtree(store.path)
+    assert WORDS in store.relink()
+    assert store.tend() != ""  # the state
+    again = reopen(store)
+    assert read_all(again) == {1: b"one", 2: b"two"}
+    again.close()
+
+
+def test_a_copy_that_cannot_be_written_stops_the_replica_and_a_full_disk_does_not(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    store = new_store(tmp_path, disk=disk)
+    fill(store, [[b"one"]])
+    commit_all(store)
+    store.sync_rows()
+    (segment,) = store.path.glob("*.seg")
+    segment.unlink()
+    disk.fail_next, disk.fail_errno = "write", errno.ENOSPC
+    with pytest.raises(OSError, match="write failed"):
+        store.relink()
+    assert store.failure is None
+    assert not segment.exists()
+    disk.fail_next, disk.fail_errno = "sync", errno.EIO
+    for _ in range(2):  # the same error again: it is final
+        with pytest.raises(OSError, match="sync failed"):
+            store.relink()
+    # It is opened again, which puts it back first.
+    fresh = store.reopened()
+    store.resume(fresh)
+    assert read_all(store) == {1: b"one"}
+    store.close()
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("which", ["mark", "newest", "closed"])
+def test_a_file_of_a_running_log_unit_is_written_again(tmp_path: Path, which: str, harm: Harm) -> None:
+    store = units.new_unit(tmp_path)
+    for first in range(1, 40, 2):
+        units.write(store, units.sized(first))
+    segments = sorted(store.path.glob("*.seg"))
+    assert len(segments) > 2
+    _ = store.read(store.pages_from(LLSN(1), 100))
+    path = {"mark": store.path / SYNCED_NAME, "newest": segments[-1], "closed": segments[-2]}[which]
+    assert store.relink() == ""
+    harm(path)
+    units.write(store, units.sized(41))
+    told = store.relink()
+    assert WORDS in told and str(path) in told
+    assert (store.relink(), store.tend()) == ("", "")
+    units.write(store, units.sized(43))
+    newest = read_mark(OsDisk(), store.path)
+    assert newest.size == store._segments[-1].size
+    again = units.reopen(store)
+    assert (again.newest, again.dense_end) == (LLSN(44), LLSN(45))
+    assert again.examine(again.pages_from(LLSN(1), 100)) == []
+    again.close()
+
+
+# --- the node's own files ---------------------------------------------------------------------------------------------
+
+
+def volumes_in(directory: Path) -> NodeVolumes:
+    return NodeVolumes.open(
+        OsDisk(), random.Random(1), cluster=ClusterID(1), node=NodeID(1), volumes=[directory]
+    )
+
+
+@pytest.mark.parametrize("harm", [delete, replace_by_nothing])
+def test_the_identity_of_a_running_node_is_written_again(tmp_path: Path, harm: Harm) -> None:
+    volumes = volumes_in(tmp_path)
+    volumes.bind(UUID, [])
+    assert volumes.tend() == []
+    path = volumes.node_paths[0] / IDENTITY_NAME
+    before = path.read_bytes()
+    harm(path)
+    assert str(path) in volumes.tend()[0]
+    assert path.read_bytes() == before
+    assert volumes.tend() == []
+    volumes.release()
+
+
+def test_a_lock_that_was_deleted_is_taken_again_or_its_new_holder_is_named(tmp_path: Path) -> None:
+    volumes = volumes_in(tmp_path)
+    path = volumes.node_paths[0] / LOCK_NAME
+    path.unlink()
+    assert str(path) in volumes.tend()[0]
+    with pytest.raises(StartError, match="is in use"):
+        volumes_in(tmp_path)
+    path.unlink()
+    other = volumes_in(tmp_path)
+    with pytest.raises(StartError, match="is in use"):
+        volumes.tend()
+    other.release()
+    volumes.release()
+
+
+def test_the_newest_term_is_written_again(tmp_path: Path) -> None:
+    homes = [tmp_path / "one", tmp_path / "two"]
+    for home in homes:
+        home.mkdir()
+    file, seen = WitnessFile(OsDisk(), homes), Witness(7, 3)
+    file.keep(Witness(6, 2))
+    old = (homes[0] / WITNESS_NAME).read_bytes()
+    file.keep(seen)
+    assert file.tend(seen) == ""
+    (homes[0] / WITNESS_NAME).write_bytes(old)
+    (homes[1] / WITNESS_NAME).unlink()
+    assert file.tend(seen).count(WITNESS_NAME) == 2
+    assert WitnessFile(OsDisk(), homes).read() == seen
