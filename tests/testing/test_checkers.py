@@ -116,6 +116,12 @@ def test_a_topic_may_be_stopped_while_its_order_is_in_doubt() -> None:
     assert check(story) == []
 
 
+def _lost_with_its_disk() -> History:
+    story = good()
+    story.not_whole.append("/v/lsid=1 on sn1 is not whole at the end: commits.log is missing")
+    return story
+
+
 def test_every_checker_cites_its_law_and_is_in_the_list() -> None:
     found = [*vars(checkers).values(), *vars(sequenced_checkers).values()]
     made = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Checker)} - {Checker}
@@ -678,6 +684,7 @@ def _slow_elsewhere_and_here() -> Story:
         (_refused_in_the_calm, "CalmSucceeds"),
         (_unanswered_in_the_calm, "CalmSucceeds"),
         (_broken, "NothingBreaks"),
+        (_lost_with_its_disk, "DisksWhole"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_"),
 )

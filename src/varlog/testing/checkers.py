@@ -269,6 +269,15 @@ class ReplicasAgree(Checker):
                         yield f"stream {stream} differs on {names[0]} and {other}: {pair}"
 
 
+class DisksWhole(Checker):
+    """A replica of a healed cluster is on its disk as well: the next start finds all of it."""
+
+    law = "law 1, law 10"
+
+    def check(self, history: History) -> Iterator[str]:
+        yield from history.not_whole
+
+
 class TrimsExact(Checker):
     """A trim that was answered holds for every later read, and nothing above the newest trim ever goes."""
 
@@ -595,6 +604,7 @@ CHECKERS: tuple[Checker, ...] = (
     SubscribersSeePrefixes(),
     RefusedNowhere(),
     ReplicasAgree(),
+    DisksWhole(),
     TrimsExact(),
     TrimsStay(),
     SealFinal(),

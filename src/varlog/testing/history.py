@@ -278,6 +278,7 @@ class History:
             None  # the event at which an operator had taken the order of every stopped topic
         )
         self.complaints: list[str] = []  # broken invariants, failed callbacks, frozen replicas
+        self.not_whole: list[str] = []  # replicas and units that cannot be opened from their disks at the end
         self.said: list[str] = []  # what the cluster said of harm that it cannot mend by itself
         # By how much a call may overrun its deadline: the way back of an answer that was under way.
         self.deadline_slack_s = DEADLINE_SLACK_S
@@ -357,6 +358,7 @@ class History:
             *self.accounts,
             *self.trouble,
             *self.complaints,
+            *self.not_whole,
             *self.contradictions,
             *self.broken_words,
             *self.tasks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from varlog.client.connect import connect_admin, connect_log
@@ -273,10 +273,8 @@ def examine(
     view: ClusterView,
     history: History,
     segment_bytes: int,
-    unread: Collection[str] = (),
 ) -> None:
-    """Open every registered replica on every drive and write down what it holds. The nodes must have stopped. `unread`: hosts whose
-    files were harmed, and that did not start since: what is wrong in a file that is only read at the start is found then."""
+    """Open every registered replica on every drive and write down what it holds. The nodes must have stopped."""
     endings = {ending.topic: ending for ending in history.endings}
     names = {topic.topic: topic.name for topic in view.topics}
     sequenced = {topic.topic for topic in view.topics if topic.sequenced}
@@ -296,10 +294,8 @@ def examine(
                 store = LogStore.open(disk, path, segment_bytes=segment_bytes)
                 entries = list(stored_entries(store))
             except VarlogError as error:
-                if host.name in unread:
-                    missing.pop(LogStreamID(int(path.name.partition("=")[2])), None)
-                else:
-                    history.complaints.append(f"{path} on {host.name} is not whole at the end: {error}")
+                history.not_whole.append(f"{path} on {host.name} is not whole at the end: {error}")
+                missing.pop(LogStreamID(int(path.name.partition("=")[2])), None)
                 continue
             if missing.pop(store.log_stream, None) is None:
                 history.complaints.append(f"{path} on {host.name} belongs to no stream, and is there still")

@@ -27,8 +27,13 @@ class Harm(StrEnum):
     TRUNCATED = "it is truncated"
     DELETED = "it is deleted"
     OLDER = "an older copy is put in its place"
+    REPLACED = (
+        "another file is moved over it"  # who has it open goes on with the one that has no name any more
+    )
 
 
+# Of these a process that has the file open notices nothing until it looks for its name.
+NAMELESS = (Harm.DELETED, Harm.REPLACED)
 # An older copy of a repository's file is another matter: see the witnesses of the order.
 STORE_HARMS = (Harm.BIT, Harm.SECTOR, Harm.ZEROED, Harm.TRUNCATED, Harm.DELETED)
 
@@ -84,7 +89,8 @@ def files_of(host: Host, below: Path) -> list[Path]:
 def harm_file(
     host: Host, path: Path, rng: random.Random, past: Past, wanted: Sequence[Harm] = tuple(Harm)
 ) -> str:
-    """Harm one file in one way; tells how, or '' where there is nothing to harm. Handles that are open see it, too."""
+    """Harm one file in one way; tells how, or '' where there is nothing to harm. Handles that are open see it, too,
+    unless the file lost its name."""
     inode = host.drive.file(path)
     older = past.older(host, path)
     # Of space that is reserved and not used nothing can be lost.
@@ -94,10 +100,16 @@ def harm_file(
         ways += [Harm.BIT, Harm.SECTOR, Harm.ZEROED, Harm.TRUNCATED]
     if older:
         ways += [Harm.OLDER, Harm.OLDER]
+    ways.append(Harm.REPLACED)
     way = rng.choice([one for one in ways if one in wanted])
+    folder = host.drive.folder(path.parent)
     if way is Harm.DELETED:
-        folder = host.drive.folder(path.parent)
         folder.unlink(path.name)
+        folder.sync()
+        return str(way)
+    if way is Harm.REPLACED:
+        # A copy of itself is right at this moment, and lacks whatever comes next.
+        folder.link(path.name, Inode(rng.choice([*older, bytes(inode.content)])))
         folder.sync()
         return str(way)
     if way is Harm.OLDER:

@@ -19,7 +19,7 @@ from varlog.rpc.messages import Message
 from varlog.testing.sim.beyond import Beyond
 from varlog.testing.sim.connection import SimConnection
 from varlog.testing.sim.drive import Folder, Inode
-from varlog.testing.sim.harm import SNAPSHOT_S, STORE_HARMS, Past, files_of, harm_file
+from varlog.testing.sim.harm import NAMELESS, SNAPSHOT_S, STORE_HARMS, Past, files_of, harm_file
 from varlog.testing.sim.host import VOLUME, Host
 from varlog.testing.sim.keepers import Keepers
 from varlog.testing.sim.loop import SimLoop
@@ -152,6 +152,17 @@ class HarmMenu:
                     self._keepers.doomed.add(host.name)
                 how = harm_file(host, path, self._rng, self.past)
                 self._tell(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
+
+    def unlink(self) -> None:
+        """Some files of a node that runs lose their names: nobody restarts it any more."""
+        for host in self._rng.sample(self._hosts, len(self._hosts)):
+            files = [path for path in files_of(host, VOLUME) if self._keepers.registered(host, path)]
+            if not host.name.startswith("sn") or not host.up or not files or not self._take_copy(host):
+                continue
+            for path in self._rng.sample(files, min(len(files), self._rng.choice((1, 2, 4)))):
+                how = harm_file(host, path, self._rng, self.past, NAMELESS)
+                self._tell(f"{path} of {host.name}, running: {how}")
+            return
 
     def harm_store(self, host: Host) -> None:
         """One file of the repository, while it is down. It starts, and everything is right; or it refuses, and its files are as

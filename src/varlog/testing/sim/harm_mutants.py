@@ -95,6 +95,48 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         needs=(Kind.STORE_HARM,),
     ),
+    # --- files without a name
+    _mutant(
+        "deleted-rows-not-noticed",
+        "A running replica whose commit rows were deleted or replaced goes on with the file that has no name (law 1).",
+        (
+            "varlog.storage.commit_store:CommitStore.relink",
+            "relinked(self._disk, self._open_file(), self.size_bytes)",
+            "None",
+        ),
+        needs=(Kind.HARM,),
+    ),
+    _mutant(
+        "deleted-segment-not-noticed",
+        "A running replica whose open segment was deleted or replaced goes on with the file that has no name (law 1).",
+        (
+            "varlog.storage.segment_file:SegmentFile.relink",
+            "if opened is not None else None",
+            "if False else None",
+        ),
+        needs=(Kind.HARM,),
+    ),
+    _mutant(
+        "deleted-segment-of-a-unit-not-noticed",
+        "A running log unit whose open segment was deleted or replaced goes on with the file that has no name (law 1).",
+        (
+            "varlog.storage.segment_file:SegmentFile.relink",
+            "if opened is not None else None",
+            "if False else None",
+        ),
+        needs=(Kind.HARM,),
+        ordering=Ordering.SEQUENCED,
+    ),
+    _mutant(
+        "replaced-file-believed",
+        "A running replica goes on with whatever file was moved over the one that it has open (law 3).",
+        (
+            "varlog.storage.open_file:relinked",
+            "    path = opened.file.path\n",
+            "    path = opened.file.path\n    if disk.exists(path):\n        return OpenFile(disk.open(path))\n",
+        ),
+        needs=(Kind.HARM,),
+    ),
     # --- disks that went back in time
     _mutant(
         "restored-unit-believed",

@@ -296,8 +296,8 @@ class Plan:
             self.rates[kind] = rng.choice(MANY[kind])
         if not COPY_LOSSES & self.kinds():
             return
-        # What is wrong in a file that is only read at the start is found at the next one.
-        self.last_blackout = True
+        # What is wrong in a file is found at the next start, or by those who run.
+        self.last_blackout = rng.random() < 0.5
         # Who has the other copy is not replaced meanwhile: what was harmed and not found yet would be the only one.
         self.rates.pop(Kind.AWAY, None)
         self.pair = None if self.pair is not None and Kind.AWAY in self.pair else self.pair

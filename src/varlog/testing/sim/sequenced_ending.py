@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from varlog.model.batch import check_body, crc32c, entries_of, parse_header
 from varlog.model.cluster import ClusterView, StreamState, Topic, UnitStatus
-from varlog.model.errors import VarlogError
+from varlog.model.errors import CorruptBatch, Damaged, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.model.projection import Projection
 from varlog.rpc.messages import ClusterStatusIs
 from varlog.storage.page_store import PageStore
 from varlog.storage.room import Room
-from varlog.storage.unit_state import UNIT_NAME
+from varlog.storage.segment_file import SEGMENT_SUFFIX
+from varlog.storage.unit_state import UNIT_NAME, read_unit
 from varlog.testing.history import Ending, History, StoredEntry, StoredPage
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.host import VOLUME, Host
@@ -102,11 +104,22 @@ def examine_units(
                 missing.remove(store.log_stream)
             except VarlogError as error:
                 # What rotted and was trimmed then is nobody's loss: the next start finds it, and the unit is made anew.
-                if not rotten:
-                    history.complaints.append(f"{path} on {host.name} is not whole at the end: {error}")
+                if not (rotten and _is_trimmed_rot(disk, path, error)):
+                    history.not_whole.append(f"{path} on {host.name} is not whole at the end: {error}")
                 missing.discard(LogStreamID(int(path.name.partition("=")[2])))
         for log_stream in missing:
             history.complaints.append(f"log stream {log_stream} has no unit on {host.name}'s disk")
+
+
+def _is_trimmed_rot(disk: SimDisk, path: Path, error: VarlogError) -> bool:
+    """Whether the damage may be of trimmed pages: in a segment of a unit in which something is trimmed."""
+    segment = isinstance(error, CorruptBatch) or (
+        isinstance(error, Damaged) and error.path.endswith(SEGMENT_SUFFIX)
+    )
+    try:
+        return segment and read_unit(disk, path).low > FIRST_LLSN
+    except Damaged:
+        return False
 
 
 def write_down(store: PageStore, projection: Projection, ending: Ending, host: str) -> None:

@@ -69,6 +69,8 @@ LOSS_WORDS = (*REWIND_WORDS, "replica is damaged", "replica cannot be opened", "
 FOREIGN_WORDS = "belongs to the cluster with UUID"
 # Longer than any message, disk or process is held up.
 SETTLE_S = 5.0
+# In this many passes each replica is scrubbed once for sure, and what was found is mended.
+SCRUBBED_PASSES = 3
 
 
 @dataclass(frozen=True)
@@ -450,6 +452,15 @@ class World:
             faults.stop()
             if not await process.spawn("heal", judge.heal()):
                 return
+        elif faults.menu.harms.harmed:
+            # Nobody starts again: what is wrong in any file has to be found and put right by those who run.
+            if Kind.HARM in self.plan.kinds():
+                faults.menu.harms.unlink()
+            if not await process.spawn("heal", judge.heal()):
+                return
+            await asyncio.sleep(SCRUBBED_PASSES * self.plan.scrub_interval_s)
+            if not await process.spawn("heal", judge.heal()):
+                return
         await process.spawn("settle", bookkeeper.settle())
         await process.spawn("finish", judge.finish(self._attempts, self._copier))
         if self._apart:
@@ -465,8 +476,7 @@ class World:
                 await host.stop()
         if judge.view is not None:
             # As it was when all was well: nothing hurts the cluster since, so no stream has a reason to move.
-            unread = () if self.plan.last_blackout else faults.menu.harms.harmed
-            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes, unread)
+            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
             newest = self._view() or judge.view
             rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
