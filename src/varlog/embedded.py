@@ -6,6 +6,7 @@ The same code as a cluster of processes, over a network in memory. The directory
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -26,13 +27,17 @@ from varlog.model.limits import SEGMENT_BYTES
 from varlog.rpc.memory import MemoryTransport
 from varlog.runtime.disk import make_ours_private
 from varlog.runtime.doors import Doors, system_doors
+from varlog.runtime.logs import get_logger, told
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
+from varlog.storage.small_files import tend_file
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 
 FORMAT_VERSION = 1
 REPOSITORY, NODE, MANAGER, SEQUENCER = "repository", "node", "manager", "sequencer"
+
+_log = get_logger("embedded")
 
 # What it puts into the directory.
 _OURS = r"varlog\.json.*|varlog\.lock|metadata\.db.*|volume"
@@ -64,6 +69,7 @@ class EmbeddedCluster:
         try:
             self._lock()
             self._cluster = self._identify()
+            self._stops.append(self._keep_identity)
             await self._start_services()
         except BaseException:
             await self.stop()
@@ -183,6 +189,13 @@ class EmbeddedCluster:
                 f"{file} has format {identity.format}, this varlog knows {FORMAT_VERSION}: use the version that wrote it"
             )
         return identity.cluster
+
+    async def _keep_identity(self) -> None:
+        """At the end: if it was deleted or replaced meanwhile, the next start would make another cluster."""
+        identity = msgspec.json.encode(_Identity(FORMAT_VERSION, self._cluster))
+        with contextlib.suppress(OSError):
+            if wrong := tend_file(self._doors.disk, self._path / "varlog.json", identity):
+                _log.warning(told("files written again", why=wrong))
 
 
 async def open_log(

@@ -3,6 +3,7 @@ descriptor without a name, and everything written to it was gone with the next s
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -15,10 +16,14 @@ import pytest
 from tests.storage import test_page_store as units
 from tests.storage.helpers import FailingDisk, commit_all, fill, new_store, read_all, reopen
 from tests.storage.test_small_files import order
+from varlog.metarepo.store.base import Delete, DeleteRange, Fenced, Put
+from varlog.metarepo.store.journal import journal_path
+from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartError
 from varlog.model.ids import ClusterID, ClusterUUID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
+from varlog.runtime.doors import system_doors
 from varlog.storage.identity import IDENTITY_NAME
 from varlog.storage.log_store import LogStore
 from varlog.storage.row_file import ROWS_NAME
@@ -153,6 +158,30 @@ def test_a_file_of_a_running_log_unit_is_written_again(tmp_path: Path, which: st
     again.close()
 
 
+@pytest.mark.parametrize("harm", [delete, replace_by_nothing])
+def test_the_index_of_a_closed_segment_of_a_log_unit_is_written_again(tmp_path: Path, harm: Harm) -> None:
+    store = units.new_unit(tmp_path)
+    for first in range(1, 40, 2):
+        units.write(store, units.sized(first))
+    path = min(store.path.glob("*.idx"))
+    before = path.read_bytes()
+    harm(path)
+    assert str(path) in store.tend()
+    assert path.read_bytes() == before
+    assert store.tend() == ""
+    # What is not what memory knows is not signed.
+    harm(path)
+    segment = path.with_suffix(".seg")
+    content = segment.read_bytes()
+    with segment.open("r+b") as file:
+        file.write(units.sized(301))
+    assert store.tend() == ""
+    with segment.open("r+b") as file:
+        file.write(content)
+    assert str(path) in store.tend()
+    store.close()
+
+
 # --- the node's own files ---------------------------------------------------------------------------------------------
 
 
@@ -204,3 +233,141 @@ def test_the_newest_term_is_written_again(tmp_path: Path) -> None:
     (homes[1] / WITNESS_NAME).unlink()
     assert file.tend(seen).count(WITNESS_NAME) == 2
     assert WitnessFile(OsDisk(), homes).read() == seen
+
+
+# --- the repository ---------------------------------------------------------------------------------------------------
+
+DATABASE = "metadata.db"
+FILES = ["db", "wal", "shm", "journal", "mirror"]
+
+
+def of_repository(directory: Path, which: str) -> Path:
+    home = directory / "home"
+    journal = journal_path(home / DATABASE)
+    return {
+        "db": home / DATABASE,
+        "wal": home / f"{DATABASE}-wal",
+        "shm": home / f"{DATABASE}-shm",
+        "journal": journal,
+        "mirror": directory / "mirror" / journal.name,
+        "lock": home / f"{DATABASE}.lock",
+    }[which]
+
+
+def repository(directory: Path) -> SqliteStore:
+    for name in ("home", "mirror"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    return SqliteStore(directory / "home" / DATABASE, system_doors(), mirror=directory / "mirror")
+
+
+async def looked(store: SqliteStore) -> list[str]:
+    """As the timer does it; what is complained of since."""
+    before = len(store.complaints)
+    assert store._worker is not None
+    await store._worker.run(store._tend)
+    return store.complaints[before:]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("which", FILES)
+def test_a_file_of_a_running_repository_is_written_again(tmp_path: Path, which: str, harm: Harm) -> None:
+    """The copies are what a kill at that moment leaves. Killed before the look, a repository refuses to start, or has all."""
+
+    async def body() -> None:
+        live, wanted = tmp_path / "live", {}
+        store = repository(live)
+        await store.open()
+        for number in range(10):
+            wanted[f"key/{number}"] = b"before"
+            await store.commit([Put(f"key/{number}", b"before"), DeleteRange("x", "y")])
+        assert await looked(store) == []
+        harm(of_repository(live, which))
+        wanted["key/5"] = b"meanwhile"
+        await store.commit([Put("key/5", b"meanwhile")])
+        shutil.copytree(live, tmp_path / "too early")
+        (complaint,) = await looked(store)
+        assert "was deleted" in complaint
+        assert await looked(store) == []
+        wanted["key/6"] = b"after"
+        await store.commit([Put("key/6", b"after")])
+        shutil.copytree(live, tmp_path / "killed")
+        await store.commit([Delete("key/7")])
+        await store.close()
+        assert await _items(tmp_path / "killed") == wanted
+        del wanted["key/7"]
+        assert await _items(live) == wanted
+        try:
+            found = await _items(tmp_path / "too early")
+        except StartError:
+            return
+        assert found == wanted | {"key/6": b"before", "key/7": b"before"}
+
+    asyncio.run(body())
+
+
+async def _items(directory: Path) -> dict[str, bytes]:
+    store = repository(directory)
+    try:
+        return (await store.open()).items
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("which", FILES)
+def test_a_repository_that_stops_puts_back_what_was_deleted_since_the_last_look(
+    tmp_path: Path, which: str
+) -> None:
+    async def body() -> None:
+        store = repository(tmp_path)
+        await store.open()
+        await store.commit([Put("key", b"1")])
+        of_repository(tmp_path, which).unlink()
+        await store.commit([Put("key", b"2")])
+        await store.close()
+        assert await _items(tmp_path) == {"key": b"2"}
+
+    asyncio.run(body())
+
+
+def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Path) -> None:
+    """Whoever deletes the lock lets a second one in: the first one must not put its own files over those of the second."""
+
+    async def body() -> None:
+        first, second = repository(tmp_path), repository(tmp_path)
+        await first.open()
+        await first.commit([Put("key", b"first")])
+        lock = of_repository(tmp_path, "lock")
+        lock.unlink()
+        assert await looked(first) == []
+        assert lock.exists()
+        with pytest.raises(StartError, match="is in use"):
+            await second.open()
+        lock.unlink()
+        await second.open()
+        await second.commit([Put("key", b"second")])
+        with pytest.raises(Fenced, match="another repository has it"):
+            await looked(first)
+        await first.close()
+        await second.close()
+        assert await _items(tmp_path) == {"key": b"second"}
+
+    asyncio.run(body())
+
+
+def test_a_database_of_a_newer_term_is_not_written_over(tmp_path: Path) -> None:
+    async def body() -> None:
+        store = repository(tmp_path)
+        await store.open()
+        await store.commit([Put("key", b"1")])
+        database = of_repository(tmp_path, "db")
+        shutil.copytree(tmp_path, tmp_path / "elsewhere")
+        for _ in range(2):
+            assert await _items(tmp_path / "elsewhere") == {"key": b"1"}
+        newer = of_repository(tmp_path / "elsewhere", "db").read_bytes()
+        os.replace(of_repository(tmp_path / "elsewhere", "db"), database)
+        with pytest.raises(Fenced, match="a newer term"):
+            await looked(store)
+        assert database.read_bytes() == newer
+        await store.close()
+
+    asyncio.run(body())

@@ -58,8 +58,9 @@ from varlog.storage.page_places import (
     stretches,
 )
 from varlog.storage.page_recovery import survey_unit
+from varlog.storage.page_scan import scan_pages
 from varlog.storage.page_segment import PageSegment
-from varlog.storage.page_sidecar import encode_sidecar
+from varlog.storage.page_sidecar import decode_sidecar, encode_pages, encode_sidecar
 from varlog.storage.places import Measured
 from varlog.storage.room import Room, says_full
 from varlog.storage.rot import Rot
@@ -443,7 +444,25 @@ class PageStore:
             except OSError as error:
                 self._failure = error
                 raise
-        return wrong
+        return "; ".join(filter(None, (wrong, *map(self._tend_sidecar, self._segments[:-1]))))
+
+    def _tend_sidecar(self, segment: PageSegment) -> str:
+        """Write the sidecar of a closed segment again if it is damaged or gone: nothing else says how long the segment was."""
+        path = index_path(segment.path)
+        content = self._disk.read_file(path) if self._disk.exists(path) else b""
+        if decode_sidecar(content, segment.number, segment.size) is not None:
+            return ""
+        try:
+            read = segment.borrow().file.read_at
+            found = scan_pages(read, segment.size, segment.size, segment.number)
+        except FileNotFoundError:  # found where its pages are looked at
+            return ""
+        same = all(self.page(page.first_llsn) == page for page in found.pages if page.first_llsn >= self.low)
+        rebuilt = encode_sidecar(segment.number, segment.size, encode_pages(found.pages))
+        if found.size != segment.size or not same or not self.room.spares(len(rebuilt)):
+            return ""
+        self._disk.replace_file(path, rebuilt)
+        return f"{path} is damaged or missing"
 
     def reopened(self) -> PageStore:
         """What is on disk now, put right and proven by syncs that count: a new store in place of this one, which writes no more and

@@ -6,6 +6,7 @@ over it the database is in memory, and each transaction ends with its image writ
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import Final, Protocol
 from varlog.runtime.disk import Disk, OsDisk
 
 DATABASE_BYTES_MIN: Final = 512
+# What SQLite keeps beside a database: its write-ahead log, and the index of it.
+BESIDE: Final = ("-wal", "-shm")
 _TERM: Final = "SELECT term FROM terms"
 
 
@@ -31,7 +34,20 @@ class Database(Protocol):
         """Make what was done outside of a transaction durable: a new database with its tables."""
         ...
 
+    def is_linked(self) -> bool:
+        """Whether its name, and those of what SQLite keeps beside it, lead to the files in use."""
+        ...
+
+    def relink(self) -> None:
+        """Put all of it under its name again, durably. Nothing may be in a transaction. Superseded: what has the name now is of a
+        newer term."""
+        ...
+
     def close(self) -> None: ...
+
+
+class Superseded(Exception):
+    """Another process has opened the store in a newer term."""
 
 
 def open_database(disk: Disk, path: Path, *, synced: bool) -> Database:
@@ -69,9 +85,14 @@ class FileDatabase:
         if not path.exists():
             # With our mode, which SQLite gives to what it puts beside it.
             disk.open(path, create=True).close()
-        # No implicit transactions: each BEGIN and COMMIT is written out where it happens.
-        self.sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
         self._synced = synced
+        self._connect()
+
+    def _connect(self) -> None:
+        # No implicit transactions: each BEGIN and COMMIT is written out where it happens.
+        self.sql = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=5.0)
+        # Device and inode of what SQLite has open, by path: it does not show its descriptors.
+        self._files = {self._path: _identity(self._path)}
 
     def save(self) -> None:
         self._disk.sync_directory(self._path.parent)
@@ -79,6 +100,43 @@ class FileDatabase:
     def begin_writing(self) -> None:
         self.sql.execute("PRAGMA journal_mode = WAL")
         self.sql.execute(f"PRAGMA synchronous = {'FULL' if self._synced else 'OFF'}")
+
+    def is_linked(self) -> bool:
+        """The files beside it are there from the first transaction on: what is seen then is theirs."""
+        for suffix in BESIDE:
+            beside = self._path.with_name(self._path.name + suffix)
+            self._files.setdefault(beside, _identity(beside))
+        return all(known is not None and _identity(path) == known for path, known in self._files.items())
+
+    def relink(self) -> None:
+        """By a copy of its pages. SQLite still has all files open, whatever their names lead to."""
+        term = self.sql.execute(_TERM).fetchone()[0]
+        if _term_in(self._path) > term:
+            raise Superseded(f"{self._path} was replaced by one of a newer term than {term}")
+        # Else a log of older pages could be beside the copy when it gets its name.
+        self.sql.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        fresh = self._path.with_name(self._path.name + ".new")
+        fresh.unlink(missing_ok=True)
+        self._disk.open(fresh, create=True).close()
+        copy = sqlite3.connect(fresh, isolation_level=None)
+        try:
+            self.sql.backup(copy)
+        finally:
+            copy.close()
+        file = self._disk.open(fresh)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        for suffix in BESIDE:
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self._disk.rename(fresh, self._path)
+        self._disk.sync_directory(self._path.parent)
+        self.sql.close()
+        self._connect()
+        self.begin_writing()
+        _ = self.sql.execute(_TERM).fetchone()
+        _ = self.is_linked()
 
     def close(self) -> None:
         self.sql.close()
@@ -113,6 +171,16 @@ class ImageDatabase:
         finally:
             newer.close()
 
+    def is_linked(self) -> bool:
+        return self._disk.exists(self._path) and self._disk.read_file(self._path) == self._image
+
+    def relink(self) -> None:
+        term = self.sql.execute(_TERM).fetchone()
+        self.refresh()
+        if self.sql.execute(_TERM).fetchone() != term:
+            raise Superseded(f"{self._path} was replaced by one of another term than {term[0]}")
+        self.save()
+
     def save(self) -> None:
         image = self.sql.serialize()
         self._disk.replace_file(self._path, image)
@@ -127,3 +195,23 @@ def _loaded(image: bytes) -> sqlite3.Connection:
     if image:
         sql.deserialize(image)
     return sql
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode; None: it is not there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _term_in(path: Path) -> int:
+    """The term in a database that is only looked at; 0 if there is none."""
+    if not path.exists():
+        return 0
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as found:
+            return int(found.execute(_TERM).fetchone()[0])
+    except (sqlite3.Error, TypeError, ValueError):
+        return 0

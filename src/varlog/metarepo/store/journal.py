@@ -473,6 +473,7 @@ class Journal:
         self.recorded = applied  # the newest commit that is recorded here
         self.mirror_failure = ""
         self._salt = salt
+        self._size = header.size
         self._synced = synced
         self._term = _TERM.pack(term)
         self._file: File = disk.open(path)
@@ -531,6 +532,11 @@ class Journal:
     def claimed(self) -> bool:
         """Whether the store was opened after us: what was written last may have come too late for the one that did."""
         return self._file.read_at(_TERM.size, _CLAIM_PLACE * SECTOR_BYTES) != self._term
+
+    def is_linked(self) -> bool:
+        """Whether the file and its mirror are what their names lead to, and as long as they were made."""
+        files = [self._file, *([self._mirror] if self._mirror is not None else [])]
+        return all(file.is_linked() and file.size() >= self._size for file in files)
 
     def release(self, newest: int) -> None:
         """The store holds everything up to `newest`: it may be written over."""

@@ -27,7 +27,7 @@ from typing import Final
 import msgspec
 
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, Opened, Put, SoleStore
-from varlog.metarepo.store.database import Database, open_database, transaction
+from varlog.metarepo.store.database import Database, Superseded, open_database, transaction
 from varlog.metarepo.store.journal import (
     SALT_BYTES,
     Journal,
@@ -53,6 +53,8 @@ APPLICATION_ID: Final = int.from_bytes(b"VLMR", "big")
 FORMAT_VERSION: Final = 3
 # After this long without a commit an empty one follows the newest, which is then known to be durable whatever happens to it.
 IDLE_MARK_S: Final = 0.5
+# How often the names of the files are looked at.
+NAMES_S: Final = 60.0
 REMEDY: Final = "restore it from a `varlog backup`, or rebuild it from the storage nodes with `vmr recover`"
 
 _log = get_logger("metarepo")
@@ -164,7 +166,10 @@ class SqliteStore(SoleStore):
         self._committed_at_s = 0.0
         self._marked = 0  # the newest commit that an empty one follows
         self._mark_timer: asyncio.TimerHandle | None = None
-        self._failure: BaseException | None = None  # of a mark: no caller waited for it
+        self._names_timer: asyncio.TimerHandle | None = None
+        self._failure: BaseException | None = (
+            None  # of a mark or a look at the names: no caller waited for it
+        )
 
     @property
     def place(self) -> str:
@@ -173,10 +178,12 @@ class SqliteStore(SoleStore):
     async def open(self, address: str = "") -> Opened:
         self._worker = self._doors.make_worker(f"metadata {self._path.name}")
         try:
-            return await self._worker.run(self._open)
+            opened = await self._worker.run(self._open)
         except BaseException:
             await self.close()
             raise
+        self._look_later()
+        return opened
 
     async def commit(self, changes: Sequence[Change]) -> None:
         if self._worker is None:
@@ -190,8 +197,9 @@ class SqliteStore(SoleStore):
     async def close(self) -> None:
         worker, self._worker = self._worker, None
         timer, self._mark_timer = self._mark_timer, None
-        if timer is not None:
-            timer.cancel()
+        for waiting in (timer, self._names_timer):
+            if waiting is not None:
+                waiting.cancel()
         if worker is not None:
             await worker.run(self._close)
             await worker.close()
@@ -226,11 +234,66 @@ class SqliteStore(SoleStore):
             _log.error(told("the metadata journal cannot be written", place=self._path, why=error))
             self._failure = error
 
+    def _look_later(self) -> None:
+        self._names_timer = asyncio.get_running_loop().call_later(NAMES_S, self._look)
+
+    def _look(self) -> None:
+        if (worker := self._worker) is not None and self._failure is None:
+            worker.call(self._tend, self._tended)
+
+    def _tended(self, _: object, error: BaseException | None) -> None:
+        if error is not None:
+            self._complain(f"the files cannot be kept, and nothing more is committed: {error}")
+            self._failure = error
+        elif self._worker is not None:
+            self._look_later()
+
     # --- in the worker -------------------------------------------------------------------------------------------------
+
+    def _tend(self) -> None:
+        """What was deleted or replaced while it is open is put under its name again: found only at the next start, it would be the
+        loss of the newest commits, or of all."""
+        database, journal = self._database, self._journal
+        if database is None or journal is None:
+            return
+        try:
+            self._lock_again()
+            if not database.is_linked():
+                database.relink()
+                self._complain("the database was deleted or replaced while it was open, and is written again")
+            linked = journal.is_linked()
+        except Superseded as newer:
+            raise Fenced(f"{newer}: term {self._term} is over") from newer
+        except OSError as error:
+            # What is open still has everything: a disk that is full now may take a copy at the next look.
+            self._complain(f"the files cannot be looked at, or written again: {error}")
+            return
+        if not linked:
+            self._checkpoint(database, journal, journal.newest)
+            # Until the new one is there, none is needed: the database has everything.
+            salt = self._doors.entropy.randbytes(SALT_BYTES)
+            self._save_link(database, replace(self._link, in_use=0, next_salt=salt))
+            journal.close()
+            self._begin_journal(database)
+            self._complain("the journal was deleted, replaced or cut while it was open, and is begun again")
+
+    def _lock_again(self) -> None:
+        lock = self._lock
+        if lock is None or lock.is_linked():
+            return
+        try:
+            self._lock = self._doors.disk.lock(self._lock_path)
+        except BlockingIOError:
+            raise Fenced(f"{self._lock_path} was deleted, and another repository has it now") from None
+        lock.release()
+
+    @property
+    def _lock_path(self) -> Path:
+        return self._path.with_name(self._path.name + ".lock")
 
     def _open(self) -> Opened:
         try:
-            self._lock = self._doors.disk.lock(self._path.with_name(self._path.name + ".lock"))
+            self._lock = self._doors.disk.lock(self._lock_path)
         except BlockingIOError:
             raise StartError(
                 f"{self._path} is in use by another metadata repository: stop that one first, or name another file"
@@ -263,6 +326,7 @@ class SqliteStore(SoleStore):
         items = _checked_items(database.sql, self._link)
         self._take_in_journal(database, items)
         self._begin_journal(database)
+        _ = database.is_linked()  # from now on it knows its files
         return Opened(self._term, dict(sorted(items.items())))
 
     def _check_identity(self, sql: sqlite3.Connection) -> None:
@@ -406,6 +470,8 @@ class SqliteStore(SoleStore):
             self._complain(f"the journal has no mirror any more: {failure}")
 
     def _complain(self, complaint: str) -> None:
+        if complaint in self.complaints[-1:]:
+            return
         self.complaints.append(complaint)
         _log.warning(told("the metadata files are harmed", place=self._path, what=complaint))
 
@@ -470,6 +536,10 @@ class SqliteStore(SoleStore):
             raise Fenced(f"{self._path} was opened again, in term {term}: term {self._term} is over")
 
     def _close(self) -> None:
+        try:
+            self._tend()  # what has lost its name since the last look goes with the descriptor
+        except (sqlite3.Error, OSError, Fenced) as error:
+            _log.warning(told("the metadata files cannot be kept", place=self._path, why=error))
         database, self._database = self._database, None
         journal, self._journal = self._journal, None
         lock, self._lock = self._lock, None

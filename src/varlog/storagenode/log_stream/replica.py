@@ -724,6 +724,8 @@ class Replica:
             store = self.store
             if self._machine.state is not ReplicaState.FROZEN:
                 await asyncio.wait([self._parts.worker.run(store.settle_rows)])
+                # What has lost its name since the last look goes with the descriptor.
+                await asyncio.wait([self._parts.worker.run(store.relink)])
             await self._parts.worker.run(store.close)
         await self._parts.worker.close()
 

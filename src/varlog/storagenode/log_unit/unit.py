@@ -602,6 +602,9 @@ class LogUnit:
         self._stop(Unavailable(f"log stream {self.log_stream} is closed here"))
         await self._syncer.close()
         async with self._admin, self._writer.held():
+            if not self._machine.frozen:
+                # What has lost its name since the last look goes with the descriptor.
+                await asyncio.wait([self._parts.worker.run(self.store.relink)])
             await self._parts.worker.run(self.store.close)
         await self._parts.worker.close()
 
