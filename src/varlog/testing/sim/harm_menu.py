@@ -19,7 +19,7 @@ from varlog.rpc.messages import Message
 from varlog.testing.sim.beyond import Beyond
 from varlog.testing.sim.connection import SimConnection
 from varlog.testing.sim.drive import Folder, Inode
-from varlog.testing.sim.harm import NAMELESS, SNAPSHOT_S, STORE_HARMS, Past, files_of, harm_file
+from varlog.testing.sim.harm import NAMELESS, SNAPSHOT_S, STORE_HARMS, Harm, Past, files_of, harm_file
 from varlog.testing.sim.host import VOLUME, Host
 from varlog.testing.sim.keepers import Keepers
 from varlog.testing.sim.loop import SimLoop
@@ -30,6 +30,8 @@ from varlog.testing.sim.process import Process
 SLOWER = (10.0, 100.0, 1000.0)
 # So many of the drives that go back in time do so while every storage node is down.
 ALL_DOWN_SHARE = 0.4
+# So many of the harms of a repository delete a file while it runs.
+UNLINKED_SHARE = 0.4
 # A process that hardly gets a processor runs for this long, then stops for longer.
 RUNS_S = 0.002
 
@@ -65,6 +67,8 @@ class HarmMenu:
         self._unharmed: dict[
             str, Folder
         ] = {}  # the drives of repositories that were harmed while they were down
+        # Files of repositories that were deleted while these run.
+        self._unlinked: dict[str, tuple[Path, Inode]] = {}
         self._slow: list[asyncio.Task[None]] = []
         self._stops: list[asyncio.Task[None]] = []
         self._closing: list[asyncio.TimerHandle] = []  # links that close in a moment
@@ -103,6 +107,10 @@ class HarmMenu:
     def _refused(self, host: Host, error: Exception) -> bool:
         """A process does not start over files that were harmed: it says so. Somebody puts the repository's files back, as they
         were, and gives a node an empty directory."""
+        if isinstance(error, StartError) and self._link_store(host):
+            self._said(f"{host.name} refuses to start: {error}")
+            self._tell(f"the deleted file of {host.name} is put back")
+            return True
         before = self._unharmed.pop(host.name, None)
         if before is not None and isinstance(error, StartError):
             self._said(f"{host.name} refuses to start: {error}")
@@ -166,7 +174,10 @@ class HarmMenu:
 
     def harm_store(self, host: Host) -> None:
         """One file of the repository, while it is down. It starts, and everything is right; or it refuses, and its files are as
-        they were: what it wrote before it refused is undone with the harm."""
+        they were: what it wrote before it refused is undone with the harm. Or one file is deleted while it runs."""
+        if host.up and host.name not in self._unharmed and self._rng.random() < UNLINKED_SHARE:
+            self._unlink_store(host)
+            return
         host.crash()
         if host.name in self._unharmed:  # it has not started since
             return
@@ -178,10 +189,32 @@ class HarmMenu:
             how = harm_file(host, path, self._rng, self.past, STORE_HARMS)
             self._tell(f"{path} of {host.name}: {how}")
 
+    def _unlink_store(self, host: Host) -> None:
+        """It makes the file again before it ends; or it refuses to start, and the deleted one, into which it wrote to the end, is
+        given its name back. Only one at a time: of two, the older one would be put back over what came of the first."""
+        files = files_of(host, VOLUME)
+        if files and host.name not in self._unlinked:
+            path = self._rng.choice(files)
+            self._unlinked[host.name] = path, host.drive.file(path)
+            self.on_store_harm()
+            how = harm_file(host, path, self._rng, self.past, (Harm.DELETED,))
+            self._tell(f"{path} of {host.name}, running: {how}")
+
+    def _link_store(self, host: Host) -> bool:
+        """Put the deleted file back, if nothing has its name since."""
+        path, inode = self._unlinked.pop(host.name, (VOLUME, None))
+        if inode is None or host.drive.find(path) is not None:
+            return False
+        folder = host.drive.folder(path.parent)
+        folder.link(path.name, inode)
+        folder.sync()
+        return True
+
     def started(self, host: Host) -> None:
         """It runs over what was harmed: from now on that is its truth."""
         self._unharmed.pop(host.name, None)
         self.beyond.started(host)
+        self._unlinked.pop(host.name, None)
         self._keepers.doomed.discard(host.name)
 
     def rewind(self, host: Host) -> None:

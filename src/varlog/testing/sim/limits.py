@@ -36,8 +36,9 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
 
 
 # Of the repository's own files, drawn apart from the others. Of the smallest journal two records fill a lap.
-STORE_BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
+STORE_BOUNDS: Final[tuple[tuple[str, str, tuple[float, ...]], ...]] = (
     ("varlog.metarepo.store.journal", "JOURNAL_BYTES", (32 * KIB, 64 * KIB, 256 * KIB)),
+    ("varlog.metarepo.store.sqlite", "NAMES_S", (0.2, 1.0, 3.0)),
 )
 
 # Of sequenced topics, drawn apart from the others.

@@ -19,6 +19,7 @@ from varlog.client.log import Log
 from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.base import MetadataStore
+from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.cluster import ClusterView, Ordering, Topic
@@ -36,7 +37,7 @@ from varlog.testing.sim.attempts import Attempts
 from varlog.testing.sim.bookkeeper import Bookkeeper
 from varlog.testing.sim.connection import SimConnection
 from varlog.testing.sim.copier import COPY, Copier
-from varlog.testing.sim.drive_store import DriveStore
+from varlog.testing.sim.drive_store import METADATA_PATH, DriveStore
 from varlog.testing.sim.ending import Judge, examine
 from varlog.testing.sim.faults import Faults
 from varlog.testing.sim.gray_watch import APPENDERS, GrayWatch
@@ -474,12 +475,22 @@ class World:
         for host in self._servers:
             if host not in self._repositories:
                 await host.stop()
+        self._examine_store()
         if judge.view is not None:
             # As it was when all was well: nothing hurts the cluster since, so no stream has a reason to move.
             examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
             newest = self._view() or judge.view
             rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
+
+    def _examine_store(self) -> None:
+        """The only repository runs: the files that its next start needs have their names."""
+        if len(self._repositories) > 1 or not self._repositories[0].up:
+            return
+        host = self._repositories[0]
+        for path in (METADATA_PATH, journal_path(METADATA_PATH)):
+            if host.drive.find(path) is None:
+                self.history.not_whole.append(f"{path} on {host.name} is missing at the end")
 
     async def _account(self, judge: Judge, process: Process, faults: Faults) -> None:
         """Of harm that replication does not survive: nobody has to be well, and what is lost must be shown."""
