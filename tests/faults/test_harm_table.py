@@ -44,6 +44,8 @@ A_FEW: list[Asked] = [
     ("replica: commit rows", "older copy", STOPPED),
     ("unit: newest segment", "sector zeroed", STOPPED),
     ("replica: closed segment", "bit in the middle", RUNNING),
+    ("replica: commit rows", "deleted", RUNNING),
+    ("unit: newest segment", "replaced", RUNNING),
     ("repository: journal", "bit in the newest bytes", STOPPED),
     ("repository: journal", "sector zeroed", STOPPED),
 ]

@@ -87,6 +87,13 @@ def older_copy(path: Path, older: bytes) -> None:
         file.truncate()
 
 
+def replace(path: Path, older: bytes) -> None:
+    """Another file, with the older bytes, is moved over it: a process that has it open continues with one that has no name."""
+    other = path.with_name(f"{path.name}.old")
+    other.write_bytes(older)
+    os.replace(other, path)
+
+
 def _flip(path: Path, at: int) -> None:
     with path.open("rb") as file:
         file.seek(at)

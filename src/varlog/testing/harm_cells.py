@@ -18,8 +18,10 @@ from varlog.embedded import EmbeddedCluster
 from varlog.model.cluster import Ordering
 from varlog.model.errors import StartError, VarlogError
 from varlog.runtime.doors import system_doors
+from varlog.storage.cluster_file import CLUSTER_NAME
+from varlog.storage.room import BALLAST_NAME
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harm_table import HARMS, KINDS, RUNNING, STOPPED, Cell, cell, kinds_in
+from varlog.testing.harm_table import HARMS, KINDS, NAMELESS, RUNNING, STOPPED, Cell, cell, kinds_in
 from varlog.testing.harmed_cluster import (
     COMMITTED,
     SEQUENCED,
@@ -32,7 +34,7 @@ from varlog.testing.harmed_cluster import (
     verdict,
     verdict_after_restart,
 )
-from varlog.testing.small_segments import SEGMENT_BYTES, MirroredPlan, SmallSegmentsPlan
+from varlog.testing.small_segments import SCRUB_INTERVAL_S, SEGMENT_BYTES, MirroredPlan, SmallSegmentsPlan
 
 VICTIM = "vsn-1"
 CLUSTER, MIRRORED, EMBEDDED = "cluster", "mirrored", "embedded"
@@ -40,6 +42,10 @@ CLUSTER, MIRRORED, EMBEDDED = "cluster", "mirrored", "embedded"
 FILL = 250
 MORE, AFTER = 10, 5
 THERE_S = 15.0
+# The names of files are looked at many times in this.
+LOOK_S = 6 * SCRUB_INTERVAL_S
+# The next append that reserves space makes the one, the next session of a restarted node the other.
+MADE_LATER = (BALLAST_NAME, CLUSTER_NAME)
 # Of an embedded cluster, where nothing has to be repaired by others.
 CALL_S = 1.0
 
@@ -118,7 +124,9 @@ async def _harm_node(
         _apply(path, older, harmed)
     else:
         _apply(path, older, harmed)
+        left = _identity(path)
         found = await verdict(cluster, sizes, appends=AFTER)
+        found = await _wait_named(path, left, harmed, found)
         cluster.kill(VICTIM)
         if found.outcome is not Outcome.HEALED:
             return found
@@ -139,7 +147,9 @@ async def _harm_repository(
 ) -> Verdict:
     if when == RUNNING:
         _apply(path, older, harmed)
+        left = _identity(path)
         found = await verdict(cluster, sizes, appends=AFTER)
+        found = await _wait_named(path, left, harmed, found)
         if found.outcome is not Outcome.HEALED:
             return found
     # All at once: the nodes have not synced the rows of these, and only the repository knows their order.
@@ -150,6 +160,28 @@ async def _harm_repository(
     if when == STOPPED:
         _apply(path, older, harmed)
     return await verdict_after_restart(cluster, appends=AFTER)
+
+
+async def _wait_named(path: Path, left: tuple[int, bytes] | None, harmed: str, found: Verdict) -> Verdict:
+    """Wait until the process has looked for the names of its files. What it needs at its next start and does not have then was not
+    noticed. A replaced file that is left as it is was right, or is judged by what comes."""
+    if harmed not in NAMELESS or found.outcome is not Outcome.HEALED:
+        return found
+    try:
+        async with asyncio.timeout(LOOK_S):
+            while _identity(path) == left:  # noqa: ASYNC110 - files tell nobody
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        if left is None and path.name not in MADE_LATER:
+            return Verdict(
+                Outcome.SILENT, (f"{path.name} was deleted {LOOK_S:g} s ago, and is not there again",)
+            )
+    return found
+
+
+def _identity(path: Path) -> tuple[int, bytes] | None:
+    """Of the file that has the name, inode and content."""
+    return (path.stat().st_ino, path.read_bytes()) if path.exists() else None
 
 
 def _apply(path: Path, older: bytes, harmed: str) -> None:

@@ -2,7 +2,8 @@
 
 A cell is one of them. `healed`: everything acknowledged is right and appends work, without a person. `said`: something is refused,
 with words. Anything else is a bug. What replication survives, which is the harm of one node's file, has to be healed, but for the
-few exceptions below, each with its reason. What exists once has to be right, or said.
+few exceptions below, each with its reason. What exists once has to be right, or said. What is deleted or replaced while its process
+runs has to be healed before the process is killed: it has everything open, or in memory.
 
 The files are found in a live cluster. One of a kind that is not known here fails the test: its row has to be added.
 """
@@ -29,8 +30,11 @@ HARMS: dict[str, harm.Harm] = {
     "cut to nothing": harm.truncate_to_nothing,
     "deleted": harm.delete,
     "older copy": harm.older_copy,
+    "replaced": harm.replace,
 }
 ALL_HARMS = tuple(HARMS)
+# A process that has the file open notices these only if it looks for the name.
+NAMELESS = ("deleted", "replaced")
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,10 @@ def wrong(found: Cell) -> str:
         return ""
     if found.outcome != Outcome.SAID:
         return f"{found.name}: {found.outcome}: {found.words}"
+    if found.when == RUNNING and found.harm in NAMELESS and found.part != "embedded":
+        return (
+            f"{found.name}: the process that runs has all of it, and it is not healed but said: {found.words}"
+        )
     kind = next(kind for kind in KINDS if kind.name == found.kind)
     if kind.copies and found.part == "cluster" and found.kind not in MAY_SAY:
         return f"{found.name}: has copies, and is not healed but said: {found.words}"

@@ -1,4 +1,4 @@
-"""A server whose node closes segments early and scrubs all the time.
+"""A server whose node closes segments early, and that looks at its files all the time.
 
 python -m varlog.testing.small_segments vsn start …
 """
@@ -12,6 +12,7 @@ from functools import partial
 from varlog.cli import serve
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.process import ServerProcess
+from varlog.metarepo.store import sqlite
 from varlog.model.limits import KIB, MIB
 from varlog.storagenode import config
 
@@ -54,4 +55,5 @@ if __name__ == "__main__":
         return small(**{name: value for name, value in given.items() if name not in small.keywords})  # type: ignore[arg-type]
 
     config.StorageNodeConfig = small_config  # type: ignore[assignment, misc]
+    sqlite.NAMES_S = SCRUB_INTERVAL_S  # type: ignore[misc]
     getattr(serve, f"run_{sys.argv.pop(1)}")()
