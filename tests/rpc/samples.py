@@ -120,7 +120,9 @@ MARK = TopicMark(TopicID(3), GLSN(140), GLSN(9))
 MESSAGES: list[Message] = [
     m.Done(),
     m.Failure("EntryTooLarge", (9, 8)),
-    m.Append(LogStreamID(5), Epoch(4), True, LLSN(60), GLSN(90), True, 0xFEDCBA98, LLSN(61), 2**62 + 5, 33),
+    m.Append(
+        LogStreamID(5), Epoch(4), True, LLSN(60), GLSN(90), True, 0xFEDCBA98, LLSN(61), 2**62 + 5, 33, 1500
+    ),
     m.Appended(GLSN(131), LLSN(61)),
     m.ReadAt(TopicID(3), GLSN(131), LogStreamID(5), LLSN(61), 1.5),
     m.FoundAt(True, LogStreamID(5), GLSN(131)),

@@ -23,6 +23,7 @@ from varlog.model.entry import Position
 from varlog.model.errors import (
     NotAccepted,
     OutcomeUnknown,
+    Overloaded,
     Rejected,
     Sealed,
     StaleEpoch,
@@ -160,6 +161,11 @@ class Courier:
             attempt = Attempt(stream.log_stream, stream.epoch, floor, after)
             try:
                 return await self._try(stream, parcel, attempt, backoff)
+            except Overloaded as refused:
+                self._nowhere(parcel)
+                if parcel.dropped or self._another(parcel):
+                    return None
+                raise refused
             except VarlogError as error:
                 self._judge(stream, parcel, error)
         self._routing.refresh_soon()
@@ -258,7 +264,11 @@ class Courier:
         if parcel.dropped:
             raise NotAccepted("nobody waits for it any more")
         parcel.attempt = attempt
-        request = Append(attempt.log_stream, attempt.epoch, again, attempt.floor, attempt.after)
+        # A batch that may be there already is not refused for being late: that would not say what became of it.
+        within_ms = 0 if again else int(1000 * backoff.remaining_s)
+        request = Append(
+            attempt.log_stream, attempt.epoch, again, attempt.floor, attempt.after, within_ms=within_ms
+        )
         try:
             with Patience() as patience:  # it ends only the wait for an epoch that is over: see Stuck
                 answer = await self._call(node, connection, request, parcel, backoff, patience)

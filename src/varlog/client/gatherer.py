@@ -22,6 +22,7 @@ from varlog.client.ordering import Carrier
 from varlog.client.parcel import Parcel
 from varlog.model.admission import (
     ENTRY_UNITS,
+    RETRY_S_MIN,
     SHARE,
     SLACK,
     STANDING_S,
@@ -45,8 +46,6 @@ LOOK_S: Final = 2e-6
 # What a batch may take for its size, and how many times the fixed time of a request at least.
 GATHER_S_MAX: Final = 0.1
 CUT_FIXED: Final = 8
-# A refused append is not worth trying again sooner.
-RETRY_S_MIN: Final = 0.01
 
 # One append that waits for its position: its bytes, who is told, its deadline, and how long after its start that is. A plain tuple:
 # an object with names takes three times as long to make, and there is one for every entry.

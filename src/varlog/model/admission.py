@@ -34,6 +34,8 @@ STANDING_S: Final = 0.5
 # One that has waited is sent only while this share of its time is left beyond the estimate. Without it a queue that was admitted at
 # a higher rate is served at the edge of its deadlines, each a moment too late, for as long as there is a queue.
 SLACK: Final = 0.2
+# A refused append is not worth trying again sooner.
+RETRY_S_MIN: Final = 0.01
 
 
 class Admission:

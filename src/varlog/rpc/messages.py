@@ -66,6 +66,9 @@ class Append(Message, frozen=True):
     have one row in the same place would meet there, and go on with rows that the chain has further up.
 
     `at` (0: anywhere): taken only if its first entry gets this LLSN; else PositionTaken.
+
+    `within_ms` (0: not told): for how long somebody waits for the answer, from when this was sent. What would be ordered later
+    than that may be refused instead (Overloaded), before it gets an LLSN.
     """
 
     log_stream: LogStreamID
@@ -78,6 +81,7 @@ class Append(Message, frozen=True):
     at: LLSN = LLSN(0)
     attempt: int = 0
     known: int = 0
+    within_ms: int = 0
 
 
 class Appended(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,12 +17,14 @@ from varlog.storage.headers import BatchKey
 
 
 class Arrival(NamedTuple):
-    """One checked batch that somebody wants to append. `request` where it is taken on a condition only."""
+    """One checked batch that somebody wants to append. `request` where it is taken on a condition only. Nobody waits for its
+    answer after `deadline`."""
 
     call: Call
     header: BatchHeader
     batch: bytearray
     request: Append | None = None
+    deadline: float = math.inf
 
 
 class Intake:
@@ -40,6 +43,14 @@ class Intake:
 
     def __len__(self) -> int:
         return self._batches
+
+    def ahead_of(self, connection: Connection) -> tuple[int, int]:
+        """About how many batches, and bytes, are taken before one that comes from there now: its line has its turns."""
+        if not self._batches:
+            return 0, 0
+        turns = len(self._lines.get(connection, ())) + 1
+        batches = min(self._batches, len(self._front) + turns * len(self._lines))
+        return batches, self._bytes * batches // self._batches
 
     @property
     def first(self) -> Arrival:

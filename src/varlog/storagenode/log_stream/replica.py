@@ -7,9 +7,11 @@ repository orders … -> `commit` (A9) -> Waiters (A10) and Reader woken.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from varlog.model.admission import RETRY_S_MIN, SLACK
 from varlog.model.batch import BatchHeader, check_body, check_offsets, parse_header, place, walk
 from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncStatus
 from varlog.model.commit import CommitRow, Report
@@ -19,6 +21,7 @@ from varlog.model.errors import (
     Damaged,
     InvalidRequest,
     OutcomeUnknown,
+    Overloaded,
     Refused,
     Sealed,
     StaleEpoch,
@@ -176,7 +179,9 @@ class Replica:
     # --- appends, at the primary -----------------------------------------------------------------------------------------
 
     def append(self, call: Call, request: Append, batch: bytearray) -> None:
-        """[A4] Check a client's batch, give it LLSNs, send it on its way. Waits for room when too much is not ordered yet."""
+        """[A4] Check a client's batch, give it LLSNs, send it on its way. Waits for room when too much is not ordered yet.
+        Overloaded: behind what waits already it would be ordered too late, so it is not taken, nor looked at."""
+        deadline = self._deadline(call, request) if request.within_ms and self._waiters else math.inf
         header = _checked(batch)
         machine, retries = self._machine, self._retries
         if machine.state is not ReplicaState.RUNNING:
@@ -188,7 +193,22 @@ class Replica:
             return
         if (request.again or retries.remembered) and retries.append(call, request, header, batch):
             return
-        self._append_new(Arrival(call, header, batch))
+        self._append_new(Arrival(call, header, batch, None, deadline))
+
+    def _deadline(self, call: Call, request: Append) -> float:
+        """When nobody waits for the answer any more."""
+        now, within_s = self._traffic.now(), request.within_ms / 1000
+        self._check_in_time(now, within_s, *self._intake.ahead_of(call.connection))
+        return now + within_s
+
+    def _check_in_time(self, now: float, left_s: float, batches: int = 0, size: int = 0) -> None:
+        """Overloaded: a batch for whose answer somebody waits for `left_s` yet would be too late, behind those that were taken
+        and so much in line."""
+        wait_s = self._waiters.wait_s(now, batches, size)
+        if wait_s > (1 - SLACK) * left_s:
+            waiting = len(self._waiters) + batches
+            rate = waiting / wait_s if wait_s else 0.0
+            raise Overloaded(waiting, rate, max(wait_s - (1 - SLACK) * left_s, RETRY_S_MIN))
 
     def _append_new(self, arrival: Arrival) -> None:
         if self._intake or self._full(len(arrival.batch)):
@@ -197,7 +217,7 @@ class Replica:
             self._take(arrival)
 
     def _take(self, arrival: Arrival) -> None:
-        call, header, batch, request = arrival
+        call, header, batch, request, _ = arrival
         if request is not None and not self._chained.admits(arrival, request):
             return
         machine = self._machine
@@ -220,6 +240,9 @@ class Replica:
         while self._intake and not self._full(len(self._intake.first.batch)):
             arrival = self._intake.pop()
             try:
+                if arrival.deadline < math.inf:
+                    now = self._traffic.now()
+                    self._check_in_time(now, arrival.deadline - now)
                 self._take(arrival)
             except VarlogError as refusal:
                 arrival.call.fail(refusal)
