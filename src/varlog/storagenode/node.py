@@ -149,6 +149,9 @@ class StorageNode:
         for unit in self._units.values():
             await unit.close()
         await self._tasks.close()
+        await (
+            self._tend_files()
+        )  # what has lost its name since the last look would be missed at the next start
         await self._rot_service.close()
         self._log_service.close()
         for replica in self._replicas.values():
