@@ -179,8 +179,9 @@ class HarmMenu:
             self._unlink_store(host)
             return
         host.crash()
-        if host.name in self._unharmed:  # it has not started since
+        if host.name in self._unharmed or self._lacks_a_file(host):  # it has not started since
             return
+        self._unlinked.pop(host.name, None)
         before, files = host.drive.snapshot(), files_of(host, VOLUME)
         if files:
             self._unharmed[host.name] = before
@@ -193,18 +194,22 @@ class HarmMenu:
         """It makes the file again before it ends; or it refuses to start, and the deleted one, into which it wrote to the end, is
         given its name back. Only one at a time: of two, the older one would be put back over what came of the first."""
         files = files_of(host, VOLUME)
-        if files and host.name not in self._unlinked:
+        if files and not self._lacks_a_file(host):
             path = self._rng.choice(files)
             self._unlinked[host.name] = path, host.drive.file(path)
             self.on_store_harm()
             how = harm_file(host, path, self._rng, self.past, (Harm.DELETED,))
             self._tell(f"{path} of {host.name}, running: {how}")
 
+    def _lacks_a_file(self, host: Host) -> bool:
+        """A file was deleted while it ran, and nothing has its name since."""
+        return host.name in self._unlinked and host.drive.find(self._unlinked[host.name][0]) is None
+
     def _link_store(self, host: Host) -> bool:
         """Put the deleted file back, if nothing has its name since."""
-        path, inode = self._unlinked.pop(host.name, (VOLUME, None))
-        if inode is None or host.drive.find(path) is not None:
+        if not self._lacks_a_file(host):
             return False
+        path, inode = self._unlinked.pop(host.name)
         folder = host.drive.folder(path.parent)
         folder.link(path.name, inode)
         folder.sync()
@@ -214,7 +219,6 @@ class HarmMenu:
         """It runs over what was harmed: from now on that is its truth."""
         self._unharmed.pop(host.name, None)
         self.beyond.started(host)
-        self._unlinked.pop(host.name, None)
         self._keepers.doomed.discard(host.name)
 
     def rewind(self, host: Host) -> None:
