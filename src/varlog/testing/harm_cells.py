@@ -154,7 +154,7 @@ async def _harm_repository(
             return found
     # All at once: the nodes have not synced the rows of these, and only the repository knows their order.
     await cluster.append(MORE)
-    if harmed == "older copy":
+    if harmed == "older copy" or (harmed == "replaced" and when == STOPPED):
         await cluster.wait_rows_synced()  # a file that is sound and old: only another process can know
     cluster.kill_all()
     if when == STOPPED:
