@@ -351,8 +351,9 @@ def test_a_sync_whose_destination_stops_goes_on_where_it_stood_after_the_restart
         gate = Gate(monkeypatch, 5)
         await ask_sync(bench, 2, 1)
         await gate.wait_reached()
+        syncer = bench.nodes[2]._replicas[STREAM]._syncer
         stopping = asyncio.create_task(bench.stop(2))
-        await asyncio.sleep(0)
+        await until(lambda: syncer._running is None)
         gate.open()
         await stopping
         await bench.start(2)

@@ -147,15 +147,14 @@ class StorageNode:
             await self._server.close()
         await self._dispatcher.close()
         for unit in self._units.values():
-            await unit.close()
+            await unit.close(relink=True)
         await self._tasks.close()
-        await (
-            self._tend_files()
-        )  # what has lost its name since the last look would be missed at the next start
+        # What has lost its name since the last look would be missed at the next start.
+        await self._tend_files()
         await self._rot_service.close()
         self._log_service.close()
         for replica in self._replicas.values():
-            await replica.close()
+            await replica.close(relink=True)
         await self._read_worker.close()
         for pool in self._pools.values():
             await pool.close()

@@ -55,10 +55,10 @@ class RotService:
         _ = self._tasks.spawn("scrub", self._scrub.run())
         _ = self._tasks.spawn("unit-scrub", self._unit_scrub.run())
         if self._scrubs:
-            _ = self._tasks.spawn("names", self._look_at_names())
+            _ = self._tasks.spawn("names", self._watch_names())
 
-    async def _look_at_names(self) -> None:
-        """For ever: every open file of this node, and its own small files."""
+    async def _watch_names(self) -> None:
+        """Of every open file of this node, and of its own small files."""
         while True:
             await asyncio.sleep(self._names_s)
             await self._tend_node()

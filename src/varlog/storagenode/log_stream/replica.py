@@ -735,8 +735,9 @@ class Replica:
             evidence=machine.evidence,
         )
 
-    async def close(self) -> None:
-        """Stop in order: no more appends, what is being written ends, commit rows are synced."""
+    async def close(self, *, relink: bool = False) -> None:
+        """Stop in order: no more appends, what is being written ends, commit rows are synced. With `relink` files that have lost
+        their names since the last look are written again: they would go with the descriptor."""
         self._closed = True
         if self._rows_timer is not None:
             self._rows_timer.cancel()
@@ -747,8 +748,8 @@ class Replica:
             store = self.store
             if self._machine.state is not ReplicaState.FROZEN:
                 await asyncio.wait([self._parts.worker.run(store.settle_rows)])
-                # What has lost its name since the last look goes with the descriptor.
-                await asyncio.wait([self._parts.worker.run(store.relink)])
+                if relink:
+                    await asyncio.wait([self._parts.worker.run(store.relink)])
             await self._parts.worker.run(store.close)
         await self._parts.worker.close()
 

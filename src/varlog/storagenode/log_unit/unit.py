@@ -594,16 +594,16 @@ class LogUnit:
         if self._closed:
             raise Unavailable(f"log stream {self.log_stream} is closed here")
 
-    async def close(self) -> None:
-        """Stop in order: no more writes, what is being written ends, the files are closed."""
+    async def close(self, *, relink: bool = False) -> None:
+        """Stop in order: no more writes, what is being written ends, the files are closed. With `relink` those that have lost their
+        names since the last look are written again: they would go with the descriptor."""
         self._closed = True
         if self._prove_timer is not None:
             self._prove_timer.cancel()
         self._stop(Unavailable(f"log stream {self.log_stream} is closed here"))
         await self._syncer.close()
         async with self._admin, self._writer.held():
-            if not self._machine.frozen:
-                # What has lost its name since the last look goes with the descriptor.
+            if relink and not self._machine.frozen:
                 await asyncio.wait([self._parts.worker.run(self.store.relink)])
             await self._parts.worker.run(self.store.close)
         await self._parts.worker.close()
