@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +20,9 @@ from tests.storagenode.scripted import (
     make_batch,
     row,
 )
-from varlog.model.cluster import ReplicaState, ReplicaStatus
+from tests.storagenode.scripted import run as run_bench
+from tests.storagenode.test_sync import ask_sync, emptied, filled, store, wait_synced
+from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Sealed, Trimmed, Unavailable
 from varlog.model.limits import KIB
@@ -35,6 +38,7 @@ from varlog.rpc.messages import (
     ReplicaStateIs,
     SealReplica,
 )
+from varlog.storage.log_store import LogStore
 from varlog.storagenode import commit_service
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.drive import Drive
@@ -330,6 +334,34 @@ def test_a_trim_that_the_disk_refuses_is_kept_later_and_seen_at_once(
         assert await trouble.seal(2) is ReplicaState.SEALED
 
     run(tmp_path, story)
+
+
+def test_a_trim_that_a_sync_could_not_keep_is_kept_when_the_repository_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-SYNC-3, law 9: the disk refused it once, and the sync ended with that. The repository tells a trim once a session."""
+    trim, refusals = LogStore.trim, [OSError(errno.EMFILE, "too many open files")]
+
+    def refuse_once(store: LogStore, glsn: GLSN) -> None:
+        if "volume2" in str(store.path) and refusals and glsn > store.trimmed:
+            raise refusals.pop()
+        trim(store, glsn)
+
+    async def story(bench: Bench) -> None:
+        end = await filled(bench, 1, 2)
+        repository = await bench.session(1, term=2)
+        repository.commit(high=66, trimmed=30)
+        await until(lambda: repository.marks_applied == repository.serial)
+        await emptied(bench, 2, end)
+        monkeypatch.setattr(LogStore, "trim", refuse_once)
+        await ask_sync(bench, 2, 1)
+        assert (await wait_synced(bench, 2)).state is SyncState.ERROR
+        assert (refusals, store(bench, 2).trimmed) == ([], 0)
+        other = await bench.session(2, term=2)
+        other.commit(high=66, trimmed=30)
+        await until(lambda: store(bench, 2).trimmed == 30)
+
+    run_bench(tmp_path, story)
 
 
 def test_a_replica_that_cannot_be_opened_at_the_start_is_opened_when_it_is_sealed(tmp_path: Path) -> None:

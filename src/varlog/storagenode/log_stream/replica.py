@@ -560,8 +560,8 @@ class Replica:
         return machine.epoch != NO_EPOCH and not machine.lacks_entries and not self.lagging
 
     async def _take_trim(self, glsn: GLSN) -> bool:
+        """From the source of a sync, which ends if the disk does not take it. So it is new when the repository tells it."""
         self._parts.marks.raise_trimmed(self.topic, glsn)
-        self.lacks_trim(glsn)
         return await self.trim(glsn)
 
     def lacks_trim(self, glsn: GLSN) -> bool:
