@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import random
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from varlog.testing.sim.host import Host as Machine
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.plan import COPY_LOSSES, LATER_KINDS, Kind, Plan
 from varlog.testing.sim.process import Process
+from varlog.testing.sim.world import LogLines, World
 
 
 def test_a_lost_write_is_read_until_the_page_cache_lets_go_of_it_and_is_never_on_the_platter() -> None:
@@ -197,3 +199,14 @@ def test_a_share_of_the_seeds_has_each_of_the_later_kinds_and_calm_ones_have_non
         assert all(plan.replicas > 1 for plan in harmed if COPY_LOSSES & plan.kinds())
     assert Kind.REWIND in COPY_LOSSES
     assert Path(VOLUME).is_absolute()
+
+
+def test_only_a_host_whose_files_were_harmed_may_call_them_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what an engine writes wrongly on one node would pass wherever another one was harmed."""
+    monkeypatch.setattr(World, "spoilt", frozenset({"sn1"}))
+    world = World(1, Ordering.SEQUENCED)
+    lines = LogLines(world, tracing=False)
+    record = logging.LogRecord("varlog", logging.CRITICAL, "", 0, "replica is damaged", None, None)
+    for host in ("sn1", "sn2"):
+        Process(host).context.run(lines.emit, record)
+    assert world.history.complaints == ["sn2#1 [critical] replica is damaged"]

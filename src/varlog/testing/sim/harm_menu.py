@@ -131,6 +131,11 @@ class HarmMenu:
         """Hosts whose files were harmed."""
         return frozenset(self._keepers.harmed)
 
+    @property
+    def spoilt(self) -> frozenset[str]:
+        """Those, and hosts where a bit has flipped."""
+        return frozenset(self._keepers.harmed | self._keepers.flipped)
+
     def _take_copy(self, host: Host, *, later: bool = False) -> bool:
         """Whether all that this host has may be harmed; `later`: what it writes next as well. It is not counted on any more."""
         if not (self._keepers.may_go_later(host) if later else self._keepers.may_go(host)):

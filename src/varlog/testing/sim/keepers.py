@@ -30,6 +30,8 @@ class Keepers:
         self.view = view
         # Whose files were harmed on purpose: what they look like may be an older truth, so nothing counts on them any more.
         self.harmed: set[str] = set()
+        # Where a bit has flipped: of that replica another one is whole, and all else there counts as before.
+        self.flipped: set[str] = set()
         # Whose own files were harmed while it runs: it may refuse to start over them, with all that it writes until then.
         self.doomed: set[str] = set()
 

@@ -294,6 +294,7 @@ class Menu:
             path, inode = self._rng.choice(segments if segments and self._rng.random() < 0.7 else files)
             at = self._rng.randrange(len(inode.content.rstrip(b"\0")) or 1)
             inode.flip(at, self._rng.randrange(8))
+            self._keepers.flipped.add(host.name)
             self._tell(f"a bit flips in {path} of {host.name}, at byte {at}")
 
     def _wipe(self, host: Host) -> None:

@@ -320,6 +320,11 @@ class World:
 
     # --- the run --------------------------------------------------------------------------------------------------
 
+    @property
+    def spoilt(self) -> frozenset[str]:
+        """Hosts that have reason to complain about their files."""
+        return self._faults.menu.harms.spoilt if self._faults is not None else frozenset()
+
     async def run(self) -> None:
         """Bootstrap, work under faults, heal, read back, look at the disks."""
         plan = self.plan
@@ -678,13 +683,15 @@ class LogLines(logging.Handler):
         self._world.tell(text)
         if self._world.history.beyond and FOREIGN_WORDS in text:
             self._world.history.said.append(text)
-        if record.levelno >= logging.ERROR and not self._is_due(text):
+        if record.levelno >= logging.ERROR and not self._is_due(
+            process.host if process is not None else "", text
+        ):
             self._world.history.complaints.append(text)
 
-    def _is_due(self, text: str) -> bool:
-        """A disk that is damaged on purpose, or fails, is to be complained about by its node."""
+    def _is_due(self, host: str, text: str) -> bool:
+        """A disk that is damaged on purpose, or fails, is to be complained about by its node, and by no other."""
         kinds = self._world.plan.kinds()
-        if {Kind.FLIP, *COPY_LOSSES} & kinds and ("replica is damaged" in text or "replica frozen" in text):
+        if ("replica is damaged" in text or "replica frozen" in text) and host in self._world.spoilt:
             return True
         if Kind.BEYOND in kinds and any(words in text for words in LOSS_WORDS):
             return True
