@@ -307,7 +307,6 @@ class Plan:
             kept = (*COPY_LOSSES, *BESIDES_COPY_LOSSES)
             self.rates = {kind: rate for kind, rate in self.rates.items() if kind in kept}
             self.pair, self.meddling, self.handwork, self.far_share = None, 0, 0, 0.0
-            self.last_blackout = False
 
     def _draw_newest_kinds(self, rng: random.Random) -> None:
         """Apart from the rest: what other seeds show stays as it is."""

@@ -46,7 +46,7 @@ def _draw_faults(plan: Plan, rng: random.Random) -> None:
     few = len(plan.rates) <= 4
     if rot and few and rng.random() < 0.5:
         plan.rates = {kind: rate for kind, rate in plan.rates.items() if kind in (Kind.FLIP, *BESIDES_ROT)}
-        plan.pair, plan.meddling, plan.last_blackout, plan.handwork = None, 0, False, 0
+        plan.pair, plan.meddling, plan.handwork = None, 0, 0
         plan.far_share = 0.0
         return
     plan.rates.pop(Kind.FLIP, None)
