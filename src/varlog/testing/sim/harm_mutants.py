@@ -127,16 +127,6 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         needs=(Kind.HARM,),
         ordering=Ordering.SEQUENCED,
     ),
-    _mutant(
-        "replaced-file-believed",
-        "A running replica goes on with whatever file was moved over the one that it has open (law 3).",
-        (
-            "varlog.storage.open_file:relinked",
-            "    path = opened.file.path\n",
-            "    path = opened.file.path\n    if disk.exists(path):\n        return OpenFile(disk.open(path))\n",
-        ),
-        needs=(Kind.HARM,),
-    ),
     # --- disks that went back in time
     _mutant(
         "restored-unit-believed",
