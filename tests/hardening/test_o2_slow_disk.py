@@ -22,6 +22,7 @@ from varlog.model.cluster import LogStream, Ordering, StreamState
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append
 from varlog.rpc.transport import Call
+from varlog.runtime.metrics import TrafficMeter
 from varlog.testing.cluster_under_load import (
     WAIT_TIMEOUT_S,
     ClusterUnderLoad,
@@ -168,6 +169,35 @@ def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
         assert slow.primary_for(moved, half / 2) is None
     slow.look({NodeID(1): 0.002, NodeID(2): 0.1, NodeID(3): 0.002}, 150.0)
     assert slow.primary_for(moved, 150.0) == 1
+
+
+def test_a_disk_that_hangs_now_and_then_is_slow_all_the_same() -> None:
+    """While a write hangs too few end to tell how long they take: that was taken for a disk that is quick again."""
+    slow, hangs = SlowPrimaries(10.0), {1: 0.0, 2: 0.002, 3: 0.002}
+    assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
+    # What is not known moves nothing, and for longer than that it says nothing of later.
+    assert looked(slow, hangs, 7.0, 12.0) is None
+    moved = looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 12.0, 13.0)
+    assert moved is not None
+    assert moved.primary == 2
+    idle = SlowPrimaries(10.0)
+    assert looked(idle, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
+    assert looked(idle, hangs, 7.0, 30.0) is None
+    assert looked(idle, {1: 0.1, 2: 0.002, 3: 0.002}, 30.0, 39.0) is None
+
+
+def test_few_writes_that_take_long_are_told() -> None:
+    now = 0.0
+    meter = TrafficMeter(lambda: now)
+    for seconds in (0.001, 0.001, 0.001):
+        meter.wrote(seconds)
+    assert meter.told().write_s == 0.0
+    for _ in range(3):
+        now += 5.0
+        assert meter.told().write_s == 0.0
+    for seconds in (0.4, 0.5, 0.6):
+        meter.wrote(seconds)
+    assert meter.told().write_s == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

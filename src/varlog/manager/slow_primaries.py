@@ -1,8 +1,9 @@
 """PURE. SlowPrimaries: which log streams get another primary, because the disk of theirs is slow.
 
 A node loses its primaries when it has been slow, compared with the others, without a break for `slow_after_s`, and another replica
-of the stream is on a node that is not. The move costs a seal, so it is made once per stream and PAUSE_S: whatever the disks do, a
-stream is not moved to and fro. Nothing moves back by itself: which of two sound nodes has a primary makes no difference.
+of the stream is on a node that is not. That too few writes ended to tell is no break: so it looks while one of them hangs. The move
+costs a seal, so it is made once per stream and PAUSE_S: whatever the disks do, a stream is not moved to and fro. Nothing moves back
+by itself: which of two sound nodes has a primary makes no difference.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class SlowPrimaries:
 
     def __init__(self, slow_after_s: float) -> None:
         self._slow_after_s = slow_after_s
-        # Since when nodes have been slow, without a break.
-        self._since: dict[NodeID, float] = {}
+        # Since when nodes have been slow, without a break, and when they were last seen to be.
+        self._since: dict[NodeID, tuple[float, float]] = {}
         # How long a write takes on each living node.
         self._write_s: Mapping[NodeID, float] = {}
         # The newest move of each stream: to which node, and when it was begun.
@@ -35,7 +36,13 @@ class SlowPrimaries:
     def look(self, write_s: Mapping[NodeID, float], now: float) -> None:
         """How long a write takes on each node that answers; 0: too few to tell."""
         self._write_s = write_s
-        self._since = {node: self._since.get(node, now) for node in slow_nodes(write_s)}
+        slow = {node: (self._since.get(node, (now, now))[0], now) for node in slow_nodes(write_s)}
+        silent = {
+            node: (since, seen)
+            for node, (since, seen) in self._since.items()
+            if not write_s.get(node, 1.0) and now - seen < self._slow_after_s
+        }
+        self._since = silent | slow
         self._moves = {stream: move for stream, move in self._moves.items() if now - move[1] < PAUSE_S}
 
     def primary_for(self, stream: LogStream, now: float) -> NodeID | None:
@@ -55,5 +62,5 @@ class SlowPrimaries:
         return sound[0]
 
     def _is_slow(self, node: NodeID, now: float) -> bool:
-        since = self._since.get(node)
-        return since is not None and now - since >= self._slow_after_s
+        since, seen = self._since.get(node, (now, now))
+        return now == seen and now - since >= self._slow_after_s

@@ -8,9 +8,12 @@ from typing import Final
 
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
 
-# A mean time of writes is that of the last one to two windows, if there were enough of them.
+# A mean time of writes is that of the last one to two windows, if there were enough of them; or at least some, that took so long
+# together: the slower a disk is the fewer writes it makes.
 WINDOW_S: Final = 5.0
 WRITES_MIN: Final = 8
+SLOW_WRITES_MIN: Final = 3
+SLOW_WRITES_S: Final = 1.0
 
 
 class Histogram:
@@ -93,4 +96,5 @@ class TrafficMeter:
         if now - self._newer[0] >= WINDOW_S:
             self._before, self._newer = self._newer, (now, self._writes, self._write_s)
         writes, seconds = self._writes - self._before[1], self._write_s - self._before[2]
-        return seconds / writes if writes >= WRITES_MIN else 0.0
+        told = writes >= WRITES_MIN or (writes >= SLOW_WRITES_MIN and seconds >= SLOW_WRITES_S)
+        return seconds / writes if told else 0.0
