@@ -613,10 +613,36 @@ def _slow_elsewhere_and_here() -> Story:
     return story
 
 
+def _slow_in_another_stream_and_here() -> Story:
+    story = Story()
+    for number, (end_s, stream) in enumerate(
+        ((1.0, 1), (2.0, 1), (3.0, 2), (4.0, 2), (12.0, 1), (13.0, 2)), 1
+    ):
+        story.append(Seen(number, (number + 1) // 2, stream, b"%d" % number)).ended_s = end_s
+    story.windows.append(Window(TOPIC, "sn3", 0.0, 10.0, 10.0, 20.0, stream=1))
+    return story
+
+
+def _primary_on_a_slow_disk() -> Story:
+    story = Story()
+    story.slow_primaries.append("stream 1 has its primary on sn3")
+    return story
+
+
+def test_appends_that_go_to_another_stream_are_not_lost() -> None:
+    """The client chooses: a stream without the slow host gets less where another one gets more."""
+    story = _slow_in_another_stream_and_here()
+    for number, end_s in enumerate((14.0, 15.0), 4):
+        story.append(Seen(number + 3, number, 2, b"more %d" % number)).ended_s = end_s
+    assert "GrayStaysLocal" not in told(story)
+
+
 @pytest.mark.parametrize(
     ("story", "by"),
     [
         (_slow_elsewhere_and_here, "GrayStaysLocal"),
+        (_slow_in_another_stream_and_here, "GrayStaysLocal"),
+        (_primary_on_a_slow_disk, "GrayStaysLocal"),
         (_lost_as_trimmed, "RightOrSaid"),
         (_lost_as_junk, "RightOrSaid"),
         (_lost_as_not_written, "RightOrSaid"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from varlog.testing.checker import Checker
@@ -21,6 +21,7 @@ from varlog.testing.history import (
     Tail,
     Told,
     Trim,
+    Window,
 )
 from varlog.testing.sequenced_checkers import SEQUENCED_CHECKERS
 
@@ -534,24 +535,36 @@ class StoppedWhereDue(Checker):
 
 
 class GrayStaysLocal(Checker):
-    """While one host is slow, topics that have nothing on it keep their throughput."""
+    """While one host is slow, topics and streams that have nothing on it keep their throughput; one whose disk stays slow loses
+    its primaries."""
 
     law = "R-FAIL-1"
 
     def check(self, history: History) -> Iterator[str]:
         for window in history.windows:
-            ends = [
-                one.ended_s
+            done = [
+                one
                 for one in history.of(window.topic)
-                if isinstance(one, Append) and one.outcome is Outcome.DONE and one.ended_s is not None
+                if isinstance(one, Append) and one.outcome is Outcome.DONE and one.first is not None
             ]
-            before = sum(window.before_begin_s <= end < window.before_end_s for end in ends)
-            slow = sum(window.slow_begin_s <= end < window.slow_end_s for end in ends)
-            if slow < KEPT_SHARE * before:
+            there = [one for one in done if window.stream in (0, one.first and one.first.stream)]
+            before, slow = _within(window, there)
+            # A stream may get less because the client chose the other one, and then nothing is lost.
+            all_before, all_slow = _within(window, done)
+            if slow < KEPT_SHARE * before and all_slow < KEPT_SHARE * all_before:
+                what = f"stream {window.stream} of topic" if window.stream else "topic"
                 yield (
-                    f"topic {window.topic} has nothing on {window.slow}, and had {slow} appends while that was slow, "
+                    f"{what} {window.topic} has nothing on {window.slow}, and had {slow} appends while that was slow, "
                     f"{before} before"
                 )
+        yield from history.slow_primaries
+
+
+def _within(window: Window, appends: Sequence[Append]) -> tuple[int, int]:
+    """How many of them ended before the host was slow, and meanwhile."""
+    ends = [one.ended_s for one in appends if one.ended_s is not None]
+    before = sum(window.before_begin_s <= end < window.before_end_s for end in ends)
+    return before, sum(window.slow_begin_s <= end < window.slow_end_s for end in ends)
 
 
 class CalmSucceeds(Checker):

@@ -204,7 +204,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A topic without the slow host: virtual seconds before it was slow, [begin, end), and meanwhile."""
+    """A topic without the slow host: virtual seconds before it was slow, [begin, end), and meanwhile. `stream`: only that one of
+    its streams is without that host (0: all are)."""
 
     topic: str
     slow: str
@@ -212,6 +213,7 @@ class Window:
     before_end_s: float
     slow_begin_s: float
     slow_end_s: float
+    stream: int = 0
 
 
 @dataclass(slots=True)
@@ -268,6 +270,8 @@ class History:
         self.endings: list[Ending] = []
         self.accounts: list[Account] = []
         self.windows: list[Window] = []
+        # Streams whose primary was still on a node with a slow disk when the manager had had time enough to move it.
+        self.slow_primaries: list[str] = []
         self.beyond = False  # copies were harmed beyond what replication survives
         self.trouble: list[str] = []  # what kept the cluster from healing
         self.calm = False  # nothing was broken on purpose in this run

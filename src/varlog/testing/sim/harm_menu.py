@@ -127,8 +127,13 @@ class HarmMenu:
         return True
 
     @property
+    def harmed(self) -> frozenset[str]:
+        """Hosts whose files were harmed."""
+        return frozenset(self._keepers.harmed)
+
+    @property
     def spoilt(self) -> frozenset[str]:
-        """Hosts whose files were harmed, or where a bit has flipped."""
+        """Those, and hosts where a bit has flipped."""
         return frozenset(self._keepers.harmed | self._keepers.flipped)
 
     def _take_copy(self, host: Host, *, later: bool = False) -> bool:

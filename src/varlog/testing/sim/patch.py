@@ -27,6 +27,7 @@ class Mutant:
     needs: tuple[Kind, ...] = ()
     ordering: Ordering = Ordering.COMMITTED  # of the runs that can show it
     recipe: Work | None = None
+    gray_watch: bool = False  # only where one node is slow, and nothing else happens
 
     def plant(self) -> None:
         for target, old, new in self.edits:

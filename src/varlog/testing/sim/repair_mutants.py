@@ -188,4 +188,35 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
             ),
         ),
     ),
+    # --- slow nodes ---------------------------------------------------------------------------------------------------
+    Mutant(
+        "streams-in-turns",
+        "A client gives each stream its turn, however slow it is, so that all appends are as slow as the slowest stream.",
+        (("varlog.client.stream_costs:StreamCosts.cheapest", "if cost_s <= bound", "if True"),),
+        gray_watch=True,
+    ),
+    Mutant(
+        "slow-primary-stays",
+        "The manager leaves primaries on a node with a slow disk, although another replica is on a sound one.",
+        (
+            (
+                "varlog.manager.slow_primaries:SlowPrimaries.primary_for",
+                "or not self._is_slow(stream.primary, now)",
+                "or True",
+            ),
+        ),
+        gray_watch=True,
+    ),
+    Mutant(
+        "slow-since-the-last-look",
+        "The manager counts how long a node has been slow from its last look on, and so never long enough.",
+        (
+            (
+                "varlog.manager.slow_primaries:SlowPrimaries.look",
+                "self._since.get(node, (now, now))[0]",
+                "now",
+            ),
+        ),
+        gray_watch=True,
+    ),
 )

@@ -117,7 +117,7 @@ def search_mutant(name: str, seeds: int) -> Found:
 def _can_show(mutant: Mutant, seed: int) -> bool:
     plan = Plan.of(seed, mutant.ordering)
     used = mutant.recipe is None or mutant.recipe in RecipePlan.of(seed, plan.calm).works
-    return used and set(mutant.needs) <= plan.kinds()
+    return used and set(mutant.needs) <= plan.kinds() and (plan.gray_watch or not mutant.gray_watch)
 
 
 def default_jobs() -> int:
