@@ -4,19 +4,16 @@ entries as zombies. Now a cluster is a UUID, kept by every node and every replic
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.manager.sim_cluster import REPOSITORY, SimCluster
-from varlog.client.connect import connect_admin
+from tests.hardening.witness_cluster import ENTRIES, fill, read_all
+from tests.manager.sim_cluster import SimCluster
 from varlog.metarepo import membership_rules as rules
 from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.cluster import ClusterView, Ordering
-from varlog.model.errors import Refused, StartError, VarlogError
+from varlog.model.errors import Refused, StartError
 from varlog.model.ids import (
     NO_UUID,
     ClusterID,
@@ -37,102 +34,16 @@ from varlog.testing.sim.loop import run
 from varlog.testing.sim.network import SimNetwork
 from varlog.testing.sim.process import Process
 
-ENTRIES = [f"entry {number}".encode() for number in range(100)]
 ONE = make_cluster_uuid(1 << 100 | 1)
 OTHER = make_cluster_uuid(1 << 100 | 2)
 STREAM = LogStreamID(4)
-
-
-async def _fill(cluster: SimCluster, topic: str) -> None:
-    log = await cluster.log(topic, create=True)
-    await log.append_batch(ENTRIES)
-    await log.close()
-
-
-async def _read(cluster: SimCluster, topic: str) -> list[bytes]:
-    log = await cluster.log(topic)
-    found = [entry.data async for entry in log.subscribe(1, end=len(ENTRIES) + 1)]
-    await log.close()
-    return found
-
-
-def _kept(cluster: SimCluster) -> set[str]:
-    return {f"{host.name}{path}" for host in cluster.nodes.values() for path in host.replica_paths()}
-
-
-@contextmanager
-def _metadata_lost(cluster: SimCluster) -> Iterator[None]:
-    """The repository begins with an empty store; at the end it has the old one back."""
-    kept = cluster._metadata
-    for metadata in (MemoryMetadata(), kept):
-        cluster.manager.crash()
-        cluster.repository.crash()
-        cluster._metadata = metadata
-        cluster.repository.boot()
-        cluster.manager.boot()
-        if metadata is not kept:
-            yield
-
-
-async def _make_and_delete(cluster: SimCluster) -> None:
-    """What an operator does who believes in the new, empty cluster. All of it may be refused."""
-    admin = await connect_admin(cluster.transport, cluster.doors, REPOSITORY, timeout_s=20.0)
-    try:
-        for name in ("new", "newer", "newest"):
-            with suppress(VarlogError):
-                await admin.create_topic(name, streams=1, replicas=1)
-        for name in ("new", "newer", "newest"):
-            with suppress(VarlogError):
-                await admin.delete_topic(name)
-    finally:
-        await admin.close()
-
-
-def test_a_repository_that_lost_its_metadata_deletes_nothing_of_the_old_cluster() -> None:
-    async def story() -> None:
-        cluster = SimCluster(nodes=2, replicas=1)
-        cluster.start()
-        for topic in ("orders", "bills"):
-            await _fill(cluster, topic)
-        before = _kept(cluster)
-        assert len(before) == 2
-        with _metadata_lost(cluster):
-            await _make_and_delete(cluster)
-            await asyncio.sleep(60.0)  # virtual: several times the grace time of zombies
-            assert before <= _kept(cluster)
-        await cluster.wait_whole(2)
-        assert await _read(cluster, "orders") == ENTRIES
-        assert await _read(cluster, "bills") == ENTRIES
-        assert not cluster.complaints
-
-    run(story())
-
-
-def test_a_manager_that_outlives_the_metadata_says_that_they_are_of_another_cluster() -> None:
-    """Nodes that the repository does not know are not asked, and a manager registers them only when it starts."""
-
-    async def story() -> None:
-        cluster = SimCluster(nodes=2, replicas=1)
-        cluster.start()
-        await _fill(cluster, "orders")
-        cluster.repository.crash()
-        cluster._metadata = MemoryMetadata()
-        cluster.repository.boot()
-        await asyncio.sleep(20.0)
-        status = await cluster.ask("mc:7101", m.GetClusterStatus())
-        assert isinstance(status, m.ClusterStatusIs)
-        said = [deed.what for deed in status.deeds]
-        assert sum("the metadata repository belongs to the cluster with UUID" in what for what in said) == 1
-        assert not cluster.complaints
-
-    run(story())
 
 
 def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_remedy() -> None:
     async def story() -> None:
         cluster = SimCluster(nodes=1, replicas=1)
         cluster.start()
-        await _fill(cluster, "orders")
+        await fill(cluster, "orders")
         uuid = (await cluster.view()).uuid
         assert check_cluster_uuid(uuid) != NO_UUID
         with pytest.raises(Refused, match=rf"{uuid}.*{OTHER}.*vmr recover"):
@@ -145,7 +56,7 @@ def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_re
         ):
             with pytest.raises(Refused, match=uuid):
                 await cluster.ask("sn1:7110", change)
-        assert await _read(cluster, "orders") == ENTRIES
+        assert await read_all(cluster, "orders") == ENTRIES
 
     run(story())
 
@@ -191,7 +102,7 @@ def test_a_repository_begins_above_the_ids_of_a_node_that_belonged_to_no_cluster
         host.boot()
         cluster.repository.boot()
         cluster.manager.boot()
-        await _fill(cluster, "orders")
+        await fill(cluster, "orders")
         view = await cluster.view()
         assert [(topic.topic, topic.name) for topic in view.topics] == [(31, "orders")]
         assert view.streams[0].log_stream == 41

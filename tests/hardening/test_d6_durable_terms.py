@@ -11,18 +11,19 @@ import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, StaleTerm
+from varlog.model.errors import Refused, VarlogError
 from varlog.model.ids import NodeID, TopicID
 from varlog.rpc import messages as m
 from varlog.runtime.disk import OsDisk
-from varlog.storage.witness_file import Witness, WitnessFile, decode_witness, encode_witness
-from varlog.storagenode.term_rules import TERM_JUMP_MAX, check_term
 from varlog.testing.sim.loop import run
 
 NODE = NodeID(3)
 
 
 def test_d6_an_older_term_a_twin_and_an_impossible_term_are_refused() -> None:
+    from varlog.model.errors import StaleTerm
+    from varlog.storagenode.term_rules import TERM_JUMP_MAX, check_term
+
     check_term(NODE, 5, 77, 6, 1)
     check_term(NODE, 5, 77, 5, 77)
     check_term(NODE, 0, 0, 5, 77)
@@ -33,6 +34,15 @@ def test_d6_an_older_term_a_twin_and_an_impossible_term_are_refused() -> None:
         check_term(NODE, 5, 77, 5, 78)
     with pytest.raises(Refused, match="too far above"):
         check_term(NODE, 5, 77, 6 + TERM_JUMP_MAX, 1)
+
+
+async def believes(cluster: RewoundCluster, address: str, term: int) -> bool:
+    """Whether a node opens a session for whoever names this term."""
+    try:
+        await cluster.ask(address, m.OpenSession(term))
+    except VarlogError:
+        return False
+    return True
 
 
 def test_d6_a_node_that_restarts_still_refuses_the_terms_before() -> None:
@@ -50,11 +60,32 @@ def test_d6_a_node_that_restarts_still_refuses_the_terms_before() -> None:
         cluster.nodes[1].crash()
         cluster.nodes[1].boot()
         await asyncio.sleep(1.0)
+        assert not await believes(cluster, "sn1:7110", 1)
+        from varlog.model.errors import StaleTerm
+
         for term in (1, 2):
             with pytest.raises(StaleTerm):
                 await cluster.ask("sn1:7110", m.OpenSession(term, nonce=99))
+
+    run(story())
+
+
+def test_d6_a_forged_term_locks_nobody_out() -> None:
+    async def story() -> None:
+        cluster = RewoundCluster()
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.append(b"first")
+        believed = [await believes(cluster, f"sn{number}:7110", 1 << 62) for number in cluster.nodes]
+        try:
+            acknowledged = int((await log.append(b"second")).glsn)
+        except VarlogError as error:
+            acknowledged = 0
+            print(error)
+        await log.close()
+        assert (believed, acknowledged) == ([False] * 3, 2)
         with pytest.raises(Refused, match="too far above"):
-            await cluster.ask("sn1:7110", m.OpenSession(1 << 62, nonce=99))
+            await cluster.ask("sn1:7110", m.OpenSession(1 << 62))
 
     run(story())
 
@@ -94,6 +125,8 @@ def test_d6_a_repository_whose_terms_went_back_rises_above_them_and_checks_every
 
 
 def test_d6_the_witness_file_is_kept_on_every_volume_and_a_damaged_copy_does_no_harm(tmp_path: Path) -> None:
+    from varlog.storage.witness_file import Witness, WitnessFile
+
     volumes = [tmp_path / "a", tmp_path / "b"]
     for volume in volumes:
         volume.mkdir()
@@ -109,6 +142,8 @@ def test_d6_the_witness_file_is_kept_on_every_volume_and_a_damaged_copy_does_no_
 
 
 def test_d6_the_witness_file_of_version_1_is_read_and_written_as_ever() -> None:
+    from varlog.storage.witness_file import Witness, decode_witness, encode_witness
+
     golden = (Path(__file__).parents[1] / "golden" / "witness_v1.json").read_bytes()
     seen = Witness(7, 42, ((TopicID(3), Epoch(9)),))
     assert encode_witness(seen) == golden

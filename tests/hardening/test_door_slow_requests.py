@@ -21,8 +21,11 @@ from varlog.proxy.limits import ProxyLimits
 from varlog.testing.processes import PATIENCE_S, started
 
 HEAD = b"POST /v1/topics/orders/entries?timeout=60 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
-# Times so short that a test can wait for them; what is claimed is that they end, not when.
-QUICK = ProxyLimits(head_s=0.2, body_window_s=0.2, slow_s=0.3)
+
+
+def quick() -> ProxyLimits:
+    """Times so short that a test can wait for them; what is claimed is that they end, not when."""
+    return ProxyLimits(head_s=0.2, body_window_s=0.2, slow_s=0.3)
 
 
 @asynccontextmanager
@@ -148,7 +151,7 @@ def test_a_request_that_trickles_is_ended(tmp_path: Path, begin: bytes, piece: b
         assert proxy.app.state.admission.append_bytes == 0
         assert await (await proxy.log()).tail() == 1
 
-    with_live_proxy(tmp_path, story, limits=QUICK)
+    with_live_proxy(tmp_path, story, limits=quick())
 
 
 def test_a_body_that_is_slow_and_steady_is_taken(tmp_path: Path) -> None:
@@ -173,7 +176,7 @@ def test_a_body_that_nobody_waits_for_is_not_read_for_long(tmp_path: Path) -> No
             await wait_until(lambda: proxy.app.state.admission.connections == 0)
             trickling.cancel()
 
-    with_live_proxy(tmp_path, story, limits=QUICK)
+    with_live_proxy(tmp_path, story, limits=quick())
 
 
 def test_an_answer_that_is_not_taken_is_dropped(tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_an_answer_that_is_not_taken_is_dropped(tmp_path: Path) -> None:
             await wait_until(lambda: proxy.app.state.admission.connections == 0)
         assert await append(proxy.port) == 201
 
-    with_live_proxy(tmp_path, story, limits=QUICK)
+    with_live_proxy(tmp_path, story, limits=quick())
 
 
 # --- Size and number ------------------------------------------------------------------------------------------------------------
@@ -282,7 +285,7 @@ def test_a_message_that_is_not_finished_is_ended(tmp_path: Path, begin: Begin) -
         await wait_until(lambda: proxy.app.state.admission.connections == 0)
         assert proxy.app.state.admission.append_bytes == 0
 
-    with_live_proxy(tmp_path, story, limits=QUICK)
+    with_live_proxy(tmp_path, story, limits=quick())
 
 
 def test_an_unfinished_message_has_its_room_and_a_finished_one_gives_it_back(tmp_path: Path) -> None:
@@ -314,7 +317,7 @@ def test_pings_of_a_client_that_takes_nothing_do_not_pile_up(tmp_path: Path) -> 
             await wait_until(lambda: proxy.app.state.admission.connections == 0)
             assert before < 2 * MIB
 
-    with_live_proxy(tmp_path, story, limits=QUICK)
+    with_live_proxy(tmp_path, story, limits=quick())
 
 
 def _ping() -> bytes:

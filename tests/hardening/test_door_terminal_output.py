@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.output import complain, json_line, make_console, make_table
+from varlog.cli.output import complain, make_console, make_table
 from varlog.embedded import EmbeddedCluster
 from varlog.runtime.doors import system_doors
 from varlog.testing.processes import PATIENCE_S
@@ -88,6 +88,8 @@ def test_json_for_programs_has_printable_characters_only_and_means_the_same(fill
 
 
 def test_json_tables_and_errors_are_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    from varlog.cli.output import json_line
+
     assert json.loads(json_line({"name": HOSTILE + "𝄞\U000e0001é"})) == {"name": HOSTILE + "𝄞\U000e0001é"}
     assert json_line({"name": HOSTILE}).isprintable()
     complain(HOSTILE)

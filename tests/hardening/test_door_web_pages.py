@@ -14,7 +14,6 @@ from websockets.exceptions import InvalidStatus
 
 from tests.proxy.helpers import Proxy, with_proxy
 from tests.proxy.live_helpers import LiveProxy, with_live_proxy
-from varlog.proxy.host_rules import AcceptedNames, parse_authority
 from varlog.testing.processes import PATIENCE_S, command, started
 
 ENTRIES = "/v1/topics/orders/entries"
@@ -74,6 +73,8 @@ def test_names_of_the_loopback_are_accepted_at_any_port(tmp_path: Path, host: st
 
 
 def test_a_public_name_is_accepted_as_it_is_written() -> None:
+    from varlog.proxy.host_rules import AcceptedNames, parse_authority
+
     names = AcceptedNames(["Log.Example", "other.example:8443", "[2001:db8::1]"])
     accepted = ["log.example", "LOG.example:1", "other.example:8443", "[2001:db8:0::1]:7"]
     refused = ["other.example", "other.example:8444", "sub.log.example", "example", "[2001:db8::2]"]

@@ -5,32 +5,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.client.fakes import FakeCluster, run
-from tests.faults.helpers import first_stream
 from tests.manager.sim_cluster import SimCluster
-from varlog import aio
-from varlog.cli.ports import free_ports
-from varlog.client.cluster_status import slow_nodes
-from varlog.client.stream_costs import StreamCosts
-from varlog.manager.slow_primaries import SlowPrimaries
-from varlog.model.cluster import LogStream, Ordering, StreamState
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append
 from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
-from varlog.testing.cluster_under_load import (
-    WAIT_TIMEOUT_S,
-    ClusterUnderLoad,
-    process_of,
-    run_story,
-)
 from varlog.testing.sim.loop import run as run_in_virtual_time
-from varlog.testing.slow_disk import SlowDiskPlan
+
+if TYPE_CHECKING:
+    from varlog.manager.slow_primaries import SlowPrimaries
 
 QUICK_S = 0.002
 SLOW = LogStreamID(2)
@@ -95,6 +84,8 @@ def streams(count: int) -> list[LogStream]:
 
 
 def test_a_stream_that_became_quick_again_gets_its_share() -> None:
+    from varlog.client.stream_costs import StreamCosts
+
     costs, now, known = StreamCosts(), 0.0, streams(2)
     for _ in range(10):
         for stream, seconds in zip(known, (0.1, 0.002), strict=True):
@@ -115,6 +106,8 @@ def test_a_stream_that_became_quick_again_gets_its_share() -> None:
 
 
 def test_what_is_in_flight_for_long_makes_its_stream_slow_before_it_is_answered() -> None:
+    from varlog.client.stream_costs import StreamCosts
+
     costs, known = StreamCosts(), streams(3)
     for stream in known:
         costs.sent(stream.log_stream, 0.0)
@@ -126,6 +119,8 @@ def test_what_is_in_flight_for_long_makes_its_stream_slow_before_it_is_answered(
 
 
 def test_equal_streams_are_used_alike() -> None:
+    from varlog.client.stream_costs import StreamCosts
+
     costs, known, chosen = StreamCosts(), streams(4), Counter[LogStreamID]()
     for turn in range(400):
         stream = costs.cheapest(known, turn, 0.0).log_stream
@@ -155,6 +150,8 @@ def looked(slow: SlowPrimaries, seconds: dict[int, float], begin: float, end: fl
 
 
 def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
+    from varlog.manager.slow_primaries import SlowPrimaries
+
     slow = SlowPrimaries(10.0)
     assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 9.9) is None
     # A break: from here it counts from the beginning.
@@ -173,6 +170,8 @@ def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
 
 def test_a_disk_that_hangs_now_and_then_is_slow_all_the_same() -> None:
     """While a write hangs too few end to tell how long they take: that was taken for a disk that is quick again."""
+    from varlog.manager.slow_primaries import SlowPrimaries
+
     slow, hangs = SlowPrimaries(10.0), {1: 0.0, 2: 0.002, 3: 0.002}
     assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
     # What is not known moves nothing, and for longer than that it says nothing of later.
@@ -212,10 +211,14 @@ def test_few_writes_that_take_long_are_told() -> None:
     ids=["all are slow", "all are rather slow", "quick enough", "alone", "nothing known of the others"],
 )
 def test_no_primary_moves_where_it_does_not_help(seconds: dict[int, float]) -> None:
+    from varlog.manager.slow_primaries import SlowPrimaries
+
     assert looked(SlowPrimaries(1.0), seconds, 0.0, 60.0) is None
 
 
 def test_a_primary_moves_past_another_slow_node() -> None:
+    from varlog.manager.slow_primaries import SlowPrimaries
+
     moved = looked(SlowPrimaries(1.0), {1: 0.3, 2: 0.2, 3: 0.001, 4: 0.001, 5: 0.001}, 0.0, 60.0)
     assert moved is not None
     assert moved.primary == 3
@@ -253,82 +256,3 @@ def test_the_primary_leaves_a_slow_disk_and_everything_stays_there() -> None:
         await log.close()
 
     run_in_virtual_time(story())
-
-
-# --- on real processes ---------------------------------------------------------------------------------------------------
-
-# Ten times what the disks of a busy machine take for a sync, and more.
-SLOW_S = 0.3
-OTHER_TOPIC = "appended-by-one-client"
-# Appended to it while one of its two streams has a slow disk, by so many at once.
-APPENDS, APPENDERS = 1_000, 16
-
-
-@pytest.mark.process
-def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_holds_up_nobody_else(
-    tmp_path: Path,
-) -> None:
-    """Two streams that share no node. A batch in turns would give the slow one half of all appends."""
-    nodes = 4
-    plan = SlowDiskPlan(tmp_path, free_ports(nodes + 2), replicas=2, streams=2, heartbeat_s=0.1)
-
-    async def story(cluster: ClusterUnderLoad) -> None:
-        async with aio.admin(cluster.address) as admin:
-            await admin.create_topic(OTHER_TOPIC, streams=2, replicas=2)
-            await cluster.wait_healed()
-            slow = (await first_stream(cluster)).primary
-            before = {one.log_stream: one.replicas for one in await cluster.streams()}
-            plan.slow_down(process_of(slow), SLOW_S)
-            await cluster.wait_status(lambda seen: list(slow_nodes(seen)) == [slow])
-            assert await share_of(slow, cluster) < 0.25
-            await cluster.wait_status(
-                lambda seen: all(stream.primary != slow for stream in seen.view.streams)
-            )
-            await cluster.wait_healed()
-            after = {one.log_stream: one.replicas for one in await cluster.streams()}
-            assert {one: set(nodes) for one, nodes in after.items()} == {
-                one: set(nodes) for one, nodes in before.items()
-            }
-            assert await share_of(slow, cluster) < 0.25
-            # Primaries do not come back by themselves when the disk is quick again.
-            plan.slow_down(process_of(slow), 0.0)
-            await cluster.wait_status(lambda seen: not slow_nodes(seen))
-            assert after == {one.log_stream: one.replicas for one in await cluster.streams()}
-            await admin.delete_topic(OTHER_TOPIC)
-
-    violations = asyncio.run(run_story(plan, story))
-    assert not violations, "\n".join(violations)
-
-
-@pytest.mark.process
-@pytest.mark.faults
-def test_on_real_processes_a_slow_disk_of_a_sequenced_topic_is_shown(tmp_path: Path) -> None:
-    """Its chains have no primary to lose, and a position says which of them it is in: nothing is moved, and nothing is lost."""
-    plan = SlowDiskPlan(tmp_path, free_ports(4 + 2), replicas=2, streams=2, heartbeat_s=0.1)
-
-    async def story(cluster: ClusterUnderLoad) -> None:
-        node = (await cluster.chain()).head
-        plan.slow_down(process_of(node), SLOW_S)
-        await cluster.wait_status(lambda seen: node in slow_nodes(seen))
-        plan.slow_down(process_of(node), 0.0)
-        await cluster.wait_status(lambda seen: not slow_nodes(seen))
-
-    violations = asyncio.run(run_story(plan, story, ordering=Ordering.SEQUENCED))
-    assert not violations, "\n".join(violations)
-
-
-async def share_of(slow: NodeID, cluster: ClusterUnderLoad) -> float:
-    """Of the appends that leave the choice to the client: how many went to the stream with the slow node, of which there is one."""
-    left, positions = iter(range(APPENDS)), []
-    async with (
-        asyncio.timeout(WAIT_TIMEOUT_S),
-        aio.connect(cluster.address, OTHER_TOPIC, timeout_s=60.0) as log,
-    ):
-
-        async def again() -> None:
-            for number in left:
-                positions.append(await log.append(b"%d" % number))
-
-        await asyncio.gather(*(again() for _ in range(APPENDERS)))
-        (stream,) = [one.log_stream for one in log.streams if slow in one.replicas]
-    return sum(position.log_stream == stream for position in positions) / len(positions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from random import Random
 from types import SimpleNamespace
@@ -9,21 +10,21 @@ from typing import Any
 
 import pytest
 
+from tests.manager.sim_cluster import SimCluster
 from varlog.metarepo import commit_loop as commit_loop_module
-from varlog.metarepo import witnesses as witnesses_module
 from varlog.metarepo.commit_loop import CommitLoop, Operation
-from varlog.metarepo.witnesses import Witnesses
 from varlog.model.batch import pack, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.errors import NotAccepted, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, ProducerID, TopicID
-from varlog.rpc.messages import NextTokens
-from varlog.runtime.fair_places import FairPlaces
+from varlog.rpc.messages import Append, NextTokens
 from varlog.sequencer import sequencer as sequencer_module
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
 from varlog.storagenode.log_stream import intake as intake_module
+from varlog.storagenode.log_stream import replica as replica_module
 from varlog.storagenode.log_stream.intake import Arrival, Intake
+from varlog.testing.sim.loop import run as run_in_virtual_time
 
 
 class Waits:
@@ -53,6 +54,37 @@ def join(intake: Intake, connection: str, sequence: int) -> tuple[Waits, bool]:
     except NotAccepted:
         return call, False
     return call, True
+
+
+def test_o3_a_client_that_floods_a_node_leaves_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In virtual time, on a real node; nothing is ordered meanwhile, so that its places stay taken."""
+    for module in (intake_module, replica_module):
+        monkeypatch.setattr(module, "UNCOMMITTED_BATCHES_MAX", 64)
+
+    async def story() -> list[Any]:
+        cluster = SimCluster(nodes=1, replicas=1)
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.append(b"first")
+        await log.close()
+        stream = (await cluster.view()).streams[0]
+        append = Append(stream.log_stream, epoch=stream.epoch)
+        cluster.repository.crash()
+        asked: list[asyncio.Future[Any]] = []
+        for client, count in ((1, 400), (2, 4), (3, 4)):
+            connection = await cluster.transport.connect("sn1:7110", timeout_s=10.0)
+            for sequence in range(1, count + 1):
+                batch = pack([b"x"], producer=ProducerID(client), sequence=sequence, time_us=0)
+                asked.append(asyncio.ensure_future(connection.call(append, batch, timeout_s=600.0)))
+            await asyncio.sleep(1.0)
+        cluster.repository.boot()
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    answers = run_in_virtual_time(story())
+    refused = [isinstance(answer, NotAccepted) for answer in answers]
+    assert any(refused[:400]), "the flood is larger than what there is room for"
+    assert refused[400:] == [False] * 8, "the others are refused for what one client does"
+    assert all(isinstance(answer, tuple) for answer in answers[400:]), answers[400:]
 
 
 def test_a_client_that_fills_the_line_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +130,8 @@ def test_those_that_go_first_stay_in_front_of_all_lines() -> None:
 
 
 def test_waiting_places_are_shared_whatever_the_order_of_arrival(seed: int) -> None:
+    from varlog.runtime.fair_places import FairPlaces
+
     rng, places, displaced = Random(seed), FairPlaces[int, str](), 0
     for key in range(2_000):
         client = rng.choice(["flood"] * 20 + ["a", "b"])
@@ -118,6 +152,8 @@ def test_waiting_places_are_shared_whatever_the_order_of_arrival(seed: int) -> N
 
 
 def test_a_client_alone_may_use_every_place() -> None:
+    from varlog.runtime.fair_places import FairPlaces
+
     places: FairPlaces[int, str] = FairPlaces()
     for key in range(10):
         assert places.make_room("only", 10) == []
@@ -171,6 +207,10 @@ def test_requests_that_wait_for_the_sequencer_are_shared(monkeypatch: pytest.Mon
 
 
 def test_calls_that_wait_for_the_nodes_to_be_heard_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    from varlog.metarepo import witnesses as witnesses_module
+    from varlog.metarepo.witnesses import Witnesses
+    from varlog.runtime.fair_places import FairPlaces
+
     monkeypatch.setattr(witnesses_module, "CALLS_WAITING_MAX", 4)
     witnesses = Witnesses.__new__(Witnesses)
     witnesses._state = SimpleNamespace(heard=False)  # type: ignore[assignment]

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.manager.sim_cluster import REPOSITORY, TOPIC, SimCluster
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
+from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.cluster import ReplicaStatus, StreamState, Topic
 from varlog.model.errors import VarlogError
 from varlog.rpc import messages as m
+
+ENTRIES = [b"entry %d" % number for number in range(100)]
+
+
+async def fill(cluster: SimCluster, topic: str) -> None:
+    log = await cluster.log(topic, create=True)
+    await log.append_batch(ENTRIES)
+    await log.close()
+
+
+async def read_all(cluster: SimCluster, topic: str) -> list[bytes]:
+    log = await cluster.log(topic)
+    found = [entry.data async for entry in log.subscribe(1, end=len(ENTRIES) + 1)]
+    await log.close()
+    return found
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,19 @@ class RewoundCluster(SimCluster):
         for key in cuts[-count:]:
             del self._metadata.items[key]
         self.repository.boot()
+
+    @contextmanager
+    def metadata_lost(self) -> Iterator[None]:
+        """The repository begins with an empty store; at the end it has the old one back."""
+        kept = self._metadata
+        for metadata in (MemoryMetadata(), kept):
+            self.manager.crash()
+            self.repository.crash()
+            self._metadata = metadata
+            self.repository.boot()
+            self.manager.boot()
+            if metadata is not kept:
+                yield
 
     async def topic(self) -> Topic:
         found = (await self.view()).topic_named(TOPIC)

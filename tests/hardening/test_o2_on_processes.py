@@ -1,0 +1,98 @@
+"""O2 on real processes: a slow disk is shown, loses its primaries, and holds up no stream that has nothing on it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.faults.helpers import first_stream
+from varlog import aio
+from varlog.cli.ports import free_ports
+from varlog.client.cluster_status import slow_nodes
+from varlog.model.cluster import Ordering
+from varlog.model.ids import NodeID
+from varlog.testing.cluster_under_load import (
+    WAIT_TIMEOUT_S,
+    ClusterUnderLoad,
+    process_of,
+    run_story,
+)
+from varlog.testing.slow_disk import SlowDiskPlan
+
+# Ten times what the disks of a busy machine take for a sync, and more.
+SLOW_S = 0.3
+OTHER_TOPIC = "appended-by-one-client"
+# Appended to it while one of its two streams has a slow disk, by so many at once.
+APPENDS, APPENDERS = 1_000, 16
+
+
+@pytest.mark.process
+def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_holds_up_nobody_else(
+    tmp_path: Path,
+) -> None:
+    """Two streams that share no node. A batch in turns would give the slow one half of all appends."""
+    nodes = 4
+    plan = SlowDiskPlan(tmp_path, free_ports(nodes + 2), replicas=2, streams=2, heartbeat_s=0.1)
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        async with aio.admin(cluster.address) as admin:
+            await admin.create_topic(OTHER_TOPIC, streams=2, replicas=2)
+            await cluster.wait_healed()
+            slow = (await first_stream(cluster)).primary
+            before = {one.log_stream: one.replicas for one in await cluster.streams()}
+            plan.slow_down(process_of(slow), SLOW_S)
+            await cluster.wait_status(lambda seen: list(slow_nodes(seen)) == [slow])
+            assert await share_of(slow, cluster) < 0.25
+            await cluster.wait_status(
+                lambda seen: all(stream.primary != slow for stream in seen.view.streams)
+            )
+            await cluster.wait_healed()
+            after = {one.log_stream: one.replicas for one in await cluster.streams()}
+            assert {one: set(nodes) for one, nodes in after.items()} == {
+                one: set(nodes) for one, nodes in before.items()
+            }
+            assert await share_of(slow, cluster) < 0.25
+            # Primaries do not come back by themselves when the disk is quick again.
+            plan.slow_down(process_of(slow), 0.0)
+            await cluster.wait_status(lambda seen: not slow_nodes(seen))
+            assert after == {one.log_stream: one.replicas for one in await cluster.streams()}
+            await admin.delete_topic(OTHER_TOPIC)
+
+    violations = asyncio.run(run_story(plan, story))
+    assert not violations, "\n".join(violations)
+
+
+@pytest.mark.process
+@pytest.mark.faults
+def test_on_real_processes_a_slow_disk_of_a_sequenced_topic_is_shown(tmp_path: Path) -> None:
+    """Its chains have no primary to lose, and a position says which of them it is in: nothing is moved, and nothing is lost."""
+    plan = SlowDiskPlan(tmp_path, free_ports(4 + 2), replicas=2, streams=2, heartbeat_s=0.1)
+
+    async def story(cluster: ClusterUnderLoad) -> None:
+        node = (await cluster.chain()).head
+        plan.slow_down(process_of(node), SLOW_S)
+        await cluster.wait_status(lambda seen: node in slow_nodes(seen))
+        plan.slow_down(process_of(node), 0.0)
+        await cluster.wait_status(lambda seen: not slow_nodes(seen))
+
+    violations = asyncio.run(run_story(plan, story, ordering=Ordering.SEQUENCED))
+    assert not violations, "\n".join(violations)
+
+
+async def share_of(slow: NodeID, cluster: ClusterUnderLoad) -> float:
+    """Of the appends that leave the choice to the client: how many went to the stream with the slow node, of which there is one."""
+    left, positions = iter(range(APPENDS)), []
+    async with (
+        asyncio.timeout(WAIT_TIMEOUT_S),
+        aio.connect(cluster.address, OTHER_TOPIC, timeout_s=60.0) as log,
+    ):
+
+        async def again() -> None:
+            for number in left:
+                positions.append(await log.append(b"%d" % number))
+
+        await asyncio.gather(*(again() for _ in range(APPENDERS)))
+        (stream,) = [one.log_stream for one in log.streams if slow in one.replicas]
+    return sum(position.log_stream == stream for position in positions) / len(positions)
