@@ -17,10 +17,13 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.manager.sim_cluster import REPOSITORY, SimCluster
 from tests.rpc.helpers import DEADLINE_S, run, wait_until
+from varlog.client.connect import connect_admin
 from varlog.model.batch import Buffer, pack
 from varlog.model.ids import ClusterID, LogStreamID, ProducerID
 from varlog.model.limits import FRAME_BYTES_MAX, FRAME_META_BYTES_MAX, KIB, MIB, UNKNOWN_PEER_FRAME_BYTES_MAX
+from varlog.proxy.metrics import ClusterCollector
 from varlog.rpc.codec import encode, number_of
 from varlog.rpc.connection_limits import ConnectionGuard, ConnectionLimits
 from varlog.rpc.framing import (
@@ -35,10 +38,12 @@ from varlog.rpc.framing import (
     MalformedFrame,
     frame_head,
 )
-from varlog.rpc.messages import Append, Done, Message
+from varlog.rpc.messages import Append, ClusterStatusIs, Done, Message
 from varlog.rpc.tcp import TcpServer, TcpTransport, split_address
 from varlog.rpc.transport import Call, Connection, Handler
 from varlog.runtime.logs import LineLimit
+from varlog.testing.sim.loop import run as run_in_virtual_time
+from varlog.testing.sim.network import SimTransport
 
 HERE = ClusterID(7)
 APPEND = Append(LogStreamID(1))
@@ -448,11 +453,35 @@ def test_a_corrupt_frame_ends_its_connection_and_is_counted_and_logged(
             await wait_ended(reader)
             writer.close()
             assert service.came == []
-            assert service.transport.counts.corrupt_frames == 1
+            assert service.transport.corrupt_frames == 1
 
     with caplog.at_level(logging.WARNING, "varlog.rpc"):
         run_on(body())
     assert "checksum is wrong" in caplog.text
+
+
+def test_corrupt_frames_of_nodes_repository_and_manager_are_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = {"sn1": 1, "sn2": 2, "mr": 3, "mc": 4}
+    monkeypatch.setattr(
+        SimTransport, "corrupt_frames", property(lambda self: counted.get(self._process.host, 0))
+    )
+
+    async def story() -> ClusterStatusIs:
+        cluster = SimCluster(nodes=2, replicas=2)
+        cluster.start()
+        log = await cluster.log(create=True)
+        await log.close()
+        await cluster.wait_whole()
+        async with await connect_admin(cluster.transport, cluster.doors, REPOSITORY, timeout_s=30.0) as admin:
+            return await admin.status()
+
+    found = {
+        sample.labels["process"]: sample.value
+        for metric in ClusterCollector(run_in_virtual_time(story()), 0).collect()
+        for sample in metric.samples
+        if sample.name == "varlog_corrupt_frames_total"
+    }
+    assert found == {"node 1": 1, "node 2": 2, "repository": 3, "manager": 4}
 
 
 def test_a_client_does_not_believe_a_corrupt_answer(run_on: Run) -> None:

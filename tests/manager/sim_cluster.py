@@ -116,6 +116,10 @@ class CutTransport:
         self._cut = cut
         self._die = die
 
+    @property
+    def corrupt_frames(self) -> int:
+        return self._inner.corrupt_frames
+
     async def connect(self, address: str, *, handler: Handler | None = None, timeout_s: float) -> Connection:
         inner = await self._inner.connect(address, handler=handler, timeout_s=timeout_s)
         return CutConnection(inner, self._cut, self._die)

@@ -227,6 +227,10 @@ class ToldTransport:
         self.watches = True  # False: it hears of no new view unless it asks
         self.slow_s = 0.0  # how long a write is on its way
 
+    @property
+    def corrupt_frames(self) -> int:
+        return self._transport.corrupt_frames
+
     async def connect(self, address: str, *, handler: Handler | None = None, timeout_s: float) -> Connection:
         connection = ToldConnection(self, address, self._hearing(address, handler))
         if not self._late:

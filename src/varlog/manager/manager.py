@@ -37,7 +37,7 @@ class Manager:
         self._dispatcher = Dispatcher("the manager")
         AdminService(config, self._peers, self._registrar, self._repair).register(self._dispatcher)
         ReplicaDesk(self._peers, self._repair).register(self._dispatcher)
-        StatusService(self._peers, self._repair).register(self._dispatcher)
+        StatusService(transport, self._peers, self._repair).register(self._dispatcher)
         self._server: Server | None = None
         self.address = ""
 

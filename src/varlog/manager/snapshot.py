@@ -30,6 +30,7 @@ class Snapshot:
         self.away_s = away_s
         self.why_away = why_away or {}
         self.complaints = seen.complaints
+        self.repository_corrupt_frames = seen.corrupt_frames
         self._next_log_stream = seen.next_log_stream
         self._unused = dict.fromkeys(seen.unused)
         self._foreign = seen.foreign

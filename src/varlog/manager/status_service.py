@@ -18,6 +18,7 @@ from varlog.reconfiguration.rules import Answer, slow_tail
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
+from varlog.rpc.transport import Transport
 
 # A sequencer answers from memory.
 SEQUENCER_S: Final = 0.5
@@ -26,7 +27,8 @@ SEQUENCER_S: Final = 0.5
 class StatusService:
     """Answers with a fresh look, never with an old one."""
 
-    def __init__(self, peers: Peers, repair: RepairLoop) -> None:
+    def __init__(self, transport: Transport, peers: Peers, repair: RepairLoop) -> None:
+        self._transport = transport
         self._peers = peers
         self._repair = repair
         self._outlook = Outlook(peers, repair)
@@ -67,6 +69,8 @@ class StatusService:
             snapshot.suspects,
             readers,
             snapshot.complaints,
+            snapshot.repository_corrupt_frames,
+            self._transport.corrupt_frames,
         )
 
     async def _tail(self, snapshot: Snapshot, topic: Topic) -> GLSN:

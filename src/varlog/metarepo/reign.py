@@ -109,6 +109,7 @@ class Reign:
             self.witnesses,
             self._tasks,
             lambda: parts.store.complaints,
+            lambda: parts.transport.corrupt_frames,
             lambda: self.term,
         )
         self._service.register(self._dispatcher)

@@ -46,6 +46,7 @@ class RepositoryService:
         witnesses: Witnesses,
         tasks: Tasks,
         complaints: Callable[[], Sequence[str]],
+        corrupt_frames: Callable[[], int],
         term: Callable[[], int],
     ) -> None:
         self._state = state
@@ -55,6 +56,7 @@ class RepositoryService:
         self._witnesses = witnesses
         self._tasks = tasks
         self._complaints = complaints
+        self._corrupt_frames = corrupt_frames
         self._view_waiters: FairPlaces[object, tuple[Call, int, asyncio.TimerHandle]] = FairPlaces()
         self._suspicions = Suspicions(self._answer_view_waiters)
         self._named = NamedService(state, self._submit, self._expected)
@@ -118,7 +120,13 @@ class RepositoryService:
         suspects = tuple(node for node in self._suspicions.nodes if members.view.node(node) is not None)
         complaints = tuple(self._complaints()[-COMPLAINTS_MAX:])
         return m.ViewIs(
-            members.view, suspects, members.next_log_stream, members.unused, members.foreign, complaints
+            members.view,
+            suspects,
+            members.next_log_stream,
+            members.unused,
+            members.foreign,
+            complaints,
+            self._corrupt_frames(),
         )
 
     # --- reads ---------------------------------------------------------------------------------------------------------

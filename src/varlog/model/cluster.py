@@ -252,7 +252,7 @@ class UnitStatus(msgspec.Struct, frozen=True):
 class NodeStatus(msgspec.Struct, frozen=True):
     """What a storage node says of itself. `leased`: it may answer for its log units now (R-SEQ-13). `cluster_uuid`: the cluster
     that the node is bound to. `largest_topic`, `largest_log_stream`: the largest ids that it knows of, of
-    any cluster."""
+    any cluster. `corrupt_frames`: those that came with a wrong checksum since it started."""
 
     cluster: ClusterID
     node: NodeID
@@ -266,3 +266,4 @@ class NodeStatus(msgspec.Struct, frozen=True):
     cluster_uuid: ClusterUUID = NO_UUID
     largest_topic: TopicID = TopicID(0)
     largest_log_stream: LogStreamID = LogStreamID(0)
+    corrupt_frames: int = 0

@@ -67,6 +67,7 @@ class ClusterCollector(Collector):
             yield from _topics(status)
             yield from _log_streams(status.log_streams)
             yield from _replicas(status.log_streams)
+            yield _corrupt_frames(self._seen)
             yield _gauge(
                 "varlog_repository_complaints",
                 "Copies of the metadata repository's files that were found bad since its start, and mirrors that failed.",
@@ -149,6 +150,19 @@ def _latencies(done: dict[str, list[Traffic]]) -> Metric:
         ends = [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"]
         buckets = list(zip(ends, accumulate(counts), strict=True))
         family.add_metric([node], buckets, sum(part.append_s for part in parts))
+    return family
+
+
+def _corrupt_frames(seen: ClusterStatusIs) -> Metric:
+    family = CounterMetricFamily(
+        "varlog_corrupt_frames",
+        "Frames that came to a process with a wrong checksum since it started.",
+        labels=["process"],
+    )
+    for node, status in node_statuses(seen).items():
+        family.add_metric([f"node {node}"], status.corrupt_frames)
+    family.add_metric(["repository"], seen.repository_corrupt_frames)
+    family.add_metric(["manager"], seen.manager_corrupt_frames)
     return family
 
 

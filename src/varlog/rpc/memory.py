@@ -27,6 +27,8 @@ FRAME_OVERHEAD_BYTES: Final = 512
 class MemoryTransport:
     """The network of one embedded cluster. An address is any string; one that ends in `:0` gets a number of its own."""
 
+    corrupt_frames = 0  # nothing is between the two ends
+
     def __init__(self) -> None:
         self._servers: dict[str, MemoryServer] = {}
         self._ports = count(1)

@@ -691,7 +691,8 @@ class ViewIs(Message, frozen=True):
 
     Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered, and those in `foreign`
     (ranges [begin, end)) are other clusters' or lost ones, which nodes have shown. `complaints`: what is wrong with the
-    repository's own files, in words: a copy that was found bad, a mirror that failed.
+    repository's own files, in words: a copy that was found bad, a mirror that failed. `corrupt_frames`: those that came to the
+    repository with a wrong checksum since it started.
     """
 
     view: ClusterView
@@ -700,6 +701,7 @@ class ViewIs(Message, frozen=True):
     unused: tuple[LogStreamID, ...] = ()
     foreign: tuple[tuple[LogStreamID, LogStreamID], ...] = ()
     complaints: tuple[str, ...] = ()
+    corrupt_frames: int = 0
 
 
 class GetBackup(Message, frozen=True):
@@ -1062,7 +1064,7 @@ class Deed(Message, frozen=True):
 
 class ClusterStatusIs(Message, frozen=True):
     """`waits`: for each stream that does not run, what the manager does or waits for. `deeds`: its newest, oldest first. `readers`:
-    the first ones by topic and name, if there are very many. `complaints`: see ViewIs."""
+    the first ones by topic and name, if there are very many. `complaints`, `repository_corrupt_frames`: see ViewIs."""
 
     view: ClusterView
     nodes: tuple[NodeHealth, ...]
@@ -1072,6 +1074,8 @@ class ClusterStatusIs(Message, frozen=True):
     suspects: tuple[NodeID, ...] = ()
     readers: tuple[NamedReader, ...] = ()
     complaints: tuple[str, ...] = ()
+    repository_corrupt_frames: int = 0
+    manager_corrupt_frames: int = 0
 
 
 # The number of each message on the wire. Only add; a number once given is never given again.

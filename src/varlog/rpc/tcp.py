@@ -81,6 +81,10 @@ class TcpTransport:
         self._limits = limits or ConnectionLimits()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
+    @property
+    def corrupt_frames(self) -> int:
+        return self.counts.corrupt_frames
+
     async def connect(
         self, address: str, *, handler: Handler | None = None, timeout_s: float
     ) -> TcpConnection:

@@ -99,6 +99,11 @@ class Server(Protocol):
 class Transport(Protocol):
     """How processes reach each other."""
 
+    @property
+    def corrupt_frames(self) -> int:
+        """Frames that came with a wrong checksum since it was made; each ended its connection."""
+        ...
+
     async def connect(self, address: str, *, handler: Handler | None = None, timeout_s: float) -> Connection:
         """A new connection; ConnectionLost(sent=False) if nobody listens. `handler` takes what comes unasked."""
         ...

@@ -657,6 +657,7 @@ class StorageNode:
             self._volumes.cluster_uuid,
             known.largest_topic,
             known.largest_log_stream,
+            self._transport.corrupt_frames,
         )
 
 

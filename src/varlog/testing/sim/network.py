@@ -180,7 +180,9 @@ class SimNetwork:
 
 
 class SimTransport:
-    """What one process is handed as its Transport."""
+    """What one process is handed as its Transport. A damaged message closes its connection, and is not counted."""
+
+    corrupt_frames = 0
 
     def __init__(self, network: SimNetwork, process: Process) -> None:
         self._network = network
