@@ -14,7 +14,7 @@ from varlog.client.admin import Admin
 from varlog.metarepo import witnesses
 from varlog.model.cluster import LogStream
 from varlog.model.errors import OutcomeUnknown, Refused, TopicStopped, Unavailable
-from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.ids import LogStreamID
 from varlog.rpc import messages as m
 from varlog.testing.sim.loop import run
 
@@ -118,13 +118,11 @@ def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> 
     async def story() -> None:
         cluster = RewoundCluster(nodes=2, replicas=1)
         cluster.start()
+        log, first, second = await cluster.two_streams()
+        old = cluster.copy()
         async with await cluster.admin() as admin:
-            await admin.create_topic("orders", streams=2)
-            log = await cluster.log()
-            old = cluster.copy()
-            streams = {stream.replicas[0]: stream.log_stream for stream in (await cluster.view()).streams}
-            gone = await log.append(b"only node 1 has it", log_stream=streams[NodeID(1)])
-            last = await log.append(b"node 2", log_stream=streams[NodeID(2)])
+            gone = await log.append(b"only node 1 has it", log_stream=first)
+            last = await log.append(b"node 2", log_stream=second)
             await asyncio.sleep(1.0)
             cluster.nodes[1].crash()
             cluster.restore(old)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from tests.manager.sim_cluster import REPOSITORY, TOPIC, SimCluster
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
+from varlog.client.log import Log
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.cluster import ReplicaStatus, StreamState, Topic
 from varlog.model.errors import VarlogError
+from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc import messages as m
 
 ENTRIES = [b"entry %d" % number for number in range(100)]
@@ -85,6 +87,13 @@ class RewoundCluster(SimCluster):
 
     async def admin(self) -> Admin:
         return await connect_admin(self.transport, self.doors, REPOSITORY, timeout_s=30.0)
+
+    async def two_streams(self) -> tuple[Log, LogStreamID, LogStreamID]:
+        """A topic of two log streams on two nodes with a copy each: that of node 1, and that of node 2."""
+        async with await self.admin() as admin:
+            await admin.create_topic(TOPIC, streams=2)
+        streams = {stream.replicas[0]: stream.log_stream for stream in (await self.view()).streams}
+        return await self.log(), streams[NodeID(1)], streams[NodeID(2)]
 
     async def all_replicas(self) -> list[ReplicaStatus]:
         return [replica for status in (await self.statuses()).values() for replica in status.replicas]
