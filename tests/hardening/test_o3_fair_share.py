@@ -18,11 +18,14 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import NotAccepted, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, ProducerID, TopicID
 from varlog.rpc.messages import Append, NextTokens
+from varlog.rpc.transport import Connection
 from varlog.sequencer import sequencer as sequencer_module
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
 from varlog.storagenode.log_stream import intake as intake_module
 from varlog.storagenode.log_stream import replica as replica_module
+from varlog.storagenode.log_stream import waiters as waiters_module
+from varlog.storagenode.log_stream import writer as writer_module
 from varlog.storagenode.log_stream.intake import Arrival, Intake
 from varlog.testing.sim.loop import run as run_in_virtual_time
 
@@ -222,3 +225,56 @@ def test_calls_that_wait_for_the_nodes_to_be_heard_are_shared(monkeypatch: pytes
     witnesses.when_heard(other, lambda: None)
     assert [call.ended is not None for call in flood] == [False, False, False, True]
     assert list(witnesses._waiting) == [*flood[:3], other]
+
+
+# --- two hostile clients and an honest one, on a real node in virtual time ---------------------------------------------------
+
+
+def test_an_honest_client_is_served_beside_two_that_flood_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The floods name no deadline, answer no refusal by waiting, and have every place taken before the honest one comes."""
+    monkeypatch.setattr(writer_module, "GROUP_BYTES_MAX", 4096)
+    monkeypatch.setattr(waiters_module, "GROUP_BYTES_MAX", 4096)
+    for module in (replica_module, intake_module):
+        monkeypatch.setattr(module, "UNCOMMITTED_BATCHES_MAX", 24)
+
+    async def story() -> None:
+        cluster, ended = SimCluster(nodes=1, replicas=1), Counter[str]()
+        cluster.network.slow = 0.0
+        cluster.start()
+        log = await cluster.log(create=True)
+        await cluster.wait_whole()
+        await log.append(b"first")
+        (stream,) = (await cluster.view()).streams
+        (host,) = cluster.nodes.values()
+        host.delay = lambda rng: 0.02
+        flooding = True
+
+        async def flood(producer: int, connection: Connection, first: int) -> None:
+            sequence = first
+            while flooding:
+                batch = pack([bytes(1000)], producer=ProducerID(producer), sequence=sequence + 1, time_us=0)
+                try:
+                    await connection.call(Append(stream.log_stream, stream.epoch), batch, timeout_s=600.0)
+                    ended[f"flood {producer}"] += 1
+                except NotAccepted:
+                    ended["refused"] += 1
+                    await asyncio.sleep(0.05)
+                sequence += 100
+
+        floods = []
+        for producer in (1, 2):
+            connection = await cluster.transport.connect("sn1:7110", timeout_s=3.0)
+            floods += [asyncio.create_task(flood(producer, connection, first)) for first in range(40)]
+        end = asyncio.get_running_loop().time() + 8.0
+        while asyncio.get_running_loop().time() < end:
+            # Each is taken, in its time: none of them raises.
+            await log.append(bytes(1000), timeout_s=5.0)
+            ended["honest"] += 1
+        flooding = False
+        await asyncio.gather(*floods)
+        await log.close()
+        # One at a time, each behind what was taken before it came, and one turn of each flood.
+        assert ended["refused"] > 100
+        assert ended["flood 1"] + ended["flood 2"] <= (24 + 8) * (ended["honest"] + 1)
+
+    run_in_virtual_time(story())
