@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from varlog.cli.bench import open_loop as open_loop_module
-from varlog.cli.bench.open_loop import OpenLoop, Tally
+from varlog.cli.bench.open_loop import Capacity, OpenLoop, Point, Tally
 from varlog.cli.bench.progress import Quiet
 from varlog.cli.bench.settings import Measure, Settings
+from varlog.model.cluster import Ordering
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Overloaded, Unavailable
 
 
@@ -80,3 +82,24 @@ def test_entries_are_larger_where_the_driver_would_be_the_limit(
         assert "entries of 4096 bytes" in curve.markdown()
 
     asyncio.run(body())
+
+
+def test_the_capacity_is_what_the_log_takes_where_a_closed_loop_finds_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that found too little made the curve rise with the load: nothing was overloaded at twice of it."""
+    takes, offered = 1000.0, []
+
+    async def point(
+        self: OpenLoop, ground: object, ordering: Ordering, multiple: float, capacity: Capacity
+    ) -> Point:
+        offered.append(multiple * capacity.per_s)
+        served = min(takes, offered[-1])
+        return Point(ordering, multiple, offered[-1], served, 0, 0, 0, 0, None, None, 0.0, 0.0)
+
+    monkeypatch.setattr(OpenLoop, "_point", point)
+    found = Capacity(300.0, 256, 1024)
+    nowhere: Any = None
+    bench = OpenLoop(Settings(data=tmp_path), [1.0], 1.0, Quiet())
+    assert asyncio.run(bench._saturated(nowhere, Ordering.SEQUENCED, found)) == Capacity(takes, 256, 1024)
+    assert offered == [600.0, 1200.0, 2000.0]

@@ -1,8 +1,9 @@
 """Open loop: appends at a steady rate, offered against acknowledged.
 
 A closed loop never overloads a log: an appender that waits for its answer offers nothing meanwhile. Here the capacity is measured
-by a closed loop first, then multiples of it are offered: arrivals are a Poisson process, each append has a deadline, and what
-counts is what was acknowledged before it. The servers are other processes; this one appends and looks at the clock, and it reports
+by a closed loop first; then twice of that is offered, until no more is acknowledged: a closed loop may find less than the log can
+take. Then multiples of it are offered: arrivals are a Poisson process, each append has a deadline, and what counts is what was
+acknowledged before it. The servers are other processes; this one appends and looks at the clock, and it reports
 how late it was itself (`lag`): a driver that lags measures itself. One process cannot start hundreds of thousands of appends per
 second, so entries are made larger until the servers are the limit and not the driver, unless their size is given.
 """
@@ -16,8 +17,8 @@ import os
 import random
 import time
 from array import array
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from rich.console import Console
@@ -39,6 +40,8 @@ MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 DEADLINE_S = 1.0
 # Of the closed loop: the capacity is the most that any of these reach.
 APPENDERS = (256, 1024)
+# The capacity is what is acknowledged in time of so many times of what was found before, as long as that is so much more.
+SATURATION, MORE, SATURATIONS_MAX = 2.0, 1.1, 4
 # Entries are larger where the largest multiple of the capacity is more than this process can offer beside its other work.
 ENTRY_BYTES = (1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)
 ARRIVALS_PER_S_MAX = 25_000
@@ -107,7 +110,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a closed loop of this many appenders reaches with entries of this size."""
+    """What a closed loop of this many appenders reaches with entries of this size, or an open loop beyond it."""
 
     per_s: float
     appenders: int
@@ -160,7 +163,7 @@ class Curve:
         capacity = ", ".join(f"{name} {found}" for name, found in self.capacity.items())
         return [
             *self.conditions.lines(),
-            f"capacity by a closed loop: {capacity}",
+            f"capacity by a closed loop, or more where an open one reached it: {capacity}",
             f"then Poisson arrivals, each append with a deadline of {self.deadline_s:g} s",
         ]
 
@@ -273,24 +276,44 @@ class OpenLoop:
         self._display.begin("starting the cluster")
         async with ground_for(settings) as ground:
             for ordering in _orderings(settings.measure):
-                async with ground.log(f"bench-open-loop-{ordering}", ordering) as log:
-                    capacity[ordering] = await self._capacity(log)
+                capacity[ordering] = await self._capacity(ground, ordering)
                 for multiple in self._multiples:
                     points.append(await self._point(ground, ordering, multiple, capacity[ordering]))
         took_s = time.perf_counter() - started
         return Curve(conditions, self._deadline_s, capacity, tuple(points), took_s)
 
-    async def _capacity(self, log: Log) -> Capacity:
+    async def _capacity(self, ground: Ground, ordering: Ordering) -> Capacity:
         """With the smallest entries of which this process can offer the largest multiple."""
-        sizes = iter(self._sizes)
-        found = await self._closed_loop(log, self._appenders[0], next(sizes))
-        for size in sizes:
-            if max(self._multiples) * found.per_s <= ARRIVALS_PER_S_MAX:
+        *smaller, largest = self._sizes
+        for size in smaller:
+            found = await self._capacity_at(ground, ordering, size, self._can_offer)
+            if self._can_offer(found):
+                return found
+        return await self._capacity_at(ground, ordering, largest, lambda found: True)
+
+    def _can_offer(self, capacity: Capacity) -> bool:
+        return max(self._multiples) * capacity.per_s <= ARRIVALS_PER_S_MAX
+
+    async def _capacity_at(
+        self, ground: Ground, ordering: Ordering, size: int, worth: Callable[[Capacity], bool]
+    ) -> Capacity:
+        """With entries of this size; not to the end where what was found is not `worth` it."""
+        found = Capacity(0.0, 0, size)
+        async with ground.log(f"bench-open-loop-{ordering}", ordering) as log:
+            for appenders in self._appenders:
+                more = await self._closed_loop(log, appenders, size)
+                found = max(found, more, key=lambda one: one.per_s)
+                if not worth(found):
+                    return found
+        return await self._saturated(ground, ordering, found)
+
+    async def _saturated(self, ground: Ground, ordering: Ordering, found: Capacity) -> Capacity:
+        """What the log takes where more is offered, if that is more than the closed loop found."""
+        for _ in range(SATURATIONS_MAX):
+            point = await self._point(ground, ordering, SATURATION, found)
+            if point.in_time_per_s <= MORE * found.per_s:
                 break
-            found = await self._closed_loop(log, self._appenders[0], size)
-        for appenders in self._appenders[1:]:
-            more = await self._closed_loop(log, appenders, found.entry_bytes)
-            found = max(found, more, key=lambda one: one.per_s)
+            found = replace(found, per_s=point.in_time_per_s)
         return found
 
     async def _closed_loop(self, log: Log, appenders: int, size: int) -> Capacity:
