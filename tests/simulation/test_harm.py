@@ -212,3 +212,31 @@ def test_only_a_host_whose_files_were_harmed_may_call_them_damaged(monkeypatch: 
     for host in ("sn1", "sn2"):
         Process(host).context.run(lines.emit, record)
     assert world.history.complaints == ["sn2#1 [critical] replica is damaged"]
+
+
+@pytest.mark.parametrize("excused", [False, True], ids=["a sound disk", "a failing disk"])
+def test_only_a_start_that_began_on_a_failing_disk_may_fail_when_the_faults_have_stopped(
+    excused: bool,
+) -> None:
+    class Slow:
+        async def start(self) -> None:
+            await asyncio.sleep(1.0)
+            raise OSError(errno.ENOSPC, "no space")
+
+        async def stop(self) -> None:
+            pass
+
+    async def story() -> list[str]:
+        complaints: list[str] = []
+        network = SimNetwork(random.Random(1))
+        host = Machine(
+            "mr", "1", network, lambda doors, transport: Slow(), lambda text: None, complaints.append
+        )
+        host.excused = excused
+        host.boot()
+        await asyncio.sleep(0.5)
+        host.excused = False
+        await asyncio.sleep(1.0)
+        return complaints
+
+    assert bool(loop.run(story())) is not excused

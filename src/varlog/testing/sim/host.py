@@ -142,11 +142,13 @@ class Host:
         _ = process.spawn("main", self._main(process, self.service))
 
     async def _main(self, process: Process, service: Service) -> None:
+        # What a disk refused may be noticed only after the faults have stopped.
+        began_excused = self.excused
         try:
             await service.start()
         except (VarlogError, OSError) as error:
             self._tell(f"{process.name} did not start: {error!r}")
-            if not self.on_refusal(self, error) and not self.excused:
+            if not self.on_refusal(self, error) and not (began_excused or self.excused):
                 self._complain(f"{process.name} did not start: {error!r}")
             self.crash()
         else:
