@@ -82,7 +82,8 @@ class Outbox:
         """The newest rows of some streams. They are kept only if they are all that the node lacks of them, and until more come:
         then positions say it."""
         spilled, self._fresh = self._fresh, []
-        self._streams.update((log_stream, None) for log_stream, _ in spilled)
+        if spilled:
+            self._streams.update((log_stream, None) for log_stream, _ in spilled)
         if self._streams:
             self._streams.update((log_stream, None) for log_stream, _ in rows)
             return
@@ -108,11 +109,13 @@ class Outbox:
         if self._streams:
             lacking = rows + self._lacking()
             rows = [(found[0], tuple(merged(found[1]))) if len(found[1]) > 1 else found for found in lacking]
-        whole = sum(len(found) for _, found in rows) <= ROWS_PER_MESSAGE_MAX
+        whole = (
+            len(rows) == 1 == len(rows[0][1]) or sum(len(found) for _, found in rows) <= ROWS_PER_MESSAGE_MAX
+        )
         if not whole:
             self._streams.update((log_stream, None) for log_stream, _ in rows)
             rows = _oldest(self._lacking())
-        marks = tuple(self._mark(topic, whole) for topic in self._topics if topic in self._state.topics)
+        marks = tuple([self._mark(topic, whole) for topic in self._topics if topic in self._state.topics])
         if whole:
             self._streams.clear()
             self._topics.clear()

@@ -88,9 +88,10 @@ class RepositoryState:
         is worth a wake-up."""
         for report in taken:
             stream = self.streams.get(report.log_stream)
-            if stream is not None and self.may_give(stream.topic):
+            if stream is not None:
                 end = self.order.committed_end(report.log_stream)
-                if orderable_end(stream, end, reports.of(report.log_stream)) > end:
+                found = orderable_end(stream, end, reports.of(report.log_stream))
+                if found > end and self.may_give(stream.topic):
                     return True
         return False
 
