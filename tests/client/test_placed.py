@@ -14,7 +14,7 @@ from varlog.client.log import Log
 from varlog.client.placed import OtherEntry, PlacedEnd
 from varlog.embedded import EmbeddedCluster
 from varlog.model.batch import Columns
-from varlog.model.errors import InvalidRequest, OutcomeUnknown, Sealed
+from varlog.model.errors import InvalidRequest, OutcomeUnknown, PositionTaken, Sealed
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import LLSN
 
@@ -132,6 +132,26 @@ def test_over_a_lost_connection_and_a_seal_each_entry_is_written_once(arrived: i
             end = await copying
             assert (end.written + end.found, end.end) == (12, 13)
         assert cluster.rows == ROWS
+
+    run(body())
+
+
+def test_what_was_in_the_way_and_was_cut_by_a_seal_is_not_waited_for() -> None:
+    """Another copy's entries had the positions, were not ordered, and are gone: nobody will ever be able to read them."""
+
+    async def body() -> None:
+        cluster = ChainedCluster()
+        cluster.hold_appends = True
+        await cluster.start()
+        async with await cluster.connect() as log:
+            copying = asyncio.create_task(copy(log, end=3, timeout_s=20.0))
+            await until(lambda: len(cluster.held) == 1)
+            [(call, _, _)], cluster.held = cluster.held, []
+            cluster.requests_held.clear()
+            cluster.hold_appends = False
+            call.fail(PositionTaken(ONE, LLSN(1), LLSN(9)))
+            assert await copying == PlacedEnd(3, 0, LLSN(4))
+        assert cluster.rows == ROWS[:3]
 
     run(body())
 

@@ -7,7 +7,7 @@ and compared: the same entries need not be written, others are an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from varlog.client.pipelined import Pipelined
 from varlog.client.range_reader import RangeReader
@@ -19,6 +19,9 @@ from varlog.model.errors import InvalidRequest, PositionTaken, Trimmed, Unavaila
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN, NO_LLSN
 from varlog.rpc.messages import Append, Appended
+
+# What is in the way is waited for so often, each time for its share of the timeout, and the batch is sent again in between.
+COMPARE_TRIES: Final = 4
 
 
 class OtherEntry(VarlogError):
@@ -98,7 +101,11 @@ class Placed(Pipelined):
                 f"what belongs between is missing"
             )
         while batches and batches[0].request.at < self._taken:
-            left = await self._compare(batches[0])
+            try:
+                left = await self._compare(batches[0])
+            except Unavailable:
+                # Not ordered when it was in the way, and a seal may have cut it since: the log tells where it goes on now.
+                return
             batches.popleft()
             if left is not None:
                 batches.appendleft(left)
@@ -110,7 +117,7 @@ class Placed(Pipelined):
         header, at = outgoing.header, outgoing.request.at
         mine = entries_of(outgoing.batch, header)
         end = min(self._taken, LLSN(at + header.count))
-        limit_s = self._patiently().remaining_s
+        limit_s = min(self._patiently().remaining_s, self._timeout_s / COMPARE_TRIES)
         reader = RangeReader(self._routing, self._log_stream, at, end, timeout_s=limit_s)
         llsn = at
         async for places, chunk in reader.parts():
