@@ -197,8 +197,9 @@ def test_a_share_of_the_seeds_has_each_of_the_later_kinds_and_calm_ones_have_non
         assert len(plans) / 5 < len(harmed) < len(plans) / 2
         assert not any(plan.calm for plan in harmed)
         assert all(plan.replicas > 1 for plan in harmed if COPY_LOSSES & plan.kinds())
-        # What is wrong in a file that is only read at the start is found then: nothing on a disk is excused at the end.
-        assert all(plan.last_blackout for plan in plans if {Kind.FLIP, *COPY_LOSSES} & plan.kinds())
+        # In half of them all lose power at the end, in the others those that run have to find what is wrong.
+        ends = {plan.last_blackout for plan in plans if COPY_LOSSES & plan.kinds()}
+        assert ends == {True, False}
     assert Kind.REWIND in COPY_LOSSES
     assert Path(VOLUME).is_absolute()
 

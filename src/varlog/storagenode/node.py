@@ -148,9 +148,10 @@ class StorageNode:
         await self._dispatcher.close()
         for unit in self._units.values():
             await unit.close(relink=True)
-        await self._tasks.close()
-        # What has lost its name since the last look would be missed at the next start.
+        # What has lost its name since the last look would be missed at the next start. While the tasks run: one that is cut off in
+        # the middle of writing a file leaves memory behind the disk.
         await self._tend_files()
+        await self._tasks.close()
         await self._rot_service.close()
         self._log_service.close()
         for replica in self._replicas.values():

@@ -35,6 +35,8 @@ class ViewKeeper:
         # The newest copy that is on disk, and its bytes.
         self.copy: ViewCopy | None = None
         self.content = b""
+        # The bytes of one that may be on some disks and not on others: a write of it failed.
+        self._newest = b""
         self._next: tuple[ViewCopy, bytes] | None = None
         self._writing = False
 
@@ -88,8 +90,8 @@ class ViewKeeper:
                 _ = self._tasks.spawn("view copy", self._write())
 
     async def tend(self) -> str:
-        """Write the copies again that are not the one that was kept last; tells which, or ''."""
-        content = self.content
+        """Write the copies again that are not the newest one; tells which, or ''."""
+        content = self._newest or self.content
         if not content or self._writing:
             return ""
         return await self._worker.run(partial(tend_view_copy, self._disk, self._homes, content))
@@ -98,6 +100,7 @@ class ViewKeeper:
         try:
             while (taken := self._next) is not None:
                 self._next = None
+                self._newest = taken[1]
                 await self._worker.run(partial(write_view_copy, self._disk, self._homes, taken[1]))
                 self.copy, self.content = taken
         except OSError as error:
