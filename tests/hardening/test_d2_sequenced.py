@@ -124,6 +124,47 @@ def test_d2_a_lost_projection_and_a_lost_trim_are_taken_from_the_nodes(streams: 
     run(story())
 
 
+def test_d2_a_newer_copy_that_is_put_back_later_is_followed_by_those_who_saw_the_older_one() -> None:
+    """The older one had two reasons to stop the topic, the newer one has one: its view counted as older than that of before, and
+    whoever had seen that passed over it until it was started again."""
+
+    async def story() -> None:
+        cluster = RewoundSequencedCluster(nodes=3)
+        cluster.start()
+        log = await cluster.log_of()
+        entries = await appended(log, b"first")
+        old = cluster.copy()
+        await cluster.chain_without(3)
+        entries |= await appended(log, b"second")
+        await cluster.newest_copies(1, 2)
+        new = cluster.copy()
+        # In a term that the nodes have seen, and with an older projection than they were told of.
+        cluster.restore(old, term=old.term - 1)
+
+        async def both_told() -> bool:
+            return "the repository has projection" in (await cluster.topic()).stopped
+
+        await cluster.until(both_told)
+        with pytest.raises((TopicStopped, OutcomeUnknown)):
+            await log.append(b"no")
+        seen = (await cluster.view()).revision
+        cluster.restore(new, term=new.term)
+
+        async def goes_on() -> bool:
+            return bool(await cluster.adopt()) and not await cluster.is_stopped()
+
+        await cluster.until(goes_on)
+        assert (await cluster.view()).revision > seen
+        cluster.nodes[3].boot()
+        await cluster.wait_whole(1)
+        entries |= await appended(log, b"third")
+        for glsn, data in entries.items():
+            assert (await log.read(glsn)).data == data
+        await log.close()
+
+    run(story())
+
+
 def test_d2_a_trim_that_the_copy_does_not_have_stops_a_sequenced_topic() -> None:
     """It reached beyond the last entry: before, positions in it were given, and no node took an entry there."""
 

@@ -259,6 +259,32 @@ def test_the_manager_is_set_once() -> None:
     assert rules.set_manager(members, "m:1", True) is members
 
 
+def test_views_after_a_loss_are_newer_than_all_that_were_lost() -> None:
+    """Of a copy that was put back twice: the first time two topics were stopped, the second time one."""
+    copy = running()
+    copy, _ = rules.register_topic(copy, "more", Ordering.COMMITTED)
+    begun = copy.view.revision
+    term, seen = 3, 3
+    first = rules.raise_term(copy, term, seen)
+    for topic in (TOPIC, TopicID(2)):
+        least = rules.revision_after_loss(begun, seen + 1)
+        first = rules.stop_topic(first, topic, "a node knows better", GLSN(9), revision=least)
+    again = rules.raise_term(copy, term, seen + 1)
+    assert again.view.revision > first.view.revision > begun
+    # A store that has lost no term: what began before it is below as well.
+    least = rules.revision_after_loss(begun, 1)
+    stopped = rules.stop_topic(copy, TOPIC, "a node knows better", GLSN(9), revision=least)
+    assert stopped.view.revision == begun + rules.LOST_REVISIONS_MAX
+
+
+def test_a_term_that_nobody_can_have_reached_leaves_room_for_revisions() -> None:
+    members = empty()
+    for jump in range(1, 100):
+        seen = jump * rules.TERM_JUMP_MAX
+        members = rules.raise_term(members, seen - rules.TERM_JUMP_MAX, seen)
+    assert members.view.revision < 1 << 63
+
+
 # --- All of them, at random --------------------------------------------------------------------------------------------------
 
 SMALL = st.integers(1, 4)

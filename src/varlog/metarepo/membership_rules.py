@@ -47,8 +47,10 @@ from varlog.model.projection import STRIPE_UNIT
 
 # Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
-# A store that went back in time has lost fewer changes of the view than this.
+# A store that went back in time has lost fewer changes of the view than this, besides the jumps that `revision_after_loss` makes.
 LOST_REVISIONS_MAX = 1_000_000
+# Terms above this do not count for revisions, which must stay below 2^63.
+_TERM_COUNTED_MAX = 1 << 42
 # A term that a node has seen is at most so far above ours: terms are revisions of etcd at times, and those grow with every commit.
 TERM_JUMP_MAX = 1 << 40
 FIRST_TOPIC = TopicID(1)
@@ -225,11 +227,25 @@ def trim_topic(members: Members, topic: TopicID, glsn: GLSN, high_watermark: GLS
     return with_view(members, topics=_with_topic(members, changed(known, trimmed=glsn)))
 
 
+def revision_after_loss(begun: int, term: int) -> int:
+    """The least revision of a view that says something of lost time. Clients and sequencers pass over a view that is older than
+    theirs, which may be of the time that the store has lost. `begun` is the revision as this term began.
+
+    By the term, because a copy of the store knows nothing of the jumps that others made before it: nodes remember terms."""
+    return max(begun + LOST_REVISIONS_MAX, min(term, _TERM_COUNTED_MAX) * LOST_REVISIONS_MAX)
+
+
 def stop_topic(
-    members: Members, topic: TopicID, why: str, known: GLSN, known_epoch: Epoch = NO_EPOCH
+    members: Members,
+    topic: TopicID,
+    why: str,
+    known: GLSN,
+    known_epoch: Epoch = NO_EPOCH,
+    *,
+    revision: int = 0,
 ) -> Members:
     """A node contradicts us: nothing is ordered in the topic until the order is taken from the nodes (law 3). Kept here, so that a
-    repository that starts while the node is away orders nothing either."""
+    repository that starts while the node is away orders nothing either. `revision`: the view has that one at least."""
     found = members.view.topic(topic)
     if found is None or is_stopped_for(found, known, known_epoch):
         return members
@@ -240,8 +256,7 @@ def stop_topic(
         known_epoch=max(known_epoch, found.known_epoch),
         missed=(),
     )
-    # Clients and managers pass over a view that is older than theirs: one of a store that went back in time must be newer.
-    return with_view(members, topics=_with_topic(members, stopped), revisions=LOST_REVISIONS_MAX)
+    return with_view(members, revision, topics=_with_topic(members, stopped))
 
 
 def is_stopped_for(topic: Topic, known: GLSN, known_epoch: Epoch) -> bool:
@@ -250,13 +265,16 @@ def is_stopped_for(topic: Topic, known: GLSN, known_epoch: Epoch) -> bool:
     return contradicted and topic.known >= known and topic.known_epoch >= known_epoch
 
 
-def miss_nodes(members: Members, topic: TopicID, why: str, missed: tuple[NodeID, ...]) -> Members:
-    """No replica of some log stream was heard, so its newest position is not known: nothing is ordered until one is (law 3)."""
+def miss_nodes(
+    members: Members, topic: TopicID, why: str, missed: tuple[NodeID, ...], *, revision: int = 0
+) -> Members:
+    """No replica of some log stream was heard, so its newest position is not known: nothing is ordered until one is (law 3).
+    `revision`: the view has that one at least."""
     found = members.view.topic(topic)
     if found is None or (found.stopped and not found.missed) or found.missed == missed:
         return members
     stopped = changed(found, stopped=why, missed=missed)
-    return with_view(members, topics=_with_topic(members, stopped), revisions=LOST_REVISIONS_MAX)
+    return with_view(members, revision, topics=_with_topic(members, stopped))
 
 
 def end_missing(members: Members, topic: TopicID) -> Members:
@@ -402,7 +420,8 @@ def raise_term(members: Members, term: int, seen: int) -> Members:
     """A node has seen a term that this store never gave, or gave to another opening: the next sessions are above it."""
     if seen - term > TERM_JUMP_MAX:
         raise Refused(f"a node claims to have seen term {seen}: it cannot be so far above {term}")
-    return replace(members, terms_lost=members.terms_lost + max(0, seen + 1 - term))
+    raised = with_view(members, revision_after_loss(0, seen + 1))
+    return replace(raised, terms_lost=members.terms_lost + max(0, seen + 1 - term))
 
 
 # --- The manager ------------------------------------------------------------------------------------------------------
@@ -463,10 +482,10 @@ def _with_stream(members: Members, stream: LogStream) -> Members:
     return with_view(members, streams=tuple(streams))
 
 
-def with_view(members: Members, *, revisions: int = 1, **changes: object) -> Members:
-    """The members with parts of their view replaced, one revision on."""
+def with_view(members: Members, least: int = 0, **changes: object) -> Members:
+    """The members with parts of their view replaced, one revision on, or at the revision `least` if that is newer."""
     view = members.view
-    return replace(members, view=changed(view, revision=view.revision + revisions, **changes))
+    return replace(members, view=changed(view, revision=max(view.revision + 1, least), **changes))
 
 
 def _with_topic(members: Members, topic: Topic) -> tuple[Topic, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from varlog.metarepo.membership_rules import LOST_REVISIONS_MAX, Members
+from varlog.metarepo.membership_rules import Members, revision_after_loss
 from varlog.metarepo.order import merged
 from varlog.metarepo.records import BaseRecord, StreamBase
 from varlog.metarepo.witness_rules import Told, join, term_of, trimmed_by
@@ -134,7 +134,7 @@ def rebuild(
     members = Members(
         changed(
             view,
-            revision=max(copy.view.revision for copy in copies) + LOST_REVISIONS_MAX,
+            revision=revision_after_loss(max(copy.view.revision for copy in copies), term + 1),
             nodes=_nodes(view, nodes, lost, kept),
             topics=tuple(found.topic for found in kept),
             streams=tuple(

@@ -241,7 +241,10 @@ class Witnesses:
         _log.critical(told(f"topic {found.name!r} is STOPPED (law 3): {why}", topic=topic))
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
-            return rules.stop_topic(members, topic, why, known, epoch), Done()
+            stopped = rules.stop_topic(
+                members, topic, why, known, epoch, revision=self._revision_after_loss()
+            )
+            return stopped, Done()
 
         def durable(answer: Message | BaseException) -> None:
             if self._stopping.get(topic) == (known, epoch):
@@ -250,6 +253,9 @@ class Witnesses:
             self._adopt_soon(topic)
 
         self._commits.submit(Operation(decide, durable))
+
+    def _revision_after_loss(self) -> int:
+        return rules.revision_after_loss(self._revision, self._term())
 
     # --- Log streams of which nobody was heard ---------------------------------------------------------------------------------
 
@@ -310,7 +316,8 @@ class Witnesses:
         _log.warning(told(f"topic {topic.name!r} is STOPPED (law 3): {why}", topic=topic.topic))
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
-            return rules.miss_nodes(members, topic.topic, why, missed), Done()
+            revision = self._revision_after_loss()
+            return rules.miss_nodes(members, topic.topic, why, missed, revision=revision), Done()
 
         def durable(answer: Message | BaseException) -> None:
             if topic.topic not in self._stopping:
