@@ -6,7 +6,7 @@ import pytest
 
 from varlog.testing import checkers, sequenced_checkers
 from varlog.testing.checker import Checker
-from varlog.testing.checkers import CHECKERS, MISSED, check
+from varlog.testing.checkers import CHECKERS, MISSED, CalmSucceeds, check
 from varlog.testing.history import (
     STOPPED,
     Account,
@@ -723,6 +723,21 @@ def test_an_append_that_was_abandoned_by_its_client_may_stay_open() -> None:
     story = good()
     story.operations[0].ended_s, story.operations[0].abandoned = None, True
     assert check(story) == []
+
+
+@pytest.mark.parametrize("sequenced", [True, False])
+def test_an_append_that_a_trim_overtook_may_be_unknown_in_a_sequenced_topic(sequenced: bool) -> None:
+    """Its position is given before it is written."""
+    story = Story()
+    story.calm = True
+    if sequenced:
+        story.sequenced.add(TOPIC)
+    unknown = story.append(A, outcome=Outcome.UNKNOWN)
+    before = list(CalmSucceeds().check(story))
+    trim = story.trim(9)
+    unknown.ended = trim.ended
+    after = list(CalmSucceeds().check(story))
+    assert (len(before), len(after)) == (1, 0 if sequenced else 1)
 
 
 def test_a_calm_history_in_which_everything_is_answered_is_accepted() -> None:
