@@ -12,7 +12,8 @@ from varlog.model.cluster import SyncState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import AlreadySyncing, Refused, Sealed, StaleEpoch, Unavailable
 from varlog.model.lsn import LLSN
-from varlog.rpc.messages import CopyUnit, RebuildReplica, UnitCopied
+from varlog.rpc.messages import CopyUnit, RebuildReplica, UnitCopied, UnitOrder
+from varlog.rpc.transport import Call
 from varlog.storagenode.log_unit import unit_reader, unit_sync
 
 
@@ -273,6 +274,57 @@ def test_trims_are_carried_along(tmp_path: Path) -> None:
         assert (await chain.sync(3, 1)).state is SyncState.COMPLETE
         assert (await chain.status(3)).low == 9
         assert await bytes_of(chain, 3) == await bytes_of(chain, 2) == await bytes_of(chain, 1)
+
+    run_chain(tmp_path, story)
+
+
+@pytest.mark.parametrize("backfill", [False, True])
+def test_a_trim_between_the_last_list_and_its_copy_is_carried_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backfill: bool
+) -> None:
+    """R-SEQ-14: complete, it lacks nothing above its low end; what was not copied because it is trimmed is trimmed here."""
+    copy = unit_reader.UnitReader.copy
+
+    async def story(chain: Chain) -> None:
+        await pair(chain, list(range(1, 21)))
+        source = chain.nodes[1]._units[STREAM]
+
+        def trim_first(reader: unit_reader.UnitReader, call: Call, request: CopyUnit) -> None:
+            if (request.llsn, request.end) == (16, 21):  # all of the last list
+                source.order(UnitOrder(STREAM, Epoch(1), LLSN(19)))
+            copy(reader, call, request)
+
+        monkeypatch.setattr(unit_reader.UnitReader, "copy", trim_first)
+        assert (await chain.sync(2, 1, backfill=backfill)).state is SyncState.COMPLETE
+        status = await chain.status(2)
+        assert (status.low, status.newest, status.dense_end) == (19, 20, 21)
+        assert await bytes_of(chain, 2) == await bytes_of(chain, 1)
+
+    run_chain(tmp_path, story)
+
+
+def test_what_was_listed_and_is_not_copied_is_no_complete_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-SEQ-14: the source may have been opened again, or rebuilt, since it was asked for its list."""
+    copy = unit_reader.UnitReader.copy
+
+    async def story(chain: Chain) -> None:
+        await pair(chain, list(range(1, 21)))
+
+        def lose(reader: unit_reader.UnitReader, call: Call, request: CopyUnit) -> None:
+            if (request.llsn, request.end) == (16, 21):
+                call.reply(UnitCopied(request.end))
+            else:
+                copy(reader, call, request)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(unit_reader.UnitReader, "copy", lose)
+            sync = await chain.sync(2, 1)
+        assert (sync.state, sync.rebuild) == (SyncState.ERROR, False)
+        assert "LLSN 16" in sync.why
+        assert (await chain.sync(2, 1)).state is SyncState.COMPLETE
+        assert await bytes_of(chain, 2) == await bytes_of(chain, 1)
 
     run_chain(tmp_path, story)
 

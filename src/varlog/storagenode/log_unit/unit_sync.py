@@ -213,6 +213,25 @@ class _UnitSync:
                 raise Contradiction(f"LLSN {page.first_llsn} here is not what {connection.peer} has")
         for begin, end in _stretches(list(theirs.values())):
             await self._copy(connection, begin, end)
+        if self._lacks(theirs):
+            await self._take_trim(connection, llsn)
+            if lacking := self._lacks(theirs):
+                raise Refused(f"{connection.peer} has listed LLSN {lacking}, and does not copy it")
+
+    def _lacks(self, theirs: dict[LLSN, tuple[LLSN, int, int]]) -> LLSN | None:
+        """The first of these pages that is not here, and not trimmed here either."""
+        low = self._parts.low()
+        wanted = sorted(first for first, count, _ in theirs.values() if first + count > low)
+        if not wanted:
+            return None
+        here = {page.first_llsn for page in self._held(wanted[0], LLSN(wanted[-1] + 1))}
+        return next((first for first in wanted if first not in here), None)
+
+    async def _take_trim(self, connection: Connection, llsn: LLSN) -> None:
+        """A trim that came to the source after its list: what it did not copy would be a hole here, above the low end."""
+        listed = await self._list(connection, llsn)
+        if listed.low > self._parts.low():
+            await self._parts.trim(listed.low)
 
     def _held(self, begin: LLSN, end: LLSN) -> Iterator[Page]:
         """What is here in [begin, end), piece by piece."""
