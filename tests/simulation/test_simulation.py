@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
@@ -13,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from varlog.manager.admin_service import AdminService
 from varlog.model.cluster import Ordering
+from varlog.rpc.messages import AddStream, Message
 from varlog.testing.history import Append, Outcome, Trim
 from varlog.testing.sim import limits, patch
 from varlog.testing.sim.__main__ import main
+from varlog.testing.sim.ending import Judge
 from varlog.testing.sim.mutants import MUTANTS, RARE, plant
 from varlog.testing.sim.plan import Plan
 from varlog.testing.sim.runner import search_mutants
@@ -101,6 +105,36 @@ TOLD = (
 )
 
 
+def test_what_an_operator_gave_up_is_over_before_a_cluster_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manager goes on with what it was asked for. A log stream that it makes after all was well is not known to the judge."""
+    add_stream, heal = AdminService._add_stream, Judge.heal
+    well: list[float] = []
+    done: list[float] = []
+
+    async def late(service: AdminService, request: AddStream, payload: bytearray) -> Message:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 30.0
+        while not well and loop.time() < end:
+            await asyncio.sleep(0.05)
+        answer = await add_stream(service, request, payload)
+        done.append(loop.time())
+        return answer
+
+    async def healed(judge: Judge) -> bool:
+        is_well = await heal(judge)
+        well.append(asyncio.get_running_loop().time())
+        return is_well
+
+    monkeypatch.setattr(AdminService, "_add_stream", late)
+    monkeypatch.setattr(Judge, "heal", healed)
+    calm = (seed for seed in range(1, 2000) if (plan := Plan.of(seed)).calm and plan.new_streams)
+    result, _ = simulate(next(calm))
+    assert done
+    assert well
+    assert max(done) < min(well)
+    assert result.violations == ()
+
+
 def test_seeds_cover_what_they_are_for() -> None:
     """A simulation in which nothing crashes, nothing is repaired and nothing is unknown proves nothing."""
     wanted = {*TOLD, "trim", "append done", "append unknown", "append rejected", "append open"}
@@ -131,6 +165,7 @@ def test_plans_differ_from_seed_to_seed() -> None:
 _PLANT_ALL = """
 import os, sys
 import varlog.testing.sim.world
+from varlog.testing.sim.ending import Judge
 from varlog.testing.sim.mutants import MUTANTS, plant
 for mutant in MUTANTS:
     sys.stdout.flush()

@@ -70,6 +70,8 @@ LOSS_WORDS = (*REWIND_WORDS, "replica is damaged", "replica cannot be opened", "
 FOREIGN_WORDS = "belongs to the cluster with UUID"
 # Longer than any message, disk or process is held up.
 SETTLE_S = 5.0
+# Longer than a manager tries to do what it was asked for.
+DEEDS_S = 60.0
 # In this many passes each replica is scrubbed once for sure, and what was found is mended.
 SCRUBBED_PASSES = 3
 
@@ -439,6 +441,7 @@ class World:
         await self._wait_users()
         # What was held up while hosts were cut off from each other arrives until then, and so do late appends.
         await asyncio.sleep(SETTLE_S + (CUT_S_MAX if self.history.sequenced else 0))
+        await self._wait_deeds()
         if self.plan.handwork and not await process.spawn("release", operator.release()):
             self.history.trouble.append("what an operator has sealed cannot be unsealed")
             return
@@ -518,6 +521,12 @@ class World:
             await asyncio.sleep(0.1)
         for operation in self.history.operations:
             operation.abandoned = operation.ended is None and not self._lives(operation.client)
+
+    async def _wait_deeds(self) -> None:
+        """Let the managers end what an operator asked for and gave up: until then they may make, seal or move a stream."""
+        patience = asyncio.get_running_loop().time() + DEEDS_S
+        while asyncio.get_running_loop().time() < patience and any(map(_is_asked, self._servers)):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
     def _under_way(self) -> bool:
         return any(
@@ -647,6 +656,11 @@ class World:
 def _unfinished(topic: Topic, view: ClusterView | None) -> bool:
     """Whether somebody began to make a sequenced topic, and did not finish."""
     return topic.sequenced and view is not None and view.projection(topic.topic) is None
+
+
+def _is_asked(host: Host) -> bool:
+    """Whether a living manager still works at what somebody asked of it."""
+    return host.up and isinstance(host.service, Manager) and bool(host.service._dispatcher._tasks._running)
 
 
 def _leftovers(host: Host, number: int, view: ClusterView) -> bool:
