@@ -81,6 +81,18 @@ def test_a_damaged_sidecar_is_what_it_was(tmp_path: Path, gone: bool) -> None:
         assert path.read_bytes() == good
 
 
+def test_room_behind_the_last_batch_of_a_closed_segment_is_cut_off(tmp_path: Path) -> None:
+    """An older copy, from when the segment was written to, has it; its batches are repaired, and the next start must not call the
+    rest damage."""
+    store = store_of_many_rows(tmp_path)
+    path = min(store.path.glob("*.seg"))
+    good = path.read_bytes()
+    path.write_bytes(good + bytes(4096))
+    assert "longer than what was written" in store.tend_sidecar(store.stretch(LLSN(1)))
+    assert path.read_bytes() == good
+    assert store.tend_sidecar(store.stretch(LLSN(1))) == ""
+
+
 def test_the_newest_segment_gets_no_sidecar(tmp_path: Path) -> None:
     store = store_of_many_rows(tmp_path)
     before = files_of(store.path)

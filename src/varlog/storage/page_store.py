@@ -448,13 +448,13 @@ class PageStore:
 
     def _tend_sidecar(self, segment: PageSegment) -> str:
         """Write the sidecar of a closed segment again if it is damaged or gone: nothing else says how long the segment was."""
-        path = index_path(segment.path)
+        path, excess = index_path(segment.path), segment.cut_excess()
         content = self._disk.read_file(path) if self._disk.exists(path) else b""
         if decode_sidecar(content, segment.number, segment.size) is not None:
-            return ""
+            return excess
         try:
-            read = segment.borrow().file.read_at
-            found = scan_pages(read, segment.size, segment.size, segment.number)
+            opened = segment.borrow()
+            found = scan_pages(opened.file.read_at, segment.size, segment.size, segment.number)
         except FileNotFoundError:  # found where its pages are looked at
             return ""
         same = all(self.page(page.first_llsn) == page for page in found.pages if page.first_llsn >= self.low)

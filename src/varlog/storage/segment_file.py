@@ -103,6 +103,18 @@ class SegmentFile:
         file.sync()
         self._disk.replace_file(index_path(self.path), sidecar)
 
+    def cut_excess(self) -> str:
+        """Of a closed one: drop what lies behind its last batch; tells so, or ''. An older copy that was put in its place, and
+        whose batches were repaired, may still have room reserved there: the next start would call that damage."""
+        if not self._disk.exists(self.path):
+            return ""
+        opened = self.borrow()
+        if opened.file.size() <= self.size:
+            return ""
+        opened.file.truncate(self.size)
+        opened.file.sync()
+        return f"{self.path} is longer than what was written to it"
+
     def relink(self) -> str:
         """If the file is open and was deleted or replaced, write what is known to be durable of it under its name again; tells so,
         or ''. What is not open is looked for by its name whenever it is read."""

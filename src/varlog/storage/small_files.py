@@ -62,11 +62,12 @@ def tend_file(disk: Disk, path: Path, content: bytes) -> str:
 
 
 def tend_sidecar(disk: Disk, segment: Segment) -> str:
-    """Write the index of a closed segment again if the file is damaged or gone; tells so, or ''."""
-    path = index_path(segment.path)
+    """Write the index of a closed segment again if the file is damaged or gone, and cut what lies behind the segment's last batch;
+    tells so, or ''."""
+    path, excess = index_path(segment.path), segment.cut_excess()
     content = disk.read_file(path) if disk.exists(path) else b""
     if decode_index(content, segment.first_llsn, segment.end_llsn, segment.size) is not None:
-        return ""
+        return excess
     disk.replace_file(path, segment.index.encode(segment.end_llsn, segment.size))
     return f"{path} is damaged"
 

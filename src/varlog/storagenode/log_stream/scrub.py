@@ -116,7 +116,8 @@ class Scrub:
         store = replica.store
         stretch = store.stretch(llsn, SCRUB_CHUNK_BYTES)
         try:
-            if stretch.offset == 0:
+            # Once per segment. The oldest is not looked at from its beginning: what is trimmed in it is not.
+            if stretch.offset == 0 or llsn <= store.oldest_llsn:
                 await replica.tend_sidecar(stretch)
             rotten = await self._worker.run(lambda: store.examine(stretch))
         except OSError as error:
