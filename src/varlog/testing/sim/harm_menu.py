@@ -269,6 +269,7 @@ class HarmMenu:
         self, host: Host, stopped: dict[Host, float], moment: tuple[float, Folder]
     ) -> None:
         at, snapshot = moment
+        before = self._epochs()
         try:
             for node, away_s in stopped.items():
                 self.away[node.name] = away_s
@@ -277,7 +278,11 @@ class HarmMenu:
                 self._stops.append(stop)
                 await asyncio.shield(stop)
             self._keep_store(host)
+            # One that came while they stopped: no node may have heard of it, and nobody could tell that it is lost.
+            new_projection = self._epochs() != before
             host.crash()
+            if new_projection:
+                return
             back_s = asyncio.get_running_loop().time() - at
             away = ", ".join(f"{node.name} for {away_s:.3f} s" for node, away_s in stopped.items())
             self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago; away: {away or 'none'}")
@@ -285,6 +290,10 @@ class HarmMenu:
             host.drive.restore(snapshot)
         finally:
             self._rewinding = False
+
+    def _epochs(self) -> dict[int, int]:
+        view = self._keepers.view()
+        return {found.topic: found.epoch for found in view.projections} if view is not None else {}
 
     def _keep_store(self, host: Host) -> None:
         """A backup, for what nodes cannot tell."""
