@@ -470,6 +470,11 @@ class World:
             await asyncio.sleep(SCRUBBED_PASSES * self.plan.scrub_interval_s)
             if not await process.spawn("heal", judge.heal()):
                 return
+        # One of several managers was asked: another may have lost its connection to a node, and move streams away from it.
+        if any(map(self._is_behind, self._servers)):
+            await self._wait_deeds()
+            if not await process.spawn("heal", judge.heal()):
+                return
         await process.spawn("settle", bookkeeper.settle())
         await process.spawn("finish", judge.finish(self._attempts, self._copier))
         if self._apart:
@@ -523,10 +528,20 @@ class World:
             operation.abandoned = operation.ended is None and not self._lives(operation.client)
 
     async def _wait_deeds(self) -> None:
-        """Let the managers end what an operator asked for and gave up: until then they may make, seal or move a stream."""
+        """Let the managers end what an operator asked for and gave up, and hear all nodes that run: until then they may make, seal
+        or move a stream."""
         patience = asyncio.get_running_loop().time() + DEEDS_S
-        while asyncio.get_running_loop().time() < patience and any(map(_is_asked, self._servers)):  # noqa: ASYNC110
+        while asyncio.get_running_loop().time() < patience and any(map(self._is_behind, self._servers)):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
+
+    def _is_behind(self, host: Host) -> bool:
+        """Whether a living manager still works at what somebody asked of it, or misses a node that runs."""
+        if not host.up or not isinstance(host.service, Manager):
+            return False
+        missed = host.service._repair._heartbeat.away_s()
+        return bool(host.service._dispatcher._tasks._running) or any(
+            node.up and NodeID(number) in missed for number, node in enumerate(self._nodes, 1)
+        )
 
     def _under_way(self) -> bool:
         return any(
@@ -656,11 +671,6 @@ class World:
 def _unfinished(topic: Topic, view: ClusterView | None) -> bool:
     """Whether somebody began to make a sequenced topic, and did not finish."""
     return topic.sequenced and view is not None and view.projection(topic.topic) is None
-
-
-def _is_asked(host: Host) -> bool:
-    """Whether a living manager still works at what somebody asked of it."""
-    return host.up and isinstance(host.service, Manager) and bool(host.service._dispatcher._tasks._running)
 
 
 def _leftovers(host: Host, number: int, view: ClusterView) -> bool:
