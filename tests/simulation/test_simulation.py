@@ -165,7 +165,6 @@ def test_plans_differ_from_seed_to_seed() -> None:
 _PLANT_ALL = """
 import os, sys
 import varlog.testing.sim.world
-from varlog.testing.sim.ending import Judge
 from varlog.testing.sim.mutants import MUTANTS, plant
 for mutant in MUTANTS:
     sys.stdout.flush()

@@ -71,7 +71,7 @@ FOREIGN_WORDS = "belongs to the cluster with UUID"
 # Longer than any message, disk or process is held up.
 SETTLE_S = 5.0
 # Longer than a manager tries to do what it was asked for.
-DEEDS_S = 60.0
+MANAGERS_S = 60.0
 # In this many passes each replica is scrubbed once for sure, and what was found is mended.
 SCRUBBED_PASSES = 3
 
@@ -441,7 +441,7 @@ class World:
         await self._wait_users()
         # What was held up while hosts were cut off from each other arrives until then, and so do late appends.
         await asyncio.sleep(SETTLE_S + (CUT_S_MAX if self.history.sequenced else 0))
-        await self._wait_deeds()
+        await self._wait_managers()
         if self.plan.handwork and not await process.spawn("release", operator.release()):
             self.history.trouble.append("what an operator has sealed cannot be unsealed")
             return
@@ -472,7 +472,7 @@ class World:
                 return
         # One of several managers was asked: another may have lost its connection to a node, and move streams away from it.
         if any(map(self._is_behind, self._servers)):
-            await self._wait_deeds()
+            await self._wait_managers()
             if not await process.spawn("heal", judge.heal()):
                 return
         await process.spawn("settle", bookkeeper.settle())
@@ -527,10 +527,10 @@ class World:
         for operation in self.history.operations:
             operation.abandoned = operation.ended is None and not self._lives(operation.client)
 
-    async def _wait_deeds(self) -> None:
+    async def _wait_managers(self) -> None:
         """Let the managers end what an operator asked for and gave up, and hear all nodes that run: until then they may make, seal
         or move a stream."""
-        patience = asyncio.get_running_loop().time() + DEEDS_S
+        patience = asyncio.get_running_loop().time() + MANAGERS_S
         while asyncio.get_running_loop().time() < patience and any(map(self._is_behind, self._servers)):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
