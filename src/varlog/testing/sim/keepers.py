@@ -72,8 +72,7 @@ class Keepers:
         that runs: of one that is being repaired a step may be under way that relies on this copy."""
         if projection := self._projection(stream):
             chain = projection.chain(stream.log_stream)
-            # Nobody who makes the next projection has counted on this copy: it would be in the next epoch.
-            settled = all(self._epoch(node, stream) == projection.epoch for node in chain.nodes)
+            settled = all(self._is_settled(node, stream, projection.epoch) for node in chain.nodes)
             return (
                 settled
                 and not chain.away
@@ -103,9 +102,12 @@ class Keepers:
             return None
         return host.service._units.get(stream.log_stream)
 
-    def _epoch(self, node: NodeID, stream: LogStream) -> int:
+    def _is_settled(self, node: NodeID, stream: LogStream, epoch: int) -> bool:
+        """Nobody who makes the next projection has counted on this copy: it would be in the next epoch. And it has been compared
+        with its chain since its node started: of two older drives, each of which nobody compared, nothing tells that they are old
+        while the third node is away."""
         unit = self._unit(self._nodes[node], stream)
-        return unit._machine.newest_epoch if unit is not None else -1
+        return unit is not None and unit._machine.newest_epoch == epoch and not unit.unproven
 
     def _has_chain(self, host: Host, stream: LogStream) -> bool:
         """A unit that serves has all that was acknowledged; its bytes are as they were written."""
