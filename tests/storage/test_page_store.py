@@ -455,6 +455,22 @@ def test_rot_in_the_state_is_put_right_from_memory(tmp_path: Path) -> None:
 # --- failures -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_closed_segment_that_was_cut_while_its_index_was_gone_does_not_stop_the_scrub(
+    tmp_path: Path,
+) -> None:
+    """The index is rebuilt from the segment; of one that is shorter than its pages the scan did not end."""
+    store = new_unit(tmp_path)
+    write(store, sized(1))
+    while len(list(store.path.glob("*.seg"))) < 2:
+        write(store, sized(store.dense_end))
+    closed = page_segment_path(store.path, 1)
+    index_path(closed).unlink(missing_ok=True)
+    with closed.open("r+b") as file:
+        file.truncate(closed.stat().st_size // 2)
+    assert store.tend() == ""
+    assert not index_path(closed).exists(), "an index of half a segment would hide what is missing"
+
+
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_a_failed_write_or_sync_is_final(tmp_path: Path, kind: str) -> None:
     """Reads go on; only opening it again makes it usable."""
