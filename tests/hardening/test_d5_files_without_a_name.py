@@ -151,7 +151,7 @@ def test_a_file_of_a_running_log_unit_is_written_again(tmp_path: Path, which: st
     assert (store.relink(), store.tend()) == ("", "")
     units.write(store, units.sized(43))
     newest = read_mark(OsDisk(), store.path)
-    assert newest.size == store._segments[-1].size
+    assert newest is not None and newest.size == store._segments[-1].size
     again = units.reopen(store)
     assert (again.newest, again.dense_end) == (LLSN(44), LLSN(45))
     assert again.examine(again.pages_from(LLSN(1), 100)) == []

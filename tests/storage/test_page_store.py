@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from varlog.storage.page_segment import page_segment_path
 from varlog.storage.page_store import Page, PageStore
 from varlog.storage.room import Room
 from varlog.storage.segment_file import SegmentFile, index_path
-from varlog.storage.synced_mark import SYNCED_NAME, SyncedMark
+from varlog.storage.synced_mark import SYNCED_NAME, SyncedMark, decode_slots
 from varlog.storage.unit_state import UNIT_NAME
 
 SEGMENT_BYTES = 600
@@ -441,6 +441,68 @@ def test_a_lost_mark_costs_nothing_but_certainty(tmp_path: Path) -> None:
     assert firsts(reopen(store)) == [1, 3, 5, 7]
     (store.path / SYNCED_NAME).unlink()
     assert firsts(reopen(store)) == [1, 3, 5, 7]
+
+
+def no_mark(store: PageStore) -> None:
+    (store.path / SYNCED_NAME).unlink()
+
+
+def unreadable_mark(store: PageStore) -> None:
+    flip(store.path / SYNCED_NAME, 20)
+    flip(store.path / SYNCED_NAME, 52)
+
+
+def garbage_at_the_start(path: Path) -> None:
+    path.write_bytes(b"\xa5" * 64 + path.read_bytes()[64:])
+
+
+def one_bit_of_a_body(path: Path) -> None:
+    flip(path, 100)
+
+
+@pytest.mark.parametrize("unmark", [no_mark, unreadable_mark])
+@pytest.mark.parametrize("rot", [garbage_at_the_start, one_bit_of_a_body, Path.unlink])
+def test_without_a_mark_rot_is_never_taken_for_a_torn_tail(
+    tmp_path: Path, unmark: Callable[[PageStore], None], rot: Callable[[Path], None]
+) -> None:
+    """Law 10: no crash takes the mark. What it does not vouch for may be acknowledged, and readers would fill it with junk."""
+    store = new_unit(tmp_path)
+    for first in (1, 3, 5, 7):
+        write(store, sized(first))
+    store.close()
+    unmark(store)
+    rot(page_segment_path(store.path, 2))
+    before = files_of(store.path)
+    with pytest.raises(Damaged):
+        PageStore.open(OsDisk(synced=False), store.path, segment_bytes=SEGMENT_BYTES)
+    assert files_of(store.path) == before
+
+
+def test_one_slot_of_the_mark_is_enough_to_cut_a_torn_tail(tmp_path: Path) -> None:
+    """A power loss may tear the slot that was being written: the other one is true."""
+    store = new_unit(tmp_path)
+    write(store, sized(1))
+    store.prove()
+    write(store, sized(3))
+    mark = store.path / SYNCED_NAME
+    slots = decode_slots(mark.read_bytes())
+    flip(mark, 32 * slots.index(max(slot for slot in slots if slot is not None)) + 20)
+    flip(page_segment_path(store.path, 1), 176 + 100)
+    assert firsts(PageStore.open(OsDisk(synced=False), store.path)) == [1]
+
+
+def test_a_mark_that_was_deleted_is_written_again_before_a_failed_unit_is_opened(tmp_path: Path) -> None:
+    """Memory knows what was synced: the tail that a failed write left is cut, and is no damage."""
+    disk = FailingDisk()
+    store = new_unit(tmp_path, disk=disk)
+    write(store, sized(1))
+    disk.fail_next = "sync"
+    with pytest.raises(OSError, match="sync failed"):
+        store.append([sized(3)])
+    no_mark(store)
+    segment = page_segment_path(store.path, 1)
+    segment.write_bytes(segment.read_bytes()[:176] + b"torn")
+    assert firsts(store.reopened()) == [1]
 
 
 def test_rot_in_the_state_is_put_right_from_memory(tmp_path: Path) -> None:

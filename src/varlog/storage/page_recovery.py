@@ -1,7 +1,8 @@
 """[Q5] Opening a log unit after a crash: look at everything first, decide, and only then let anyone change a file.
 
 What a crash may leave is put right: a torn tail behind the `synced` mark is cut, segments that a trim was removing go (law 9). What
-a crash cannot explain is Damaged, or, where the bytes of a page alone have rotted, said as spoilt.
+a crash cannot explain is Damaged, or, where the bytes of a page alone have rotted, said as spoilt. No crash takes the mark: where
+it cannot be read, the newest segment has to be whole by itself, because what is cut off might have been acknowledged (law 10).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from varlog.storage.page_scan import scan_pages
 from varlog.storage.page_segment import page_segment_path, segment_number
 from varlog.storage.page_sidecar import PageRows, closed_bytes, decode_sidecar, encode_pages, rows_of
 from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, index_path
-from varlog.storage.synced_mark import Synced, read_mark
+from varlog.storage.synced_mark import SYNCED_NAME, Synced, read_mark
 from varlog.storage.unit_state import UnitStateFile, read_unit
 
 
@@ -87,14 +88,18 @@ def survey_unit(disk: Disk, directory: Path) -> UnitRecovery:
     numbers = sorted(number for number in map(segment_number, _segments(names)) if number is not None)
     kept = [number for number in numbers if number >= state.first_segment]
     mark = read_mark(disk, directory)
-    _check_complete(directory, state, kept, mark)
+    proven = mark or Synced()
+    _check_complete(directory, state, kept, proven)
     spoilt: list[tuple[LLSN, LLSN]] = []
     segments = [
         _closed_segment(disk, page_segment_path(directory, number), number, spoilt) for number in kept[:-1]
     ]
-    synced = mark.size if mark.segment == kept[-1] else 0
+    synced = proven.size if proven.segment == kept[-1] else 0
     newest, problem = _newest_segment(disk, page_segment_path(directory, kept[-1]), kept[-1], synced, spoilt)
     notes = [f"cut {newest.path.name} at byte {newest.size}: {problem}"] if problem else []
+    if mark is None:
+        _check_whole(disk, newest, problem)
+        notes.append(f"the mark {SYNCED_NAME!r} is missing or damaged: it is written again")
     remove = _leftovers(directory, names, set(kept))
     return UnitRecovery(state, (*segments, newest), synced, tuple(remove), tuple(notes), tuple(spoilt))
 
@@ -105,6 +110,17 @@ def _check_complete(directory: Path, state: UnitStateFile, kept: list[int], mark
     missing = set(range(state.first_segment, max(newest, mark.segment, state.first_segment) + 1)) - set(kept)
     if missing:
         raise Damaged(str(page_segment_path(directory, min(missing))), "it is missing")
+
+
+def _check_whole(disk: Disk, newest: FoundPages, problem: str) -> None:
+    """Of a unit without a mark: nothing says which bytes were synced, so a torn tail looks like rot, and a segment that was not yet
+    made like one that is gone."""
+    unmarked = f"and the mark {SYNCED_NAME!r} that says what was synced is missing or damaged"
+    if problem:
+        raise Damaged(str(newest.path), f"at byte {newest.size}: {problem}, {unmarked}")
+    if disk.exists(index_path(newest.path)):
+        following = page_segment_path(newest.path.parent, newest.number + 1)
+        raise Damaged(str(following), f"the segment before it is closed and it is missing, {unmarked}")
 
 
 def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN, LLSN]]) -> FoundPages:

@@ -437,7 +437,7 @@ class PageStore:
         if wrong:
             self.room.persist(lambda: write_unit(self._disk, self.path, state))
         synced = read_mark(self._disk, self.path)
-        if synced < self._mark.newest:
+        if synced is None or synced < self._mark.newest:
             wrong = lost_write(self.path / SYNCED_NAME, synced, self._mark.newest)
             try:
                 self._mark.write_again()
@@ -471,6 +471,7 @@ class PageStore:
         # What was deleted or replaced is only in the open descriptor.
         for segment in self._segments:
             segment.relink()
+        self.room.persist(lambda: self._mark.relink(self._disk))
         return PageStore.open(self._disk, self.path, segment_bytes=self._segment_bytes, room=self.room)
 
     def close(self) -> None:

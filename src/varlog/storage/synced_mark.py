@@ -4,7 +4,8 @@ It tells a torn tail from rot. What lies behind the mark may be a write that a c
 acknowledged, and a bad byte there is damage that is said, never cut (law 10). The mark is written behind every sync of the
 segment and synced itself only now and then: an older one that a power loss brings back is true as well.
 
-Two slots of 32 bytes: the one that is synced stays as it is while the other one is written.
+Two slots of 32 bytes: the one that is synced stays as it is while the other one is written. The file exists before its unit does,
+with two good slots. So no crash leaves a unit without a mark that can be read.
 
 offset  size  field (little endian)
      0     4  magic "VLY1"
@@ -49,22 +50,23 @@ def encode_slot(synced: Synced) -> bytes:
     return content + _CRC.pack(crc32c(content))
 
 
-def decode_slots(content: bytes) -> tuple[Synced, ...]:
-    """What each slot says; nothing is synced for sure where it is torn or damaged."""
+def decode_slots(content: bytes) -> tuple[Synced | None, ...]:
+    """What each slot says; None where it is torn or damaged."""
     return tuple(_decode(content[at : at + SLOT_BYTES]) for at in (0, SLOT_BYTES))
 
 
-def _decode(slot: bytes) -> Synced:
+def _decode(slot: bytes) -> Synced | None:
     if len(slot) != SLOT_BYTES or _CRC.unpack_from(slot, _SLOT.size)[0] != crc32c(slot[: _SLOT.size]):
-        return Synced()
+        return None
     magic, version, reserved, segment, size, _ = _SLOT.unpack_from(slot)
-    return Synced(segment, size) if (magic, version, reserved) == (_MAGIC, FORMAT_VERSION, 0) else Synced()
+    return Synced(segment, size) if (magic, version, reserved) == (_MAGIC, FORMAT_VERSION, 0) else None
 
 
-def read_mark(disk: Disk, directory: Path) -> Synced:
-    """The newest mark of a unit."""
+def read_mark(disk: Disk, directory: Path) -> Synced | None:
+    """The newest mark of a unit; None if the file is missing or no slot of it can be read."""
     path = directory / SYNCED_NAME
-    return max(decode_slots(disk.read_file(path))) if disk.exists(path) else Synced()
+    slots = decode_slots(disk.read_file(path)) if disk.exists(path) else ()
+    return max((slot for slot in slots if slot is not None), default=None)
 
 
 class SyncedMark:
@@ -84,7 +86,7 @@ class SyncedMark:
         path = directory / SYNCED_NAME
         if not disk.exists(path):
             disk.replace_file(path, encode_slot(Synced()) * 2)
-        slots = decode_slots(disk.read_file(path))
+        slots = [slot or Synced() for slot in decode_slots(disk.read_file(path))]
         return cls(disk.open(path), 0 if slots[0] <= slots[1] else 1, max(slots))
 
     def move(self, synced: Synced, *, sure: bool = False) -> None:

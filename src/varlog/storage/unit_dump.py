@@ -71,7 +71,7 @@ def dump_unit(disk: Disk, path: Path) -> UnitDump:
     except Damaged as damaged:
         if str(damaged) not in unit.problems:
             unit.problems.append(str(damaged))
-    unit.synced = read_mark(looking, path)
+    unit.synced = read_mark(looking, path) or Synced()
     numbers = [
         number
         for name in looking.list(path)
