@@ -135,6 +135,41 @@ def test_an_older_view_says_nothing_and_a_topic_that_is_gone_is_forgotten() -> N
     assert made.epoch(TOPIC) == 0
 
 
+def test_a_topic_that_comes_back_is_counted_on() -> None:
+    """Law 3: an older copy of the repository's store does not have the topic, the newest one that is put back after it does. What
+    was given in this epoch is not given a second time, and the tail does not fall."""
+    made = machine(projection(1), projection(2))
+    assert give(made, 2, 4) == Tokens(GLSN(1))
+    made.look(changed(view(None, 1_000_000), topics=()))
+    with pytest.raises(Unheard):
+        give(made, 2, 1)
+    made.look(view(projection(2), 2_000_000))
+    assert give(made, 2, 0) == Tokens(GLSN(5))
+    assert give(made, 2, 4) == Tokens(GLSN(5))
+
+
+def test_a_topic_that_comes_back_is_in_no_epoch_that_was_over() -> None:
+    """Law 7: an older copy may have the topic in an epoch whose end was heard here, also while the topic was gone."""
+    made = machine(projection(1))
+    made.look(changed(view(None, 2), topics=()))
+    assert made.hear([(TOPIC, Epoch(3))])
+    made.look(view(projection(1), 3))
+    with pytest.raises(NotSequencing, match="epoch 3"):
+        give(made, 1, 1)
+    made.look(view(projection(3, begin=20), 4))
+    assert give(made, 3, 1) == Tokens(GLSN(20))
+
+
+def test_so_many_topics_that_are_gone_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varlog.sequencer.token_machine.GONE_TOPICS_MAX", 2)
+    made = TokenMachine(ME)
+    for number in range(1, 5):
+        of_it = changed(projection(1), topic=TopicID(number))
+        topic = Topic(TopicID(number), f"t{number}", Ordering.SEQUENCED)
+        made.look(ClusterView(ClusterID(1), number, topics=(topic,), projections=(of_it,)))
+    assert list(made._gone) == [2, 3]
+
+
 class World:
     """Two sequencers over one topic. Who is replaced has no lease until it has heard of the new epoch; everything that was
     given is written."""

@@ -1,14 +1,16 @@
 """[Q3] PURE. TokenMachine: which positions of each topic one start of a sequencer has given (R-SEQ-1): requests in, positions out.
 
-It remembers nothing beyond its process. That is safe because a projection names this very start: whoever is started again is
-another one, and begins, in a later epoch, above everything that was ever written (R-SEQ-2).
+It remembers nothing beyond its process. That is safe because a projection names this very start: a sequencer that is started
+again is another one, and begins, in a later epoch, above everything that was ever written (R-SEQ-2). Within one start it never
+counts back, also where the repository forgets a topic and has it again: its store may be replaced by an older copy, and that by
+the newest one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from varlog.model.cluster import ClusterView
 from varlog.model.epoch import NO_EPOCH, Epoch
@@ -17,6 +19,9 @@ from varlog.model.ids import TopicID
 from varlog.model.limits import BATCH_ENTRIES_MAX
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.model.projection import Projection, SequencerID
+
+# Topics that are gone and whose counters are kept; the first that went is forgotten first.
+GONE_TOPICS_MAX: Final = 100_000
 
 
 class Tokens(NamedTuple):
@@ -47,6 +52,8 @@ class TokenMachine:
     def __init__(self, me: SequencerID) -> None:
         self.me = me
         self._topics: dict[TopicID, _Topic] = {}
+        # Those that the newest view does not have, without their projections: deleted, or not in an older copy of the store.
+        self._gone: dict[TopicID, _Topic] = {}
         self._revision = 0
 
     def give(self, topic: TopicID, epoch: Epoch, count: int) -> Tokens:
@@ -76,14 +83,16 @@ class TokenMachine:
 
     def look(self, view: ClusterView) -> None:
         """What the repository says. In a projection that names this sequencer it counts on: above what it gave itself, and above
-        whatever was written or trimmed before that epoch. Topics that are gone are forgotten: their ids never come back."""
+        whatever was written or trimmed before that epoch. Of a topic that is gone nothing is given, and its counter stays."""
         if view.revision < self._revision:
             return
         self._revision = view.revision
         present = {found.topic: found for found in view.topics}
-        self._topics = {topic: known for topic, known in self._topics.items() if topic in present}
+        self._leave([topic for topic in self._topics if topic not in present])
         for projection in view.projections:
-            known = self._topics.setdefault(projection.topic, _Topic())
+            known = self._topics.get(projection.topic)
+            if known is None:
+                known = self._topics[projection.topic] = self._gone.pop(projection.topic, _Topic())
             if projection.epoch <= known.looked:
                 continue
             known.looked = projection.epoch
@@ -99,6 +108,15 @@ class TokenMachine:
         position: in the newer one another sequencer may give them. False if a topic may be gone: only a look says so, because this
         word may be older than the last one."""
         present = dict(epochs)
-        for topic, known in self._topics.items():
-            known.heard = max(known.heard, present.get(topic, NO_EPOCH))
+        for topic, epoch in present.items():
+            if (known := self._topics.get(topic) or self._gone.get(topic)) is not None:
+                known.heard = max(known.heard, epoch)
         return self._topics.keys() <= present.keys()
+
+    def _leave(self, topics: Iterable[TopicID]) -> None:
+        """These are gone. Which projection they had is looked up again if they come back; what was given of them stays given."""
+        for topic in topics:
+            known = self._topics.pop(topic)
+            self._gone[topic] = _Topic(known.next, known.heard)
+        while len(self._gone) > GONE_TOPICS_MAX:
+            del self._gone[next(iter(self._gone))]
