@@ -262,6 +262,40 @@ def test_d2_a_projection_that_no_node_in_session_keeps_names_the_nodes_that_may(
     run(story())
 
 
+def test_d2_a_projection_that_is_in_no_copy_of_the_view_was_kept_by_its_chain_before_it_was_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The repository loses it before any copy of the view has left: clients have acted by it, so somebody must have it."""
+
+    async def story() -> None:
+        cluster = RewoundSequencedCluster(nodes=3)
+        cluster.start()
+        log = await cluster.log_of()
+        await appended(log, b"first")
+        old = cluster.copy()
+        await cluster.newest_copies()
+        monkeypatch.setattr("varlog.metarepo.view_copies.ViewCopies._send", lambda self: 0)
+        await cluster.chain_without(3)
+        made = await cluster.projection()
+        await appended(log, b"second")
+        cluster.restore(old)
+        cluster.nodes[3].boot()
+        await cluster.until(cluster.is_stopped)
+
+        async def heard() -> bool:
+            return not (await cluster.adopt(dry_run=True)).silent
+
+        await cluster.until(heard)
+        shown = await cluster.adopt()
+        assert shown.adopted and shown.conflicts == () and shown.projection == made.epoch
+        assert shown.source in (1, 2)
+        (after,) = await appended(log, b"third")
+        assert after > 2 and (await log.read(2)).data == b"second"
+        await log.close()
+
+    run(story())
+
+
 def test_d2_a_late_node_that_alone_knows_the_newest_projection_is_evidence() -> None:
     """Nobody who is there in time knows of it, and another projection of the same epoch is made: that is found when the node comes,
     whatever epoch the topic is in by then, and nothing of it is filled or rebuilt."""

@@ -12,7 +12,9 @@ import pytest
 from tests.hardening.witness_cluster import RewoundCluster
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Refused, VarlogError
-from varlog.model.ids import NodeID, TopicID
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN
+from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
 from varlog.rpc import messages as m
 from varlog.runtime.disk import OsDisk
 from varlog.testing.sim.loop import run
@@ -139,6 +141,42 @@ def test_d6_the_witness_file_is_kept_on_every_volume_and_a_damaged_copy_does_no_
     content[content.index(b"7")] ^= 1
     (volumes[0] / "witness").write_bytes(content)
     assert file.read() == seen
+
+
+def test_d6_of_the_proposals_on_several_volumes_the_newest_of_each_topic_is_read(tmp_path: Path) -> None:
+    from varlog.storage.witness_file import Witness, WitnessFile
+
+    volumes = [tmp_path / "a", tmp_path / "b"]
+    for volume in volumes:
+        volume.mkdir()
+    old, new = Proposal(2, 9, proposed(3)), Proposal(3, 1, proposed(3, 2))
+    assert WitnessFile(OsDisk(), volumes[:1]).keep(Witness(3).keeping(old).keeping(new))
+    assert WitnessFile(OsDisk(), volumes[1:]).keep(
+        Witness(2).keeping(Proposal(1, 1, proposed(5))).keeping(old)
+    )
+    assert set(WitnessFile(OsDisk(), volumes).read().proposed) == {new, Proposal(1, 1, proposed(5))}
+    assert not WitnessFile(OsDisk(), [tmp_path / "missing"]).keep(Witness(3)), "no volume takes it"
+
+
+def proposed(topic: int, epoch: int = 1) -> Projection:
+    streams = (LogStreamID(4),)
+    return Projection(
+        TopicID(topic),
+        Epoch(epoch),
+        GLSN(1),
+        (Range(GLSN(1), tuple(map(Stripe, streams)), 16),),
+        tuple(Chain(stream, (NodeID(2), NodeID(3))) for stream in streams),
+        SequencerID("s:7113", 77),
+    )
+
+
+def test_d6_the_witness_file_with_proposals_is_read_and_written_as_ever() -> None:
+    from varlog.storage.witness_file import Witness, decode_witness, encode_witness
+
+    golden = (Path(__file__).parents[1] / "golden" / "witness_v1_proposed.json").read_bytes()
+    seen = Witness(7, 42, ((TopicID(3), Epoch(9)),), (Proposal(7, 2, proposed(3, 10)),))
+    assert encode_witness(seen) == golden
+    assert decode_witness(golden) == seen
 
 
 def test_d6_the_witness_file_of_version_1_is_read_and_written_as_ever() -> None:

@@ -15,6 +15,7 @@ from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import Proposal
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.transport import Call, Connection, Server
@@ -77,6 +78,8 @@ class ScriptedNode:
         self.confirms = True
         self.units: dict[LogStreamID, m.UnitOrder] = {}
         self.views: list[int] = []
+        self.proposed: list[Proposal] = []
+        self.keeps = True
         self.leases: list[m.LeaseIs] = []
         self.obeys = True
         self.gaps = 0
@@ -157,6 +160,11 @@ class ScriptedNode:
             self._take_lease(message)
         elif isinstance(message, m.KeepView):
             self.views.append(message.revision)
+        elif isinstance(message, m.KeepProjection):
+            assert call is not None
+            self.proposed.append(message.proposal)
+            if self.keeps:
+                call.reply(m.Done())
         else:
             raise AssertionError(f"unexpected {message}")
 

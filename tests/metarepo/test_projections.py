@@ -12,6 +12,7 @@ import pytest
 
 from tests.metarepo.helpers import ScriptedNode, World, settle, until, world
 from varlog.metarepo import commit_loop
+from varlog.metarepo.projection_service import KEEP_S
 from varlog.model.cluster import Ordering, StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import ProjectionTaken, Refused, Unavailable
@@ -235,6 +236,50 @@ def test_a_node_that_says_nothing_of_its_unit_cannot_hold_up_a_projection() -> N
                 assert (await found.lease(1, stamp)).stamp == 100
             assert await proposing < LEASE_MAX_S
             assert (await found.lease(1, 2_000)).stamp == 2_000
+
+    run(body())
+
+
+def test_a_projection_is_made_once_a_node_of_its_chain_keeps_it() -> None:
+    """Law 3: clients act by it as soon as it exists, and the store may go back in time. One node is enough."""
+
+    async def body() -> None:
+        async with sequenced() as found:
+            for node in found.nodes:
+                node.keeps = False
+            with pytest.raises(Unavailable, match=r"none of the nodes \[1, 2, 3\] of log stream 1 keeps it"):
+                await found.reconfigure(*NODES)
+            assert (await found.present()).epoch == 1
+            found.world.nodes[2].keeps = True
+            assert await found.reconfigure(*NODES) < KEEP_S
+            made = await found.present()
+            assert made.epoch == 2 and found.world.nodes[2].proposed[-1].projection == made
+            for node in found.nodes:
+                serials = [(one.term, one.serial) for one in node.proposed]
+                assert serials == sorted(set(serials)) and len(serials) == 3
+
+    run(body())
+
+
+def test_a_proposal_that_comes_again_or_too_late_is_not_kept_a_second_time() -> None:
+    async def body() -> None:
+        async with sequenced() as found:
+            now = await found.present()
+            sealed = {found.log_stream: NODES}
+            assert await found.propose(now, sealed) == now
+            found.seal(2, *NODES)
+            answers = {found.log_stream: dict.fromkeys(NODES, Answer(LLSN(0)))}
+            following = next_projection(now, answers, Wish(), SEQUENCER)
+            without = next_projection(
+                now, {found.log_stream: {node: Answer(LLSN(0)) for node in NODES[:2]}}, Wish(), SEQUENCER
+            )
+            made, refused = await asyncio.gather(
+                found.propose(following, sealed),
+                found.propose(without, {found.log_stream: NODES}),
+                return_exceptions=True,
+            )
+            assert made == following and isinstance(refused, ProjectionTaken)
+            assert [one.projection.epoch for one in found.world.nodes[1].proposed] == [1, 2]
 
     run(body())
 

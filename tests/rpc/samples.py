@@ -26,7 +26,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
 from varlog.model.traffic import Traffic
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
@@ -153,6 +153,7 @@ MESSAGES: list[Message] = [
     m.ListRows(LogStreamID(5), LLSN(61)),
     m.RowsAre((ROW,), LLSN(71), LLSN(80)),
     m.KeepView(12),
+    m.KeepProjection(Proposal(7, 3, PROJECTION)),
     m.GetNodeStatus(),
     m.NodeStatusIs(STATUS),
     m.AddLogStream(TopicID(3), LogStreamID(5), "/data/a", Ordering.SEQUENCED),
@@ -165,7 +166,13 @@ MESSAGES: list[Message] = [
     m.SyncIs(SYNC),
     m.MendReplica(LogStreamID(5), (m.ReplicaAddress(NodeID(1), "127.0.0.1:7110"),)),
     m.GetNodeFacts(),
-    m.NodeFactsIs(7, True, (TopicMark(TopicID(3), GLSN(40), GLSN(10)),), ((TopicID(4), Epoch(2)),)),
+    m.NodeFactsIs(
+        7,
+        True,
+        (TopicMark(TopicID(3), GLSN(40), GLSN(10)),),
+        ((TopicID(4), Epoch(2)),),
+        (Proposal(7, 3, PROJECTION),),
+    ),
     m.GetView(41, 2.5),
     m.ViewIs(VIEW, (NodeID(2),), LogStreamID(6), (LogStreamID(4),)),
     m.GetTail(TopicID(3)),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.metarepo.helpers import ScriptedNode, until
 from varlog.metarepo.reign import WITNESS_GRACE_S
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
@@ -71,6 +72,7 @@ class World:
         self.metadata = MemoryMetadata()
         self._chance = random.Random(1)
         self.repository = self._repository()
+        self.node = ScriptedNode(self.transport, NODE, "node")
         self.sequencers: list[Sequencer] = []
         self._pool = ConnectionPool(self.transport)
 
@@ -121,14 +123,17 @@ class World:
         for sequencer in self.sequencers:
             await sequencer.stop()
         await self.repository.stop()
+        await self.node.stop()
 
 
 @asynccontextmanager
 async def world() -> AsyncIterator[tuple[World, Sequencer]]:
     made = World()
     try:
+        await made.node.start()
         await made.repository.start()
         await made.ask(REPOSITORY, m.RegisterNode(NODE, "node", ()), m.Done)
+        await until(lambda: made.node.in_session)
         await made.ask(REPOSITORY, m.RegisterTopic("log", Ordering.SEQUENCED), m.TopicIs)
         await made.ask(REPOSITORY, m.NewLogStreamID(), m.LogStreamIDIs)
         await made.ask(REPOSITORY, m.RegisterLogStream(TOPIC, LS, (NODE,)), m.StreamIs)
@@ -196,6 +201,7 @@ def test_without_the_repository_it_falls_silent_in_time() -> None:
                 with pytest.raises(NoLease):
                     await made.tokens(sequencer, 1, count)
             assert not (await made.ask(sequencer.address, m.GetSequencer(), m.SequencerIs)).leased
+            await made.node.stop()
             await made.restart_repository()
             # The storage node is away: it could know of a projection that names another sequencer.
             await asyncio.sleep(WITNESS_GRACE_S / 2)

@@ -1,7 +1,12 @@
-"""ProjectionService: RPC of the metadata repository for sequenced topics: next projections, and sequencers' leases."""
+"""ProjectionService: RPC of the metadata repository for sequenced topics: next projections, and sequencers' leases.
+
+A projection is made once a node of each of its chains keeps it on disk: a store that goes back in time may lose it after clients
+have acted by it, and then the nodes are asked for it (docs/decisions/0021).
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -10,16 +15,22 @@ from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
 from varlog.metarepo.leases import Leases
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.state import RepositoryState
+from varlog.metarepo.witnesses import AskNode
 from varlog.model.errors import Unavailable, VarlogError
+from varlog.model.ids import NodeID, TopicID
+from varlog.model.projection import Projection, Proposal
 from varlog.rpc import messages as m
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logs import get_logger, told
+from varlog.runtime.tasks import Tasks
 
 # Proposals that may wait for leases at once.
 PROPOSALS_WAITING_MAX: Final = 1_000
+# Nodes that do not keep the next projection within this time count as those that cannot.
+KEEP_S: Final = 2.0
 
 _log = get_logger("metarepo")
 
@@ -35,6 +46,8 @@ class ProjectionService:
         expected: Callable[[Call | None], Call],
         when_heard: Callable[[Call, Callable[[], None]], None],
         term: Callable[[], int],
+        ask: AskNode,
+        tasks: Tasks,
     ) -> None:
         self._state = state
         self._commits = commits
@@ -42,7 +55,12 @@ class ProjectionService:
         self._expected = expected
         self._when_heard = when_heard
         self._term = term
+        self._ask = ask
+        self._tasks = tasks
         self._waiting: FairPlaces[Call, Call] = FairPlaces()
+        # One proposal of a topic at a time is kept by nodes and then made: of two that a node keeps, the later one counts.
+        self._turns: dict[TopicID, asyncio.Lock] = {}
+        self._serial = 0  # of the newest proposal that nodes were asked to keep
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on(m.ProposeProjection, self._propose)
@@ -78,7 +96,10 @@ class ProjectionService:
                 raise Unavailable(f"no projection of topic {proposed.topic} is made: {why}")
             return rules.accept(members, proposed, sealed, self._term()), m.ProjectionIs(proposed)
 
+        made = asyncio.Event()
+
         def decided(answer: Message | BaseException) -> None:
+            made.set()
             self._leases.handed_over(handover)
             if isinstance(answer, BaseException):
                 call.fail(answer)
@@ -88,17 +109,66 @@ class ProjectionService:
                 )
                 call.reply(answer)
 
+        async def make() -> None:
+            refusal: VarlogError | None = None
+            async with self._turns.setdefault(proposed.topic, asyncio.Lock()):
+                try:
+                    if rules.accept(self._state.members, proposed, sealed) is not self._state.members:
+                        await self._kept_by_chains(proposed)
+                except VarlogError as error:
+                    refusal = error
+                if self._waiting.pop(call, None) is None:
+                    self._leases.handed_over(handover)  # it made room for another, and was told so
+                    return
+                try:
+                    if refusal is not None:
+                        raise refusal
+                    self._commits.submit(Operation(decide, decided, client=call.connection))
+                except VarlogError as error:
+                    decided(error)
+                await made.wait()
+
         def over() -> None:
-            if self._waiting.pop(call, None) is None:
-                self._leases.handed_over(handover)  # it made room for another, and was told so
-                return
-            try:
-                self._commits.submit(Operation(decide, decided, client=call.connection))
-            except VarlogError as error:
-                decided(error)
+            _ = self._tasks.spawn(f"projection/{proposed.topic}", make())
 
         self._waiting.put(call, call.connection, call)
         self._leases.hand_over(handover, over)
+
+    async def _kept_by_chains(self, proposed: Projection) -> None:
+        """Returns once a node of each chain keeps it. Unavailable: of some chain none does. A node that is in no session cannot get
+        a lease either, so that this chain would not serve for long."""
+        self._serial += 1
+        request = m.KeepProjection(Proposal(self._term(), self._serial, proposed))
+        kept: dict[NodeID, None] = {}
+        changed = asyncio.Event()
+
+        async def keep(node: NodeID) -> None:
+            try:
+                await self._ask(node, request)
+                kept[node] = None
+            except VarlogError as error:
+                _log.info(told("the next projection is not kept", topic=proposed.topic, node=node, why=error))
+            del asked[node]
+            changed.set()
+
+        nodes = dict.fromkeys(node for chain in proposed.chains for node in chain.nodes)
+        asked = {
+            node: self._tasks.spawn(f"keep projection/{proposed.topic}/{node}", keep(node)) for node in nodes
+        }
+        lacking = list(proposed.chains)
+        try:
+            async with asyncio.timeout(KEEP_S):
+                while lacking and asked:
+                    await changed.wait()
+                    changed.clear()
+                    lacking = [chain for chain in lacking if not any(node in kept for node in chain.nodes)]
+        except TimeoutError:
+            pass
+        if lacking:
+            raise Unavailable(
+                f"no projection of topic {proposed.topic} is made: none of the nodes {list(lacking[0].nodes)} of log stream "
+                f"{lacking[0].log_stream} keeps it for the metadata repository"
+            )
 
     def _renew(self, call: Call | None, request: m.RenewSequencer, payload: bytearray) -> None:
         """R-SEQ-13. Not before the nodes were heard: another sequencer may have taken over in a projection that only they know."""

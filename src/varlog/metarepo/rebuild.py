@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from varlog.metarepo.membership_rules import Members, revision_after_loss
 from varlog.metarepo.order import merged
 from varlog.metarepo.records import BaseRecord, StreamBase
@@ -31,7 +33,7 @@ from varlog.model.commit import CommitRow, TopicMark
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import NO_UUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, NO_GLSN
-from varlog.model.projection import Projection
+from varlog.model.projection import Projection, Proposal
 from varlog.storage.view_copy import ViewCopy
 
 # Ids that were given out after the newest copy of the view was made are fewer.
@@ -41,7 +43,8 @@ LOST_IDS_MAX: Final = 1_000
 @dataclass(frozen=True, slots=True)
 class NodeEvidence:
     """What one storage node said. `epochs`: of the newest projection of each sequenced topic that it was told of. `rows`: of each
-    of its replicas, from the oldest on; a replica that cannot be read has none."""
+    of its replicas, from the oldest on; a replica that cannot be read has none. `proposed`: projections that were about to be
+    made."""
 
     address: str
     status: NodeStatus
@@ -51,6 +54,7 @@ class NodeEvidence:
     epochs: tuple[tuple[TopicID, Epoch], ...]
     copy: ViewCopy | None
     rows: Mapping[LogStreamID, tuple[CommitRow, ...]]
+    proposed: tuple[Proposal, ...] = ()
 
     @property
     def node(self) -> NodeID:
@@ -103,6 +107,9 @@ def rebuild(
         problems.append("no node keeps a copy of the view: names and replica sets are not known")
         empty = Members(ClusterView(nodes[0].status.cluster if nodes else 0, 1))  # type: ignore[arg-type]
         return Rebuilt(empty, BaseRecord(0, (), ()), (), term, tuple(problems), ())
+    for topic in newest.view.topics:
+        if (proposed := _proposed(newest, topic, nodes)) is not None:
+            newest = proposed[1]
     view = newest.view
     if nodes and view.uuid != nodes[0].status.cluster_uuid:
         problems.append(f"the copy of the view is of the cluster with UUID {view.uuid}")
@@ -318,9 +325,15 @@ def find_projection(ours: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence])
         for node, copy in copies
         if copy.view.uuid == ours.view.uuid and (projection := copy.view.projection(topic.topic)) is not None
     ]
+    newest_copy = max(held, key=_newest_held).copy if held else ours
+    if (proposed := _proposed(newest_copy, topic, nodes)) is not None:
+        node, copy = proposed
+        projection = copy.view.projection(topic.topic)
+        if projection is not None:
+            held.append(_Held(node, copy, projection, copy.view.topic(topic.topic) or topic))
     if not held:
         return ProjectionFound(TopicFound(topic), ours, None, ())
-    newest = max(held, key=lambda one: (one.projection.epoch, one.node is None, one.copy.term))
+    newest = max(held, key=_newest_held)
     trimmed = max(topic.trimmed, *(one.topic.trimmed for one in held))
     found = _sequenced(changed(topic, trimmed=trimmed, terms=newest.topic.terms), newest.copy, nodes)
     found.problems += [fork for one in held if (fork := _fork(newest, one))]
@@ -328,6 +341,56 @@ def find_projection(ours: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence])
     chains = newest.projection.chains
     unheard = [tuple(node for node in chain.nodes if node not in heard) for chain in chains]
     return ProjectionFound(found, newest.copy, newest.node, min(unheard, key=len))
+
+
+def _newest_held(one: _Held) -> tuple[Epoch, bool, int]:
+    return one.projection.epoch, one.node is None, one.copy.term
+
+
+def _newest_told(topic: TopicID, nodes: Sequence[NodeEvidence]) -> Epoch:
+    return max([epoch for one in nodes for of, epoch in one.epochs if of == topic], default=NO_EPOCH)
+
+
+def _proposed(copy: ViewCopy, topic: Topic, nodes: Sequence[NodeEvidence]) -> tuple[NodeID, ViewCopy] | None:
+    """Where a node was told of a projection that no copy of the view has: the copy with it, and which node kept it before it was
+    made. None: it is not needed, or nobody has it.
+
+    A proposal may have come to nothing. It is right to take the newest one all the same: it follows the newest projection that was
+    made, whose units were sealed for it, so that nothing was written by that one since. Another one that was made in its place has
+    a later proposal, on a node of each of its chains. So every node has to be heard first.
+    """
+    held, told = copy.view.projection(topic.topic), _newest_told(topic.topic, nodes)
+    kept = [
+        (one.node, found) for one in nodes for found in one.proposed if found.projection.topic == topic.topic
+    ]
+    heard = {one.node for one in nodes}
+    if not kept or told <= (held.epoch if held is not None else NO_EPOCH):
+        return None
+    if any(found.node not in heard for found in copy.view.nodes):
+        return None
+    node, newest = max(kept, key=lambda one: (one[1].projection.epoch, one[1].term, one[1].serial))
+    return (node, _with_proposal(copy, topic, newest)) if newest.projection.epoch >= told else None
+
+
+def _with_proposal(copy: ViewCopy, topic: Topic, proposal: Proposal) -> ViewCopy:
+    """The copy as the repository would have sent it, had it made this projection."""
+    view, made = copy.view, proposal.projection
+    known = {stream.log_stream for stream in view.streams}
+    lost = [
+        LogStream(chain.log_stream, made.topic, chain.members, StreamState.RUNNING)
+        for chain in made.chains
+        if chain.log_stream not in known
+    ]
+    terms = (view.topic(topic.topic) or topic).terms
+    if not terms or terms[-1][1] != proposal.term:
+        terms = (*terms, (made.epoch, proposal.term))
+    topics = tuple(
+        changed(found, terms=terms) if found.topic == topic.topic else found for found in view.topics
+    )
+    projections = [found for found in view.projections if found.topic != made.topic]
+    streams = sorted((*view.streams, *lost), key=lambda found: found.log_stream)
+    grown = changed(view, topics=topics, streams=tuple(streams), projections=(*projections, made))
+    return msgspec.structs.replace(copy, term=max(copy.term, proposal.term), view=grown)
 
 
 def _fork(newest: _Held, other: _Held) -> str:
@@ -351,10 +414,9 @@ def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> T
     made = TopicFound(topic, streams=streams, projection=projection)
     if projection is None:
         return made
-    told = [(epoch, one.node) for one in nodes for of, epoch in one.epochs if of == topic.topic]
-    newest_told = max([epoch for epoch, _ in told], default=NO_EPOCH)
+    newest_told = _newest_told(topic.topic, nodes)
     if newest_told > projection.epoch:
-        by = [node for epoch, node in told if epoch == newest_told]
+        by = [one.node for one in nodes if (topic.topic, newest_told) in one.epochs]
         answering = {one.node for one in nodes}
         others = [found.node for found in view.nodes if found.node not in answering]
         made.problems.append(
@@ -363,7 +425,7 @@ def _sequenced(topic: Topic, copy: ViewCopy, nodes: Sequence[NodeEvidence]) -> T
             + (
                 f"start node {' or '.join(map(str, others))}, which may keep it"
                 if others
-                else "no node keeps it"
+                else "no node keeps it: restore a newer copy of the metadata repository"
             )
         )
     ids = {stream.log_stream for stream in streams}

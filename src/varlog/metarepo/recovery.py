@@ -115,6 +115,7 @@ async def evidence(ask: Ask, address: str, *, with_rows: bool = False) -> NodeEv
         facts.epochs,
         _copy(content, address),
         rows,
+        facts.proposed,
     )
 
 

@@ -67,6 +67,8 @@ class RepositoryService:
             self._expected,
             lambda call, act: witnesses.when_heard(call, act),
             term,
+            sessions.ask,
+            tasks,
         )
         self._stopped: str | None = None
 

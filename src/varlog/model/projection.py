@@ -211,3 +211,12 @@ def _before(offset: int, index: int, stripes: int, unit: int) -> int:
     """How many of the first `offset` positions of a range are stripe number `index`'s."""
     lap, rest = divmod(offset, unit * stripes)
     return lap * unit + min(max(rest - index * unit, 0), unit)
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A projection that the repository of `term` is about to make, as a node of its chains keeps it. Of two for one epoch and term
+    only the one with the larger `serial` can have been made: the repository proposes one at a time."""
+
+    term: int
+    serial: int
+    projection: Projection

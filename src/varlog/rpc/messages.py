@@ -28,7 +28,7 @@ from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Projection, SequencerID
+from varlog.model.projection import Projection, Proposal, SequencerID
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -569,6 +569,13 @@ class KeepView(Message, frozen=True):
     revision: int
 
 
+class KeepProjection(Message, frozen=True):
+    """Repository -> node, in session: the next projection of a sequenced topic, which is made once a node of each of its chains has
+    it on its disk. Answered by Done then; Unavailable: no disk takes it."""
+
+    proposal: Proposal
+
+
 # --- Node administration: manager -> storage node -----------------------------------------------------------
 
 
@@ -668,12 +675,13 @@ class GetNodeFacts(Message, frozen=True):
 class NodeFactsIs(Message, frozen=True):
     """Payload: the copy of the view that the node keeps, if it has one. `term`: the newest it has seen. `in_session`: a repository
     has a session with it now. `marks`: the newest position and trim of each topic of its replicas that it has heard of. `epochs`:
-    of the newest projections of the topics of its units that it was told of."""
+    of the newest projections of the topics of its units that it was told of. `proposed`: projections that were about to be made."""
 
     term: int
     in_session: bool
     marks: tuple[TopicMark, ...] = ()
     epochs: tuple[tuple[TopicID, Epoch], ...] = ()
+    proposed: tuple[Proposal, ...] = ()
 
 
 # --- Metadata repository: clients and manager -> repository -------------------------------------------------
@@ -1086,6 +1094,7 @@ NUMBERS: dict[int, type[Message]] = {
     113: FindTime, 114: PlaceIs,
     20: ReplicaOpen, 21: Replicate, 22: CopyFrom, 23: Copied,
     30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits, 34: ListRows, 35: RowsAre, 36: KeepView,
+    37: KeepProjection,
     40: GetNodeStatus, 41: NodeStatusIs, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateIs,
     46: UnsealReplica, 47: RebuildReplica, 48: SyncReplica, 49: SyncIs, 50: MendReplica, 51: GetNodeFacts,
     52: NodeFactsIs,

@@ -15,6 +15,7 @@ import msgspec
 from varlog.model.batch import crc32c
 from varlog.model.epoch import Epoch
 from varlog.model.ids import TopicID
+from varlog.model.projection import Proposal
 from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
 from varlog.storage.small_files import tend_file
@@ -25,12 +26,19 @@ FORMAT_VERSION: Final = 1
 _log = get_logger("storage")
 
 
-class Witness(msgspec.Struct, frozen=True):
-    """`nonce`: which opening of the repository's store had the term (0: not told). `epochs`: of sequenced topics."""
+class Witness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`nonce`: which opening of the repository's store had the term (0: not told). `epochs`: of sequenced topics. `proposed`: the
+    newest projection of each that was about to be made. A field may be added, with a default."""
 
     term: int = 0
     nonce: int = 0
     epochs: tuple[tuple[TopicID, Epoch], ...] = ()
+    proposed: tuple[Proposal, ...] = ()
+
+    def keeping(self, proposal: Proposal) -> Witness:
+        """With this proposal in place of an earlier one for its topic."""
+        others = [found for found in self.proposed if found.projection.topic != proposal.projection.topic]
+        return msgspec.structs.replace(self, proposed=(*others, proposal))
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -80,20 +88,29 @@ class WitnessFile:
         epochs: dict[TopicID, Epoch] = {}
         for topic, epoch in (pair for one in found for pair in one.epochs):
             epochs[topic] = max(epoch, epochs.get(topic, epoch))
-        return Witness(newest.term, newest.nonce, tuple(epochs.items()))
+        read = Witness(newest.term, newest.nonce, tuple(epochs.items()))
+        for proposal in sorted(
+            (proposal for one in found for proposal in one.proposed),
+            key=lambda one: (one.term, one.serial),
+        ):
+            read = read.keeping(proposal)
+        return read
 
     def tend(self, witness: Witness) -> str:
         """Write the copies again that are not `witness`, which was kept last; tells which, or ''."""
         content = encode_witness(witness)
         return "; ".join(filter(None, (tend_file(self._disk, path, content) for path in self._paths)))
 
-    def keep(self, witness: Witness) -> None:
-        """On every volume that takes it. A node whose disks are all full or broken goes on by what is in memory, and says so: it
-        still serves reads, and takes the trims that make room."""
+    def keep(self, witness: Witness) -> bool:
+        """On every volume that takes it; False if none does. A node whose disks are all full or broken continues by what is in
+        memory, and logs it: it still serves reads, and takes the trims that make room."""
+        kept = False
         for path in self._paths:
             try:
                 self._disk.replace_file(path, encode_witness(witness))
+                kept = True
             except OSError as error:
                 _log.warning(
                     told("what the node has seen of the repository cannot be kept", path=path, why=error)
                 )
+        return kept

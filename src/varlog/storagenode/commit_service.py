@@ -6,12 +6,25 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import UnknownLogStream, VarlogError
+from varlog.model.errors import Refused, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.messages import Commits, ListRows, Message, OpenSession, Reports, SessionOpened, UnitPoint
+from varlog.model.projection import Proposal
+from varlog.rpc.messages import (
+    Commits,
+    Done,
+    KeepProjection,
+    ListRows,
+    Message,
+    OpenSession,
+    Reports,
+    SessionOpened,
+    UnitPoint,
+)
 from varlog.rpc.transport import Call, Connection, ConnectionLost
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -91,7 +104,7 @@ class CommitService:
                 call.fail(refusal)
                 return
             if (request.term, request.nonce) != (self._seen.term, self._seen.nonce):
-                await self._keep(Witness(request.term, request.nonce, self._seen.epochs))
+                await self._keep(msgspec.structs.replace(self._seen, term=request.term, nonce=request.nonce))
         self._begin(call)
 
     async def tend(self) -> str:
@@ -100,9 +113,32 @@ class CommitService:
             seen = self._seen
             return await self._worker.run(lambda: self._file.tend(seen)) if seen != Witness() else ""
 
-    async def _keep(self, seen: Witness) -> None:
-        await self._worker.run(lambda: self._file.keep(seen))
+    async def _keep(self, seen: Witness) -> bool:
+        """False: it is in memory only."""
+        kept = await self._worker.run(lambda: self._file.keep(seen))
         self._seen = seen
+        return kept
+
+    def keep_projection(self, call: Call, request: KeepProjection) -> None:
+        """The next projection of a topic. It is made once it is on disk here, or on another node of the chain: if the repository
+        forgets it, clients that act by it are not the only ones that know it."""
+        if not self.is_from(call.connection):
+            raise Refused("a projection is kept for the metadata repository that is in session here")
+        name = f"keep/{request.proposal.projection.topic}"
+        _ = self._tasks.spawn(name, self._keep_projection(call, request.proposal))
+
+    async def _keep_projection(self, call: Call, proposal: Proposal) -> None:
+        async with self._keeping:
+            kept = await self._keep(self._seen.keeping(proposal))
+        if kept:
+            call.reply(Done())
+        else:
+            call.fail(Unavailable(f"no disk of node {self._node} takes the next projection"))
+
+    @property
+    def proposed(self) -> tuple[Proposal, ...]:
+        """The newest projection of each topic that was about to be made."""
+        return self._seen.proposed
 
     def heard_epochs(self, topics: Iterable[tuple[TopicID, Epoch]]) -> None:
         """In which epochs the projections of sequenced topics are, as the repository told, or a client that writes by one: kept, to
@@ -117,7 +153,7 @@ class CommitService:
         async with self._keeping:
             epochs = tuple(self._epochs.items())
             if epochs != self._seen.epochs:
-                await self._keep(Witness(self._seen.term, self._seen.nonce, epochs))
+                await self._keep(msgspec.structs.replace(self._seen, epochs=epochs))
 
     def _begin(self, call: Call) -> None:
         if self._session is not None and self._session is not call.connection:

@@ -27,6 +27,7 @@ from varlog.rpc.messages import (
     FindTime,
     GetNodeFacts,
     GetNodeStatus,
+    KeepProjection,
     KeepView,
     LeaseIs,
     ListChain,
@@ -198,6 +199,7 @@ class StorageNode:
         calls.on(FindTime, _with_call(lambda call, request, _: log.find_time(call, request)))
         calls.on(ReplicaOpen, _with_call(lambda call, request, _: backup.open(call, request)))
         calls.on(OpenSession, _with_call(lambda call, request, _: self._open_session(call, request)))
+        calls.on(KeepProjection, _with_call(lambda call, request, _: commit.keep_projection(call, request)))
         calls.on(ListRows, _with_call(lambda call, request, _: commit.list_rows(call, request)))
         calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
         calls.on(GetNodeFacts, _with_call(lambda call, request, _: self._tell_facts(call)))
@@ -262,7 +264,7 @@ class StorageNode:
     def _tell_facts(self, call: Call) -> None:
         commit = self._commit_service
         call.reply(
-            NodeFactsIs(commit.term, commit.in_session, commit.known_marks(), commit.epochs),
+            NodeFactsIs(commit.term, commit.in_session, commit.known_marks(), commit.epochs, commit.proposed),
             self._view.content,
         )
 
