@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -59,6 +60,26 @@ def test_a_run_without_end_is_stopped() -> None:
 
     with pytest.raises(loop.SimulationStuck, match="no end after"):
         loop.run(work(), steps_max=1000)
+
+
+def test_a_callback_that_never_returns_is_stopped_and_named() -> None:
+    async def work() -> None:
+        with suppress(Exception):  # as a worker does that passes on whatever its job raises
+            spin_for_ever()
+
+    def spin_for_ever() -> None:
+        while True:
+            pass
+
+    made = loop.make_loop()
+    try:
+        with (
+            pytest.raises(loop.SimulationStuck, match=r"(?s)no end after.*spin_for_ever"),
+            made.limit_processor_time(0.05),
+        ):
+            made.run_until_complete(work())
+    finally:
+        made.close()
 
 
 def test_a_dead_process_never_runs_again_not_even_its_finally() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import heapq
+import signal
 import sys
+import traceback
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from itertools import count
+from types import FrameType
 from typing import Any, TypeVar
 
 from varlog.testing.sim.process import CURRENT, Process, ProcessCrashed
@@ -60,6 +64,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._task_serials = count(1)
         self._running = False
         self._closed = False
+        self._hung = ""  # where the processor time was used up
         self._graveyard: list[asyncio.Task[Any]] = []
 
     # --- running ------------------------------------------------------------------------------------------------
@@ -100,8 +105,28 @@ class SimLoop(asyncio.AbstractEventLoop):
                     continue
             self.steps += 1
             handle._run()
+        if self._hung:
+            raise SimulationStuck(self._hung)
         if self.steps > self._steps_max:
             raise SimulationStuck(f"no end after {self.steps} steps, at {self._now:.3f} s: {self._waiting()}")
+
+    @contextmanager
+    def limit_processor_time(self, seconds: float) -> Iterator[None]:
+        """SimulationStuck once it is used up: inside a callback that never returns no steps count. In the main thread only."""
+
+        def stop(_: int, frame: FrameType | None) -> None:
+            where = "".join(traceback.format_stack(frame, limit=8))
+            self._hung = f"no end after {seconds:g} s of processor time, at {self._now:.3f} s:\n{where}"
+            # What is under way may catch this and answer with it; `_turn` ends the run all the same.
+            raise SimulationStuck(self._hung)
+
+        before = signal.signal(signal.SIGVTALRM, stop)
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
 
     def _jump(self) -> None:
         """Everyone waits: go to the next timer. All timers of that moment become ready, in their order."""

@@ -62,6 +62,8 @@ from varlog.testing.workload import Client, Mix
 CLUSTER = ClusterID(7)
 BOOTSTRAP_S = 120.0
 STEPS_MAX = 2_000_000
+# A run takes a fraction of a second; the longest take some seconds.
+PROCESSOR_S_MAX = 120.0
 # What is said of a repository whose store went back in time.
 REWIND_WORDS = ("STOPPED", "went back in time", "was taken from the nodes", "replica frozen")
 # What is said of copies that are lost, harmed or old, and of nobody's fault but theirs.
@@ -758,6 +760,7 @@ def run_world(world: World, *, tracing: bool = False) -> Result:
                     rng = random.Random(f"{seed}/sequenced limits")
                     tight.enter_context(tight_limits(rng, SEQUENCED_BOUNDS))
                 world.tighten(tight)
+                tight.enter_context(loop.limit_processor_time(PROCESSOR_S_MAX))
                 loop.run_until_complete(world.run())
         except SimulationStuck as stuck:
             world.history.trouble.append(str(stuck))
