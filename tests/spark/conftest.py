@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 import varlog.spark
 from varlog.runtime.loop_thread import LoopThread
 from varlog.spark.link import close_links
 from varlog.testing.tcp_cluster import TcpCluster, running
+
+if TYPE_CHECKING:  # without Spark this file is loaded, and the tests are skipped
+    from pyspark.sql import SparkSession
 
 # Fast to start, slow to run: right for tests, wrong for benchmarks.
 QUICK = {
@@ -29,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2,4]: two cores, and a task may fail four times, as on a real cluster."""
+    pytest.importorskip("pyspark", reason="NOT TESTED: pip install -e '.[test-spark]'")
     path = tmp_path_factory.mktemp("spark")
     places = {"spark.local.dir": str(path), "spark.sql.warehouse.dir": str(path / "warehouse")}
     session = varlog.spark.session("tests", "local[2,4]", {**QUICK, **places})
