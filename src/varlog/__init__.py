@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from varlog import aio as aio
     from varlog.client.blocking import Admin, Log
     from varlog.client.chain_rules import IndeterminateInput, TrimmedWrite
     from varlog.client.placed import OtherEntry
@@ -217,7 +218,7 @@ def admin(address: str, *, cluster: int = 0, timeout_s: float = 15.0) -> Admin:
     return Admin(*start(make()))
 
 
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     if name == "aio":
         return import_module("varlog.aio")
     if name == "__version__":
@@ -229,6 +230,11 @@ def __getattr__(name: str) -> Any:
     found = getattr(import_module(_HOME.get(name, "varlog.model.errors")), name)
     globals()[name] = found
     return found
+
+
+if not TYPE_CHECKING:
+    # A type checker that sees it accepts any name, and does not find a misspelt one.
+    __getattr__ = _load
 
 
 def __dir__() -> list[str]:
