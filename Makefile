@@ -23,6 +23,8 @@ PY := .venv/bin/python
 # One worker more than cores: tests with real processes are mostly waiting.
 WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 PYTEST := $(PY) -m pytest -n $(WORKERS) --dist worksteal
+# What `make check` runs: no servers, no JVM, no story that is cut off at every step.
+QUICK := "not process and not spark and not thorough"
 # One session for all of them: starting one takes longer than most of them.
 SPARK_TESTS := $(PY) -m pytest -p no:xdist -rs -m "spark and not faults" --durations=10
 SIM := $(PY) -m varlog.testing.sim
@@ -69,9 +71,15 @@ $(CORE):
 	$$python -m venv .venv && $(INSTALL) '.[test]'
 	@touch $@
 
-# The order alone counts, not which of two stamps is newer. What is in `test-all` is not installed twice.
-$(ALL) $(BROWSER) $(ETCD) $(PEERS) $(PLOT) $(SPARK): $(STAMP)%: | $(CORE)
-	@[ -e $(ALL) ] || { echo "adding the extra $* to .venv" && $(INSTALL) '.[$*]'; }
+# The order alone counts, not which of two stamps is newer.
+$(ALL): $(STAMP)%: | $(CORE)
+	@echo 'adding the extra $* to .venv'
+	@$(INSTALL) '.[$*]'
+	@touch $@
+
+# These are parts of `test-all`, and not installed twice.
+$(BROWSER) $(ETCD) $(PEERS) $(PLOT) $(SPARK): $(STAMP)%: | $(CORE)
+	@[ -e $(ALL) ] || { echo 'adding the extra $* to .venv' && $(INSTALL) '.[$*]'; }
 	@touch $@
 
 ##@ Start here
@@ -96,9 +104,15 @@ test: $(ALL) static chromium ## everything: static checks, all tests, a bounded 
 	$(SIM) mutants --quick
 
 ##@ While you work
-.PHONY: check static format-check lint types fmt codemap requirements
+.PHONY: check coverage static format-check lint types fmt codemap requirements
 check: static ## before each commit, under two minutes: static checks, and the tests without real processes
-	$(PYTEST) -rs -m "not process and not spark and not thorough"
+	$(PYTEST) -rs -m $(QUICK)
+
+# Only lines that run in the tests' own process count. What a test starts as another process does not: servers, commands, Spark's workers.
+coverage: $(CORE) ## lines and branches that the tests of `make check` run; pages of each file in build/coverage/html
+	@mkdir -p build/coverage
+	$(PYTEST) -m $(QUICK) --cov --cov-report=term --cov-report=html
+	@echo 'not counted: what runs in other processes, and every test marked process, spark or thorough'
 
 static: format-check lint types ## format, lint and types, without running anything
 
