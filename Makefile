@@ -42,6 +42,7 @@ BROWSER := $(STAMP)test-browser
 ETCD := $(STAMP)test-etcd
 PEERS := $(STAMP)test-peers
 PLOT := $(STAMP)plot
+RELEASE := $(STAMP)release
 SPARK := $(STAMP)test-spark
 INSTALL := $(PY) -m pip install -q --disable-pip-version-check -e
 
@@ -72,7 +73,7 @@ $(CORE):
 	@touch $@
 
 # The order alone counts, not which of two stamps is newer.
-$(ALL): $(STAMP)%: | $(CORE)
+$(ALL) $(RELEASE): $(STAMP)%: | $(CORE)
 	@echo 'adding the extra $* to .venv'
 	@$(INSTALL) '.[$*]'
 	@touch $@
@@ -210,6 +211,22 @@ bench-compare: ## two revisions by turns, ratios with their spread: make bench-c
 	fi
 	@$(MAKE) --no-print-directory $(CORE)
 	$(PY) benchmarks/compare.py '$(BASE)' '$(or $(AFTER),.)' $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ARGS),-- $(ARGS))
+
+##@ Release
+.PHONY: dist release-check
+dist: $(RELEASE) ## build sdist and wheel in dist/, the wheel out of the sdist, and check what the package index will show
+	rm -rf dist
+	$(PY) -m build
+	$(PY) -m twine check --strict dist/*
+
+# -I: neither this directory nor the environment may lend it anything.
+release-check: dist ## install the wheel, without extras, in a new virtual environment, and use it
+	rm -rf build/release
+	$(PY) -m venv build/release
+	build/release/bin/python -m pip install -q --disable-pip-version-check dist/*.whl
+	build/release/bin/python -I tests/e2e/wheel_smoke.py
+	build/release/bin/varlog --version
+	@for name in varlog vsn vmr vmc vseq; do build/release/bin/$$name --help >/dev/null && echo "$$name --help: ok" || exit 1; done
 
 ##@ Clean up
 .PHONY: clean
