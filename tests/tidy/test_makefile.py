@@ -23,6 +23,7 @@ BARE = {"help", "chromium", "clean"}
 DOCUMENTS = [
     *ROOT.glob("*.md"),
     *ROOT.glob("docs/**/*.md"),
+    *ROOT.glob(".github/**/*.md"),
     ROOT / "tests/README.md",
     ROOT / "benchmarks/README.md",
 ]

@@ -19,7 +19,14 @@ LONG_BECAUSE = "past 800 lines because"
 
 # Spelled apart, or this file would be the first to fail.
 LOOSE_END = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X"]))
-TEXTS = [*SOURCES, *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+TEXTS = [
+    *SOURCES,
+    *ROOT.glob("*.md"),
+    *ROOT.glob("docs/**/*.md"),
+    ROOT / "Makefile",
+    ROOT / "pyproject.toml",
+    *ROOT.glob(".github/**/*.*"),
+]
 
 # A call that fails the test by itself: pytest.raises, check_prefixes, assert_equal, run_state_machine_as_test ...
 CHECKING_CALL = re.compile(
