@@ -37,8 +37,6 @@ def test_mistakes_in_a_program_of_a_user_are_found(tmp_path: Path) -> None:
         "varlog.connect('a:1').raed(1)": 'no attribute "raed"',
         "varlog.aio.opn('.')": 'no attribute "opn"',
         "varlog.open('.').read(1).data.glsn": 'no attribute "glsn"',
-        "from varlog.recipes import Lok": 'no attribute "Lok"',
-        "from varlog.recipes.blocking import Qeue": 'no attribute "Qeue"',
     }
     told = strict(tmp_path, "\n".join(["import varlog", *mistakes]) + "\n")
     for number, words in enumerate(mistakes.values(), 2):

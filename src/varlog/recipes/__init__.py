@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from varlog.recipes import blocking as blocking
     from varlog.recipes.claim import Claim
     from varlog.recipes.counter import Counter
     from varlog.recipes.directory_snapshots import DirectorySnapshots
@@ -106,7 +105,7 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def _load(name: str) -> Any:
+def __getattr__(name: str) -> Any:
     if name == "blocking":
         return import_module("varlog.recipes.blocking")
     if name not in __all__:
@@ -114,11 +113,6 @@ def _load(name: str) -> Any:
     found = getattr(import_module(f"varlog.recipes.{_HOME.get(name, 'errors')}"), name)
     globals()[name] = found
     return found
-
-
-if not TYPE_CHECKING:
-    # A type checker that sees it accepts any name, and does not find a misspelt one.
-    __getattr__ = _load
 
 
 def __dir__() -> list[str]:

@@ -56,17 +56,12 @@ _HOME = {
 }
 
 
-def _load(name: str) -> Any:
+def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'varlog.recipes.blocking' has no attribute {name!r}")
     found = getattr(import_module(f"varlog.recipes.{_HOME[name]}"), name)
     globals()[name] = found
     return found
-
-
-if not TYPE_CHECKING:
-    # A type checker that sees it accepts any name, and does not find a misspelt one.
-    __getattr__ = _load
 
 
 def __dir__() -> list[str]:
