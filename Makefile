@@ -110,9 +110,10 @@ check: static ## before each commit, under two minutes: static checks, and the t
 	$(PYTEST) -rs -m $(QUICK)
 
 # Only lines that run in the tests' own process count. What a test starts as another process does not: servers, commands, Spark's workers.
-coverage: $(CORE) ## lines and branches that the tests of `make check` run; pages of each file in build/coverage/html
+# Everything takes longer while it is measured, so a test that hangs is ended later.
+coverage: $(CORE) ## lines that the tests of `make check` run; pages of each file in build/coverage/html
 	@mkdir -p build/coverage
-	$(PYTEST) -m $(QUICK) --cov --cov-report=term --cov-report=html
+	$(PYTEST) -m $(QUICK) -o faulthandler_timeout=1800 --cov --cov-report=term --cov-report=html
 	@echo 'not counted: what runs in other processes, and every test marked process, spark or thorough'
 
 static: format-check lint types ## format, lint and types, without running anything
