@@ -157,7 +157,7 @@ chromium: ## install a Chromium for the dashboard's tests, where there is none (
 	echo '*** NO CHROMIUM: it could not be installed, so THE DASHBOARD IS NOT TESTED on this machine.' >&2; \
 	echo '*** Install one (Debian, Ubuntu: apt-get install chromium), or name it: VARLOG_CHROMIUM=/path/to/chromium' >&2
 
-screenshot: $(BROWSER) chromium ## make the pictures of the dashboard in docs/ anew; about two minutes
+screenshot: $(BROWSER) chromium ## regenerate the pictures of the dashboard in docs/; about two minutes
 	VARLOG_SCREENSHOTS=docs $(PY) -m pytest -p no:xdist -rs tests/e2e/test_dashboard_faults.py -k screenshot
 
 ##@ Search and measure
