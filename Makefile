@@ -105,7 +105,7 @@ test: $(ALL) static chromium ## everything: static checks, all tests, a bounded 
 	$(SIM) mutants --quick
 
 ##@ While you work
-.PHONY: check coverage static format-check lint types fmt codemap requirements
+.PHONY: check coverage static format-check lint types fmt codemap requirements reference
 check: static ## before each commit, under two minutes: static checks, and the tests without real processes
 	$(PYTEST) -rs -m $(QUICK)
 
@@ -142,6 +142,9 @@ codemap: $(CORE) ## render the code map of ARCHITECTURE.md from the modules' doc
 
 requirements: $(CORE) ## list in docs/reference/requirements.md which tests prove which rule
 	$(PY) -m varlog.testing.requirements
+
+reference: $(CORE) ## render docs/reference from the commands, errors, limits, formats, routes, metrics and docstrings
+	$(PY) -m varlog.testing.reference
 
 # The tests of the dashboard are the only ones that may be skipped, and only where there is no Chromium and none can be had.
 .PHONY: chromium screenshot
