@@ -1,4 +1,4 @@
-"""docs/recovery.md: its commands are typed at a cluster that goes through what the page tells, and print what stands below them."""
+"""docs/operate/backup-restore.md: its commands, typed at a cluster in that situation, print what stands below them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harmed_cluster import COMMITTED, HarmedCluster, harmed_cluster
 from varlog.testing.processes import PATIENCE_S, command
 
-PAGE = "docs/recovery.md"
+PAGE = "docs/operate/backup-restore.md"
 BLOCKS = [block for block in blocks(PAGE) if block.code.startswith(PROMPT)]
 # Where the page has what it names.
 REPOSITORY, NODES = 7100, (7110, 7111, 7112)
@@ -69,7 +69,7 @@ def test_the_commands_of_the_page_print_what_stands_below_them(tmp_path: Path) -
     named = [
         number for number, block in enumerate(BLOCKS) if "orders" in block.code or "metadata.db" in block.code
     ]
-    stopped, continued, backup, recover = named
+    backup, recover, stopped, continued = named
 
     async def story() -> None:
         plan = plan_for(tmp_path / "cluster", replicas=3, streams=1)
