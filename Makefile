@@ -105,7 +105,7 @@ test: $(ALL) static chromium ## everything: static checks, all tests, a bounded 
 	$(SIM) mutants --quick
 
 ##@ While you work
-.PHONY: check coverage static format-check lint types fmt codemap requirements reference
+.PHONY: check coverage static format-check lint types fmt codemap requirements reference docs
 check: static ## before each commit, under two minutes: static checks, and the tests without real processes
 	$(PYTEST) -rs -m $(QUICK)
 
@@ -145,6 +145,17 @@ requirements: $(CORE) ## list in docs/reference/requirements.md which tests prov
 
 reference: $(CORE) ## render docs/reference from the commands, errors, limits, formats, routes, metrics and docstrings
 	$(PY) -m varlog.testing.reference
+
+# An environment of its own: nothing but this target needs the generator.
+docs: build/docs-venv/installed ## build the documents as a site into build/site; a broken link fails
+	build/docs-venv/bin/sphinx-build -W --keep-going -q -d build/doctrees docs build/site
+	@echo 'open build/site/index.html'
+
+build/docs-venv/installed: pyproject.toml | $(CORE)
+	$(PY) -m venv build/docs-venv
+	build/docs-venv/bin/python -m pip install -q --disable-pip-version-check \
+	  $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
 
 # The tests of the dashboard are the only ones that may be skipped, and only where there is no Chromium and none can be had.
 .PHONY: chromium screenshot
