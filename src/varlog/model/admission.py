@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from varlog.model.errors import Overloaded
+
 ENTRY_UNITS: Final = 512
 # What a new sample leaves of the weight of the earlier ones, and again for each DECAY_S that it took: a log that has become slow is
 # noticed by few samples.
@@ -70,6 +72,16 @@ class Admission:
     def estimate_s(self, requests: float, units: float) -> float:
         """How long these units in these requests take, one after the other."""
         return self.fixed_s * requests + self.unit_s * units
+
+
+def late(wait_s: float, left_s: float, waiting: int, *, share: float = 1 - SLACK) -> Overloaded | None:
+    """The refusal of a request that waits for `wait_s` behind `waiting` others, and may wait for this share of `left_s`; None:
+    it is in time."""
+    in_time_s = share * left_s
+    if wait_s <= in_time_s:
+        return None
+    rate = waiting / wait_s if wait_s else 0.0
+    return Overloaded(waiting, rate, max(wait_s - in_time_s, RETRY_S_MIN))
 
 
 class CallerPatience:

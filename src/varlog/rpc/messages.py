@@ -267,10 +267,15 @@ class Copied(Message, frozen=True):
 
 class WriteUnit(Message, frozen=True):
     """Payload: one batch, placed and signed by the client; its own epoch is that in which its positions were given. Answered by
-    Done once it is durable here, also where the very same batch is there already. AlreadyWritten, Trimmed: it can never be here."""
+    Done once it is durable here, also where the very same batch is there already. AlreadyWritten, Trimmed: it can never be here.
+
+    `within_ms` (0: not named): how long the client waits for this answer, from when the request was sent. A write that would be
+    durable later than that may be refused instead (Overloaded), before anything of it is on disk. Named only in the first try
+    at the head of a chain: what any unit may have is carried down the chain, however late (law 8)."""
 
     log_stream: LogStreamID
     epoch: Epoch
+    within_ms: int = 0
 
 
 class FillUnit(Message, frozen=True):
@@ -444,11 +449,19 @@ class LeaseIs(Message, frozen=True):
 
 
 class NextTokens(Message, frozen=True):
-    """`count` consecutive positions of a topic that go to one log stream (R-SEQ-1); 0: only the next one is told, and not given."""
+    """`count` consecutive positions of a topic that go to one log stream (R-SEQ-1); 0: only the next one is told, and not given.
+
+    `within_ms` (0: not named): how long the client waits until its batch is written, from when this was sent. What would be written
+    later than that may be refused instead (Overloaded), and gets no position. `written`: the first positions of earlier batches
+    of this client that are on every node since its last request, each with the microseconds that it took from its own request
+    on; `given_up`: of those that never will be."""
 
     topic: TopicID
     epoch: Epoch
     count: int = 1
+    within_ms: int = 0
+    written: tuple[tuple[GLSN, int], ...] = ()
+    given_up: tuple[GLSN, ...] = ()
 
 
 class TokensAre(Message, frozen=True):

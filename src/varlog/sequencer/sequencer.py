@@ -27,8 +27,9 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 from varlog.sequencer.config import SequencerConfig
+from varlog.sequencer.in_flight import TokensInFlight
 from varlog.sequencer.lease import Lease
-from varlog.sequencer.token_machine import TokenMachine, Unheard
+from varlog.sequencer.token_machine import TokenMachine, Tokens, Unheard
 
 VIEW_TIMEOUT_S: Final = 1.0
 WAITING_MAX: Final = 10_000
@@ -50,6 +51,7 @@ class Sequencer:
         self._server: Server | None = None
         self._waiting: FairPlaces[Call, tuple[Call, NextTokens]] = FairPlaces()
         self._waiting_soon = asyncio.Event()
+        self._in_flight: dict[TopicID, TokensInFlight] = {}
         self._machine: TokenMachine
         self._lease: Lease
         self._failure: asyncio.Future[BaseException] | None = None
@@ -116,6 +118,8 @@ class Sequencer:
 
     def _next_tokens(self, call: Call | None, request: NextTokens, payload: bytearray) -> None:
         call = _expected(call)
+        if request.written or request.given_up:
+            self._ended(request)
         try:
             self._give(call, request)
         except Unheard:
@@ -134,8 +138,31 @@ class Sequencer:
     def _give(self, call: Call, request: NextTokens) -> None:
         if not self._lease.holds:
             raise NoLease(f"the sequencer at {self.address}")
-        first, skipped = self._machine.give(request.topic, request.epoch, request.count)
+        if request.within_ms and request.count > 0:
+            first, skipped = self._give_in_time(request)
+        else:
+            first, skipped = self._machine.give(request.topic, request.epoch, request.count)
         call.reply(TokensAre(first, skipped))
+
+    def _ended(self, request: NextTokens) -> None:
+        in_flight = self._in_flight.get(request.topic)
+        if in_flight is not None:
+            for first, took_us in request.written:
+                in_flight.written(first, took_us / 1e6)
+            in_flight.given_up(request.given_up)
+
+    def _give_in_time(self, request: NextTokens) -> Tokens:
+        """Overloaded: the batch would be written too late, behind those that are in flight."""
+        now, within_s = self._doors.clock.monotonic_us() / 1e6, request.within_ms / 1000
+        in_flight = self._in_flight.get(request.topic)
+        if in_flight is not None:
+            in_flight.check(within_s, now)
+        given = self._machine.give(request.topic, request.epoch, request.count)
+        if in_flight is None:
+            # Made for a topic that exists: a request for another was refused just now.
+            in_flight = self._in_flight[request.topic] = TokensInFlight()
+        in_flight.given(given.first, within_s, now)
+        return given
 
     def _hear(self, epochs: Iterable[tuple[TopicID, Epoch]]) -> None:
         if not self._machine.hear(epochs):

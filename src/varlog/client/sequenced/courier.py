@@ -15,6 +15,7 @@ from varlog.client.courier import still_stopped
 from varlog.client.parcel import Parcel
 from varlog.client.retry import Backoff
 from varlog.client.routing import expect
+from varlog.client.sequenced.chain_load import ChainLoad
 from varlog.client.sequenced.failure_rules import Token, in_doubt, place_of
 from varlog.client.sequenced.projections import WRITE, Who
 from varlog.client.sequenced.repair import Repair
@@ -32,6 +33,7 @@ from varlog.model.errors import (
     NotAccepted,
     NotInCluster,
     OutcomeUnknown,
+    Overloaded,
     Rejected,
     StaleEpoch,
     TopicStopped,
@@ -57,11 +59,12 @@ _log = get_logger("client")
 
 class _Errand:
     """One batch by one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may have it.
-    `doubtful`: it may only be there already, not be written there anew."""
+    `doubtful`: it may only be there already, not be written there anew. `since`: when the token was asked for."""
 
-    __slots__ = ("doubtful", "epoch", "next", "open", "place", "token")
+    __slots__ = ("doubtful", "epoch", "next", "open", "place", "since", "token")
 
-    def __init__(self, token: Token, found: Place) -> None:
+    def __init__(self, token: Token, found: Place, since: float) -> None:
+        self.since = since
         self.token = token
         self.place = found
         self.epoch: Epoch = NO_EPOCH
@@ -83,6 +86,7 @@ class Courier:
         self._projections = units.projections
         self._tokens = tokens
         self._repair = repair
+        self._load = ChainLoad()
         self._loop = asyncio.get_running_loop()
         self.closed = False
         self.on_slow: Callable[[], None] = lambda: None
@@ -134,6 +138,7 @@ class Courier:
                         await self._look(errand, projection, backoff)
                     await self._write(parcel, errand, projection, backoff)
                     done, errand = errand, None
+                    self._tokens.written(done.token, self._loop.time() - done.since)
                     return done.first
                 except (AlreadyWritten, Trimmed) as taken:
                     parcel.last_error = taken
@@ -150,6 +155,11 @@ class Courier:
                     if not (parcel.sent or isinstance(refused, UnknownLogStream | NotInCluster)):
                         raise
                     parcel.last_error = refused
+                except Overloaded as refused:
+                    # Certainly nowhere: the positions that it has, if any, become junk. Another try would only be later.
+                    if not parcel.sent:
+                        raise
+                    parcel.last_error = refused
                 except OutcomeUnknown:
                     raise
                 except VarlogError as error:
@@ -157,7 +167,7 @@ class Courier:
             raise self._over(parcel)
         finally:
             if errand is not None and not errand.open:
-                self._repair.give_up(errand.token)
+                self._give_up(errand.token)
 
     def _check_chosen(self, log_stream: LogStreamID) -> None:
         streams = [stream.log_stream for stream in self._routing.streams]
@@ -174,18 +184,24 @@ class Courier:
         count = parse_header(parcel.batch, signed=False).count
         if count > projection.run_max:
             raise BatchTooLarge("entries", count, projection.run_max)
-        token, skipped = await self._tokens.take(projection, count, backoff)
+        since = self._loop.time()
+        self._load.check(backoff.remaining_s, since)
+        try:
+            token, skipped = await self._tokens.take(projection, count, backoff)
+        except Overloaded as refused:
+            self._load.refused(refused, backoff.remaining_s, self._loop.time())
+            raise
         if skipped:
             # They end the turn of the stripe before: nobody else was given them.
             self._repair.give_up(token._replace(first=GLSN(token.first - skipped), length=skipped))
         found = place_of(token, count, projection)
         if found is None:
-            self._repair.give_up(token)
+            self._give_up(token)
             await self._projections.pause(projection.epoch, backoff)
             raise Unavailable(
                 f"positions {token.first} and on are not of one turn: the sequencer has another projection"
             )
-        return _Errand(token, found)
+        return _Errand(token, found, since)
 
     def _go_on(self, parcel: Parcel, errand: _Errand, projection: Projection) -> _Errand | None:
         """The same positions under the projection that holds now; None: they are ours no more, so the batch is nowhere."""
@@ -213,7 +229,12 @@ class Courier:
         """It is certainly nowhere, and takes new positions."""
         if errand is not None:
             self._nowhere(parcel, errand)
-            self._repair.give_up(errand.token)
+            self._give_up(errand.token)
+
+    def _give_up(self, token: Token) -> None:
+        """Nothing of ours is at these positions, nor will be: they become junk."""
+        self._tokens.given_up(token)
+        self._repair.give_up(token)
 
     def _nowhere(self, parcel: Parcel, errand: _Errand) -> None:
         was_open, errand.open = errand.open, False
@@ -234,6 +255,7 @@ class Courier:
         if errand.epoch != projection.epoch:
             errand.epoch, errand.next = projection.epoch, 0
         chain = projection.chain(errand.place.log_stream)
+        head_at = 0.0
         while errand.next < len(chain.nodes):
             node, began, was_open = chain.nodes[errand.next], self._loop.time(), errand.open
             try:
@@ -256,10 +278,18 @@ class Courier:
                 if parcel.dropped and not errand.open:
                     raise
                 self._judge(parcel, errand, error, was_open)
+                if isinstance(error, Overloaded) and not errand.open:
+                    self._load.refused(error, backoff.remaining_s, self._loop.time())
+                    raise
                 who = Who(node, WRITE)
                 await self._projections.node_failed(projection, chain.log_stream, who, error, began, backoff)
                 raise
             errand.next += 1
+            if errand.next == 1:
+                head_at = self._loop.time()
+        if head_at:
+            now = self._loop.time()
+            self._load.written(chain.log_stream, now - head_at, now)
 
     async def _write_one(self, parcel: Parcel, errand: _Errand, node: NodeID, backoff: Backoff) -> None:
         connection = await self._routing.connection_to(node, min(DIAL_S, backoff.remaining_s))
@@ -268,8 +298,12 @@ class Courier:
                 await connection.wait_writable()
         except TimeoutError:
             raise CallTimeout(f"node {node} takes nothing more", sent=True) from None
+        log_stream, within_ms = errand.place.log_stream, 0
+        if not errand.open:
+            head_s = self._load.head_s(log_stream, backoff.remaining_s, self._loop.time())
+            within_ms = max(1, int(1000 * head_s))
         batch = self._placed(parcel, errand)
-        request = WriteUnit(errand.place.log_stream, errand.epoch)
+        request = WriteUnit(log_stream, errand.epoch, within_ms)
         answer, _ = await connection.call(request, batch, timeout_s=min(TRY_S, backoff.remaining_s))
         expect(answer, Done)
 

@@ -7,6 +7,7 @@ nothing it gets junk, and whoever comes later with a value for it is refused the
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final, TypeVar
 
 from varlog.client.chunk import Chunk
@@ -27,8 +28,10 @@ M = TypeVar("M", bound=Message)
 
 # A position that somebody was given and did not write is left to him so long.
 HOLE_WAIT_S: Final = 0.25
-# Positions that their owner gives up are filled while nobody waits: so many runs at a time, each for so long.
+# Positions that their owner gives up are filled while nobody waits: so many runs at a time, each for so long. So many more wait for
+# that; what is beyond is left to those who read it.
 GIVEN_UP_MAX: Final = 16
+GIVEN_UP_WAITING_MAX: Final = 1024
 GIVE_UP_S: Final = 5.0
 
 _log = get_logger("client")
@@ -43,6 +46,7 @@ class Repair:
         self._reports = reports
         self._loop = asyncio.get_running_loop()
         self._giving_up = 0
+        self._to_give_up: deque[Token] = deque(maxlen=GIVEN_UP_WAITING_MAX)
 
     async def mend(self, glsn: GLSN, end: GLSN, backoff: Backoff) -> None:
         """See to it that the tail has something at `glsn`. Positions from there up to `end` were all given to somebody
@@ -69,9 +73,19 @@ class Repair:
 
     def give_up(self, token: Token) -> None:
         """Fill what this client was given and has no use for, so that nobody has to wait for it. Best effort."""
-        if token.length > 0 and self._giving_up < GIVEN_UP_MAX:
+        if token.length <= 0:
+            return
+        self._to_give_up.append(token)
+        if self._giving_up < GIVEN_UP_MAX:
             self._giving_up += 1
-            self._units.spawn("give up", self._give_up(token))
+            self._units.spawn("give up", self._give_up_all())
+
+    async def _give_up_all(self) -> None:
+        try:
+            while self._to_give_up:
+                await self._give_up(self._to_give_up.popleft())
+        finally:
+            self._giving_up -= 1
 
     async def _give_up(self, token: Token) -> None:
         try:
@@ -86,8 +100,6 @@ class Repair:
                 glsn = GLSN(glsn + count)
         except VarlogError as error:
             _log.debug(told("positions given up are not filled", first=token.first, why=error))
-        finally:
-            self._giving_up -= 1
 
     # --- One place --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from varlog.model.admission import RETRY_S_MIN, SLACK
+from varlog.model.admission import late
 from varlog.model.batch import BatchHeader, check_body, check_offsets, parse_header, place, walk
 from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncStatus
 from varlog.model.commit import CommitRow, Report
@@ -21,7 +21,6 @@ from varlog.model.errors import (
     Damaged,
     InvalidRequest,
     OutcomeUnknown,
-    Overloaded,
     Refused,
     Sealed,
     StaleEpoch,
@@ -205,10 +204,8 @@ class Replica:
         """Overloaded: a batch for whose answer somebody waits for `left_s` yet would be too late, behind those that were taken
         and so much in line."""
         wait_s = self._waiters.wait_s(now, batches, size)
-        if wait_s > (1 - SLACK) * left_s:
-            waiting = len(self._waiters) + batches
-            rate = waiting / wait_s if wait_s else 0.0
-            raise Overloaded(waiting, rate, max(wait_s - (1 - SLACK) * left_s, RETRY_S_MIN))
+        if refusal := late(wait_s, left_s, len(self._waiters) + batches):
+            raise refusal
 
     def _append_new(self, arrival: Arrival) -> None:
         if self._intake or self._full(len(arrival.batch)):

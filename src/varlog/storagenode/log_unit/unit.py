@@ -8,10 +8,12 @@ makes it durable when what was under way to the disk has ended.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
+from varlog.model.admission import RETRY_S_MIN, late
 from varlog.model.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -30,6 +32,7 @@ from varlog.model.errors import (
     InvalidRequest,
     NoLease,
     NotAccepted,
+    Overloaded,
     Sealed,
     StaleEpoch,
     Trimmed,
@@ -91,7 +94,12 @@ class LogUnit:
         self._machine = UnitMachine(store.log_stream, store.epoch, store.low)
         self._traffic = TrafficMeter(asyncio.get_running_loop().time)
         self._writer = UnitWriter(
-            lambda: self.store, parts.worker, self._written, self._write_failed, self._traffic
+            lambda: self.store,
+            parts.worker,
+            self._written,
+            self._write_failed,
+            self._write_late,
+            self._traffic,
         )
         self.reader = UnitReader(
             lambda: self.store, self._machine, parts.read_worker, self._traffic, self._admit, self.suspect
@@ -164,10 +172,19 @@ class LogUnit:
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def write(self, call: Call, request: WriteUnit, batch: bytearray) -> None:
-        """R-SEQ-4, R-SEQ-5: a client's batch, placed and signed."""
+        """R-SEQ-4, R-SEQ-5: a client's batch, placed and signed. Overloaded: behind what waits already it would be durable too
+        late, so it is neither taken nor checked."""
         self._admit_write(request.epoch)
+        deadline = self._deadline(request.within_ms / 1000) if request.within_ms else math.inf
         header = _checked(batch, request.epoch)
-        self._take(call, header, batch, self._traffic.now())
+        self._take(call, header, batch, self._traffic.now(), deadline)
+
+    def _deadline(self, within_s: float) -> float:
+        """When the client of a first try at the head of a chain needs no answer any more."""
+        writer = self._writer
+        if not writer.idle and (refusal := late(writer.wait_s(), within_s, writer.batches_waiting + 1)):
+            raise refusal
+        return self._traffic.now() + within_s
 
     def fill(self, call: Call, request: FillUnit) -> None:
         """R-SEQ-7: junk, which whoever makes it makes alike."""
@@ -177,7 +194,14 @@ class LogUnit:
         batch = junk(request.llsn, request.count)
         self._take(call, parse_header(batch), batch)
 
-    def _take(self, call: Call, header: BatchHeader, batch: bytearray, since: float | None = None) -> None:
+    def _take(
+        self,
+        call: Call,
+        header: BatchHeader,
+        batch: bytearray,
+        since: float | None = None,
+        deadline: float = math.inf,
+    ) -> None:
         self._check_room(len(batch))
         write = UnitWrite(
             header.first_llsn,
@@ -187,13 +211,16 @@ class LogUnit:
             self._machine.epoch,
             [call],
             since=since,
+            deadline=deadline,
         )
         stored = self.store.overlaps(header.first_llsn, header.count)
         verdict = self._machine.write(write, stored)
         if verdict is Verdict.WRITE:
             self._writer.write(write)
         elif verdict is Verdict.WAIT:
-            self._under_way(write).calls.append(call)
+            same = self._under_way(write)
+            same.calls.append(call)
+            same.deadline = max(same.deadline, deadline)
         elif stored is not None:
             self._compare(call, write, stored)
 
@@ -273,6 +300,18 @@ class LogUnit:
                 call.reply(Done())
             if write.since is not None:
                 self._traffic.appended(write.count, len(write.batch), self._traffic.now() - write.since)
+
+    def _write_late(self, writes: Sequence[UnitWrite]) -> None:
+        """Nothing of them is on disk, here or elsewhere, and now never will be: their clients fill the positions (law 4, law
+        10)."""
+        now, wait_s, waiting = self._traffic.now(), self._writer.wait_s(), self._writer.batches_waiting
+        try:
+            for write in writes:
+                self._machine.settled(write)
+                refusal = late(wait_s, write.deadline - now, waiting)
+                _fail(write, refusal or Overloaded(waiting, 0.0, RETRY_S_MIN))
+        except InvariantBroken as broken:
+            self.freeze(broken)
 
     def _write_failed(self, writes: Sequence[UnitWrite], error: BaseException) -> None:
         """R-SEAL-6: what was being written may be there or not; nothing is tried again as if nothing had happened."""
@@ -467,6 +506,7 @@ class LogUnit:
             self._writer.write(write)
         else:
             write = self._under_way(write)
+            write.deadline = math.inf  # another unit has it
         if write.copied is None:
             write.copied = asyncio.get_running_loop().create_future()
             # A sync that was given up asks no more what became of its writes.
