@@ -45,6 +45,11 @@ class Appender:
             return self._append_first(data, log_stream, timeout_s)
         return gatherer.append(data, timeout_s)
 
+    def refusal(self, size: int, log_stream: LogStreamID | None, timeout_s: float) -> Overloaded | None:
+        """Why an append of `size` bytes would be refused without waiting; None: it may be tried. In any thread."""
+        gatherer = self._gatherers.get(log_stream)
+        return gatherer.refusal(size, timeout_s) if gatherer is not None else None
+
     async def _append_first(self, data: bytes, log_stream: LogStreamID | None, timeout_s: float) -> Position:
         """The first one to a stream."""
         await self._check(log_stream, timeout_s)

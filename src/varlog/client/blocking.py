@@ -17,6 +17,7 @@ from varlog.client import log as asynchronous_log
 from varlog.client.following import lists_of
 from varlog.client.merge_rules import Stretch
 from varlog.client.range_reader import Cut, Part
+from varlog.client.refusal_pace import RefusalPace
 from varlog.model.batch import Buffer
 from varlog.model.cluster import (
     ClusterView,
@@ -52,10 +53,16 @@ class _Blocking:
         self._ended = weakref.finalize(self, _end, thread, inner)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self._ended.alive:
+        try:
+            self._check_open()
+        except Unavailable:
             work.close()
-            raise Unavailable("it is closed: open or connect again")
+            raise
         return self._thread.run(work)
+
+    def _check_open(self) -> None:
+        if not self._ended.alive:
+            raise Unavailable("it is closed: open or connect again")
 
     def close(self) -> None:
         """Let go of everything; again is harmless."""
@@ -75,13 +82,15 @@ class Log(_Blocking):
 
     Every call ends by its deadline (`timeout_s`, or the log's own). An append is tried until then, over lost connections, seals and
     failovers, and is in the log once however often it was tried (R-ORD-7). One that raises Rejected is certainly not in the
-    log. Only one that was sent, and of which nobody could say before the deadline what became of it, raises
-    OutcomeUnknown: it may be in the log, or may still get there, once (law 10).
+    log; Overloaded, a Rejected, is raised in the calling thread, after at most a tenth of the append's time. Only one that was
+    sent, and of which nobody could say before the deadline what became of it, raises OutcomeUnknown: it may be in the log, or
+    may still get there, once (law 10).
     """
 
     def __init__(self, thread: LoopThread, log: asynchronous_log.Log) -> None:
         super().__init__(thread, log)
         self._log = log
+        self._refusals = RefusalPace()
 
     def append(
         self, data: Buffer, *, log_stream: LogStreamID | int | None = None, timeout_s: float | None = None
@@ -90,6 +99,15 @@ class Log(_Blocking):
 
         Retries are made inside and never double it: do not repeat the call unless it raises Rejected.
         """
+        # Refused here, not in the loop: two changes of threads for each refusal would take the processor from what is served.
+        if type(data) is bytes and (
+            refusal := self._log.refusal(len(data), log_stream=log_stream, timeout_s=timeout_s)
+        ):
+            self._check_open()
+            limit_s = self._log.timeout_s if timeout_s is None else timeout_s
+            if pause_s := self._refusals.pause_s(self._thread.now(), limit_s):
+                self._thread.pause(pause_s)
+            raise refusal
         return self._run(self._log.append(data, log_stream=log_stream, timeout_s=timeout_s))
 
     def append_batch(

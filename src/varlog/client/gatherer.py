@@ -94,15 +94,8 @@ class Gatherer:
         if self._closed:
             raise NotAccepted("the log was closed")
         # Where nothing waits an append leaves in this turn: it is never refused, so that there is always a newer estimate.
-        if waiting:
-            ahead_s = len(waiting) * self._entry_s + self._waiting_bytes * self._byte_s + self._sent_s
-            if (
-                ahead_s > timeout_s * self._share
-                or ahead_s > self._patience.seconds * self._share
-                or len(waiting) >= GATHER_WAITING_ENTRIES_MAX
-                or self._waiting_bytes + len(data) > GATHER_WAITING_BYTES_MAX
-            ):
-                raise self._overloaded(timeout_s)
+        if waiting and (refusal := self.refusal(len(data), timeout_s)):
+            raise refusal
         done: asyncio.Future[Position] = self._loop.create_future()
         deadline = self._loop.time() + timeout_s
         waiting.append((data, done, deadline, timeout_s))
@@ -112,6 +105,22 @@ class Gatherer:
         if not self._dispatching:
             self.dispatch_soon()
         return done
+
+    def refusal(self, size: int, timeout_s: float) -> Overloaded | None:
+        """Why an append of `size` bytes is refused now; None: it is admitted. Changes nothing, and may be asked in any thread: what
+        it finds there may be a moment old, and only what the loop's own thread admits is in the queue."""
+        waiting, waiting_bytes, share = len(self._waiting), self._waiting_bytes, self._share
+        if not waiting:
+            return None
+        ahead_s = waiting * self._entry_s + waiting_bytes * self._byte_s + self._sent_s
+        if (
+            ahead_s > timeout_s * share
+            or ahead_s > self._patience.seconds * share
+            or waiting >= GATHER_WAITING_ENTRIES_MAX
+            or waiting_bytes + size > GATHER_WAITING_BYTES_MAX
+        ):
+            return self._overloaded(timeout_s)
+        return None
 
     def _overloaded(self, timeout_s: float) -> Overloaded:
         waiting, waiting_s = len(self._waiting), self._waiting_s()

@@ -24,6 +24,7 @@ from varlog.model.batch import Buffer
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, Run
+from varlog.model.errors import Overloaded
 from varlog.model.ids import LogStreamID, NodeID, ProducerID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
 from varlog.rpc.messages import PlaceIs, RangeIs
@@ -70,6 +71,13 @@ class Log:
             None if log_stream is None else LogStreamID(log_stream),
             self._timeout_s if timeout_s is None else timeout_s,
         )
+
+    def refusal(
+        self, size: int, *, log_stream: LogStreamID | int | None = None, timeout_s: float | None = None
+    ) -> Overloaded | None:
+        """Why an append of `size` bytes would be refused now, without waiting; None: it may be tried. Unlike all others this may be
+        called in any thread, so that the refusals of a blocking log cost its loop nothing."""
+        return self._appender.refusal(size, _stream_id(log_stream), self._limit(timeout_s))
 
     async def append_batch(
         self,
@@ -296,6 +304,11 @@ class Log:
     @property
     def topic(self) -> Topic:
         return self._routing.topic
+
+    @property
+    def timeout_s(self) -> float:
+        """Of every call that names no other."""
+        return self._timeout_s
 
     @property
     def streams(self) -> tuple[LogStream, ...]:

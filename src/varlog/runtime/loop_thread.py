@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
@@ -48,6 +49,16 @@ class LoopThread:
     def inside(self) -> bool:
         """The caller is in the loop's own thread."""
         return threading.current_thread() is self._thread
+
+    @staticmethod
+    def now() -> float:
+        """For threads other than the loop's: a clock that never goes back, in seconds."""
+        return time.monotonic()
+
+    @staticmethod
+    def pause(seconds: float) -> None:
+        """Let the calling thread wait, which is not the loop's."""
+        time.sleep(seconds)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Started[T]:
         """Start `work` in the loop, and do not wait for it."""
