@@ -108,8 +108,8 @@ def all_batches(
 
 
 def only_zeros(read: Read, file_bytes: int, at: int) -> bool:
-    """True if nothing was ever written from `at` on: that is reserved space. The file may be shorter than `file_bytes` if it was cut
-    since that was measured."""
+    """True if nothing was ever written from `at` on: that is reserved space. The file may be shorter than `file_bytes`, if it was
+    cut after that was measured."""
     while at < file_bytes and (window := bytes(read(_WINDOW_BYTES, at))):
         if window.count(0) != len(window):
             return False
