@@ -55,7 +55,7 @@ class TokensInFlight:
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self.given_up([first for first, (_, until) in self._given.items() if until <= now])
-        if refusal := late(self.wait_s(), within_s, len(self._given), share=SHARE):
+        if (wait_s := self.wait_s()) and (refusal := late(wait_s, within_s, len(self._given), share=SHARE)):
             raise refusal
 
     def given(self, first: GLSN, within_s: float, now: float) -> None:

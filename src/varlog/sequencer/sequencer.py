@@ -52,6 +52,8 @@ class Sequencer:
         self._waiting: FairPlaces[Call, tuple[Call, NextTokens]] = FairPlaces()
         self._waiting_soon = asyncio.Event()
         self._in_flight: dict[TopicID, TokensInFlight] = {}
+        # Known after the start.
+        self._loop: asyncio.AbstractEventLoop
         self._machine: TokenMachine
         self._lease: Lease
         self._failure: asyncio.Future[BaseException] | None = None
@@ -73,7 +75,8 @@ class Sequencer:
 
     async def start(self) -> None:
         """Listen, and ask for a lease in the background. StartError says why not, and leaves nothing behind."""
-        self._failure = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._failure = self._loop.create_future()
         try:
             self._server = await self._transport.serve(self._config.listen, lambda _: self._dispatcher.handle)
             me = SequencerID(self.address, self._incarnation())
@@ -149,11 +152,12 @@ class Sequencer:
         if in_flight is not None:
             for first, took_us in request.written:
                 in_flight.written(first, took_us / 1e6)
-            in_flight.given_up(request.given_up)
+            if request.given_up:
+                in_flight.given_up(request.given_up)
 
     def _give_in_time(self, request: NextTokens) -> Tokens:
         """Overloaded: the batch would be written too late, behind those that are in flight."""
-        now, within_s = self._doors.clock.monotonic_us() / 1e6, request.within_ms / 1000
+        now, within_s = self._loop.time(), request.within_ms / 1000
         in_flight = self._in_flight.get(request.topic)
         if in_flight is not None:
             in_flight.check(within_s, now)

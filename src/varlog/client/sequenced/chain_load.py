@@ -57,6 +57,8 @@ class ChainLoad:
 
     def head_s(self, log_stream: LogStreamID, left_s: float, now: float) -> float:
         """How much of `left_s` the head may take."""
+        if not self._rest:
+            return left_s
         return max(left_s - self._rest_s(log_stream, now), HEAD_SHARE_MIN * left_s)
 
     def written(self, log_stream: LogStreamID, rest_s: float, now: float) -> None:

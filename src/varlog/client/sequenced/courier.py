@@ -285,7 +285,7 @@ class Courier:
                 await self._projections.node_failed(projection, chain.log_stream, who, error, began, backoff)
                 raise
             errand.next += 1
-            if errand.next == 1:
+            if errand.next == 1 < len(chain.nodes):
                 head_at = self._loop.time()
         if head_at:
             now = self._loop.time()

@@ -151,9 +151,10 @@ class UnitWriter:
             return
         # Published before the next group starts: whoever asks meanwhile sees it as written, not as gone.
         store.publish(future.result())
-        now = self._traffic.now()
-        self._traffic.wrote(now - self._began)
-        self._admission.served(size + BATCH_UNITS * len(group), self._began, now)
+        now, began = self._traffic.now(), self._began
+        self._traffic.wrote(now - began)
         if self._queue and not self._held:
             self._start_in_time()
         self._on_written(group)
+        # Last: nobody waits for it.
+        self._admission.served(size + BATCH_UNITS * len(group), began, now)
