@@ -4,17 +4,54 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from varlog.cli.bench import open_loop as open_loop_module
-from varlog.cli.bench.open_loop import Capacity, OpenLoop, Point, Tally
+from varlog.cli.bench.open_loop import Capacity, OpenLoop, Point, Tally, filling
 from varlog.cli.bench.progress import Quiet
 from varlog.cli.bench.settings import Measure, Settings
+from varlog.client.gatherer import Gatherer
+from varlog.client.parcel import Parcel
+from varlog.model.batch import pack
 from varlog.model.cluster import Ordering
+from varlog.model.entry import Position
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Overloaded, Unavailable
+from varlog.model.ids import LogStreamID, ProducerID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.runtime.tasks import Tasks
+from varlog.testing.sim.loop import run as run_in_virtual_time
+
+
+class ThreeNodes:
+    """A carrier along a chain: a node writes one batch in ten milliseconds, then the next node gets it."""
+
+    closed = False
+    stuck = 0
+    gather_entries_max = 4096
+
+    def __init__(self) -> None:
+        self.on_slow: Callable[[], None] = lambda: None
+        self.busy_s = 0.0
+        self._nodes = [asyncio.Lock() for _ in range(3)]
+
+    def streams_free(self) -> int:
+        return 3
+
+    async def deliver(self, parcel: Parcel) -> Position:
+        for node in self._nodes:
+            async with node:
+                await asyncio.sleep(0.01)
+                self.busy_s += 0.01
+        return Position(GLSN(1), LLSN(1), LogStreamID(1))
+
+
+def packed(entries: Sequence[bytes]) -> bytearray:
+    return pack(entries, producer=ProducerID(1), sequence=1, time_us=0)
 
 
 def test_each_append_is_counted_once_by_how_and_when_it_ended() -> None:
@@ -71,6 +108,7 @@ def test_entries_are_larger_where_the_driver_would_be_the_limit(
     monkeypatch.setattr(open_loop_module, "ENTRY_BYTES", (16, 4096))
     monkeypatch.setattr(open_loop_module, "ARRIVALS_PER_S_MAX", 0)
     monkeypatch.setattr(open_loop_module, "APPENDERS", (2, 4))
+    monkeypatch.setattr(open_loop_module, "FILLED", 0)
     settings = Settings(data=tmp_path, embedded=True, seconds=0.1, warm_up_s=0.01)
 
     async def body() -> None:
@@ -82,6 +120,38 @@ def test_entries_are_larger_where_the_driver_would_be_the_limit(
         assert "entries of 4096 bytes" in curve.markdown()
 
     asyncio.run(body())
+
+
+def test_a_closed_loop_has_more_appenders_than_fit_in_all_batches_in_flight() -> None:
+    """With 256 of 4 KiB all were in one batch: one node of a chain wrote it while the others had nothing to do."""
+    chain: Any = SimpleNamespace(gather_entries_max=4096, streams_free=lambda: 3)
+    assert filling(chain, 4096) == 2 * 6 * 256
+    assert filling(chain, 64 * 1024) == 2 * 6 * 16
+    assert filling(chain, 1) == 2 * 6 * 4096
+    assert filling(chain, 8 * 1024 * 1024) == 2 * 6
+    stripes: Any = SimpleNamespace(gather_entries_max=64, streams_free=lambda: 6)
+    assert filling(stripes, 1024) == 2 * 12 * 64
+
+
+def test_as_many_batches_are_in_flight_as_may_be_only_where_the_appenders_fill_them() -> None:
+    """In virtual time, on a chain of three nodes, each of which writes one batch at a time."""
+
+    async def in_flight(appenders: int) -> float:
+        chain = ThreeNodes()
+        gatherer = Gatherer(chain, Tasks("test", lambda name, error: None), packed, None)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + 1.0
+
+        async def appender() -> None:
+            while loop.time() < end:
+                await gatherer.append(bytes(4096), 60.0)
+
+        await asyncio.gather(*(appender() for _ in range(appenders)))
+        return chain.busy_s / (loop.time() * 3)
+
+    few, enough = (run_in_virtual_time(in_flight(count)) for count in (256, filling(ThreeNodes(), 4096)))
+    assert few < 0.4, "one node writes while two have nothing to do"
+    assert enough > 0.9
 
 
 def test_the_capacity_is_what_the_log_takes_where_a_closed_loop_finds_less(

@@ -1,11 +1,13 @@
 """Open loop: appends at a steady rate, offered against acknowledged.
 
 A closed loop never overloads a log: an appender that waits for its answer offers nothing meanwhile. Here the capacity is measured
-by a closed loop first; then twice of that is offered, until no more is acknowledged: a closed loop may find less than the log can
-take. Then multiples of it are offered: arrivals are a Poisson process, each append has a deadline, and what counts is what was
-acknowledged before it. The servers are other processes; this one appends and looks at the clock, and it reports
-how late it was itself (`lag`): a driver that lags measures itself. One process cannot start hundreds of thousands of appends per
-second, so entries are made larger until the servers are the limit and not the driver, unless their size is given.
+by a closed loop first. Its appenders must be more than fit in the batches that may be in flight: all that share a batch are
+answered at once and append again at once, so that fewer of them make one batch after the other, and all but one node of a chain
+are idle. Then twice of that is offered, until no more is acknowledged: the speed of a disk may change meanwhile. Then multiples
+of it are offered: arrivals are a Poisson process, each append has a deadline, and what counts is what was acknowledged before
+it. The servers are other processes; this one appends and looks at the clock, and it reports how late it was itself (`lag`): a
+driver that lags measures itself. One process cannot start hundreds of thousands of appends per second, so entries are made
+larger until the servers are the limit and not the driver, unless their size is given.
 """
 
 from __future__ import annotations
@@ -31,15 +33,18 @@ from varlog.cli.bench.meter import Meter, metered
 from varlog.cli.bench.progress import Display
 from varlog.cli.bench.settings import Measure, Settings
 from varlog.client.log import Log
+from varlog.client.ordering import Carrier
 from varlog.model.cluster import Ordering
 from varlog.model.entry import Position
 from varlog.model.errors import OutcomeUnknown, Rejected, VarlogError
-from varlog.model.limits import KIB
+from varlog.model.limits import GATHER_BYTES_MAX, GATHER_REQUESTS_MAX, KIB
 
 MULTIPLES = (0.5, 1.0, 2.0, 4.0)
 DEADLINE_S = 1.0
-# Of the closed loop: the capacity is the most that any of these reach.
+# Of the closed loop: the capacity is the most that any of these reach; and as many as fill all batches that may be in flight so
+# many times, if that is more.
 APPENDERS = (256, 1024)
+FILLED = 2
 # The capacity is what is acknowledged in time of so many times of what was found before, as long as that is so much more.
 SATURATION, MORE, SATURATIONS_MAX = 2.0, 1.1, 4
 # Entries are larger where the largest multiple of the capacity is more than this process can offer beside its other work.
@@ -263,7 +268,6 @@ class OpenLoop:
         self._deadline_s = deadline_s
         self._display = display
         self._sizes = (settings.entry_bytes,) if settings.entry_bytes else ENTRY_BYTES
-        self._appenders = (settings.appenders,) if settings.appenders else APPENDERS
 
     async def curve(self) -> Curve:
         """Measure everything. The data directory must exist; what is made in it is the caller's to remove."""
@@ -300,12 +304,18 @@ class OpenLoop:
         """With entries of this size; not to the end where what was found is not `worth` it."""
         found = Capacity(0.0, 0, size)
         async with ground.log(f"bench-open-loop-{ordering}", ordering) as log:
-            for appenders in self._appenders:
+            for appenders in self._appenders(log, size):
                 more = await self._closed_loop(log, appenders, size)
                 found = max(found, more, key=lambda one: one.per_s)
                 if not worth(found):
                     return found
         return await self._saturated(ground, ordering, found)
+
+    def _appenders(self, log: Log, size: int) -> tuple[int, ...]:
+        if self._settings.appenders:
+            return (self._settings.appenders,)
+        enough = filling(log._appender.courier, size)
+        return (*APPENDERS, enough) if enough > max(APPENDERS) else APPENDERS
 
     async def _saturated(self, ground: Ground, ordering: Ordering, found: Capacity) -> Capacity:
         """What the log takes where more is offered, if that is more than the closed loop found."""
@@ -360,6 +370,12 @@ class OpenLoop:
             f"{ordering}, {multiple:g} x: {told_count(point.in_time_per_s)}/s of {told_count(point.offered_per_s)}/s in time"
         )
         return point
+
+
+def filling(carrier: Carrier, size: int) -> int:
+    """How many appenders of entries of this size keep as many batches in flight as may be, while others wait."""
+    batches = GATHER_REQUESTS_MAX * carrier.streams_free()
+    return FILLED * batches * min(carrier.gather_entries_max, max(1, GATHER_BYTES_MAX // size))
 
 
 def _orderings(measure: Measure) -> tuple[Ordering, ...]:
