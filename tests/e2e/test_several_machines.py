@@ -29,7 +29,7 @@ CHANCE = {
     r"\baway( \d+ (s|min))?": "away",
     r"\d of 1000 \d+ B": "N of 1000 N B",
     r"\d orders running \d+ \d+( \d:running){2}": "N orders running",
-    r"\b[0-9a-f]{15,16}\b": "ID",
+    r"\b[0-9a-f]{12,16}\b": "ID",
 }
 # A busy machine may need a minute for twelve processes, and more than once.
 DEADLINE_S = 2 * PATIENCE_S
@@ -106,7 +106,7 @@ def follow(host: Host, step: Step, machines: dict[str, Host]) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not alike(told := host.run(typed.command).stdout, typed.shown, masks=CHANCE):
             if not step.repeated or time.monotonic() > deadline:
-                raise AssertionError(f"{typed.where} on {host.name}\n{told}\n{logs(machines)}")
+                raise AssertionError(f"{logs(machines)}\n{typed.where} on {host.name} printed:\n{told}")
             time.sleep(0.2)
 
 
