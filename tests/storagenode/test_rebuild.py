@@ -12,9 +12,9 @@ import pytest
 from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, run, until
 from tests.storagenode.test_sync import ask_sync, assert_equal, filled, replica, seal, unsealed, wait_synced
 from varlog.model.cluster import ReplicaState, SyncState
-from varlog.model.epoch import Epoch
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import Refused, StaleEpoch, Unavailable, UnknownLogStream
-from varlog.model.ids import LogStreamID
+from varlog.model.ids import ClusterUUID, LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import AddLogStream, RebuildReplica, RemoveLogStream, SealReplica
@@ -229,5 +229,56 @@ def test_a_replica_whose_directory_was_deleted_under_a_running_node_is_made_anew
         assert (await wait_synced(bench, 2)).state is SyncState.COMPLETE
         assert await seal(bench, 2, end) is ReplicaState.SEALED
         await assert_equal(bench, 1, 2)
+
+    run(tmp_path, story)
+
+
+CLUSTER_UUID = ClusterUUID("12fc347d-b055-41ce-b058-b6e3bbe76d04")
+
+
+async def _made_by_a_device_that_loses_writes(bench: Bench, lost: tuple[str, ...]) -> None:
+    await bench.start()
+    await bench.call(AddLogStream(TOPIC, STREAM, cluster_uuid=CLUSTER_UUID))
+    await bench.stop()
+    [path] = bench.root.rglob("lsid=1")
+    for name in lost:
+        (path / name).write_bytes(b"")
+    await bench.start()
+
+
+@pytest.mark.parametrize(
+    "lost", [("cluster", "commits.log"), ("cluster", "state"), ("commits.log",), ("state",)]
+)
+def test_a_replica_whose_making_was_lost_by_the_device_is_called_blank_and_is_removed(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    """R-REG-4: it was never registered, so nobody would repair it, and its node would show it forever."""
+
+    async def story(bench: Bench) -> None:
+        await _made_by_a_device_that_loses_writes(bench, lost)
+        found = await replica(bench, 1)
+        assert (found.state, found.blank) == (ReplicaState.FROZEN, True)
+        await bench.call(RemoveLogStream(STREAM, NO_EPOCH, CLUSTER_UUID))
+        assert not [*bench.root.rglob("lsid=1")]
+
+    run(tmp_path, story)
+
+
+def test_a_damaged_replica_that_was_in_an_epoch_is_not_called_blank(tmp_path: Path) -> None:
+    """An empty one as well: what it is worth is for the repository to know."""
+
+    async def story(bench: Bench) -> None:
+        await bench.start()
+        await bench.call(AddLogStream(TOPIC, STREAM, cluster_uuid=CLUSTER_UUID))
+        await bench.run_stream(add=False)
+        await bench.stop()
+        [path] = bench.root.rglob("lsid=1")
+        for name in ("cluster", "commits.log"):
+            (path / name).write_bytes(b"")
+        await bench.start()
+        assert not (await replica(bench, 1)).blank
+        with pytest.raises(Refused, match="they are kept"):
+            await bench.call(RemoveLogStream(STREAM, NO_EPOCH, CLUSTER_UUID))
+        assert path.exists()
 
     run(tmp_path, story)

@@ -14,7 +14,6 @@ from varlog.model.cluster import (
     ClusterView,
     LogStream,
     NodeStatus,
-    ReplicaState,
     ReplicaStatus,
     StreamState,
     SyncState,
@@ -88,12 +87,14 @@ def unregistered(
 
 
 def _is_blank(replica: ReplicaStatus) -> bool:
-    """In no epoch: it never held an entry. One that cannot be opened cannot say so, and may hold everything."""
-    return replica.epoch == NO_EPOCH and replica.state is not ReplicaState.FROZEN
+    """In no epoch: it never held an entry. One that cannot be opened knows no epoch and may hold everything, unless its node found
+    that its files are empty."""
+    empty = replica.epoch == NO_EPOCH and replica.durable_end == FIRST_LLSN
+    return replica.blank or (empty and not replica.trouble)
 
 
 def _is_blank_unit(unit: UnitStatus) -> bool:
-    return unit.epoch == NO_EPOCH and unit.newest < FIRST_LLSN and not unit.trouble
+    return unit.blank or (unit.epoch == NO_EPOCH and unit.newest < FIRST_LLSN and not unit.trouble)
 
 
 def _is_left_unit(

@@ -203,6 +203,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     `damage`: ranges [begin, end) of LLSNs whose bytes do not match their checksums; `full`: its volume has no room for appends.
     `cluster_uuid`: the cluster that its directory is bound to; NO_UUID: to none yet.
     `evidence` (empty: none): it was asked to give up what it knows to be ordered, in words. Nothing rebuilds, cuts or removes it.
+    `blank`: it never was in an epoch, so it never held an entry; of one that cannot be opened its files say so.
     """
 
     log_stream: LogStreamID
@@ -224,13 +225,14 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     traffic: Traffic = Traffic()
     cluster_uuid: ClusterUUID = NO_UUID
     evidence: str = ""
+    blank: bool = False
 
 
 class UnitStatus(msgspec.Struct, frozen=True):
     """What a storage node says of one of its log units (sequenced ordering). `newest`: the largest LLSN written here, 0 if none;
     everything below `dense_end` is written; `low`: nothing below it is there any more. `damage`: as of a replica. `trouble`: why it
     takes no writes. `cluster_uuid`: as of a replica. `unproven`: it was restored from its disk, and has not been compared with its
-    chain since."""
+    chain since. `blank`: it cannot be opened, and its files say that it never held a page."""
 
     log_stream: LogStreamID
     topic: TopicID
@@ -247,6 +249,7 @@ class UnitStatus(msgspec.Struct, frozen=True):
     traffic: Traffic = Traffic()
     cluster_uuid: ClusterUUID = NO_UUID
     unproven: bool = False
+    blank: bool = False
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from varlog.model.errors import Damaged, Refused, StartError
 from varlog.model.ids import ID_MAX, NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID
 from varlog.runtime.disk import Disk, Lock
 from varlog.runtime.logs import get_logger, told
+from varlog.storage.blank import is_blank
 from varlog.storage.cluster_file import read_cluster, write_cluster
 from varlog.storage.identity import (
     IDENTITY_NAME,
@@ -175,6 +176,13 @@ class NodeVolumes:
         """True if what the stream has here is a log unit, also a damaged one; False for a replica, and for nothing."""
         path = self.streams.get(log_stream)
         return path is not None and any(self._disk.exists(path / name) for name in (UNIT_NAME, SYNCED_NAME))
+
+    def is_blank(self, log_stream: LogStreamID) -> bool:
+        """Worker: the files of what cannot be opened show that it never held an entry. False if the disk does not let it look."""
+        try:
+            return is_blank(self._disk, self.streams[log_stream])
+        except OSError:
+            return False
 
     def clear_unfinished(self, log_stream: LogStreamID) -> bool:
         """Finish a removal that the disk refused half-way; True if that was all there was. What was set aside for a replica that

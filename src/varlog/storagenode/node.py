@@ -90,6 +90,8 @@ class StorageNode:
         self._replicas: dict[LogStreamID, Replica] = {}
         self._units: dict[LogStreamID, LogUnit] = {}
         self._damaged: dict[LogStreamID, Damaged] = {}
+        # Those of the damaged ones whose files show that they never held an entry; a part of the keys of `_damaged`.
+        self._blank: dict[LogStreamID, None] = {}
         # Replicas and units whose disk failed when they were to be opened: a seal tries again.
         self._unopened: dict[LogStreamID, OSError] = {}
         # Streams that are being made or removed now: neither twice at once.
@@ -317,6 +319,8 @@ class StorageNode:
         except Damaged as damaged:
             _log.critical(told("replica is damaged", log_stream=log_stream, why=damaged))
             self._damaged[log_stream] = damaged
+            if await self._read_worker.run(lambda: self._volumes.is_blank(log_stream)):
+                self._blank[log_stream] = None
             self._unopened.pop(log_stream, None)
             await worker.close()
             return
@@ -547,7 +551,7 @@ class StorageNode:
         self._check_changing(log_stream)
         replica = self._replicas.get(log_stream) or self._units.get(log_stream)
         epoch = replica.epoch if replica is not None else NO_EPOCH
-        blank = replica is not None and epoch == NO_EPOCH
+        blank = epoch == NO_EPOCH if replica is not None else log_stream in self._blank
         self._volumes.check_change(log_stream, request.cluster_uuid, blank=blank)
         if request.epoch not in (-1, epoch):
             raise Refused(
@@ -591,6 +595,7 @@ class StorageNode:
         if unit is not None:
             await unit.close()
         self._damaged.pop(log_stream, None)
+        self._blank.pop(log_stream, None)
         self._unopened.pop(log_stream, None)
 
     def _check_changing(self, log_stream: LogStreamID) -> None:
@@ -631,10 +636,11 @@ class StorageNode:
         replicas = [replica.status(full=full[replica.store.room]) for replica in self._replicas.values()]
         units = [unit.status() for unit in self._units.values()]
         for log_stream, damaged in self._damaged.items():
+            blank = log_stream in self._blank
             if self._is_unit(log_stream):
-                units.append(_unit_in_trouble(log_stream, damaged.path, str(damaged)))
+                units.append(_unit_in_trouble(log_stream, damaged.path, str(damaged), blank=blank))
             else:
-                replicas.append(_damaged_status(log_stream, damaged))
+                replicas.append(_damaged_status(log_stream, damaged, blank=blank))
         for log_stream, error in self._unopened.items():
             path = self._volumes.streams[log_stream]
             if self._is_unit(log_stream):
@@ -682,7 +688,7 @@ def _unopened_status(log_stream: LogStreamID, path: Path, error: OSError) -> Rep
     )
 
 
-def _damaged_status(log_stream: LogStreamID, damaged: Damaged) -> ReplicaStatus:
+def _damaged_status(log_stream: LogStreamID, damaged: Damaged, *, blank: bool = False) -> ReplicaStatus:
     return ReplicaStatus(
         log_stream=log_stream,
         topic=TopicID(0),
@@ -694,10 +700,11 @@ def _damaged_status(log_stream: LogStreamID, damaged: Damaged) -> ReplicaStatus:
         high_watermark=NO_GLSN,
         path=damaged.path,
         trouble=str(damaged),
+        blank=blank,
     )
 
 
-def _unit_in_trouble(log_stream: LogStreamID, path: str, trouble: str) -> UnitStatus:
+def _unit_in_trouble(log_stream: LogStreamID, path: str, trouble: str, *, blank: bool = False) -> UnitStatus:
     return UnitStatus(
-        log_stream, TopicID(0), NO_EPOCH, NO_LLSN, FIRST_LLSN, FIRST_LLSN, path, trouble=trouble
+        log_stream, TopicID(0), NO_EPOCH, NO_LLSN, FIRST_LLSN, FIRST_LLSN, path, trouble=trouble, blank=blank
     )

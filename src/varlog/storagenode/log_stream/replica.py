@@ -730,6 +730,7 @@ class Replica:
             damage=self.damage.above(store.low_llsn),
             traffic=self._traffic.told(),
             evidence=machine.evidence,
+            blank=machine.epoch == NO_EPOCH and machine.durable_end == FIRST_LLSN,
         )
 
     async def close(self, *, relink: bool = False) -> None:
