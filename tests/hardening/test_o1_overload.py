@@ -44,6 +44,9 @@ class OneServer:
         self._slower = slower
         self._free = asyncio.Lock()
 
+    def is_probe_next(self) -> bool:
+        return False
+
     def streams_free(self) -> int:
         return 1
 

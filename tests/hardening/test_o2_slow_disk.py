@@ -11,6 +11,7 @@ import pytest
 
 from tests.client.fakes import FakeCluster, run
 from tests.manager.sim_cluster import SimCluster
+from varlog.model.batch import parse_header
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append
@@ -79,6 +80,52 @@ def test_the_other_streams_lose_less_than_a_tenth_by_one_slow_disk(slow_s: float
     assert after[SLOW] > 0
 
 
+class HangingCluster(SlowCluster):
+    """Four times of five the slow stream answers quickly; then it takes three seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(QUICK_S)
+        self.sizes: list[int] = []  # of the batches that took long
+        self._batches = 0
+
+    def _append(self, call: Call, message: Append, payload: bytearray) -> None:
+        if message.log_stream == SLOW:
+            self._batches += 1
+            hangs = self._batches % 5 == 0
+            self.seconds[SLOW] = 3.0 if hangs else QUICK_S
+            if hangs:
+                self.sizes.append(parse_header(payload, signed=False).count)
+        super()._append(call, message, payload)
+
+
+def test_a_stream_that_was_slow_is_tried_with_one_append_at_a_time_and_nothing_waits_for_it() -> None:
+    """Whole batches went there as soon as its slow answers were forgotten, and each caller in them waited for three seconds."""
+
+    async def body() -> tuple[list[int], list[float]]:
+        cluster, waits = HangingCluster(), []
+        await cluster.start()
+        async with await cluster.connect() as log:
+            loop: Any = asyncio.get_running_loop()
+            end = loop.time() + 60.0
+
+            async def again() -> None:
+                while (began := loop.time()) < end:
+                    at = await log.append(b"x")
+                    if at.log_stream != SLOW:
+                        waits.append(loop.time() - began)
+                    await asyncio.sleep(0.25)
+
+            await asyncio.gather(*(again() for _ in range(6)))
+        return cluster.sizes, waits
+
+    sizes, waits = run(body())
+    # The first one came unexpectedly.
+    assert len(sizes) > 3
+    assert set(sizes[1:]) == {1}
+    # Appends to the others wait at most for a batch ahead of them.
+    assert max(waits) < 0.1
+
+
 def streams(count: int) -> list[LogStream]:
     return [LogStream(LogStreamID(n), TopicID(1), (NodeID(n),)) for n in range(1, count + 1)]
 
@@ -116,6 +163,50 @@ def test_what_is_in_flight_for_long_makes_its_stream_slow_before_it_is_answered(
     assert costs.slow(known, 1.001) == []
     assert costs.slow(known, 1.05) == [3]
     assert costs.cheapest(known, 2, 1.05).log_stream != 3
+
+
+def test_a_stream_that_was_slow_has_one_probe_at_a_time_until_it_was_quick_several_times() -> None:
+    from varlog.client.stream_costs import PROBES, StreamCosts
+
+    costs, known, now = StreamCosts(), streams(2), 0.0
+    one, two = (stream.log_stream for stream in known)
+
+    def answer(log_stream: LogStreamID, seconds: float) -> None:
+        nonlocal now
+        costs.sent(log_stream, now)
+        costs.ended(log_stream, now, now + seconds, answered=True)
+        now += seconds
+
+    for _ in range(8):
+        answer(one, 0.002)
+        answer(two, 0.002)
+    assert not costs.suspects
+    answer(one, 3.0)
+    assert list(costs.suspects) == [one]
+    now += 60.0  # forgotten
+    for _ in range(PROBES):
+        assert one in costs.suspects
+        assert {costs.cheapest(known, turn, now).log_stream for turn in range(4)} == {one, two}
+        costs.sent(one, now)
+        assert costs.slow(known, now) == [one], "nobody waits for it"
+        assert {costs.cheapest(known, turn, now).log_stream for turn in range(4)} == {two}
+        costs.ended(one, now, now + 0.002, answered=True)
+        now += 0.002
+        answer(two, 0.002)
+    assert not costs.suspects
+
+
+def test_streams_that_are_all_probed_are_not_all_slow() -> None:
+    from varlog.client.stream_costs import StreamCosts
+
+    costs, known = StreamCosts(), streams(2)
+    for stream in known:
+        costs.sent(stream.log_stream, 0.0)
+        costs.ended(stream.log_stream, 0.0, 3.0, answered=False)
+        costs.sent(stream.log_stream, 60.0)
+    assert list(costs.suspects) == [1, 2]
+    assert costs.slow(known, 60.0) == []
+    assert {costs.cheapest(known, turn, 60.0).log_stream for turn in range(2)} == {1, 2}
 
 
 def test_equal_streams_are_used_alike() -> None:

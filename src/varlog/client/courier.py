@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from varlog.client.append_rules import Attempt, Step, Verdict, floor_of, judge, next_step, spent, unknown
 from varlog.client.parcel import Parcel
@@ -108,6 +108,16 @@ class Courier:
             stream.log_stream not in self._stuck and stream.log_stream not in slow
             for stream in self._routing.running
         )
+
+    def is_probe_next(self) -> bool:
+        """The next batch would go to a stream whose newest answer was slow, although others are there."""
+        streams: Sequence[LogStream] = self._routing.running
+        if len(streams) < 2 or not self._costs.suspects:
+            return False
+        if self._stuck or self._trust.shaken:
+            streams = self._trusted(streams, ())
+        stream = self._costs.cheapest(streams, self._turn + 1, self._loop.time())
+        return stream.log_stream in self._costs.suspects
 
     async def deliver(self, parcel: Parcel) -> Position:
         """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
@@ -366,12 +376,14 @@ class Courier:
             )
             return None
         if self._stuck or parcel.tried or self._trust.shaken:
-            doubted = self._trust.doubts()
-            streams = preferred(
-                streams, parcel.tried, lambda stream: stream.log_stream in self._stuck or doubted(stream)
-            )
+            streams = self._trusted(streams, parcel.tried)
         self._turn += 1
         return self._costs.cheapest(streams, self._turn, self._loop.time())
+
+    def _trusted(self, streams: Sequence[LogStream], tried: Collection[LogStreamID]) -> Sequence[LogStream]:
+        """Those that were not tried yet and with nothing against them, if there are any."""
+        doubted = self._trust.doubts()
+        return preferred(streams, tried, lambda stream: stream.log_stream in self._stuck or doubted(stream))
 
     def _chosen(self, parcel: Parcel) -> LogStream | None:
         for stream in self._routing.streams:

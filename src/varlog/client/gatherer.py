@@ -72,6 +72,7 @@ class Gatherer:
         self._under_way: dict[Parcel, list[_Waiting]] = {}
         self._starting = 0  # batches whose task has not begun: in flight as well
         self._dispatching = False
+        self._probed = False  # a probe left: nothing else is gathered until the courier has seen it
         self._expiry: asyncio.TimerHandle | None = None
         self._expires_at = math.inf
         self._closed = False
@@ -144,14 +145,14 @@ class Gatherer:
             self._loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._dispatching = False
+        self._dispatching = self._probed = False
         while members := self._next():
             self._starting += 1
             _ = self._tasks.spawn("append", self._send(members))
 
     def _next(self) -> list[_Waiting]:
         """The next batch, if one may go now."""
-        while self._waiting and not self._closed and self._may_send():
+        while self._waiting and not (self._closed or self._probed) and self._may_send():
             if members := self._gather():
                 return members
         return []
@@ -176,8 +177,11 @@ class Gatherer:
         )
 
     def _gather(self) -> list[_Waiting]:
-        """The next batch: all who wait, as long as they fit."""
+        """The next batch: all who wait, as long as they fit; one, where it shows whether a slow stream is quick again."""
         waiting, most = self._waiting, self._courier.gather_entries_max
+        if len(waiting) > 1 and self._log_stream is None and self._courier.is_probe_next():
+            most, self._probed = 1, True
+            self.dispatch_soon()
         if (
             self._waiting_bytes <= GATHER_BYTES_MAX
             and len(waiting) <= most

@@ -33,6 +33,10 @@ class Carrier(Protocol):
         """So many single appends may share a batch."""
         ...
 
+    def is_probe_next(self) -> bool:
+        """The next batch that may go anywhere is a probe of a stream that was slow: it should have one entry."""
+        ...
+
     def streams_free(self) -> int:
         """How many streams full batches can go to at once."""
         ...

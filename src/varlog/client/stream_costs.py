@@ -1,12 +1,13 @@
 """[A2] PURE. StreamCosts: what the next batch to a stream is expected to take.
 
 In turns, one stream with a slow disk would take every fourth batch of four streams, and both places in flight of the client: all
-appends would be as slow as it. By cost it gets a batch when its answers have been forgotten, to see whether it is still slow.
+appends would be as slow as it. By cost it gets a batch when its answers have been forgotten, to see whether it is still slow: a
+probe, which should have one entry, because everything in it may wait as long as the batch before it did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from varlog.model.cluster import LogStream
@@ -23,6 +24,10 @@ FORGET_S: Final = 1.0
 # A stream is slow where it takes this many times as long as the quickest one, and at least this long: others do not wait for it.
 SLOW_TIMES: Final = 5.0
 SLOW_S_MIN: Final = 0.01
+# A slow stream that takes this long gets one probe at a time until so many in a row were answered quickly: a bad disk is not slow
+# every time. What takes less costs its callers less than the probes would.
+PROBED_S_MIN: Final = 0.03
+PROBES: Final = 8
 
 
 class StreamCosts:
@@ -31,6 +36,8 @@ class StreamCosts:
     def __init__(self) -> None:
         self._latency: dict[LogStreamID, tuple[float, float]] = {}  # moving mean, and when it was last moved
         self._in_flight: dict[LogStreamID, list[float]] = {}  # when each was sent
+        # Streams that were slow, or gave no answer, and how many quick answers in a row they still owe: a batch there is a probe.
+        self.suspects: dict[LogStreamID, int] = {}
 
     def sent(self, log_stream: LogStreamID, now: float) -> None:
         if (flights := self._in_flight.get(log_stream)) is None:
@@ -45,11 +52,19 @@ class StreamCosts:
             flights.remove(began)
         else:
             del self._in_flight[log_stream]
+        took_s, bound_s = now - began, self._slow_bound_s(now)
+        mean = took_s
         if answered:
-            took_s = now - began
             known = self._latency.get(log_stream)
             mean = self._forgotten(known, now) if known else took_s
-            self._latency[log_stream] = (mean + NEWEST * (took_s - mean), now)
+            mean += NEWEST * (took_s - mean)
+            self._latency[log_stream] = (mean, now)
+        if mean > max(bound_s, PROBED_S_MIN) or (took_s > bound_s and log_stream in self.suspects):
+            self.suspects[log_stream] = PROBES
+        elif answered and log_stream in self.suspects:
+            self.suspects[log_stream] -= 1
+            if not self.suspects[log_stream]:
+                del self.suspects[log_stream]
 
     def in_flight(self, log_stream: LogStreamID) -> int:
         return len(self._in_flight.get(log_stream, ()))
@@ -64,6 +79,8 @@ class StreamCosts:
         """Where the next batch is expected to be answered first; in turns among those that are about as good."""
         if len(streams) == 1:
             return streams[0]
+        if self.suspects:
+            streams = [one for one in streams if not self._is_probed(one.log_stream)] or streams
         costs = [self.cost_s(stream.log_stream, now) for stream in streams]
         bound = ALIKE * min(costs)
         alike = [stream for stream, cost_s in zip(streams, costs, strict=True) if cost_s <= bound]
@@ -77,10 +94,26 @@ class StreamCosts:
         if len(self._latency) < 2 and not self._in_flight:
             return []
         latencies = {stream.log_stream: self.latency_s(stream.log_stream, now) for stream in streams}
-        bound = max(SLOW_S_MIN, SLOW_TIMES * min(latencies.values(), default=0.0))
-        return [log_stream for log_stream, latency_s in latencies.items() if latency_s > bound]
+        bound = _slow_bound_s(latencies.values())
+        slow = [log_stream for log_stream, latency_s in latencies.items() if latency_s > bound]
+        slow += [
+            log_stream for log_stream in latencies if log_stream not in slow and self._is_probed(log_stream)
+        ]
+        return slow if len(slow) < len(streams) else []
+
+    def _is_probed(self, log_stream: LogStreamID) -> bool:
+        """A probe is in flight: nothing else follows it or waits for it."""
+        return log_stream in self.suspects and log_stream in self._in_flight
+
+    def _slow_bound_s(self, now: float) -> float:
+        """Of an answer, compared with the quickest stream; a stream alone is compared with itself."""
+        return _slow_bound_s(self._forgotten(known, now) for known in self._latency.values())
 
     def _forgotten(self, known: tuple[float, float], now: float) -> float:
         mean, at = known
         kept: float = 0.5 ** ((now - at) / FORGET_S)
         return max(LATENCY_S, mean * kept)
+
+
+def _slow_bound_s(latencies: Iterable[float]) -> float:
+    return max(SLOW_S_MIN, SLOW_TIMES * min(latencies, default=0.0))

@@ -108,6 +108,10 @@ class Courier:
         """None that others could go around: all of them are in one order."""
         return 0
 
+    def is_probe_next(self) -> bool:
+        """Never: the position says which stream a batch goes to."""
+        return False
+
     def streams_free(self) -> int:
         """How many full batches may be under way, in pairs: one for each node that can be writing."""
         try:
