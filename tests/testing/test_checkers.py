@@ -619,8 +619,31 @@ def _slow_in_another_stream_and_here() -> Story:
         ((1.0, 1), (2.0, 1), (3.0, 2), (4.0, 2), (12.0, 1), (13.0, 2)), 1
     ):
         story.append(Seen(number, (number + 1) // 2, stream, b"%d" % number)).ended_s = end_s
-    story.windows.append(Window(TOPIC, "sn3", 0.0, 10.0, 10.0, 20.0, stream=1))
+    story.windows.append(Window(TOPIC, "sn3", 0.0, 10.0, 10.0, 20.0, stream=1, share=0.5))
     return story
+
+
+def _appended_to_two_streams(before: tuple[int, int], slow: tuple[int, int]) -> Story:
+    """So many appends to stream 1, which has nothing on the slow host, and to stream 2."""
+    story, llsns, number = Story(), {1: 0, 2: 0}, 0
+    for end_s, counts in ((5.0, before), (15.0, slow)):
+        for stream, count in enumerate(counts, 1):
+            for _ in range(count):
+                number += 1
+                llsns[stream] += 1
+                story.append(Seen(number, llsns[stream], stream, b"%d" % number)).ended_s = end_s
+    story.windows.append(Window(TOPIC, "sn3", 0.0, 10.0, 10.0, 20.0, stream=1, share=0.5))
+    return story
+
+
+def _topic_slow_beside_a_sound_stream() -> Story:
+    """Stream 1 has more than its share, and could have taken everything."""
+    return _appended_to_two_streams((40, 40), (55, 4))
+
+
+def test_a_stream_is_compared_with_its_share_and_not_with_what_it_had_by_chance() -> None:
+    """Of 80 appends it had 56, and 48 of 70 while the other one was slow: more than its half."""
+    assert "GrayStaysLocal" not in told(_appended_to_two_streams((56, 24), (48, 22)))
 
 
 def _primary_on_a_slow_disk() -> Story:
@@ -642,6 +665,7 @@ def test_appends_that_go_to_another_stream_are_not_lost() -> None:
     [
         (_slow_elsewhere_and_here, "GrayStaysLocal"),
         (_slow_in_another_stream_and_here, "GrayStaysLocal"),
+        (_topic_slow_beside_a_sound_stream, "GrayStaysLocal"),
         (_primary_on_a_slow_disk, "GrayStaysLocal"),
         (_lost_as_trimmed, "RightOrSaid"),
         (_lost_as_junk, "RightOrSaid"),

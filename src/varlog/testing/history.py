@@ -205,7 +205,7 @@ class Account:
 @dataclass(frozen=True, slots=True)
 class Window:
     """A topic without the slow host: virtual seconds before it was slow, [begin, end), and meanwhile. `stream`: only that one of
-    its streams is without that host (0: all are)."""
+    its streams is without that host (0: all are). `share`: of the topic's appends, where all of its streams are alike."""
 
     topic: str
     slow: str
@@ -214,6 +214,7 @@ class Window:
     slow_begin_s: float
     slow_end_s: float
     stream: int = 0
+    share: float = 1.0
 
 
 @dataclass(slots=True)

@@ -2,7 +2,8 @@
 
 Appenders of a fixed pace write to two topics. After a while one node that holds replicas of one topic alone is made slow: its disk,
 its process or its links. What each topic had in a window before and in one meanwhile is compared by `GrayStaysLocal`. Or there is
-one topic of two streams, and the node has a part of one of them alone: the other one can take all appends.
+one topic of two streams, and the node has a part of one of them alone: the other one can take all appends, but for those that were
+in flight when the node became slow. So the second window begins when these are over.
 
 A disk that is much slower stays so until the manager must have given its streams another primary.
 """
@@ -22,6 +23,8 @@ from varlog.testing.workload import Client
 # Virtual seconds: until the streams run, the length of a window, from the beginning of the slowness to the second window, between
 # two appends of one appender.
 WARM_S, WINDOW_S, SETTLED_S, PACE_S = 1.5, 8.0, 0.5, 0.25
+# The same within one topic: what was in flight to the slow stream is answered, or its time is over.
+IN_FLIGHT_OVER_S = 3.5
 # How much slower a disk must be to lose its primaries for certain, and from the second window's end until it has lost them: it must
 # have been slow for ten seconds, and then a seal and two more steps are needed.
 LOSES, LOST_S = 100.0, 11.0
@@ -57,17 +60,19 @@ class GrayWatch:
         await asyncio.sleep(WARM_S + WINDOW_S)
         loop, view = asyncio.get_running_loop(), self._view()
         found = self._pick(view) if view is not None else None
-        if found is None:
+        if view is None or found is None:
             return
         host, others = found
         now, how, slower = loop.time(), self._rng.choice(WAYS), self._rng.choice(SLOWER)
         # A stream beside others gets so few appends while it is slow that its node may not be known to be slow.
-        loses = how == "disk" and slower >= LOSES and not any(stream for _, stream in others)
-        harms.slow_down(host, how, slower, SETTLED_S + WINDOW_S + (LOST_S if loses else 0.0))
-        await asyncio.sleep(SETTLED_S + WINDOW_S)
-        begin = now + SETTLED_S
+        within = any(stream for _, stream in others)
+        loses = how == "disk" and slower >= LOSES and not within
+        settled_s = IN_FLIGHT_OVER_S if within else SETTLED_S
+        harms.slow_down(host, how, slower, settled_s + WINDOW_S + (LOST_S if loses else 0.0))
+        await asyncio.sleep(settled_s + WINDOW_S)
+        begin, share = now + settled_s, 1 / len(view.streams) if within else 1.0
         self._history.windows += [
-            Window(topic, host.name, now - WINDOW_S, now, begin, begin + WINDOW_S, stream)
+            Window(topic, host.name, now - WINDOW_S, now, begin, begin + WINDOW_S, stream, share)
             for topic, stream in others
         ]
         if loses:

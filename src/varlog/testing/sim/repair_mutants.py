@@ -192,7 +192,30 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "streams-in-turns",
         "A client gives each stream its turn, however slow it is, so that all appends are as slow as the slowest stream.",
-        (("varlog.client.stream_costs:StreamCosts.cheapest", "if cost_s <= bound", "if True"),),
+        (
+            (
+                "varlog.client.stream_costs:StreamCosts.cheapest",
+                "if len(streams) == 1:",
+                "if True:\n        return streams[turn % len(streams)]\n    if len(streams) == 1:",
+            ),
+            (
+                "varlog.client.courier:Courier.is_probe_next",
+                "return stream.log_stream in self._costs.suspects",
+                "return False",
+            ),
+        ),
+        gray_watch=True,
+    ),
+    Mutant(
+        "whole-batch-as-a-probe",
+        "A client tries a stream that was slow with all appends that wait, so that each of them may be as slow as the last one.",
+        (
+            (
+                "varlog.client.courier:Courier.is_probe_next",
+                "return stream.log_stream in self._costs.suspects",
+                "return False",
+            ),
+        ),
         gray_watch=True,
     ),
     Mutant(
