@@ -39,6 +39,9 @@ class ThreeNodes:
         self.busy_s = 0.0
         self._nodes = [asyncio.Lock() for _ in range(3)]
 
+    def is_probe_next(self) -> bool:
+        return False
+
     def streams_free(self) -> int:
         return 3
 
