@@ -29,7 +29,7 @@ from varlog.testing.sequenced_checkers import SEQUENCED_CHECKERS
 PATIENCE_S = 2.0
 # Of the throughput before, while a host is slow that a topic has nothing on.
 KEPT_SHARE = 0.9
-# A topic of two streams has at least so much of what it had in a window before, where no host is slow.
+# A topic of two streams has at least so much of what it had in a window before, where no host is slow: see decision 26.
 KEPT_BY_CHANCE = 0.85
 # Of a topic of which one stream has nothing on the slow host. Each client of the gray watch has six appenders, and tries the
 # slow stream with one append at a time: five of six go on, and a tenth is chance.
