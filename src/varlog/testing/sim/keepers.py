@@ -8,10 +8,11 @@ from pathlib import Path
 
 from varlog.model.batch import check_body, parse_header
 from varlog.model.cluster import ClusterView, LogStream, ReplicaState, ReplicaStatus, StreamState
-from varlog.model.errors import CorruptBatch
+from varlog.model.errors import CorruptBatch, Damaged
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Projection
 from varlog.storage.dump import dump_replica
+from varlog.storage.page_recovery import survey_unit
 from varlog.storage.page_store import Page, PageStore
 from varlog.storagenode.log_unit.unit import LogUnit
 from varlog.storagenode.node import StorageNode
@@ -110,12 +111,20 @@ class Keepers:
         return unit is not None and unit._machine.newest_epoch == epoch and not unit.unproven
 
     def _has_chain(self, host: Host, stream: LogStream) -> bool:
-        """A unit that serves has all that was acknowledged; its bytes are as they were written."""
+        """A unit that serves has all that was acknowledged; its bytes are as they were written. Those of trimmed pages count too:
+        after a restart the unit is found by its page headers, one after the other."""
         unit = self._unit(host, stream)
         if unit is None or unit.trouble:
             return False
         store = unit.store
-        return all(_is_good(host, store, page) for page in store.pages_from(store.low, PAGES_A_LOOK))
+        disk = SimDisk(host.drive, Process("keeper"), random.Random(0), lambda: None)
+        try:
+            found = survey_unit(disk, store.path)
+        except Damaged:
+            return False
+        return not found.spoilt and all(
+            _is_good(host, store, page) for page in store.pages_from(store.low, PAGES_A_LOOK)
+        )
 
     def _has_all(self, host: Host, stream: LogStream) -> bool:
         status = _replica(host, stream.log_stream)
