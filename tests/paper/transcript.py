@@ -121,7 +121,7 @@ class Transcript:
             line.outcome, line.over = "", True
         if isinstance(request, ProposeProjection):
             self.proposed[line.who] = line.epoch
-        if not isinstance(request, self.untold):
+        if not (isinstance(request, self.untold) or _is_report(request)):
             line.alone = all(before.outcome != NO_ANSWER for before in self.lines)
             self.lines.append(line)
         for hook in [hook for hook in self.hooks if line.told(streams=self.streams).startswith(hook[0])]:
@@ -175,6 +175,13 @@ class Transcript:
         if isinstance(request, NextTokens) and request.count == 0:
             return "tail"
         return self.words.get(type(request), type(request).__name__)
+
+
+def _is_report(request: Message) -> bool:
+    """A client says which of its batches have ended. Nothing waits for that, and the diagrams do not have it (decision 23)."""
+    return (
+        isinstance(request, NextTokens) and request.count == 0 and bool(request.written or request.given_up)
+    )
 
 
 def _by_name(words: tuple[str, ...], line: Line) -> tuple[int, int, str]:

@@ -53,13 +53,13 @@ def _segments_blank(disk: Disk, path: Path) -> bool:
 
 
 def _rows_blank(disk: Disk, path: Path) -> bool:
-    """Behind the header is the first end mark or nothing; the mark of a unit says that nothing is synced."""
+    """Behind the header is the first end mark or nothing; the mark of a unit says that nothing is synced, or cannot be read."""
     rows = disk.read_file(path / ROWS_NAME) if disk.exists(path / ROWS_NAME) else b""
     marks = disk.read_file(path / SYNCED_NAME) if disk.exists(path / SYNCED_NAME) else b""
     behind = rows[ROW_BYTES:]
     first = (Synced(), Synced(FIRST_SEGMENT, 0))
     return (not any(behind) or behind == encode_end_mark(0)) and all(
-        mark in first for mark in decode_slots(marks)
+        mark is None or mark in first for mark in decode_slots(marks)
     )
 
 

@@ -44,7 +44,11 @@ class Tokens:
                 )
             remaining_s = backoff.remaining_s
             within_ms = int(1000 * remaining_s) if count else 0
-            request = self._request(projection, count, within_ms)
+            request = (
+                self._request(projection, count, within_ms)
+                if count
+                else NextTokens(projection.topic, projection.epoch, 0)
+            )
             limit_s = min(TRY_S, remaining_s)
             given = await self._routing.ask_once(sequencer.address, request, TokensAre, limit_s)
         except (InvalidRequest, Overloaded):
