@@ -318,8 +318,10 @@ class StorageNode:
                 await self._restore_replica(path, worker)
         except Damaged as damaged:
             _log.critical(told("replica is damaged", log_stream=log_stream, why=damaged))
+            # Asked first: a status between the two would show the replica twice.
+            blank = await self._read_worker.run(lambda: self._volumes.is_blank(log_stream))
             self._damaged[log_stream] = damaged
-            if await self._read_worker.run(lambda: self._volumes.is_blank(log_stream)):
+            if blank:
                 self._blank[log_stream] = None
             self._unopened.pop(log_stream, None)
             await worker.close()
