@@ -24,7 +24,8 @@ def test_a_missing_topic_is_refused_unless_it_may_be_made() -> None:
         async with await cluster.connect(topic="new", create=True, streams=3) as log:
             assert log.topic.name == "new"
         made = [message for _, message in cluster.requests if isinstance(message, CreateTopic)]
-        assert made == [CreateTopic("new", 3)]
+        assert made == [CreateTopic("new", 3, within_ms=made[0].within_ms)]
+        assert made[0].within_ms > 0
 
     run(body())
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from varlog.manager.admin_service import AdminService
+from varlog.manager.caller import Caller
 from varlog.model.cluster import Ordering
 from varlog.rpc.messages import AddStream, Message
 from varlog.testing.history import Append, Outcome, Trim
@@ -106,17 +107,17 @@ TOLD = (
 
 
 def test_what_an_operator_gave_up_is_over_before_a_cluster_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manager goes on with what it was asked for. A log stream that it makes after all was well is not known to the judge."""
+    """A manager finishes what it has begun. A log stream that it makes after all was well is not known to the judge."""
     add_stream, heal = AdminService._add_stream, Judge.heal
     well: list[float] = []
     done: list[float] = []
 
-    async def late(service: AdminService, request: AddStream, payload: bytearray) -> Message:
+    async def late(service: AdminService, request: AddStream, caller: Caller) -> Message:
         loop = asyncio.get_running_loop()
         end = loop.time() + 30.0
         while not well and loop.time() < end:
             await asyncio.sleep(0.05)
-        answer = await add_stream(service, request, payload)
+        answer = await add_stream(service, request, Caller(None, 0))
         done.append(loop.time())
         return answer
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, TypeVar
 
+import msgspec
+
 from varlog.client.names import EVERY_TOPIC, Names
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
@@ -228,7 +230,8 @@ class Admin:
         return found
 
     async def _manager(self, request: Message, answer: type[M]) -> M:
-        """Ask the manager, wherever the newest view says it is. Tried again only while it certainly did not hear us."""
+        """Ask the manager, wherever the newest view says it is. Tried again only while it certainly did not hear us. A
+        change names the time that is left: the manager does not begin it later."""
         backoff = Backoff(self._routing.doors, self._timeout_s)
         address = ""
         while True:
@@ -236,9 +239,8 @@ class Admin:
                 view = await self._routing.refresh(max(backoff.remaining_s, 0.1))
                 address = view.manager_address
                 if address:
-                    return await self._routing.ask_once(
-                        address, request, answer, max(backoff.remaining_s, 0.1)
-                    )
+                    wait_s = max(backoff.remaining_s, 0.1)
+                    return await self._routing.ask_once(address, _within(request, wait_s), answer, wait_s)
             except (ConnectionLost, CallTimeout) as error:
                 if error.sent or backoff.spent:
                     raise Unavailable(f"the manager at {address} gave no answer: {error}") from error
@@ -256,3 +258,10 @@ class Admin:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _within(request: Message, wait_s: float) -> Message:
+    """The request, with the time for which its caller waits, if it has a place for that."""
+    if "within_ms" not in request.__struct_fields__:
+        return request
+    return msgspec.structs.replace(request, within_ms=max(1, int(wait_s * 1000)))

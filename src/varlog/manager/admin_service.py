@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from varlog.manager.caller import Caller, on_request
 from varlog.manager.config import ManagerConfig
 from varlog.manager.outlook import Outlook
-from varlog.manager.peers import Peers
+from varlog.manager.peers import CALL_TIMEOUT_S, Peers
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.repair_steps import MendReplica, Nothing
@@ -47,17 +48,17 @@ class AdminService:
         self._deletions = 0
 
     def register(self, dispatcher: Dispatcher) -> None:
-        dispatcher.on_async(messages.CreateTopic, self._create_topic)
-        dispatcher.on_async(messages.DeleteTopic, self._delete_topic)
-        dispatcher.on_async(messages.AddStream, self._add_stream)
+        on_request(dispatcher, messages.CreateTopic, self._create_topic)
+        on_request(dispatcher, messages.DeleteTopic, self._delete_topic)
+        on_request(dispatcher, messages.AddStream, self._add_stream)
         dispatcher.on_async(messages.AddNode, self._add_node)
-        dispatcher.on_async(messages.RemoveNode, self._remove_node)
-        dispatcher.on_async(messages.OperateSeal, self._seal)
-        dispatcher.on_async(messages.OperateUnseal, self._unseal)
+        on_request(dispatcher, messages.RemoveNode, self._remove_node)
+        on_request(dispatcher, messages.OperateSeal, self._seal)
+        on_request(dispatcher, messages.OperateUnseal, self._unseal)
 
     # --- topics and streams -----------------------------------------------------------------------------------
 
-    async def _create_topic(self, request: messages.CreateTopic, payload: bytearray) -> Message:
+    async def _create_topic(self, request: messages.CreateTopic, caller: Caller) -> Message:
         """Again is harmless: it finishes what an earlier call left half made."""
         _check_name(request.name)
         wanted = request.streams or self._config.streams
@@ -77,6 +78,7 @@ class AdminService:
                     grouping=request.grouping,
                     seen=snapshot,
                 )
+            caller.check()
             if topic is None or not _same_shape(topic, request):  # the repository refuses another shape
                 ask = messages.RegisterTopic(
                     request.name, request.ordering, request.first, request.unit, request.grouping
@@ -126,14 +128,14 @@ class AdminService:
                     raise
         return present
 
-    async def _add_stream(self, request: messages.AddStream, payload: bytearray) -> Message:
+    async def _add_stream(self, request: messages.AddStream, caller: Caller) -> Message:
         async with self._making:
             topic = await self._topic(request.topic)
-            made = await self._maker.make(topic, request.replicas)
+            made = await self._maker.make(topic, request.replicas, before=caller.check)
         snapshot = await self._outlook.wait_running(f"log stream {made} is made", [made])
         return messages.StreamIs(snapshot.stream(made))
 
-    async def _delete_topic(self, request: messages.DeleteTopic, payload: bytearray) -> Message:
+    async def _delete_topic(self, request: messages.DeleteTopic, caller: Caller) -> Message:
         """Out of the view first (R-REG-5), then the data of the nodes that answer; the rest stays there,
         unregistered."""
         async with self._making:
@@ -141,6 +143,7 @@ class AdminService:
             snapshot = await self._outlook.look()
             streams = snapshot.view.streams_of(topic.topic)
             unregister = messages.UnregisterTopic(topic.topic, request.forced)
+            caller.check()
             await self._peers.ask_repository(unregister, Message)
             self._deletions += 1  # now, not before: who looks from here on sees it
         for stream in streams:
@@ -165,7 +168,7 @@ class AdminService:
         self._repair.wake()
         return messages.Done()
 
-    async def _remove_node(self, request: messages.RemoveNode, payload: bytearray) -> Message:
+    async def _remove_node(self, request: messages.RemoveNode, caller: Caller) -> Message:
         async with self._making:
             view = (await self._outlook.look()).view
             if view.node(request.node) is None:
@@ -175,15 +178,16 @@ class AdminService:
                     f"storage node {request.node} holds replicas of log streams {held}: move each to another node with "
                     f"`varlog stream replace STREAM --old {request.node}`, or stop the node and wait until they are replaced"
                 )
+            caller.check()
             await self._peers.ask_repository(messages.UnregisterNode(request.node), Message)
         return messages.Done()
 
     # --- seal and unseal by hand ------------------------------------------------------------------------------
 
-    async def _seal(self, request: messages.OperateSeal, payload: bytearray) -> Message:
+    async def _seal(self, request: messages.OperateSeal, caller: Caller) -> Message:
         """Kept at the repository: no manager unseals it before an operator does."""
         self._refuse_sequenced(request.log_stream)
-        await self._peers.ask_repository(messages.HoldStream(request.log_stream, True), messages.StreamIs)
+        await self._hold(request.log_stream, True, caller)
 
         def sealed(snapshot: Snapshot) -> bool:
             step = snapshot.steps.get(request.log_stream)
@@ -195,12 +199,20 @@ class AdminService:
         )
         return messages.StreamIs(snapshot.stream(request.log_stream))
 
-    async def _unseal(self, request: messages.OperateUnseal, payload: bytearray) -> Message:
-        await self._peers.ask_repository(messages.HoldStream(request.log_stream, False), messages.StreamIs)
+    async def _unseal(self, request: messages.OperateUnseal, caller: Caller) -> Message:
+        await self._hold(request.log_stream, False, caller)
         snapshot = await self._outlook.wait_running(
             f"log stream {request.log_stream} is to be unsealed", [request.log_stream]
         )
         return messages.StreamIs(snapshot.stream(request.log_stream))
+
+    async def _hold(self, log_stream: LogStreamID, held: bool, caller: Caller) -> None:
+        """A repository that does not answer is asked for as long as the caller waits."""
+        caller.check()
+        timeout_s = min(CALL_TIMEOUT_S, caller.remaining_s)
+        await self._peers.ask_repository(
+            messages.HoldStream(log_stream, held), messages.StreamIs, timeout_s=timeout_s
+        )
 
     def _refuse_sequenced(self, log_stream: LogStreamID) -> None:
         view = self._repair.view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from varlog.manager.caller import Caller, on_request
 from varlog.manager.outlook import Outlook
 from varlog.manager.peers import Peers
 from varlog.manager.repair_case import ALONE, Case, Move
@@ -25,10 +26,10 @@ class ReplicaDesk:
         self._outlook = Outlook(peers, repair)
 
     def register(self, dispatcher: Dispatcher) -> None:
-        dispatcher.on_async(messages.OperateReplace, self._replace)
-        dispatcher.on_async(messages.OperateSync, self._sync)
+        on_request(dispatcher, messages.OperateReplace, self._replace)
+        on_request(dispatcher, messages.OperateSync, self._sync)
 
-    async def _replace(self, request: messages.OperateReplace, payload: bytearray) -> Message:
+    async def _replace(self, request: messages.OperateReplace, caller: Caller) -> Message:
         """Answered when the old replica has left; the new one may still be being filled. Again is harmless."""
         snapshot = await self._outlook.look()
         log_stream = request.log_stream
@@ -41,6 +42,7 @@ class ReplicaDesk:
         _check(snapshot, stream, move)
         if snapshot.is_sequenced(stream) and new in stream.replicas:
             raise InvalidRequest(f"log stream {log_stream} has a replica on node {new} already")
+        caller.check()
         if self._repair.moves.setdefault(log_stream, move) != move:
             raise Refused(f"another replica of log stream {log_stream} is being moved: wait for that to end")
         try:
@@ -56,9 +58,10 @@ class ReplicaDesk:
             self._repair.wake()
         return messages.StreamIs(snapshot.stream(log_stream))
 
-    async def _sync(self, request: messages.OperateSync, payload: bytearray) -> Message:
+    async def _sync(self, request: messages.OperateSync, caller: Caller) -> Message:
         """Ask once; asked again it tells how far it is."""
         snapshot = await self._outlook.look()
+        caller.check()
         stream, node = snapshot.stream(request.log_stream), request.node
         if node not in stream.replicas:
             raise InvalidRequest(

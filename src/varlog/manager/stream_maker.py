@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from varlog.manager.config import ManagerConfig
 from varlog.manager.outlook import LOOK_S, Outlook
@@ -42,13 +43,21 @@ class StreamMaker:
         self._made: dict[LogStreamID, tuple[tuple[NodeID, ...], float]] = {}
 
     async def make(
-        self, topic: Topic, replicas: int, *, streams_max: int = 0, seen: Snapshot | None = None
+        self,
+        topic: Topic,
+        replicas: int,
+        *,
+        streams_max: int = 0,
+        seen: Snapshot | None = None,
+        before: Callable[[], None] = lambda: None,
     ) -> LogStreamID:
         """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
-        exists for others. `seen`: a look that is no older than LOOK_LASTS_S."""
+        exists for others. `seen`: a look that is no older than LOOK_LASTS_S. `before` is called before the first change, and raises
+        if nobody wants it any more."""
         snapshot, nodes = await self.place(
             replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping, seen=seen
         )
+        before()
         new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.LogStreamIDIs)
         log_stream = new_id.log_stream
         addresses = [found.address for node in nodes if (found := snapshot.view.node(node)) is not None]

@@ -38,11 +38,23 @@ class Dispatcher:
 
     def on_async(self, kind: type[M], handler: Callable[[M, bytearray], Coroutine[Any, Any, Answer]]) -> None:
         """A task runs `handler` for every `kind`; what it returns or raises is the answer."""
+        self._on_task(kind, lambda _, message, payload: handler(message, payload))
 
+    def on_call(
+        self, kind: type[M], handler: Callable[[Call | None, M], Coroutine[Any, Any, Answer]]
+    ) -> None:
+        """The same for a handler that looks at its caller; it does not answer the call itself."""
+        self._on_task(kind, lambda call, message, _: handler(call, message))
+
+    def _on_task(
+        self,
+        kind: type[M],
+        handler: Callable[[Call | None, M, bytearray], Coroutine[Any, Any, Answer]],
+    ) -> None:
         def start(call: Call | None, message: Message, payload: bytearray) -> None:
             if self._closed:
                 raise Unavailable(f"{self._owner} is stopping")
-            work = _carry_out(call, handler, cast(M, message), payload)
+            work = _carry_out(call, lambda: handler(call, cast(M, message), payload))
             task = self._tasks.spawn(kind.__name__, work)
             if call is not None:
                 # Even a task that is cancelled before its first step owes its caller a word.
@@ -72,14 +84,9 @@ class Dispatcher:
         _log.error(told("a one-way message failed", task=name), exc_info=error)
 
 
-async def _carry_out(
-    call: Call | None,
-    handler: Callable[[M, bytearray], Coroutine[Any, Any, Answer]],
-    message: M,
-    payload: bytearray,
-) -> None:
+async def _carry_out(call: Call | None, work: Callable[[], Coroutine[Any, Any, Answer]]) -> None:
     try:
-        answer = await handler(message, payload)
+        answer = await work()
     except Exception as error:
         if call is None:
             raise

@@ -997,6 +997,8 @@ class RenewSequencer(Message, frozen=True):
 
 
 # --- Manager: operators and clients -> manager --------------------------------------------------------------
+#
+# `within_ms`: for how long the caller waits (0: it does not say). What has not begun by then is not begun any more.
 
 
 class AddNode(Message, frozen=True):
@@ -1007,6 +1009,7 @@ class AddNode(Message, frozen=True):
 
 class RemoveNode(Message, frozen=True):
     node: NodeID
+    within_ms: int = 0
 
 
 class CreateTopic(Message, frozen=True):
@@ -1020,6 +1023,7 @@ class CreateTopic(Message, frozen=True):
     first: GLSN = GLSN(1)
     unit: int = 0
     grouping: Grouping = Grouping.STREAM
+    within_ms: int = 0
 
 
 class DeleteTopic(Message, frozen=True):
@@ -1027,6 +1031,7 @@ class DeleteTopic(Message, frozen=True):
 
     name: str
     forced: bool = False
+    within_ms: int = 0
 
 
 class AddStream(Message, frozen=True):
@@ -1034,16 +1039,19 @@ class AddStream(Message, frozen=True):
 
     topic: str
     replicas: int = 0
+    within_ms: int = 0
 
 
 class OperateSeal(Message, frozen=True):
     """Seal a stream by hand, and keep it sealed until it is unsealed by hand."""
 
     log_stream: LogStreamID
+    within_ms: int = 0
 
 
 class OperateUnseal(Message, frozen=True):
     log_stream: LogStreamID
+    within_ms: int = 0
 
 
 class OperateReplace(Message, frozen=True):
@@ -1052,6 +1060,7 @@ class OperateReplace(Message, frozen=True):
     log_stream: LogStreamID
     old: NodeID
     new: NodeID = NodeID(0)
+    within_ms: int = 0
 
 
 class OperateSync(Message, frozen=True):
@@ -1059,6 +1068,7 @@ class OperateSync(Message, frozen=True):
 
     log_stream: LogStreamID
     node: NodeID
+    within_ms: int = 0
 
 
 class GetClusterStatus(Message, frozen=True):
