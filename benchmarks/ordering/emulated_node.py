@@ -30,7 +30,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.rpc import codec
-from varlog.rpc.messages import Commits, Message, OpenSession, ReplicaPoint, Reports, SessionOpened
+from varlog.rpc.messages import Commits, Message, OpenSession, OpenSessionReply, ReplicaPoint, Reports
 from varlog.rpc.tcp import TcpTransport
 from varlog.rpc.transport import Call, Connection, Handler
 
@@ -87,7 +87,7 @@ class EmulatedNode:
                 self._take(message)
             elif isinstance(message, OpenSession) and call is not None:
                 self._session = connection
-                call.reply(SessionOpened(NodeID(self.node + 1), tuple(self._points())))
+                call.reply(OpenSessionReply(NodeID(self.node + 1), tuple(self._points())))
 
         return handle
 

@@ -139,7 +139,7 @@ class Emulation:
             made = await _calls(
                 repository, [m.RegisterTopic(f"topic-{number}") for number in range(self.load.topics)]
             )
-            topics = [found.topic.topic for found in made if isinstance(found, m.TopicIs)]
+            topics = [found.topic.topic for found in made if isinstance(found, m.TopicReply)]
             ids: list[int] = []
             for begin in range(0, self.load.streams, REGISTERED_AT_ONCE):
                 ids += await self._register_some(repository, begin, topics)
@@ -153,7 +153,7 @@ class Emulation:
         streams = range(begin, min(begin + REGISTERED_AT_ONCE, self.load.streams))
         holders = self.load.holders()
         given = await _calls(repository, [m.NewLogStreamID() for _ in streams])
-        ids = [found.log_stream for found in given if isinstance(found, m.LogStreamIDIs)]
+        ids = [found.log_stream for found in given if isinstance(found, m.NewLogStreamIDReply)]
         asked = [
             m.RegisterLogStream(
                 topics[self.load.topic_of(stream)], ids[stream - begin], tuple(NodeID(int(node) + 1) for node in holders[stream])

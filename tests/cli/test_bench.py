@@ -517,14 +517,14 @@ def test_a_killed_node_may_be_felt_for_two_seconds_and_fail_nothing(
     }
     verdict = judge_node(measured | figures, RAW)
     assert verdict.met is met
-    assert "until the old throughput" in verdict.told
+    assert "until the old throughput" in verdict.summary
 
 
 def test_a_repair_that_nobody_saw_meets_no_target() -> None:
     measured = {"before_appends_per_s": 1.0, "pause_s": 1.0, "back_s": 1.0, "healed_s": 1.0, "failed": 0.0}
     assert not judge_node(measured, RAW).met
     assert not judge_repository(measured, RAW).met
-    assert "did not come back" in judge_repository(measured, RAW).told
+    assert "did not come back" in judge_repository(measured, RAW).summary
 
 
 def test_faults_are_run_only_when_asked_for() -> None:
@@ -593,7 +593,7 @@ def test_a_stream_may_take_a_tenth_of_a_second_longer_than_spark_alone() -> None
     assert judge_stream(measured, RAW).met
     slow = judge_stream(measured | {"p50_s": 0.26}, RAW)
     assert not slow.met
-    assert slow.told == "p50 260 ms, p90 300 ms: +110 ms"
+    assert slow.summary == "p50 260 ms, p90 300 ms: +110 ms"
 
 
 def test_an_audit_is_judged_by_the_speed_of_reading_and_workers_by_their_growth() -> None:

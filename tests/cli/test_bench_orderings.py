@@ -70,7 +70,7 @@ def test_a_latency_is_judged_by_its_ratio_to_the_committed_one(ratio_max: float,
     verdict = LatencyAgainstCommitted(ratio_max)(BOTH, RAW)
     assert verdict.met is met
     assert verdict.ratio == pytest.approx(1.2)
-    assert (verdict.told, verdict.against) == (
+    assert (verdict.summary, verdict.against) == (
         "p50 1.20 ms, p99 2.00 ms",
         "committed, p50 1.00 ms, p99 3.00 ms",
     )
@@ -81,7 +81,7 @@ def test_a_rate_is_judged_by_its_ratio_to_the_committed_one(ratio_min: float, me
     verdict = RateAgainstCommitted(ratio_min)(BOTH, RAW)
     assert verdict.met is met
     assert verdict.ratio == pytest.approx(0.8)
-    assert verdict.told == "800 entries/s, 1 MB/s, p50 1.20 ms"
+    assert verdict.summary == "800 entries/s, 1 MB/s, p50 1.20 ms"
 
 
 @pytest.mark.parametrize(("rate", "met"), [(500_000.0, True), (499_999.0, False)])

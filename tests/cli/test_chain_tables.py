@@ -36,7 +36,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
-from varlog.rpc.messages import ClusterStatusIs, NodeHealth
+from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 TOPIC, LS = TopicID(7), LogStreamID(3)
 NODES = NodeID(1), NodeID(2), NodeID(3)
@@ -51,7 +51,7 @@ def seen(
     *,
     unleased: frozenset[NodeID] = frozenset(),
     sequencers: tuple[SequencerID, ...] = (SEQUENCER,),
-) -> ClusterStatusIs:
+) -> GetClusterStatusReply:
     """One sequenced topic of one log stream; nodes without a unit do not answer."""
     projection = Projection(TOPIC, EPOCH, GLSN(91), (Range(GLSN(1), (Stripe(LS),)),), (chain,), SEQUENCER)
     view = ClusterView(
@@ -82,7 +82,7 @@ def seen(
         )
         for node in NODES
     ]
-    return ClusterStatusIs(view, tuple(health), (TopicMark(TOPIC, GLSN(90), GLSN(0)),))
+    return GetClusterStatusReply(view, tuple(health), (TopicMark(TOPIC, GLSN(90), GLSN(0)),))
 
 
 ALL = dict.fromkeys(NODES, UNIT)
@@ -173,7 +173,7 @@ def test_a_sequencer_that_is_another_one_or_gone_is_told(
         (seen(Chain(LS, NODES), ALL, sequencers=(SequencerID(SEQUENCER.address, 12),)), False),
     ],
 )
-def test_a_chain_is_whole_when_every_member_serves(found: ClusterStatusIs, whole: bool) -> None:
+def test_a_chain_is_whole_when_every_member_serves(found: GetClusterStatusReply, whole: bool) -> None:
     assert chain_is_whole(found, found.view.streams[0]) is runs_whole(found) is whole
 
 

@@ -1,4 +1,4 @@
-"""`varlog status`: what it shows of nodes, streams, syncs, damage and deeds; and how a watch goes on and ends."""
+"""`varlog status`: what it shows of nodes, streams, syncs, damage and events; and how a watch goes on and ends."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import ClusterStatusIs, Deed, NodeHealth
+from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
 
 LS = STATUS.replicas[0].log_stream
 TOPIC = VIEW.topics[0].topic
 
 
-def _seen() -> ClusterStatusIs:
+def _seen() -> GetClusterStatusReply:
     """Node 1 lives and is synced from node 2, which is away."""
     replica = msgspec.structs.replace(
         STATUS.replicas[0],
@@ -45,7 +45,7 @@ def _seen() -> ClusterStatusIs:
             LogStream(LS, TOPIC, (NodeID(1), NodeID(2)), StreamState.SEALED, Epoch(4), LLSN(101), True),
         ),
     )
-    return ClusterStatusIs(
+    return GetClusterStatusReply(
         view,
         (
             NodeHealth(NodeID(1), True, msgspec.structs.replace(STATUS, replicas=(replica,), units=())),
@@ -53,7 +53,7 @@ def _seen() -> ClusterStatusIs:
         ),
         (TopicMark(TOPIC, GLSN(100), GLSN(0)),),
         ((LS, "storage node 2 does not answer"),),
-        (Deed(1_700_000_000_000_000, "seals the stream: it had to", LogStreamID(LS)),),
+        (ManagerEvent(1_700_000_000_000_000, "seals the stream: it had to", LogStreamID(LS)),),
         (NodeID(1),),
     )
 
@@ -85,7 +85,7 @@ def test_waits_and_deeds_are_shown() -> None:
     told = _text(*parts(_seen()))
     assert "storage node 2 does not answer" in told
     assert "seals the stream: it had to" in told
-    quiet = msgspec.structs.replace(_seen(), waits=(), deeds=())
+    quiet = msgspec.structs.replace(_seen(), waits=(), events=())
     assert "the manager" not in _text(*parts(quiet)).replace("manager at", "")
 
 
@@ -95,7 +95,7 @@ class _Admin:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def status(self) -> ClusterStatusIs:
+    async def status(self) -> GetClusterStatusReply:
         self.asked += 1
         if self.asked == 2:
             raise Unavailable("the manager gave no answer")

@@ -7,7 +7,13 @@ from varlog.model.batch import BatchHeader, parse_header
 from varlog.model.cluster import StreamState
 from varlog.model.errors import ChainBroken, NotAccepted, PositionTaken, Sealed
 from varlog.model.ids import LogStreamID, ProducerID
-from varlog.rpc.messages import Append, Appended, ChainIs, ListChain, Message
+from varlog.rpc.messages import (
+    Append,
+    AppendReply,
+    ListIdempotentBatches,
+    ListIdempotentBatchesReply,
+    Message,
+)
 from varlog.rpc.transport import Call
 from varlog.storagenode.log_stream.chain_rules import Judgement, Link, Sent, judge
 
@@ -18,7 +24,7 @@ class ChainedCluster(FakeCluster):
 
     def __init__(self, *, nodes: int = 1, streams: int = 1) -> None:
         super().__init__(nodes=nodes, streams=streams)
-        self.chains: dict[tuple[LogStreamID, ProducerID], list[tuple[BatchHeader, Appended]]] = {}
+        self.chains: dict[tuple[LogStreamID, ProducerID], list[tuple[BatchHeader, AppendReply]]] = {}
         # Who sent the newest batch of each.
         self.attempts: dict[tuple[LogStreamID, ProducerID], int] = {}
         self.in_flight_most = 1 << 30
@@ -32,23 +38,23 @@ class ChainedCluster(FakeCluster):
         return [row for batch in self.batches_seen for row in batch]
 
     def _handle(self, address: str, call: Call, message: Message, payload: bytearray) -> None:
-        if isinstance(message, ListChain):
+        if isinstance(message, ListIdempotentBatches):
             if (error := self._failure(address)) is not None:
                 raise error
             call.reply(self._list(message))
         else:
             super()._handle(address, call, message, payload)
 
-    def _list(self, message: ListChain) -> ChainIs:
+    def _list(self, message: ListIdempotentBatches) -> ListIdempotentBatchesReply:
         found = [
             (header.sequence, at.llsn, header.count, header.body_crc)
             for header, at in self.chains.get((message.log_stream, message.producer), [])
-            if at.llsn > message.floor and at.glsn > max(message.after, self.trimmed)
+            if at.llsn > message.min_llsn and at.glsn > max(message.min_glsn, self.trimmed)
         ]
-        return ChainIs(tuple(found[: self.page]), more=len(found) > self.page)
+        return ListIdempotentBatchesReply(tuple(found[: self.page]), more=len(found) > self.page)
 
     def _append(self, call: Call, message: Append, payload: bytearray) -> None:
-        if not (message.chained or message.at):
+        if not (message.idempotent or message.expected_llsn):
             super()._append(call, message, payload)
             return
         if self._stream(message.log_stream).state is not StreamState.RUNNING:
@@ -76,13 +82,15 @@ class ChainedCluster(FakeCluster):
             if answer:
                 call.reply(taken)
 
-    def take(self, message: Append, payload: bytearray) -> Appended:
+    def take(self, message: Append, payload: bytearray) -> AppendReply:
         header = parse_header(payload, signed=False)
-        if message.at and message.at != self.streams[message.log_stream].end:
-            raise PositionTaken(message.log_stream, message.at, self.streams[message.log_stream].end)
+        if message.expected_llsn and message.expected_llsn != self.streams[message.log_stream].end:
+            raise PositionTaken(
+                message.log_stream, message.expected_llsn, self.streams[message.log_stream].end
+            )
         name = message.log_stream, header.producer
         chain = self.chains.setdefault(name, [])
-        if message.chained:
+        if message.idempotent:
             newest = chain[-1] if chain else None
             link = newest and Link(
                 header.producer,
@@ -92,7 +100,11 @@ class ChainedCluster(FakeCluster):
                 self.attempts[name],
             )
             sent = Sent(
-                header.sequence, header.body_crc, message.previous_crc, message.attempt, message.known
+                header.sequence,
+                header.body_crc,
+                message.previous_crc,
+                message.writer_attempt,
+                message.known_sequence,
             )
             judgement = judge(link or None, sent)
             if judgement is Judgement.SAME and newest:
@@ -101,5 +113,5 @@ class ChainedCluster(FakeCluster):
                 raise ChainBroken(message.log_stream, header.sequence, link.sequence if link else 0)
         appended = self.order(message.log_stream, bytearray(payload))
         chain.append((header, appended))
-        self.attempts[name] = message.attempt
+        self.attempts[name] = message.writer_attempt
         return appended

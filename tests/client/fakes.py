@@ -28,24 +28,24 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.memory import MemoryServer, MemoryTransport
 from varlog.rpc.messages import (
     Append,
-    Appended,
-    AppendOutcome,
+    AppendReply,
     CheckEntries,
     CreateTopic,
     Done,
     Fetch,
-    Fetched,
+    FetchReply,
     FindAppend,
-    FoundAt,
+    FindAppendReply,
     GetTail,
+    GetTailReply,
     GetView,
+    GetViewReply,
     Message,
     ReadAt,
+    ReadAtReply,
     Suspect,
-    TailIs,
-    TopicIs,
+    TopicReply,
     TrimTopic,
-    ViewIs,
 )
 from varlog.rpc.transport import Call, Connection, Handler
 from varlog.runtime.clock import SystemClock
@@ -91,7 +91,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.batches = bytearray()
         self.rows: list[Row] = []
-        self.keys: dict[tuple[int, int], Appended] = {}  # producer and sequence of each batch
+        self.keys: dict[tuple[int, int], AppendReply] = {}  # producer and sequence of each batch
         self.end = LLSN(1)
         self.low = LLSN(1)
 
@@ -170,7 +170,7 @@ class FakeCluster:
         self.view = ClusterView(**fields)
         waiting, self._views_waiting = self._views_waiting, []
         for call, _ in waiting:
-            call.reply(ViewIs(self.view, self.suspects))
+            call.reply(GetViewReply(self.view, self.suspects))
 
     def primary_of(self, log_stream: LogStreamID) -> str:
         stream = self.view.stream(log_stream)
@@ -191,14 +191,14 @@ class FakeCluster:
             self.transport, doors(seed), "repository", topic=topic, timeout_s=timeout_s, **more
         )
 
-    def order(self, log_stream: LogStreamID, payload: bytearray) -> Appended:
+    def order(self, log_stream: LogStreamID, payload: bytearray) -> AppendReply:
         """Take a packed batch, and order it at once."""
         stream = self.streams[log_stream]
         header = parse_header(payload, signed=False)
         place(payload, Epoch(1), stream.end)
         self.batches_seen.append(entries_of(payload, header))
         stream.batches += payload
-        first = Appended(GLSN(self.tail + 1), stream.end)
+        first = AppendReply(GLSN(self.tail + 1), stream.end)
         stream.keys[header.producer, header.sequence] = first
         stream.rows.append((stream.end, first.glsn, header.count))
         stream.end = LLSN(stream.end + header.count)
@@ -247,7 +247,7 @@ class FakeCluster:
             if self.undecided or self._stream(message.log_stream).epoch <= message.epoch:
                 raise Unavailable("not decided yet")
             known = self.streams[message.log_stream].keys.get((message.producer, message.sequence))
-            call.reply(AppendOutcome(True, known.glsn, known.llsn) if known else AppendOutcome(False))
+            call.reply(FindAppendReply(True, known.glsn, known.llsn) if known else FindAppendReply(False))
         elif isinstance(message, Suspect):
             call.reply(Done())
         elif isinstance(message, Fetch):
@@ -260,15 +260,15 @@ class FakeCluster:
             if message.newer_than >= self.view.revision and message.wait_s:
                 self._views_waiting.append((call, message.newer_than))
             else:
-                call.reply(ViewIs(self.view, self.suspects))
+                call.reply(GetViewReply(self.view, self.suspects))
         elif isinstance(message, GetTail):
-            call.reply(TailIs(self.tail, self.trimmed))
+            call.reply(GetTailReply(self.tail, self.trimmed))
         elif isinstance(message, TrimTopic):
             self._trim(call, message.glsn)
         elif isinstance(message, CreateTopic):
             made = Topic(TopicID(2), message.name)
             self.change_view(topics=(*self.view.topics, made))
-            call.reply(TopicIs(made))
+            call.reply(TopicReply(made))
 
     def _append(self, call: Call, message: Append, payload: bytearray) -> None:
         stream = self._stream(message.log_stream)
@@ -278,7 +278,7 @@ class FakeCluster:
             raise StaleEpoch(message.log_stream, message.epoch, stream.epoch)
         header = parse_header(payload, signed=False)
         known = self.streams[message.log_stream].keys.get((header.producer, header.sequence))
-        if message.again and known is not None:
+        if message.is_retry and known is not None:
             call.reply(known)
         elif self.hold_appends:
             self.held.append((call, message.log_stream, payload))
@@ -319,7 +319,7 @@ class FakeCluster:
             self._waiting.append((address, call, request))
             return
         call.reply(
-            Fetched(_rows(stream, llsn, end), end, stream.end, self.tail, self.trimmed),
+            FetchReply(_rows(stream, llsn, end), end, stream.end, self.tail, self.trimmed),
             self._spoilt(address, data),
         )
 
@@ -350,7 +350,8 @@ class FakeCluster:
                 if at < stream.low:
                     raise Trimmed(at, stream.low)
                 call.reply(
-                    FoundAt(True, log_stream, GLSN(first + index)), self._spoilt(address, _one(stream, at))
+                    ReadAtReply(True, log_stream, GLSN(first + index)),
+                    self._spoilt(address, _one(stream, at)),
                 )
                 return
         raise NotWritten(request.llsn, self.streams[request.log_stream].end - 1)

@@ -22,7 +22,7 @@ from varlog.model.entry import Position
 from varlog.model.errors import EmptyBatch, NotAccepted, OutcomeUnknown, Rejected, Sealed, Unavailable
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, ListChain
+from varlog.rpc.messages import Append, ListIdempotentBatches
 
 ONE, CHAIN = LogStreamID(1), ProducerID(77)
 ROWS = [b"row %d" % n for n in range(20)]
@@ -42,11 +42,11 @@ def packed(sequence: int, rows: list[bytes], previous: bytearray | None = None) 
     """A batch of another attempt."""
     crc = parse_header(previous, signed=False).body_crc if previous is not None else 0
     batch = pack(rows, producer=CHAIN, sequence=sequence, time_us=1)
-    return Append(ONE, chained=True, previous_crc=crc), batch
+    return Append(ONE, idempotent=True, previous_crc=crc), batch
 
 
 def lists(cluster: ChainedCluster) -> int:
-    return sum(isinstance(message, ListChain) for _, message in cluster.requests)
+    return sum(isinstance(message, ListIdempotentBatches) for _, message in cluster.requests)
 
 
 # --- One attempt --------------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_a_batch_is_sent_again_to_the_same_primary_and_is_in_the_log_once(batche
             assert await task == Position(1, 1, log_stream)  # type: ignore[arg-type]
         assert cluster.batches_seen == [[b"x"]]
         assert {address for address, _ in appends(cluster)} == {primary}
-        assert [message.again for _, message in appends(cluster)] == [False, True]
+        assert [message.is_retry for _, message in appends(cluster)] == [False, True]
 
     run_in_real_time(body())
 
@@ -128,7 +128,7 @@ def test_who_has_appended_nothing_yet_is_looked_for_behind_the_tail_that_he_lear
             cluster.seal(ONE)
             cluster.unseal(ONE, 2, 3)
             await asyncio.gather(first, second)
-        after = {message.sequence: message.after for _, message in questions(cluster)}
+        after = {message.sequence: message.min_glsn for _, message in questions(cluster)}
         assert after == {1: 0, 2: 9}
 
     run_in_real_time(body())
@@ -214,9 +214,9 @@ def test_only_what_is_certainly_nowhere_goes_to_another_stream(batched: bool) ->
             other = TWO if log_stream == ONE else ONE
             assert (await task).log_stream == other
         assert cluster.batches_seen == [[b"x"]]
-        assert [message.again for _, message in appends(cluster)] == [False, False]
+        assert [message.is_retry for _, message in appends(cluster)] == [False, False]
         asked = questions(cluster)[0][1]
-        assert (asked.log_stream, asked.epoch, asked.floor) == (log_stream, 1, 0)
+        assert (asked.log_stream, asked.epoch, asked.min_llsn) == (log_stream, 1, 0)
 
     run_in_real_time(body())
 

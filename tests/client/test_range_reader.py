@@ -20,7 +20,7 @@ from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import CheckEntries, Fetch, Fetched
+from varlog.rpc.messages import CheckEntries, Fetch, FetchReply
 from varlog.rpc.transport import Call
 
 ONE, TWO = LogStreamID(1), LogStreamID(2)
@@ -245,7 +245,7 @@ class _Bent:
         self._call = call
         self._cluster = cluster
 
-    def reply(self, message: Fetched, payload: bytearray) -> None:
+    def reply(self, message: FetchReply, payload: bytearray) -> None:
         self._cluster.lied += 1
         (llsn, glsn, count), *_ = message.rows
         rows = [
@@ -254,7 +254,7 @@ class _Bent:
             ((LLSN(llsn), glsn, count - 1),),
         ][self._cluster.lied % 3]
         self._call.reply(
-            Fetched(
+            FetchReply(
                 rows, message.next_llsn, message.committed_end, message.high_watermark, message.low_watermark
             ),
             payload,

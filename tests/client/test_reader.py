@@ -18,7 +18,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LSN_MAX
-from varlog.rpc.messages import FoundAt, Message, ReadAt
+from varlog.rpc.messages import Message, ReadAt, ReadAtReply
 from varlog.rpc.transport import Call
 
 
@@ -193,7 +193,7 @@ def test_everyone_points_elsewhere_until_the_view_knows_the_new_stream() -> None
                 nonlocal denied
                 if isinstance(message, ReadAt) and len(log.streams) == 1:
                     denied += 1
-                    call.reply(FoundAt(found=False))
+                    call.reply(ReadAtReply(found=False))
                 else:
                     handle(address, call, message, payload)
 

@@ -23,7 +23,16 @@ from varlog.model.limits import (
     MIB,
 )
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, Appended, Done, GetTail, Message, OperateSeal, Replicate, TailIs
+from varlog.rpc.messages import (
+    AdminSealStream,
+    Append,
+    AppendReply,
+    Done,
+    GetTail,
+    GetTailReply,
+    Message,
+    Replicate,
+)
 from varlog.rpc.transport import (
     Call,
     CallTimeout,
@@ -204,10 +213,10 @@ def test_one_way_messages_and_calls_go_in_both_directions(world: World) -> None:
             client.send(REPLICATE, b"there")
             await wait_until(lambda: bool(service.came))
             back = service.connections[0]
-            back.send(OperateSeal(LogStreamID(2)), b"and back")
+            back.send(AdminSealStream(LogStreamID(2)), b"and back")
             assert await back.call(APPEND, b"asked", timeout_s=DEADLINE_S) == (APPEND, bytearray(b"asked"))
             assert service.came == [(REPLICATE, b"there")]
-            assert ours.came == [(OperateSeal(LogStreamID(2)), b"and back"), (APPEND, b"asked")]
+            assert ours.came == [(AdminSealStream(LogStreamID(2)), b"and back"), (APPEND, b"asked")]
 
     world(body)
 
@@ -355,9 +364,9 @@ def test_a_call_that_is_not_answered_in_time_fails_alone_and_its_late_answer_is_
             await wait_until(lambda: len(service.kept) == 1)
             second = asyncio.create_task(client.call(APPEND, timeout_s=DEADLINE_S))
             await wait_until(lambda: len(service.kept) == 2)
-            service.kept[0].reply(TailIs(GLSN(1), GLSN(0)))
-            service.kept[1].reply(Appended(GLSN(2), LLSN(2)))
-            assert (await second)[0] == Appended(GLSN(2), LLSN(2))
+            service.kept[0].reply(GetTailReply(GLSN(1), GLSN(0)))
+            service.kept[1].reply(AppendReply(GLSN(2), LLSN(2)))
+            assert (await second)[0] == AppendReply(GLSN(2), LLSN(2))
 
     world(body)
 

@@ -283,7 +283,7 @@ def test_a_log_stream_is_sealed_and_unsealed_only_after_a_yes(tmp_path: Path) ->
         await act.click()
         await page.page.locator("dialog").get_by_role("button", name="Seal log stream 1").click()
         await page.wait("tr[data-stream='1'] .state", text="sealed by hand")
-        await page.wait("#deeds li", text="seal")
+        await page.wait("#events li", text="seal")
         assert [stream.held for stream in await admin.streams()] == [True]
 
         await act.click()
@@ -328,7 +328,7 @@ def test_nothing_is_cut_off_at_any_width(tmp_path: Path, width: int) -> None:
         await page.open()
         await page.wait("#entries tr", text="xxx")
         assert await page.look("document.documentElement.scrollWidth") <= width
-        for panel in ("charts", "topology", "deeds", "entries", "topics"):
+        for panel in ("charts", "topology", "events", "entries", "topics"):
             box = await page.page.locator(f"#{panel}").bounding_box()
             assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= width, panel
 

@@ -66,7 +66,7 @@ def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
             await page.wait("th[data-node='2'][data-state='away'] .away", text="away")
             await page.wait_count(".replica[data-node='2'][data-state='missing']", 2)
             await page.wait("tr[data-stream='1'][data-state='sealed']")
-            await page.wait("#deeds .now li", text="node 2 does not answer")
+            await page.wait("#events .now li", text="node 2 does not answer")
             assert (await page.page.title()).startswith("● varlog: Node 2 is away")
             # What is there can still be read.
             await page.page.fill("#position", "1")
@@ -80,7 +80,7 @@ def test_a_killed_node_shows_and_then_shows_healed(tmp_path: Path) -> None:
             await page.wait_health("ok")
             await page.wait_recorded("Healed: everything runs again, after")
             await page.wait_count(".replica[data-state='running']", 6)
-            await page.wait("#deeds .lately li", text="it runs")
+            await page.wait("#events .lately li", text="it runs")
             await page.wait_true("document.querySelectorAll('.chart .band.bad').length > 0")
             await log.append(b"after")
             await page.wait("#entries tr:first-child", text="after")

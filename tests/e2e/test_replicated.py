@@ -12,7 +12,7 @@ from varlog.cli.etcd import etcd_is_here
 from varlog.cli.leader import leading_repository
 from varlog.model.errors import NotLeader
 from varlog.model.ids import ANY_CLUSTER, TopicID
-from varlog.rpc.messages import GetTail, GetView, TailIs
+from varlog.rpc.messages import GetTail, GetTailReply, GetView
 from varlog.rpc.tcp import TcpTransport
 from varlog.rpc.transport import Connection
 from varlog.testing.cluster_under_load import WAIT_TIMEOUT_S, ClusterUnderLoad, Story, plan_for, run_story
@@ -89,5 +89,5 @@ async def _leader_and_witness(cluster: ClusterUnderLoad) -> tuple[str, Connectio
         except NotLeader:  # a machine that stood still for longer than a lease has another leader since
             witness.close()
             continue
-        assert isinstance(answer, TailIs)
+        assert isinstance(answer, GetTailReply)
         return name, witness

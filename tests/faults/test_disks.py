@@ -13,14 +13,14 @@ from varlog import aio
 from varlog.model.cluster import ReplicaStatus
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import DISK_RESERVE_BYTES, KIB
-from varlog.rpc.messages import ClusterStatusIs
+from varlog.rpc.messages import GetClusterStatusReply
 from varlog.testing.cluster_under_load import TOPIC, WAIT_TIMEOUT_S, ClusterUnderLoad, process_of
 from varlog.testing.small_disk import NoSmallDisk, SmallDisk
 
 pytestmark = pytest.mark.process
 
 
-def replicas_on(seen: ClusterStatusIs, node: NodeID) -> list[ReplicaStatus]:
+def replicas_on(seen: GetClusterStatusReply, node: NodeID) -> list[ReplicaStatus]:
     return [
         replica
         for health in seen.nodes

@@ -18,7 +18,7 @@ from varlog.model.cluster import Ordering
 from varlog.model.errors import OutcomeUnknown, Refused, TopicStopped, Trimmed
 from varlog.model.ids import NodeID
 from varlog.rpc import messages as m
-from varlog.rpc.messages import AdoptionIs
+from varlog.rpc.messages import AdoptOrderReply
 from varlog.testing.sim.loop import run
 
 
@@ -46,7 +46,7 @@ class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
         service = self.nodes[node].service
         return service._view.revision if isinstance(service, StorageNode) else 0
 
-    async def adopt(self, *, dry_run: bool = False) -> AdoptionIs:
+    async def adopt(self, *, dry_run: bool = False) -> AdoptOrderReply:
         async with await self.admin() as admin:
             return await admin.adopt_order(TOPIC, dry_run=dry_run)
 
@@ -354,7 +354,7 @@ def test_d2_a_sequenced_topic_of_which_no_chain_was_heard_waits_for_its_nodes() 
         assert (await cluster.topic()).missed == tuple(sorted(chain))
         view = await cluster.view()
         proposal = m.ProposeProjection(view.projections[0], ())
-        assert await cluster.ask(REPOSITORY, proposal) == m.ProjectionIs(view.projections[0])
+        assert await cluster.ask(REPOSITORY, proposal) == m.ProposeProjectionReply(view.projections[0])
         cluster.nodes[chain[0]].boot()
 
         async def continues() -> bool:

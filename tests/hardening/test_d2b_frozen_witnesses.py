@@ -124,7 +124,7 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
         sealed = await cluster.ask(
             node, m.SealReplica(stream.log_stream, Epoch(stream.epoch + 1), LLSN(len(appended) + 1))
         )
-        assert isinstance(sealed, m.ReplicaStateIs)
+        assert isinstance(sealed, m.ReplicaStateReply)
         assert (sealed.state, sealed.committed_end) == (ReplicaState.SEALED, len(appended) + 1)
         # One that froze for another reason stays as well, if the request to rebuild it knows less than it holds.
         service = cluster.nodes[2].service

@@ -65,8 +65,8 @@ def test_a_manager_that_outlives_the_metadata_says_that_they_are_of_another_clus
         cluster.repository.boot()
         await asyncio.sleep(20.0)
         status = await cluster.ask("mc:7101", m.GetClusterStatus())
-        assert isinstance(status, m.ClusterStatusIs)
-        said = [deed.what for deed in status.deeds]
+        assert isinstance(status, m.GetClusterStatusReply)
+        said = [event.what for event in status.events]
         assert sum("the metadata repository belongs to the cluster with UUID" in what for what in said) == 1
         assert not cluster.complaints
 

@@ -312,7 +312,7 @@ def test_a_cluster_whose_repository_is_deleted_comes_back_by_vmr_recover(tmp_pat
         try:
             while True:
                 seen, _ = await connection.call(m.GetView(), timeout_s=PATIENCE_S)
-                assert isinstance(seen, m.ViewIs)
+                assert isinstance(seen, m.GetViewReply)
                 found = await find(transport, plan.node_addresses)
                 copies = [one.copy.view.revision for one in found.nodes if one.copy is not None]
                 if copies == [seen.view.revision] * len(plan.node_addresses):

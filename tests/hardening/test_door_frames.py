@@ -38,7 +38,7 @@ from varlog.rpc.framing import (
     MalformedFrame,
     frame_head,
 )
-from varlog.rpc.messages import Append, ClusterStatusIs, Done, Message
+from varlog.rpc.messages import Append, Done, GetClusterStatusReply, Message
 from varlog.rpc.tcp import TcpServer, TcpTransport, split_address
 from varlog.rpc.transport import Call, Connection, Handler
 from varlog.runtime.logs import LineLimit
@@ -466,7 +466,7 @@ def test_corrupt_frames_of_nodes_repository_and_manager_are_a_metric(monkeypatch
         SimTransport, "corrupt_frames", property(lambda self: counted.get(self._process.host, 0))
     )
 
-    async def story() -> ClusterStatusIs:
+    async def story() -> GetClusterStatusReply:
         cluster = SimCluster(nodes=2, replicas=2)
         cluster.start()
         log = await cluster.log(create=True)

@@ -21,7 +21,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import OutcomeUnknown, Overloaded
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, Appended
+from varlog.rpc.messages import Append, AppendReply
 from varlog.runtime.metrics import TrafficMeter
 from varlog.storagenode.log_stream import replica as replica_module
 from varlog.storagenode.log_stream import waiters as waiters_module
@@ -159,12 +159,12 @@ def test_what_is_refused_by_time_gets_no_place_and_what_waits_in_line_is_looked_
         # Nobody waits for the first in line any more when its turn comes; the next one named no time.
         clock[0] = 2.0
         repository.commit(row(1, 2))
-        assert (await taken)[0] == Appended(GLSN(1), LLSN(1))
+        assert (await taken)[0] == AppendReply(GLSN(1), LLSN(1))
         with pytest.raises(Overloaded):
             await in_line
         await until(lambda: any(report.durable_end == 3 for report in repository.reports))
         repository.commit(row(2, 3))
-        assert (await patient)[0] == Appended(GLSN(2), LLSN(2))
+        assert (await patient)[0] == AppendReply(GLSN(2), LLSN(2))
 
     run_bench(tmp_path, story)
 

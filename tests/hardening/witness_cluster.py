@@ -100,7 +100,7 @@ class RewoundCluster(SimCluster):
 
     async def tail(self) -> int:
         answer = await self.ask(REPOSITORY, m.GetTail((await self.topic()).topic))
-        assert isinstance(answer, m.TailIs)
+        assert isinstance(answer, m.GetTailReply)
         return answer.high_watermark
 
     async def until(self, holds: Callable[[], object], within_s: float = 60.0) -> None:

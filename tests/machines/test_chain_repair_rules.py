@@ -118,7 +118,7 @@ def test_whoever_is_dead_or_of_no_use_is_left_out_while_another_can_serve() -> N
 
 def test_a_member_that_was_restored_is_compared_with_one_that_was_not() -> None:
     """Its disk may have gone back in time. The tail is asked before others."""
-    restored = {node: changed(_unit(node), unproven=True) for node in (A, B, C)}
+    restored = {node: changed(_unit(node), unverified=True) for node in (A, B, C)}
     decided = plan(_case((A, B, C), units={A: restored[A], B: _unit(B), C: restored[C]}))
     assert decided.change is None and decided.steps[LS] == SyncReplica(A, B, Epoch(3), backfill=True)
     assert plan(_case((A,), units={A: restored[A]})).steps[LS] == RUNS
@@ -127,7 +127,7 @@ def test_a_member_that_was_restored_is_compared_with_one_that_was_not() -> None:
 
 
 def test_after_a_restart_of_all_every_member_is_waited_for_before_they_are_compared() -> None:
-    restored = {node: changed(_unit(node), unproven=True) for node in (A, B, C)}
+    restored = {node: changed(_unit(node), unverified=True) for node in (A, B, C)}
     there = plan(_case((A, B, C), units=restored))
     assert there.change is not None and there.steps[LS] == there.change and _wish(there) == ({}, {}, {})
 
@@ -148,8 +148,8 @@ def test_after_a_restart_of_all_every_member_is_waited_for_before_they_are_compa
 def test_a_unit_that_was_never_sealed_is_waited_for_as_one_that_is_silent() -> None:
     """Its disk went back to before the topic began, and it refuses every seal. Before, all others were compared with it again and
     again without an end, and the topic stood still."""
-    restored = {node: changed(_unit(node), unproven=True) for node in (A, B)}
-    blank = changed(_unit(C, epoch=0, newest=0), unproven=True)
+    restored = {node: changed(_unit(node), unverified=True) for node in (A, B)}
+    blank = changed(_unit(C, epoch=0, newest=0), unverified=True)
     case = _case((A, B, C), units={**restored, C: blank})
     assert list(_unheard(case)) == [(LS, C)]
     waiting = plan(but(case, around=but(ALONE, unheard_s={(LS, C): UNHEARD_S / 2})))
@@ -160,7 +160,7 @@ def test_a_unit_that_was_never_sealed_is_waited_for_as_one_that_is_silent() -> N
 
 def test_nothing_is_filled_from_a_chain_of_which_nobody_is_known_to_be_whole() -> None:
     """A node that is away and holds more than a drive that went back in time would be made again from it."""
-    restored = {node: changed(_unit(node), unproven=True) for node in (A, B)}
+    restored = {node: changed(_unit(node), unverified=True) for node in (A, B)}
     ahead = changed(_unit(C), sync=_sync(SyncState.ERROR, B, rebuild=True))
     step = plan(_case((A, B), (C,), units={**restored, C: ahead})).steps[LS]
     assert isinstance(step, Reconfigure)

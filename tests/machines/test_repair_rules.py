@@ -22,9 +22,9 @@ from varlog.manager.repair_steps import (
     HELD,
     RUNS,
     MakeReplica,
-    MendReplica,
     Nothing,
     RebuildReplica,
+    RepairReplica,
     ReplaceReplica,
     SealReplicas,
     SealStream,
@@ -495,7 +495,7 @@ def test_damage_is_mended_from_those_who_hold_the_same_while_the_stream_runs() -
     hurt = statuses[NODES[1]]
     assert hurt is not None
     damaged = msgspec.structs.replace(hurt, damage=((LLSN(1), LLSN(2)), (LLSN(3), LLSN(4))))
-    assert next_step(world.stream(), {**statuses, NODES[1]: damaged}) == MendReplica(
+    assert next_step(world.stream(), {**statuses, NODES[1]: damaged}) == RepairReplica(
         NODES[1], (PRIMARY, NODES[2])
     )
     alone = {NODES[1]: damaged}
@@ -520,11 +520,11 @@ def test_a_node_is_not_replaced_while_the_others_are_damaged() -> None:
     statuses = world.statuses()
     assert isinstance(next_step(world.stream(), statuses, gone), ReplaceReplica)
     both = _damaged(_damaged(statuses, NODES[1]), NODES[2])
-    assert next_step(world.stream(), both, gone) == MendReplica(NODES[1], (NODES[2],))
+    assert next_step(world.stream(), both, gone) == RepairReplica(NODES[1], (NODES[2],))
     one = {NODES[1]: both[NODES[1]], NODES[2]: None}
     assert not isinstance(next_step(world.stream(), one, gone), ReplaceReplica | MakeReplica)
     former = Around((SPARE,), {PRIMARY: 99.0}, former={SPARE: left})
-    assert next_step(world.stream(), one, former) == MendReplica(NODES[1], (SPARE,))
+    assert next_step(world.stream(), one, former) == RepairReplica(NODES[1], (SPARE,))
 
 
 def test_a_replica_that_cannot_be_sealed_for_its_damage_is_mended_first() -> None:
@@ -538,7 +538,7 @@ def test_a_replica_that_cannot_be_sealed_for_its_damage_is_mended_first() -> Non
     assert isinstance(next_step(world.stream(), hurt, refused), SealReplicas), "the other one is not sealed"
     world.carry_out(SealReplicas((NODES[2],), world.stream().epoch, world.stream().sealed_end))
     rest = _damaged(world.statuses(), NODES[1])
-    assert next_step(world.stream(), rest, refused) == MendReplica(NODES[1], (NODES[2],))
+    assert next_step(world.stream(), rest, refused) == RepairReplica(NODES[1], (NODES[2],))
     assert isinstance(next_step(world.stream(), world.statuses(), refused), SealReplicas)
 
 

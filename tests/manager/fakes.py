@@ -70,31 +70,35 @@ class FakeRepository:
         self._on(
             messages.RegisterTopic,
             lambda m: register_topic(self.members, m.name, m.ordering, m.first),
-            messages.TopicIs,
+            messages.TopicReply,
         )
-        self._on(messages.NewLogStreamID, lambda m: new_log_stream_id(self.members), messages.LogStreamIDIs)
+        self._on(
+            messages.NewLogStreamID, lambda m: new_log_stream_id(self.members), messages.NewLogStreamIDReply
+        )
         self._on(
             messages.RegisterLogStream,
             lambda m: register_log_stream(self.members, m.topic, m.log_stream, m.replicas, m.streams_max),
-            messages.StreamIs,
+            messages.StreamReply,
         )
         self._on(
             messages.SealStream,
             lambda m: seal_stream(self.members, m.log_stream, self.ends.get(m.log_stream, LLSN(1))),
-            messages.StreamIs,
+            messages.StreamReply,
         )
         self._on(
-            messages.HoldStream, lambda m: hold_stream(self.members, m.log_stream, m.held), messages.StreamIs
+            messages.HoldStream,
+            lambda m: hold_stream(self.members, m.log_stream, m.held),
+            messages.StreamReply,
         )
         self._on(
             messages.SetReplicas,
             lambda m: set_replicas(self.members, m.log_stream, m.epoch, m.replicas),
-            messages.StreamIs,
+            messages.StreamReply,
         )
         self._on(
             messages.UnsealStream,
             lambda m: unseal_stream(self.members, m.log_stream, m.epoch),
-            messages.StreamIs,
+            messages.StreamReply,
         )
         self._dispatcher.on_async(messages.GetTail, self._tail)
         self._dispatcher.on_async(messages.GetReaders, self._readers)
@@ -142,13 +146,13 @@ class FakeRepository:
         except TimeoutError:
             pass
         members = self.members
-        return messages.ViewIs(members.view, self.suspects, members.next_log_stream, members.unused)
+        return messages.GetViewReply(members.view, self.suspects, members.next_log_stream, members.unused)
 
     async def _tail(self, message: messages.GetTail, payload: bytearray) -> Message:
-        return messages.TailIs(GLSN(0), GLSN(0))
+        return messages.GetTailReply(GLSN(0), GLSN(0))
 
     async def _readers(self, message: messages.GetReaders, payload: bytearray) -> Message:
-        return messages.ReadersAre(tuple(self.members.readers.of(message.topic)))
+        return messages.GetReadersReply(tuple(self.members.readers.of(message.topic)))
 
 
 @dataclass
@@ -218,7 +222,7 @@ class FakeNode:
             messages.RemoveLogStream: self._remove,
             messages.RebuildReplica: self._rebuild,
             messages.SyncReplica: self._sync,
-            messages.MendReplica: self._mend,
+            messages.RepairReplica: self._mend,
             messages.SealReplica: self._seal,
             messages.UnsealReplica: self._unseal,
         }
@@ -244,7 +248,7 @@ class FakeNode:
 
     def _status(self, message: messages.GetNodeStatus) -> Message:
         replicas = tuple(replica.status(log_stream) for log_stream, replica in self.replicas.items())
-        return messages.NodeStatusIs(
+        return messages.GetNodeStatusReply(
             NodeStatus(self.cluster, self.node, self.address, ("/v",), replicas, streams_max=self.streams_max)
         )
 
@@ -272,9 +276,9 @@ class FakeNode:
         if replica.state is not ReplicaState.SEALING or message.epoch != replica.epoch:
             raise Refused(f"it is {replica.state} in epoch {replica.epoch}")
         replica.sync = SyncStatus(SyncState.IN_PROGRESS, message.source.node, replica.end, replica.sealed_end)
-        return messages.SyncIs(replica.sync)
+        return messages.SyncReply(replica.sync)
 
-    def _mend(self, message: messages.MendReplica) -> Message:
+    def _mend(self, message: messages.RepairReplica) -> Message:
         self._replica(message.log_stream).damage = ()
         return messages.Done()
 
@@ -288,7 +292,7 @@ class FakeNode:
         whole = replica.end == message.committed_end
         replica.state = ReplicaState.SEALED if whole else ReplicaState.SEALING
         replica.epoch, replica.opened, replica.sealed_end = message.epoch, False, message.committed_end
-        return messages.ReplicaStateIs(replica.state, replica.end)
+        return messages.ReplicaStateReply(replica.state, replica.end)
 
     def _unseal(self, message: messages.UnsealReplica) -> Message:
         replica = self._replica(message.log_stream)
@@ -296,7 +300,7 @@ class FakeNode:
             replica.state, replica.opened = ReplicaState.RUNNING, True
         if replica.state is not ReplicaState.RUNNING:
             raise Refused("not sealed in this epoch")
-        return messages.ReplicaStateIs(replica.state, replica.end)
+        return messages.ReplicaStateReply(replica.state, replica.end)
 
     def _replica(self, log_stream: LogStreamID) -> FakeReplica:
         if log_stream not in self.replicas:

@@ -67,7 +67,7 @@ class SequencedCluster(SimCluster):
             raise Unavailable("no sequencer")
         tokens = m.NextTokens(projection.topic, projection.epoch, 1)
         given = await self.ask(projection.sequencer.address, tokens)
-        assert isinstance(given, m.TokensAre)
+        assert isinstance(given, m.NextTokensReply)
         at = projection.locate(given.first)
         batch = pack([data], producer=ProducerID(1), sequence=given.first, time_us=0)
         place(batch, projection.epoch, at.llsn)

@@ -221,7 +221,7 @@ class SimCluster:
 
     async def view(self) -> ClusterView:
         answer = await self.ask(REPOSITORY, m.GetView())
-        assert isinstance(answer, m.ViewIs)
+        assert isinstance(answer, m.GetViewReply)
         return answer.view
 
     async def statuses(self) -> dict[NodeID, NodeStatus]:
@@ -230,7 +230,7 @@ class SimCluster:
         for number, host in self.nodes.items():
             if host.up:
                 answer = await self.ask(f"sn{number}:7110", m.GetNodeStatus())
-                assert isinstance(answer, m.NodeStatusIs)
+                assert isinstance(answer, m.GetNodeStatusReply)
                 found[NodeID(number)] = answer.status
         return found
 
@@ -240,7 +240,7 @@ class SimCluster:
         return all(
             replica.state is ReplicaState.SEALED
             for answer in answers
-            if isinstance(answer, m.NodeStatusIs)
+            if isinstance(answer, m.GetNodeStatusReply)
             for replica in answer.status.replicas
         )
 

@@ -27,8 +27,8 @@ REQUESTS = (
     messages.AddStream("orders"),
     messages.DeleteTopic("orders"),
     messages.RemoveNode(NodeID(4)),
-    messages.OperateReplace(STREAM, NodeID(1), NodeID(4)),
-    messages.OperateSync(STREAM, NodeID(1)),
+    messages.AdminReplaceReplica(STREAM, NodeID(1), NodeID(4)),
+    messages.AdminSyncReplica(STREAM, NodeID(1)),
 )
 CHANGES = {
     "RegisterTopic",

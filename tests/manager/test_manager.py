@@ -77,7 +77,7 @@ def test_a_topic_waits_for_a_named_node_that_is_still_coming_up() -> None:
         await cluster.manager.start()
         making = asyncio.ensure_future(cluster.ask(messages.CreateTopic("orders")))
         await cluster.nodes[1].start()
-        assert isinstance(await making, messages.TopicIs)
+        assert isinstance(await making, messages.TopicReply)
         assert cluster.all_run()
         await cluster.__aexit__()
 
@@ -102,7 +102,7 @@ def test_a_topic_waits_for_a_node_that_has_just_fallen_silent(monkeypatch: pytes
         making = asyncio.ensure_future(cluster.ask(messages.CreateTopic("orders")))
         await cluster.wait(lambda: 2 in rounds or making.done())
         await cluster.nodes[3].start()
-        assert isinstance(await making, messages.TopicIs)
+        assert isinstance(await making, messages.TopicReply)
         assert cluster.all_run() and 2 in rounds
 
     run(story)
@@ -141,7 +141,7 @@ def test_a_created_topic_has_its_streams_running_and_primaries_spread() -> None:
 
     async def story(cluster: FakeCluster) -> None:
         answer = await cluster.ask(messages.CreateTopic("orders", streams=3))
-        assert isinstance(answer, messages.TopicIs) and answer.topic.name == "orders"
+        assert isinstance(answer, messages.TopicReply) and answer.topic.name == "orders"
         assert cluster.all_run()
         streams = cluster.repository.view.streams_of(answer.topic.topic)
         assert sorted(stream.primary for stream in streams) == [1, 2, 3]
@@ -186,7 +186,7 @@ def test_topics_that_are_made_at_once_are_spread_as_if_one_after_the_other() -> 
     async def story(cluster: FakeCluster) -> None:
         names = [f"topic-{number}" for number in range(12)]
         made = await asyncio.gather(*(cluster.ask(messages.CreateTopic(name)) for name in names))
-        assert all(isinstance(answer, messages.TopicIs) for answer in made)
+        assert all(isinstance(answer, messages.TopicReply) for answer in made)
         assert cluster.all_run()
         streams = cluster.repository.view.streams
         assert len({stream.topic for stream in streams}) == len(streams) == len(names)
@@ -277,17 +277,17 @@ def test_a_stream_sealed_by_hand_stays_sealed_until_it_is_unsealed_by_hand() -> 
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         stream = cluster.repository.view.streams[0].log_stream
-        answer = await cluster.ask(messages.OperateSeal(stream))
-        assert isinstance(answer, messages.StreamIs) and answer.stream.state is StreamState.SEALED
+        answer = await cluster.ask(messages.AdminSealStream(stream))
+        assert isinstance(answer, messages.StreamReply) and answer.stream.state is StreamState.SEALED
         rounds = cluster.nodes[1].asked.count("UnsealReplica")
         for _ in range(5):
             await cluster.ask(messages.GetClusterStatus())
         assert cluster.repository.view.streams[0].state is StreamState.SEALED
         assert cluster.nodes[1].asked.count("UnsealReplica") == rounds
-        answer = await cluster.ask(messages.OperateUnseal(stream))
-        assert isinstance(answer, messages.StreamIs) and answer.stream.state is StreamState.RUNNING
+        answer = await cluster.ask(messages.AdminUnsealStream(stream))
+        assert isinstance(answer, messages.StreamReply) and answer.stream.state is StreamState.RUNNING
         with pytest.raises(UnknownLogStream):
-            await cluster.ask(messages.OperateSeal(LogStreamID(99)))
+            await cluster.ask(messages.AdminSealStream(LogStreamID(99)))
 
     run(story)
 
@@ -326,7 +326,7 @@ def test_status_tells_who_is_alive_and_how_replicas_are() -> None:
         await cluster.ask(messages.CreateTopic("orders"))
         await cluster.nodes[2].stop()
         status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.ClusterStatusIs)
+        assert isinstance(status, messages.GetClusterStatusReply)
         assert [(node.node, node.alive) for node in status.nodes] == [(1, True), (2, False), (3, True)]
         assert status.nodes[0].status is not None and len(status.nodes[0].status.replicas) == 1
         assert [mark.high_watermark for mark in status.tails] == [0]
@@ -339,7 +339,7 @@ def test_a_topic_is_made_once_with_one_first_position() -> None:
     async def story(cluster: FakeCluster) -> None:
         for _ in range(2):
             made = await cluster.ask(messages.CreateTopic("copy", first=GLSN(500)))
-            assert isinstance(made, messages.TopicIs) and made.topic.first == 500
+            assert isinstance(made, messages.TopicReply) and made.topic.first == 500
         with pytest.raises(Refused, match="its first position is 500, not 1"):
             await cluster.ask(messages.CreateTopic("copy"))
         with pytest.raises(InvalidRequest, match="the first position of a topic"):
@@ -355,7 +355,7 @@ def test_status_tells_how_far_named_readers_are() -> None:
         members = cluster.repository.members
         cluster.repository.members, reader = set_reader(members, TopicID(1), "nightly", GLSN(0), GLSN(0))
         status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.ClusterStatusIs) and status.readers == (reader,)
+        assert isinstance(status, messages.GetClusterStatusReply) and status.readers == (reader,)
 
     run(story)
 

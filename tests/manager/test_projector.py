@@ -76,7 +76,7 @@ def test_the_last_node_goes_on_alone_and_that_is_said_loudly() -> None:
         async with await cluster.admin() as admin:
             status = await admin.status()
         assert "NO REDUNDANCY" in dict(status.waits)[first.chains[0].log_stream]
-        assert any("NO REDUNDANCY" in deed.what for deed in status.deeds)
+        assert any("NO REDUNDANCY" in event.what for event in status.events)
         assert status.tails[0].high_watermark >= max(cluster.written)
         for node in gone:
             cluster.nodes[node].boot()

@@ -77,7 +77,7 @@ def test_a_long_sync_is_followed_and_its_progress_told() -> None:
         waits: tuple[tuple[LogStreamID, str], ...] = ()
         while not waits or "50 % done" not in waits[0][1]:
             status = await cluster.ask(messages.GetClusterStatus())
-            assert isinstance(status, messages.ClusterStatusIs)
+            assert isinstance(status, messages.GetClusterStatusReply)
             waits = status.waits
         assert waits == ((LS, "the replica on node 3 is synced from node 1: 50 % done"),)
         assert cluster.nodes[3].asked.count("SyncReplica") == 1
@@ -131,7 +131,7 @@ def test_a_replacement_respects_the_limit_of_a_node() -> None:
 
         async def wait_text() -> str:
             status = await cluster.ask(messages.GetClusterStatus())
-            assert isinstance(status, messages.ClusterStatusIs)
+            assert isinstance(status, messages.GetClusterStatusReply)
             return status.waits[0][1] if status.waits else ""
 
         while "no other node has room" not in await wait_text():
@@ -204,7 +204,7 @@ def test_a_full_disk_keeps_the_stream_sealed_until_there_is_room() -> None:
         replica.full, replica.state = True, ReplicaState.SEALING
         await cluster.wait(lambda: replica.state is ReplicaState.SEALED)
         status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.ClusterStatusIs)
+        assert isinstance(status, messages.GetClusterStatusReply)
         assert "the disk of node 2 is full" in status.waits[0][1]
         assert cluster.nodes[2].asked[-1] == "SealReplica"
         replica.full = False
@@ -245,9 +245,9 @@ def test_data_of_a_stream_that_the_repository_never_had_is_kept_and_told() -> No
         cluster.nodes[2].replicas[LogStreamID(9)] = FakeReplica(TopicID(1))
         await cluster.wait(lambda: LogStreamID(9) not in cluster.nodes[2].replicas)
         status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.ClusterStatusIs)
+        assert isinstance(status, messages.GetClusterStatusReply)
         assert cluster.nodes[1].replicas[LogStreamID(9)] is held
-        assert sum("never had" in deed.what for deed in status.deeds) == 1
+        assert sum("never had" in event.what for event in status.events) == 1
 
     run(story, zombie_grace_s=0.05)
 
@@ -270,14 +270,14 @@ def test_a_replica_is_moved_by_hand() -> None:
         fill(cluster, 5)
         old = stream_of(cluster).primary
         idle = next(node for node in cluster.nodes.values() if not node.replicas)
-        answer = await cluster.ask(messages.OperateReplace(LS, old))
-        assert isinstance(answer, messages.StreamIs)
+        answer = await cluster.ask(messages.AdminReplaceReplica(LS, old))
+        assert isinstance(answer, messages.StreamReply)
         assert old not in answer.stream.replicas and idle.node in answer.stream.replicas
         await cluster.wait(cluster.all_run)
         assert idle.replicas[LS].end == 6
         # Again: it is done already.
-        again = await cluster.ask(messages.OperateReplace(LS, old, idle.node))
-        assert isinstance(again, messages.StreamIs) and again.stream.replicas == answer.stream.replicas
+        again = await cluster.ask(messages.AdminReplaceReplica(LS, old, idle.node))
+        assert isinstance(again, messages.StreamReply) and again.stream.replicas == answer.stream.replicas
 
     run(story, nodes=4)
 
@@ -287,7 +287,7 @@ def test_the_only_replica_is_moved_by_hand_and_is_never_the_last_copy_to_go() ->
         fill(cluster, 5)
         old = stream_of(cluster).primary
         new = NodeID(3 - old)
-        await cluster.ask(messages.OperateReplace(LS, old, new))
+        await cluster.ask(messages.AdminReplaceReplica(LS, old, new))
         await cluster.wait(cluster.all_run)
         assert stream_of(cluster).replicas == (new,)
         assert cluster.nodes[new].replicas[LS].end == 6
@@ -298,13 +298,13 @@ def test_the_only_replica_is_moved_by_hand_and_is_never_the_last_copy_to_go() ->
 def test_a_move_that_makes_no_sense_is_refused() -> None:
     async def story(cluster: FakeCluster) -> None:
         with pytest.raises(InvalidRequest, match="no replica on node 9"):
-            await cluster.ask(messages.OperateReplace(LS, NodeID(9), NodeID(8)))
+            await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(9), NodeID(8)))
         with pytest.raises(Refused, match="not registered, or does not answer"):
-            await cluster.ask(messages.OperateReplace(LS, NodeID(1), NodeID(9)))
+            await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1), NodeID(9)))
         with pytest.raises(InvalidRequest, match="has a replica on node 2 already"):
-            await cluster.ask(messages.OperateReplace(LS, NodeID(1), NodeID(2)))
+            await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1), NodeID(2)))
         with pytest.raises(Refused, match="no other storage node lives and has room"):
-            await cluster.ask(messages.OperateReplace(LS, NodeID(1)))
+            await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1)))
         assert cluster.all_run()
 
     run(story)
@@ -313,18 +313,18 @@ def test_a_move_that_makes_no_sense_is_refused() -> None:
 def test_a_sync_by_hand_tells_how_far_it_is() -> None:
     async def story(cluster: FakeCluster) -> None:
         fill(cluster, 10)
-        done = await cluster.ask(messages.OperateSync(LS, NodeID(2)))
-        assert isinstance(done, messages.SyncIs) and done.sync.state is SyncState.COMPLETE
+        done = await cluster.ask(messages.AdminSyncReplica(LS, NodeID(2)))
+        assert isinstance(done, messages.SyncReply) and done.sync.state is SyncState.COMPLETE
         with pytest.raises(InvalidRequest, match="no replica on node 9"):
-            await cluster.ask(messages.OperateSync(LS, NodeID(9)))
+            await cluster.ask(messages.AdminSyncReplica(LS, NodeID(9)))
         await cluster.nodes[3].stop()
         cluster.nodes[3].replicas[LS] = FakeReplica(TopicID(1), copies=0)
         with pytest.raises(Refused, match="cannot be synced now"):
-            await cluster.ask(messages.OperateSync(LS, NodeID(3)))
+            await cluster.ask(messages.AdminSyncReplica(LS, NodeID(3)))
         await cluster.nodes[3].start()
         await cluster.wait(lambda: cluster.nodes[3].replicas[LS].sync is not None)
-        going = await cluster.ask(messages.OperateSync(LS, NodeID(3)))
-        assert isinstance(going, messages.SyncIs) and going.sync.state is SyncState.IN_PROGRESS
+        going = await cluster.ask(messages.AdminSyncReplica(LS, NodeID(3)))
+        assert isinstance(going, messages.SyncReply) and going.sync.state is SyncState.IN_PROGRESS
         assert going.sync.target_end == 11
 
     run(story)
@@ -332,14 +332,14 @@ def test_a_sync_by_hand_tells_how_far_it_is() -> None:
 
 def test_a_hold_by_hand_outlives_the_manager() -> None:
     async def story(cluster: FakeCluster) -> None:
-        await cluster.ask(messages.OperateSeal(LS))
+        await cluster.ask(messages.AdminSealStream(LS))
         await cluster.manager.stop()
         cluster.manager = Manager(cluster.config, system_doors(), cluster.transport)
         await cluster.manager.start()
         for _ in range(5):
             await cluster.ask(messages.GetClusterStatus())
         assert stream_of(cluster).state is StreamState.SEALED and stream_of(cluster).held
-        await cluster.ask(messages.OperateUnseal(LS))
+        await cluster.ask(messages.AdminUnsealStream(LS))
         assert cluster.all_run()
 
     run(story)
@@ -356,7 +356,7 @@ def test_a_suspicion_wakes_the_manager_at_once() -> None:
         cluster.repository.suspect(NodeID(2))
         await cluster.wait(cluster.all_run, timeout_s=5)
         status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.ClusterStatusIs) and status.suspects == (2,)
+        assert isinstance(status, messages.GetClusterStatusReply) and status.suspects == (2,)
 
     run(story, heartbeat_s=30.0)
 
@@ -366,13 +366,13 @@ def test_a_broken_connection_wakes_the_manager_at_once_and_a_silent_node_holds_n
         await cluster.nodes[2].stop()
         await cluster.wait(lambda: stream_of(cluster).state is StreamState.SEALED, timeout_s=5)
         status = await cluster.ask(messages.GetClusterStatus())
-        assert isinstance(status, messages.ClusterStatusIs)
+        assert isinstance(status, messages.GetClusterStatusReply)
         assert [(node.alive, node.away_s > 0) for node in status.nodes] == [
             (True, False),
             (False, True),
             (True, False),
         ]
-        assert any("storage node 2 does not answer" in deed.what for deed in status.deeds)
+        assert any("storage node 2 does not answer" in event.what for event in status.events)
         await cluster.nodes[2].start()
 
     run(story, heartbeat_s=30.0)
@@ -388,7 +388,7 @@ def test_two_managers_that_make_the_same_topic_make_no_stream_too_many() -> None
             for connection in connections
         ]
         answers = [answer for answer, _ in await asyncio.gather(*asks)]
-        assert answers[0] == answers[1] and isinstance(answers[0], messages.TopicIs)
+        assert answers[0] == answers[1] and isinstance(answers[0], messages.TopicReply)
         streams = cluster.repository.view.streams_of(answers[0].topic.topic)
         assert len(streams) == 3 and cluster.all_run()
         for connection in connections:

@@ -80,7 +80,7 @@ class ScriptedNode:
         self.views: list[int] = []
         self.proposed: list[Proposal] = []
         self.keeps = True
-        self.leases: list[m.LeaseIs] = []
+        self.leases: list[m.LeaseReply] = []
         self.obeys = True
         self.gaps = 0
         self._transport = transport
@@ -134,9 +134,9 @@ class ScriptedNode:
         self.units[LogStreamID(log_stream)] = m.UnitOrder(LogStreamID(log_stream), Epoch(epoch), LLSN(low))
 
     def ask_lease(self, stamp: int) -> None:
-        self.send(m.AskLease(stamp, tuple(self.units.values())))
+        self.send(m.RequestLease(stamp, tuple(self.units.values())))
 
-    def _take_lease(self, lease: m.LeaseIs) -> None:
+    def _take_lease(self, lease: m.LeaseReply) -> None:
         self.leases.append(lease)
         behind = [order for order in lease.orders if self._is_behind(order)]
         if self.obeys and behind:
@@ -156,7 +156,7 @@ class ScriptedNode:
             self._open(call, message)
         elif isinstance(message, m.Commits):
             self._apply(message)
-        elif isinstance(message, m.LeaseIs):
+        elif isinstance(message, m.LeaseReply):
             self._take_lease(message)
         elif isinstance(message, m.KeepView):
             self.views.append(message.revision)
@@ -176,7 +176,7 @@ class ScriptedNode:
             m.ReplicaPoint(ls, r.epoch, r.state, r.committed_end, r.durable_end, r.rows_synced_end)
             for ls, r in self.replicas.items()
         )
-        call.reply(m.SessionOpened(self.node, points))
+        call.reply(m.OpenSessionReply(self.node, points))
 
     def _apply(self, message: m.Commits) -> None:
         assert message.serial == len(self.commits) + 1, "serials count the messages of a session"
@@ -243,21 +243,23 @@ class World:
         return answer
 
     async def view(self) -> ClusterView:
-        return (await self.ask(m.GetView(), m.ViewIs)).view
+        return (await self.ask(m.GetView(), m.GetViewReply)).view
 
     async def tail(self, topic: int = 1) -> GLSN:
-        return (await self.ask(m.GetTail(TopicID(topic)), m.TailIs)).high_watermark
+        return (await self.ask(m.GetTail(TopicID(topic)), m.GetTailReply)).high_watermark
 
     async def add_stream(self, *nodes: int, topic: str = "orders", run: bool = True) -> LogStream:
         """A registered stream on `nodes`, running unless told otherwise."""
-        found = (await self.ask(m.RegisterTopic(topic), m.TopicIs)).topic
-        log_stream = (await self.ask(m.NewLogStreamID(), m.LogStreamIDIs)).log_stream
+        found = (await self.ask(m.RegisterTopic(topic), m.TopicReply)).topic
+        log_stream = (await self.ask(m.NewLogStreamID(), m.NewLogStreamIDReply)).log_stream
         for number in nodes:
             self.nodes[number].replica(log_stream)
         replicas = tuple(NodeID(number) for number in nodes)
-        stream = (await self.ask(m.RegisterLogStream(found.topic, log_stream, replicas), m.StreamIs)).stream
+        stream = (
+            await self.ask(m.RegisterLogStream(found.topic, log_stream, replicas), m.StreamReply)
+        ).stream
         if run:
-            stream = (await self.ask(m.UnsealStream(log_stream, stream.epoch), m.StreamIs)).stream
+            stream = (await self.ask(m.UnsealStream(log_stream, stream.epoch), m.StreamReply)).stream
         return stream
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ async def _ordered(w: World, entries: int) -> None:
     for node in (1, 2):
         w.nodes[node].report(1, entries + 1, synced=1)
     await until(lambda: all(w.nodes[node].replica(1).committed_end == entries + 1 for node in (1, 2)))
-    await w.ask(m.SealStream(LS), m.StreamIs)
+    await w.ask(m.SealStream(LS), m.StreamReply)
 
 
 def test_a_node_that_left_does_not_count_and_the_new_one_does() -> None:
@@ -35,8 +35,8 @@ def test_a_node_that_left_does_not_count_and_the_new_one_does() -> None:
         async with world(1, 2, 3) as w:
             await _ordered(w, 3)
             w.nodes[3].replica(1)
-            await w.ask(m.SetReplicas(LS, Epoch(2), (TWO, THREE)), m.StreamIs)
-            await w.ask(m.UnsealStream(LS, Epoch(3)), m.StreamIs)
+            await w.ask(m.SetReplicas(LS, Epoch(2), (TWO, THREE)), m.StreamReply)
+            await w.ask(m.UnsealStream(LS, Epoch(3)), m.StreamReply)
             w.nodes[1].report(1, 9, epoch=3)
             w.nodes[2].report(1, 7, epoch=3)
             await settle()
@@ -58,7 +58,7 @@ def test_a_newcomer_without_entries_is_no_error_and_gets_rows_once_it_is_filled(
             await _ordered(w, 3)
             caplog.set_level(logging.INFO, "varlog")
             w.nodes[3].replica(1)
-            await w.ask(m.SetReplicas(LS, Epoch(2), (TWO, THREE)), m.StreamIs)
+            await w.ask(m.SetReplicas(LS, Epoch(2), (TWO, THREE)), m.StreamReply)
             await settle()
             assert w.nodes[3].replica(1).rows == [], "rows of entries that it does not have are of no use"
             assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
@@ -95,8 +95,8 @@ def test_a_hold_and_other_replicas_survive_a_restart() -> None:
     async def body() -> None:
         async with world(1, 2, 3) as w:
             await _ordered(w, 1)
-            await w.ask(m.HoldStream(LS, True), m.StreamIs)
-            await w.ask(m.SetReplicas(LS, Epoch(2), (TWO, THREE)), m.StreamIs)
+            await w.ask(m.HoldStream(LS, True), m.StreamReply)
+            await w.ask(m.SetReplicas(LS, Epoch(2), (TWO, THREE)), m.StreamReply)
             for node in w.nodes.values():
                 node.replica(1).state = ReplicaState.SEALED
             await w.stop_repository()

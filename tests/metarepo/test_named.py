@@ -37,22 +37,22 @@ def test_readers_and_writers_survive_a_restart_and_make_no_new_view() -> None:
             revision = (await w.view()).revision
             reader = NamedReader(ORDERS, "nightly", GLSN(4), 7)
             writer = NamedWriter(ORDERS, "job", 2, GLSN(5), STREAM, False, True, 7)
-            assert (await w.ask(at(4), m.ReadersAre)).readers == (reader,)
-            assert (await w.ask(begin(2), m.WriterIs)).writer == writer
+            assert (await w.ask(at(4), m.GetReadersReply)).readers == (reader,)
+            assert (await w.ask(begin(2), m.WriterReply)).writer == writer
             await w.stop_repository()
             await w.start_repository()
-            assert (await w.ask(m.GetReaders(), m.ReadersAre)) == m.ReadersAre((reader,))
-            assert (await w.ask(begin(2), m.WriterIs)).writer == writer
-            ended = (await w.ask(m.EndWrite(ORDERS, "job", 2, 9), m.WriterIs)).writer
+            assert (await w.ask(m.GetReaders(), m.GetReadersReply)) == m.GetReadersReply((reader,))
+            assert (await w.ask(begin(2), m.WriterReply)).writer == writer
+            ended = (await w.ask(m.EndWrite(ORDERS, "job", 2, 9), m.WriterReply)).writer
             assert (ended.finished, ended.updated_us) == (True, 9)
-            assert (await w.ask(m.GetWriters(ORDERS), m.WritersAre)).writers == (ended,)
+            assert (await w.ask(m.GetWriters(ORDERS), m.GetWritersReply)).writers == (ended,)
             assert (await w.view()).revision == revision
             await w.ask(m.ForgetReader(ORDERS, "nightly"), m.Done)
             await w.ask(m.ForgetWriter(ORDERS, "job"), m.Done)
             await w.stop_repository()
             await w.start_repository()
-            assert (await w.ask(m.GetReaders(ORDERS), m.ReadersAre)).readers == ()
-            assert (await w.ask(m.GetWriters(), m.WritersAre)).writers == ()
+            assert (await w.ask(m.GetReaders(ORDERS), m.GetReadersReply)).readers == ()
+            assert (await w.ask(m.GetWriters(), m.GetWritersReply)).writers == ()
             assert not [key for key in w.metadata.items if key.startswith(("reader/", "writer/"))]
 
     run(body())
@@ -70,7 +70,7 @@ def test_a_batch_is_begun_durably_before_anybody_is_told_where() -> None:
                 await held.wait()
 
             w.hold = hold
-            asked = [asyncio.ensure_future(w.ask(begin(0), m.WriterIs)) for _ in range(2)]
+            asked = [asyncio.ensure_future(w.ask(begin(0), m.WriterReply)) for _ in range(2)]
             await settle()
             assert not any(one.done() for one in asked)
             assert not [key for key in w.metadata.items if key.startswith("writer/")]
@@ -86,10 +86,10 @@ def test_who_asks_for_a_batch_that_is_begun_costs_no_commit() -> None:
     async def body() -> None:
         async with world(1) as w:
             await w.add_stream(1)
-            await w.ask(begin(0), m.WriterIs)
+            await w.ask(begin(0), m.WriterReply)
             commits = w.commits
             for _ in range(20):
-                await w.ask(begin(0), m.WriterIs)
+                await w.ask(begin(0), m.WriterReply)
             assert w.commits == commits
 
     run(body())
@@ -101,13 +101,13 @@ def test_a_trim_that_respects_readers_is_decided_with_them() -> None:
             await w.add_stream(1)
             w.nodes[1].report(1, 11)
             await until(lambda: w.nodes[1].replica(1).committed_end == 11)
-            await w.ask(at(4), m.ReadersAre)
-            await w.ask(at(6, "slower"), m.ReadersAre)
+            await w.ask(at(4), m.GetReadersReply)
+            await w.ask(at(6, "slower"), m.GetReadersReply)
             with pytest.raises(ReaderBehind, match="reader 'nightly' has read up to 4"):
                 await w.ask(m.TrimTopic(ORDERS, GLSN(5), True), m.Done)
             assert (await w.view()).topics[0].trimmed == 0
             # Asked in one breath: the trim sees the reader as it is then.
-            moved = asyncio.ensure_future(w.ask(at(9), m.ReadersAre))
+            moved = asyncio.ensure_future(w.ask(at(9), m.GetReadersReply))
             trimmed = asyncio.ensure_future(w.ask(m.TrimTopic(ORDERS, GLSN(6), True), m.Done))
             await asyncio.gather(moved, trimmed)
             assert (await w.view()).topics[0].trimmed == 6
@@ -125,16 +125,16 @@ def test_readers_of_many_topics_come_page_by_page(monkeypatch: pytest.MonkeyPatc
         async with world() as w:
             wanted = []
             for topic in ("orders", "bills"):
-                made = (await w.ask(m.RegisterTopic(topic), m.TopicIs)).topic
+                made = (await w.ask(m.RegisterTopic(topic), m.TopicReply)).topic
                 for number in range(4):
                     wanted.append((made.topic, f"reader {number}"))
-                    await w.ask(m.SetReader(*wanted[-1], GLSN(0)), m.ReadersAre)
+                    await w.ask(m.SetReader(*wanted[-1], GLSN(0)), m.GetReadersReply)
             found: list[tuple[TopicID, str]] = []
             pages = 0
             more = True
             while more:
                 answer = await w.ask(
-                    m.GetReaders(after=found[-1] if found else (TopicID(0), "")), m.ReadersAre
+                    m.GetReaders(after=found[-1] if found else (TopicID(0), "")), m.GetReadersReply
                 )
                 found += [(reader.topic, reader.name) for reader in answer.readers]
                 pages, more = pages + 1, answer.more
@@ -163,15 +163,15 @@ def test_a_topic_that_is_deleted_forgets_them_and_one_of_its_name_has_none() -> 
     async def body() -> None:
         async with world(1) as w:
             await w.add_stream(1)
-            await w.ask(at(0), m.ReadersAre)
-            await w.ask(begin(0), m.WriterIs)
+            await w.ask(at(0), m.GetReadersReply)
+            await w.ask(begin(0), m.WriterReply)
             await w.ask(m.UnregisterTopic(ORDERS), m.Done)
             await w.add_stream(1)
-            assert (await w.ask(m.GetReaders(), m.ReadersAre)).readers == ()
-            assert (await w.ask(m.GetWriters(), m.WritersAre)).writers == ()
+            assert (await w.ask(m.GetReaders(), m.GetReadersReply)).readers == ()
+            assert (await w.ask(m.GetWriters(), m.GetWritersReply)).writers == ()
             await w.stop_repository()
             await w.start_repository()
-            assert (await w.ask(m.GetWriters(), m.WritersAre)).writers == ()
+            assert (await w.ask(m.GetWriters(), m.GetWritersReply)).writers == ()
 
     run(body())
 
@@ -185,10 +185,10 @@ def test_the_next_leader_knows_what_was_begun_and_read() -> None:
         await group.repositories["mr1"].stop()
         leader = await group.leader()
         assert leader != "mr1"
-        assert await group.ask(leader, m.GetReaders()) == m.ReadersAre(
+        assert await group.ask(leader, m.GetReaders()) == m.GetReadersReply(
             (NamedReader(ORDERS, "nightly", GLSN(49), 7),)
         )
-        assert await group.ask(leader, m.GetTail(ORDERS)) == m.TailIs(GLSN(49), GLSN(49))
+        assert await group.ask(leader, m.GetTail(ORDERS)) == m.GetTailReply(GLSN(49), GLSN(49))
         del group.repositories["mr1"]
         await group.stop_all()
 
@@ -202,16 +202,16 @@ def test_the_next_leader_knows_what_was_begun_and_read() -> None:
 def test_a_topic_begins_at_its_first_position_over_restarts(restart: str) -> None:
     async def body() -> None:
         async with world(1) as w:
-            made = (await w.ask(m.RegisterTopic("orders", first=GLSN(1000)), m.TopicIs)).topic
+            made = (await w.ask(m.RegisterTopic("orders", first=GLSN(1000)), m.TopicReply)).topic
             assert (made.first, made.trimmed) == (1000, 999)
             with pytest.raises(Refused, match="its first position is 1000, not 1"):
-                await w.ask(m.RegisterTopic("orders"), m.TopicIs)
-            log_stream = (await w.ask(m.NewLogStreamID(), m.LogStreamIDIs)).log_stream
+                await w.ask(m.RegisterTopic("orders"), m.TopicReply)
+            log_stream = (await w.ask(m.NewLogStreamID(), m.NewLogStreamIDReply)).log_stream
             node = w.nodes[1]
             node.replica(log_stream)
-            await w.ask(m.RegisterLogStream(made.topic, log_stream, (node.node,)), m.StreamIs)
+            await w.ask(m.RegisterLogStream(made.topic, log_stream, (node.node,)), m.StreamReply)
             stream = (
-                await w.ask(m.UnsealStream(log_stream, node.replica(log_stream).epoch), m.StreamIs)
+                await w.ask(m.UnsealStream(log_stream, node.replica(log_stream).epoch), m.StreamReply)
             ).stream
             if restart in ("before the first cut", "both"):
                 await w.stop_repository()
@@ -219,7 +219,7 @@ def test_a_topic_begins_at_its_first_position_over_restarts(restart: str) -> Non
                 await until(lambda: node.in_session and bool(node.commits))
             assert await w.tail() == 999
             assert (
-                await w.ask(m.BeginWrite(made.topic, "job", 0, (log_stream,)), m.WriterIs)
+                await w.ask(m.BeginWrite(made.topic, "job", 0, (log_stream,)), m.WriterReply)
             ).writer.begin == 999
             node.report(log_stream, 4)
             await until(lambda: node.replica(log_stream).committed_end == 4)
@@ -243,11 +243,11 @@ def test_a_repository_starts_on_cuts_of_a_topic_that_came_and_left_since_the_bas
 
     async def body() -> None:
         async with world(1) as w:
-            await w.ask(m.RegisterTopic("orders", first=GLSN(1000)), m.TopicIs)
-            log_stream = (await w.ask(m.NewLogStreamID(), m.LogStreamIDIs)).log_stream
+            await w.ask(m.RegisterTopic("orders", first=GLSN(1000)), m.TopicReply)
+            log_stream = (await w.ask(m.NewLogStreamID(), m.NewLogStreamIDReply)).log_stream
             node = w.nodes[1]
-            await w.ask(m.RegisterLogStream(ORDERS, log_stream, (node.node,)), m.StreamIs)
-            await w.ask(m.UnsealStream(log_stream, node.replica(log_stream).epoch), m.StreamIs)
+            await w.ask(m.RegisterLogStream(ORDERS, log_stream, (node.node,)), m.StreamReply)
+            await w.ask(m.UnsealStream(log_stream, node.replica(log_stream).epoch), m.StreamReply)
             node.report(log_stream, 3)
             await until(lambda: node.replica(log_stream).committed_end == 3)
             node.report(log_stream, 5)
@@ -256,7 +256,7 @@ def test_a_repository_starts_on_cuts_of_a_topic_that_came_and_left_since_the_bas
             await w.stop_repository()
             await w.start_repository()
             assert (await w.view()).topics == ()
-            made = (await w.ask(m.RegisterTopic("orders"), m.TopicIs)).topic
+            made = (await w.ask(m.RegisterTopic("orders"), m.TopicReply)).topic
             assert await w.tail(made.topic) == 0
 
     run(body())
@@ -267,6 +267,6 @@ def test_a_first_position_that_no_log_could_have_is_refused(first: int) -> None:
     async def body() -> None:
         async with world() as w:
             with pytest.raises(InvalidRequest, match="the first position of a topic is between 1 and"):
-                await w.ask(m.RegisterTopic("orders", first=GLSN(first)), m.TopicIs)
+                await w.ask(m.RegisterTopic("orders", first=GLSN(first)), m.TopicReply)
 
     run(body())

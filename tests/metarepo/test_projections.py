@@ -64,11 +64,11 @@ class Sequenced:
 
     async def begin(self) -> None:
         ask = self.world.ask
-        self.topic = (await ask(m.RegisterTopic("log", Ordering.SEQUENCED), m.TopicIs)).topic.topic
-        self.log_stream = (await ask(m.NewLogStreamID(), m.LogStreamIDIs)).log_stream
+        self.topic = (await ask(m.RegisterTopic("log", Ordering.SEQUENCED), m.TopicReply)).topic.topic
+        self.log_stream = (await ask(m.NewLogStreamID(), m.NewLogStreamIDReply)).log_stream
         for node in self.nodes:
             node.hold_unit(self.log_stream)
-        await ask(m.RegisterLogStream(self.topic, self.log_stream, NODES), m.StreamIs)
+        await ask(m.RegisterLogStream(self.topic, self.log_stream, NODES), m.StreamReply)
         for sequencer in (SEQUENCER, OTHER):
             await self.renew(sequencer)
         sealed = {self.log_stream: dict.fromkeys(NODES, Answer(LLSN(0)))}
@@ -84,14 +84,14 @@ class Sequenced:
         for node in nodes:
             self.world.nodes[node].hold_unit(self.log_stream, epoch)
 
-    async def renew(self, sequencer: SequencerID, stamp: int = 5) -> m.LeaseIs:
-        return await self.world.ask(m.RenewSequencer(sequencer, stamp), m.LeaseIs)
+    async def renew(self, sequencer: SequencerID, stamp: int = 5) -> m.LeaseReply:
+        return await self.world.ask(m.RenewSequencer(sequencer, stamp), m.LeaseReply)
 
     async def propose(
         self, found: Projection, sealed: Mapping[LogStreamID, tuple[NodeID, ...]]
     ) -> Projection:
         request = m.ProposeProjection(found, tuple(sealed.items()))
-        return (await self.world.ask(request, m.ProjectionIs)).projection
+        return (await self.world.ask(request, m.ProposeProjectionReply)).projection
 
     async def present(self) -> Projection:
         found = (await self.world.view()).projection(self.topic)
@@ -108,7 +108,7 @@ class Sequenced:
         await self.propose(next_projection(now, answers, Wish(), sequencer), {self.log_stream: nodes})
         return asyncio.get_running_loop().time() - begun
 
-    async def lease(self, number: int, stamp: int) -> m.LeaseIs:
+    async def lease(self, number: int, stamp: int) -> m.LeaseReply:
         """What a node is answered that asks now."""
         node = self.world.nodes[number]
         node.leases.clear()
@@ -151,7 +151,7 @@ def test_whoever_follows_the_view_hears_of_a_new_projection_at_once() -> None:
     async def body() -> None:
         async with sequenced() as found:
             revision = (await found.world.view()).revision
-            waiting = asyncio.ensure_future(found.world.ask(m.GetView(revision, 30.0), m.ViewIs))
+            waiting = asyncio.ensure_future(found.world.ask(m.GetView(revision, 30.0), m.GetViewReply))
             await found.reconfigure(1, 2, 3)
             projection = (await waiting).view.projection(found.topic)
             assert projection is not None
@@ -424,7 +424,7 @@ def test_a_trim_is_told_at_once_and_answered_when_all_have_applied_it() -> None:
             await found.world.ask(m.TrimTopic(found.topic, GLSN(7)), m.Done)
             assert asyncio.get_running_loop().time() - begun < 0.01
             assert [node.units[found.log_stream].low for node in found.nodes] == [8, 8, 8]
-            tail = await found.world.ask(m.GetTail(found.topic), m.TailIs)
+            tail = await found.world.ask(m.GetTail(found.topic), m.GetTailReply)
             assert tail.trimmed == 7
 
     run(body())
@@ -459,8 +459,8 @@ def test_writers_need_a_primary_and_readers_do_not() -> None:
     async def body() -> None:
         async with sequenced() as found:
             with pytest.raises(Refused, match="--ordering committed"):
-                await found.world.ask(m.BeginWrite(found.topic, "w", 1, (found.log_stream,)), m.WriterIs)
-            readers = await found.world.ask(m.SetReader(found.topic, "r", GLSN(40)), m.ReadersAre)
+                await found.world.ask(m.BeginWrite(found.topic, "w", 1, (found.log_stream,)), m.WriterReply)
+            readers = await found.world.ask(m.SetReader(found.topic, "r", GLSN(40)), m.GetReadersReply)
             assert readers.readers[0].position == 40
 
     run(body())

@@ -85,7 +85,7 @@ def test_the_first_leads_the_others_say_so_and_the_view_names_all() -> None:
                 assert error.value.leader == "mr1:7100"
         await asyncio.sleep(LEASE_S)
         answer = await group.ask("mr1", m.GetView())
-        assert isinstance(answer, m.ViewIs)
+        assert isinstance(answer, m.GetViewReply)
         assert answer.view.repositories == ("mr1:7100", "mr2:7100", "mr3:7100")
         await group.stop_all()
 
@@ -105,7 +105,7 @@ def test_a_leader_that_stops_hands_over_at_once_and_the_next_one_knows_everythin
         heir = await group.leader()
         assert asyncio.get_running_loop().time() - stopped_at < LEASE_S / 4
         answer = await group.ask(heir, m.GetView())
-        assert isinstance(answer, m.ViewIs)
+        assert isinstance(answer, m.GetViewReply)
         assert answer.view.topic_named("orders") is not None and answer.view.node(NodeID(1)) is not None
         await asyncio.sleep(1)
         assert node.in_session and node.terms == sorted(set(node.terms)) and len(node.terms) == 2
@@ -156,7 +156,7 @@ def test_what_a_lost_reign_had_under_way_is_not_answered_as_done_or_as_refused()
         heir = await group.leader()
         assert heir != "mr1"
         answer = await group.ask(heir, m.GetView())
-        assert isinstance(answer, m.ViewIs) and answer.view.topics == ()
+        assert isinstance(answer, m.GetViewReply) and answer.view.topics == ()
         await group.stop_all()
 
     run(body())
@@ -209,7 +209,7 @@ def test_a_reign_after_another_in_the_same_process_orders_on() -> None:
             node.report(log_stream, end)
             await asyncio.sleep(1)
             tail = await group.ask("mr1", m.GetTail(TopicID(1)))
-            assert isinstance(tail, m.TailIs) and tail.high_watermark == end - 1
+            assert isinstance(tail, m.GetTailReply) and tail.high_watermark == end - 1
         assert node.gaps == 0 and len(node.terms) == 3
         assert node.replicas[LogStreamID(log_stream)].committed_end == 9
         await group.stop_all()

@@ -77,9 +77,9 @@ def test_asking_again_changes_nothing_and_writes_nothing() -> None:
             stream = await w.add_stream(1)
             before, commits = await w.view(), w.commits
             await w.ask(m.RegisterNode(NodeID(1), "node-1", ("/data",)), m.Done)
-            await w.ask(m.RegisterTopic("orders"), m.TopicIs)
-            await w.ask(m.RegisterLogStream(TOPIC, stream.log_stream, stream.replicas), m.StreamIs)
-            await w.ask(m.UnsealStream(stream.log_stream, stream.epoch), m.StreamIs)
+            await w.ask(m.RegisterTopic("orders"), m.TopicReply)
+            await w.ask(m.RegisterLogStream(TOPIC, stream.log_stream, stream.replicas), m.StreamReply)
+            await w.ask(m.UnsealStream(stream.log_stream, stream.epoch), m.StreamReply)
             assert (await w.view(), w.commits) == (before, commits)
 
     run(body())
@@ -501,7 +501,7 @@ def test_a_seal_orders_what_was_reported_and_nothing_later() -> None:
             w.nodes[1].report(1, 5)
             w.nodes[2].report(1, 4)
             await settle()
-            seal = asyncio.create_task(w.ask(m.SealStream(LS), m.StreamIs))
+            seal = asyncio.create_task(w.ask(m.SealStream(LS), m.StreamReply))
             await settle()
             commits = w.commits
             gate.set()
@@ -512,7 +512,7 @@ def test_a_seal_orders_what_was_reported_and_nothing_later() -> None:
             w.nodes[2].report(1, 5)  # epoch 1: late
             await settle()
             assert await w.tail() == 3
-            assert (await w.ask(m.SealStream(LS), m.StreamIs)).stream == sealed
+            assert (await w.ask(m.SealStream(LS), m.StreamReply)).stream == sealed
 
     run(body())
 
@@ -524,21 +524,21 @@ def test_after_an_unseal_only_reports_of_its_epoch_count() -> None:
         async with world(1, 2) as w:
             await w.add_stream(1, 2)
             await _ordered(w, 4)
-            await w.ask(m.SealStream(LS), m.StreamIs)
+            await w.ask(m.SealStream(LS), m.StreamReply)
             w.nodes[1].report(1, 6, epoch=2)
             w.nodes[2].report(1, 9, epoch=1)
             await settle()
             with pytest.raises(StaleEpoch):
-                await w.ask(m.UnsealStream(LS, Epoch(1)), m.StreamIs)
-            await w.ask(m.UnsealStream(LS, Epoch(2)), m.StreamIs)
+                await w.ask(m.UnsealStream(LS, Epoch(1)), m.StreamReply)
+            await w.ask(m.UnsealStream(LS, Epoch(2)), m.StreamReply)
             await settle()
             assert await w.tail() == 3
-            await w.ask(m.SealStream(LS), m.StreamIs)
+            await w.ask(m.SealStream(LS), m.StreamReply)
             for number in (1, 2):
                 w.nodes[number].report(1, 6, epoch=3)
             await settle()
             assert await w.tail() == 3
-            await w.ask(m.UnsealStream(LS, Epoch(3)), m.StreamIs)
+            await w.ask(m.UnsealStream(LS, Epoch(3)), m.StreamReply)
             await until(lambda: w.nodes[1].replica(1).committed_end == 6)
             assert w.nodes[1].replica(1).rows[-1] == row(2, 4, 4, 2, hwm=5, before=3, epoch=3)
 
@@ -553,8 +553,8 @@ def test_an_unseal_and_a_seal_at_once_order_what_was_reported_between() -> None:
             await w.add_stream(1, run=False)
             w.nodes[1].report(1, 3, epoch=1)
             await settle()
-            unseal = asyncio.create_task(w.ask(m.UnsealStream(LS, Epoch(1)), m.StreamIs))
-            seal = asyncio.create_task(w.ask(m.SealStream(LS), m.StreamIs))
+            unseal = asyncio.create_task(w.ask(m.UnsealStream(LS, Epoch(1)), m.StreamReply))
+            seal = asyncio.create_task(w.ask(m.SealStream(LS), m.StreamReply))
             assert (await unseal).stream.state is StreamState.RUNNING
             assert (await seal).stream.sealed_end == 3
 
@@ -581,7 +581,7 @@ def test_a_trim_is_answered_when_every_node_in_session_has_applied_it() -> None:
             assert not trim.done()
             w.nodes[2].confirm()
             await trim
-            assert (await w.ask(m.GetTail(TOPIC), m.TailIs)).trimmed == 5
+            assert (await w.ask(m.GetTail(TOPIC), m.GetTailReply)).trimmed == 5
             assert TOPIC not in w.nodes[3].marks, "a node hears of its own topics only"
             w.nodes[1].confirms = w.nodes[2].confirms = False
             await w.ask(m.TrimTopic(TOPIC, GLSN(3)), m.Done)  # applied long ago
@@ -620,7 +620,7 @@ def test_a_trim_survives_a_restart_and_is_never_undone() -> None:
             await w.ask(m.TrimTopic(TOPIC, GLSN(2)), m.Done)
             await w.stop_repository()
             await w.start_repository()
-            tail = await w.ask(m.GetTail(TOPIC), m.TailIs)
+            tail = await w.ask(m.GetTail(TOPIC), m.GetTailReply)
             assert (tail.high_watermark, tail.trimmed) == (8, 6)
 
     run(body())
@@ -670,10 +670,10 @@ def test_a_waiting_client_gets_the_next_view() -> None:
     async def body() -> None:
         async with world() as w:
             now = (await w.view()).revision
-            waiting = asyncio.create_task(w.ask(m.GetView(now, 30), m.ViewIs))
-            at_once = await w.ask(m.GetView(now - 1, 30), m.ViewIs)
+            waiting = asyncio.create_task(w.ask(m.GetView(now, 30), m.GetViewReply))
+            at_once = await w.ask(m.GetView(now - 1, 30), m.GetViewReply)
             assert at_once.view.revision == now and not waiting.done()
-            await w.ask(m.RegisterTopic("orders"), m.TopicIs)
+            await w.ask(m.RegisterTopic("orders"), m.TopicReply)
             assert (await waiting).view.topic_named("orders") is not None
 
     run(body())
@@ -683,7 +683,7 @@ def test_a_client_that_waits_too_long_gets_the_view_as_it_is() -> None:
     async def body() -> None:
         async with world() as w:
             now = await w.view()
-            assert (await w.ask(m.GetView(now.revision, 0.01), m.ViewIs)).view == now
+            assert (await w.ask(m.GetView(now.revision, 0.01), m.GetViewReply)).view == now
 
     run(body())
 
@@ -699,7 +699,7 @@ def test_a_store_that_fails_stops_the_repository_loudly() -> None:
             await w.add_stream(1)
             repository = w.repository
             assert repository is not None
-            waiting = asyncio.create_task(w.ask(m.GetView((await w.view()).revision, 30), m.ViewIs))
+            waiting = asyncio.create_task(w.ask(m.GetView((await w.view()).revision, 30), m.GetViewReply))
             await settle()
 
             async def broken() -> None:
@@ -707,7 +707,7 @@ def test_a_store_that_fails_stops_the_repository_loudly() -> None:
 
             w.hold = broken
             with pytest.raises(Unavailable, match="may or may not be done"):
-                await w.ask(m.RegisterTopic("more"), m.TopicIs)
+                await w.ask(m.RegisterTopic("more"), m.TopicReply)
             assert isinstance(await repository.wait_failed(), OSError)
             w.hold = None
             for request in (m.RegisterTopic("even more"), m.GetView(), m.GetTail(TOPIC)):

@@ -21,12 +21,12 @@ def test_a_suspicion_answers_those_who_wait_for_a_newer_view() -> None:
     async def body() -> None:
         async with world(1, 2) as w:
             revision = (await w.view()).revision
-            waiting = asyncio.create_task(w.ask(m.GetView(revision, 30), m.ViewIs))
+            waiting = asyncio.create_task(w.ask(m.GetView(revision, 30), m.GetViewReply))
             await settle()
             await w.ask(m.Suspect(TWO, "it does not answer"), m.Done)
             answer = await waiting
             assert (answer.suspects, answer.view.revision) == ((TWO,), revision)
-            assert (await w.ask(m.GetView(), m.ViewIs)).suspects == (TWO,)
+            assert (await w.ask(m.GetView(), m.GetViewReply)).suspects == (TWO,)
 
     run(body())
 
@@ -38,7 +38,7 @@ def test_a_suspicion_goes_by_itself_and_that_is_told_too(monkeypatch: pytest.Mon
     async def body() -> None:
         async with world(1) as w:
             await w.ask(m.Suspect(ONE, ""), m.Done)
-            while (seen := await w.ask(m.GetView((await w.view()).revision, 30), m.ViewIs)).suspects:
+            while (seen := await w.ask(m.GetView((await w.view()).revision, 30), m.GetViewReply)).suspects:
                 pass
             assert seen.suspects == ()
 
@@ -49,10 +49,10 @@ def test_a_node_that_is_not_registered_is_not_suspected() -> None:
     async def body() -> None:
         async with world(1) as w:
             await w.ask(m.Suspect(NodeID(99), "it does not answer"), m.Done)
-            assert (await w.ask(m.GetView(), m.ViewIs)).suspects == ()
+            assert (await w.ask(m.GetView(), m.GetViewReply)).suspects == ()
             await w.ask(m.Suspect(ONE, ""), m.Done)
             await w.ask(m.UnregisterNode(ONE), m.Done)
-            assert (await w.ask(m.GetView(), m.ViewIs)).suspects == ()
+            assert (await w.ask(m.GetView(), m.GetViewReply)).suspects == ()
 
     run(body())
 

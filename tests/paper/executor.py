@@ -16,7 +16,7 @@ from varlog.model.batch import pack
 from varlog.model.cluster import ReplicaState
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN
-from varlog.rpc.messages import ReplicaStateIs, SealReplica, SealStream, UnsealReplica
+from varlog.rpc.messages import ReplicaStateReply, SealReplica, SealStream, UnsealReplica
 
 # Of 000, "State Diagram of Log Stream Replica", the second one: the state diagram that this project has.
 PROPOSED: Final = """
@@ -108,20 +108,20 @@ class Executor:
         for number in range(entries):
             await self.cl.do(self.cl.log.append(b"%d" % number, log_stream=self.log_stream))
 
-    async def seal(self, name: str = "SN2") -> ReplicaStateIs:
+    async def seal(self, name: str = "SN2") -> ReplicaStateReply:
         """At the position that the repository says, as the manager does."""
         await self.mcl.ask("MR", SealStream(self.log_stream))
         stream = self.varlog.stream
         answer, _ = await self.mcl.ask(name, SealReplica(stream.log_stream, stream.epoch, stream.sealed_end))
-        assert isinstance(answer, ReplicaStateIs)
+        assert isinstance(answer, ReplicaStateReply)
         return answer
 
-    async def unseal(self, name: str = "SN2") -> ReplicaStateIs:
+    async def unseal(self, name: str = "SN2") -> ReplicaStateReply:
         replicas = tuple(map(self.varlog.address, ("SN1", "SN2")))
         answer, _ = await self.mcl.ask(
             name, UnsealReplica(self.log_stream, self.varlog.stream.epoch, replicas)
         )
-        assert isinstance(answer, ReplicaStateIs)
+        assert isinstance(answer, ReplicaStateReply)
         return answer
 
     async def do(self, event: str) -> None:

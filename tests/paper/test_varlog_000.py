@@ -17,7 +17,7 @@ from varlog.model.cluster import ReplicaState
 from varlog.model.errors import Refused, Sealed, StartError
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import AddLogStream, Append, Fetch, Fetched, GetNodeFacts, NodeFactsIs
+from varlog.rpc.messages import AddLogStream, Append, Fetch, FetchReply, GetNodeFacts, GetNodeFactsReply
 from varlog.storage.recovery import Recovery, survey
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.drive import Drive, Folder, Inode
@@ -319,7 +319,7 @@ class Contexts:
     async def of(self, name: str) -> Context:
         """What a replica of the first log stream knows; the global high watermark as it tells a repository."""
         facts, _ = await self.cl.ask(name, GetNodeFacts())
-        assert isinstance(facts, NodeFactsIs)
+        assert isinstance(facts, GetNodeFactsReply)
         found = self.varlog.replica(name, self.one)
         high = facts.marks[0].high_watermark
         return Context(
@@ -439,7 +439,7 @@ def test_a_partial_commit_is_dropped() -> None:
         await varlog.boot("MCL")
         await varlog.wait(lambda: varlog.all_run() and varlog.stream.epoch == 2)
         fetched, _ = await contexts.cl.ask("SN2", Fetch(contexts.one, LLSN(1)))
-        assert isinstance(fetched, Fetched)
+        assert isinstance(fetched, FetchReply)
         assert fetched.rows == ((1, 1, 1), (2, 3, 2))
         assert (await contexts.of("SN2"))[1:] == (await contexts.of("SN1"))[1:] == (4, 4, 0, 4)
 

@@ -30,7 +30,7 @@ from varlog.rpc.messages import (
     AddNode,
     AddStream,
     Append,
-    Appended,
+    AppendReply,
     CopyFrom,
     Fetch,
     GetNodeStatus,
@@ -45,7 +45,7 @@ from varlog.rpc.messages import (
     SealReplica,
     SealStream,
     SetReplicas,
-    StreamIs,
+    StreamReply,
     Suspect,
     SyncReplica,
     UnregisterTopic,
@@ -312,7 +312,7 @@ def test_reports_before_the_seal_are_committed_and_later_ones_are_ignored() -> N
         appending = cl.start(cl.log.append(b"late", timeout_s=30))
         await varlog.wait(lambda: varlog.replica("SN2").durable_end == 5)
         sealed, _ = await mcl.ask("MR", SealStream(varlog.stream.log_stream))
-        assert isinstance(sealed, StreamIs)
+        assert isinstance(sealed, StreamReply)
         assert (sealed.stream.state, sealed.stream.sealed_end) == (StreamState.SEALED, 4)
         varlog.take()
         await varlog.wait(lambda: varlog.said("SN2 -> MR Reports"))
@@ -714,7 +714,7 @@ def test_unseal() -> None:
             MCL->>+MR: Unseal(CID, LSID); MR-->>-MCL: OK               | MCL -> MR UnsealStream e2 RUNNING 3
             """,
         )
-        assert (await between)[0] == Appended(GLSN(4), LLSN(4))
+        assert (await between)[0] == AppendReply(GLSN(4), LLSN(4))
 
     told(story)
 

@@ -30,16 +30,16 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     AddLogStream,
     Append,
-    Appended,
+    AppendReply,
     Commits,
     OpenSession,
     RemoveLogStream,
-    ReplicaStateIs,
+    ReplicaStateReply,
     SealReplica,
     SealStream,
     SetReplicas,
-    SyncIs,
     SyncReplica,
+    SyncReply,
     UnsealReplica,
     UnsealStream,
 )
@@ -170,7 +170,7 @@ def test_appends_are_taken_by_a_running_executor_alone(state: str) -> None:
             await executor.cl.ask("SN2", Append(executor.log_stream), batch(b"entry"))
         if state == "RUNNING":
             answer, _ = await executor.cl.ask("SN1", Append(executor.log_stream), batch(b"entry"))
-            assert answer == Appended(GLSN(4), LLSN(4))
+            assert answer == AppendReply(GLSN(4), LLSN(4))
 
     told(story)
 
@@ -230,7 +230,7 @@ def test_seal_answers_with_state_and_position(event: str, state: str, end: int) 
 
     async def story() -> None:
         executor = await Executor.at("RUNNING", behind=event == LESS)
-        assert await executor.seal() == ReplicaStateIs(ReplicaState[state], LLSN(end))
+        assert await executor.seal() == ReplicaStateReply(ReplicaState[state], LLSN(end))
         assert executor.varlog.take("MCL") == [
             "MCL -> MR SealStream SEALED 3",
             f"MCL -> SN2 SealReplica e2 {state} {end - 1}",
@@ -287,12 +287,12 @@ def test_a_seal_answers_waiting_appends_and_deletes_what_is_not_committed() -> N
         second = append(b"not ordered", 2)
         await varlog.wait(lambda: varlog.replica("SN2").durable_end == 6)
 
-        assert await executor.seal("SN1") == ReplicaStateIs(ReplicaState.SEALING, LLSN(4))
-        assert await executor.seal("SN2") == ReplicaStateIs(ReplicaState.SEALED, LLSN(5))
+        assert await executor.seal("SN1") == ReplicaStateReply(ReplicaState.SEALING, LLSN(4))
+        assert await executor.seal("SN2") == ReplicaStateReply(ReplicaState.SEALED, LLSN(5))
         assert not first.done() and not second.done()
-        assert (await first)[0] == Appended(GLSN(4), LLSN(4))  # type: ignore[index]
+        assert (await first)[0] == AppendReply(GLSN(4), LLSN(4))  # type: ignore[index]
         assert not second.done()
-        assert await executor.seal("SN1") == ReplicaStateIs(ReplicaState.SEALED, LLSN(5))
+        assert await executor.seal("SN1") == ReplicaStateReply(ReplicaState.SEALED, LLSN(5))
         with pytest.raises(Sealed):
             await second
 
@@ -362,7 +362,7 @@ def test_a1_sync_a2() -> None:
 
         async def poll() -> SyncState:
             answer, _ = await mcl.ask("SN2", SyncReplica(one, epoch, varlog.address("SN1")))
-            assert isinstance(answer, SyncIs)
+            assert isinstance(answer, SyncReply)
             assert answer.sync.target_end == end
             return answer.sync.state
 
@@ -383,6 +383,6 @@ def test_a1_sync_a2() -> None:
         assert await poll() is SyncState.COMPLETE
         assert varlog.replica("SN2").state is ReplicaState.SEALING  # until it is sealed
         answer, _ = await mcl.ask("SN2", SealReplica(one, epoch, end))
-        assert answer == ReplicaStateIs(ReplicaState.SEALED, end)
+        assert answer == ReplicaStateReply(ReplicaState.SEALED, end)
 
     told(story)

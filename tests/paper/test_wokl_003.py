@@ -26,7 +26,7 @@ from varlog.model.errors import (
 from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
 from varlog.model.lsn import LLSN
 from varlog.reconfiguration.rules import Wish
-from varlog.rpc.messages import FillUnit, Message, NextTokens, ReadUnit, SealUnit, UnitSealed, WriteUnit
+from varlog.rpc.messages import FillUnit, Message, NextTokens, ReadUnit, SealUnit, SealUnitReply, WriteUnit
 
 # --- Figures ----------------------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ def test_seal_is_answered_with_the_newest_position_and_fences_older_epochs() -> 
         await cl.do(cl.log.append_batch([b"1", b"2", b"3"]))
         stream = wokl.projection.chains[0].log_stream
         sealed, _ = await cl.ask("SN1", SealUnit(stream, Epoch(2)))
-        assert isinstance(sealed, UnitSealed)
+        assert isinstance(sealed, SealUnitReply)
         assert (sealed.epoch, sealed.newest) == (2, 3)
         assert (await cl.ask("SN1", SealUnit(stream, Epoch(2))))[0] == sealed
         with pytest.raises(StaleEpoch):

@@ -27,22 +27,22 @@ from varlog.rpc.messages import (
     AddLogStream,
     FetchUnit,
     FillUnit,
+    GetNodeStatusReply,
     GetSequencer,
     GetView,
+    GetViewReply,
     ListUnit,
     Message,
     NextTokens,
-    NodeStatusIs,
-    ProjectionIs,
     ProposeProjection,
+    ProposeProjectionReply,
     ReadUnit,
-    ReplicaStateIs,
+    ReplicaStateReply,
     SealUnit,
-    StreamIs,
+    StreamReply,
     Suspect,
-    SyncIs,
+    SyncReply,
     TrimTopic,
-    ViewIs,
     WriteUnit,
 )
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler, Server, Transport
@@ -134,7 +134,7 @@ class Transcript:
         newest = max(_epochs(answer), default=0)
         if newest > self.known.get(line.who, 0):
             self.known[line.who] = newest
-            heard = isinstance(answer, ViewIs) and newest != self.proposed.get(line.who)
+            heard = isinstance(answer, GetViewReply) and newest != self.proposed.get(line.who)
             if heard and GetView in self.untold:
                 self.lines.append(line)
 
@@ -191,13 +191,13 @@ def _by_name(words: tuple[str, ...], line: Line) -> tuple[int, int, str]:
 def _outcome(answer: Message) -> str:
     """What the diagrams show of an answer: the state, and the position of the last entry of the log stream."""
     match answer:
-        case ReplicaStateIs():
+        case ReplicaStateReply():
             return f"{answer.state.name} {answer.committed_end - 1}"
-        case StreamIs():
+        case StreamReply():
             return f"{answer.stream.state.name} {answer.stream.sealed_end - 1}"
-        case SyncIs():
+        case SyncReply():
             return answer.sync.state.name
-        case NodeStatusIs() if any(map(_sealed_itself, answer.status.replicas)):
+        case GetNodeStatusReply() if any(map(_sealed_itself, answer.status.replicas)):
             return ReplicaState.SEALING.name
         case _:
             return OK
@@ -208,10 +208,10 @@ def _sealed_itself(replica: ReplicaStatus) -> bool:
 
 
 def _epochs(answer: Message) -> list[int]:
-    if isinstance(answer, ViewIs):
+    if isinstance(answer, GetViewReply):
         view = answer.view
         return [found.epoch for found in view.projections] or [found.epoch for found in view.streams]
-    return [answer.projection.epoch] if isinstance(answer, ProjectionIs) else []
+    return [answer.projection.epoch] if isinstance(answer, ProposeProjectionReply) else []
 
 
 def _epoch(request: Message) -> int:

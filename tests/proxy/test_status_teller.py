@@ -30,7 +30,7 @@ from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
 from varlog.proxy.status import StatusOut
 from varlog.proxy.status_teller import look_of, rfc3339, status_told
-from varlog.rpc.messages import ClusterStatusIs, Deed, NodeHealth
+from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
 
 ORDERS, FAST = Topic(TopicID(1), "orders"), Topic(TopicID(2), "fast", Ordering.SEQUENCED)
 ONE, TWO, THREE = NodeID(1), NodeID(2), NodeID(3)
@@ -57,7 +57,7 @@ def node(number: NodeID, *, replicas: tuple[ReplicaStatus, ...], units: tuple[Un
     return NodeHealth(number, True, status)
 
 
-def seen() -> ClusterStatusIs:
+def seen() -> GetClusterStatusReply:
     """Node 3 is away; the replica on node 2 lags; the chain has node 1 alone."""
     chain = Chain(SEQUENCED, (ONE,), (TWO, THREE))
     projection = Projection(
@@ -77,7 +77,7 @@ def seen() -> ClusterStatusIs:
         sequencers=(SEQUENCER,),
     )
     syncing = SyncStatus(SyncState.IN_PROGRESS, ONE, LLSN(51), LLSN(101))
-    return ClusterStatusIs(
+    return GetClusterStatusReply(
         view,
         (
             node(ONE, replicas=(replica(101),), units=(unit(20),)),
@@ -86,7 +86,7 @@ def seen() -> ClusterStatusIs:
         ),
         (TopicMark(ORDERS.topic, GLSN(100), GLSN(2)), TopicMark(FAST.topic, GLSN(20), GLSN(0))),
         ((COMMITTED, "waits for storage node 3"),),
-        (Deed(1_700_000_001_000_000, "storage node 3 does not answer"),),
+        (ManagerEvent(1_700_000_001_000_000, "storage node 3 does not answer"),),
         (THREE,),
         (NamedReader(ORDERS.topic, "spark:daily", GLSN(90), 1_700_000_004_000_000),),
     )
@@ -130,8 +130,8 @@ def test_a_chain_with_one_copy_left_is_an_alarm() -> None:
 def test_readers_lag_behind_the_newest_entry_and_deeds_have_a_time() -> None:
     [reader] = told().readers
     assert (reader.topic, reader.kind, reader.lag, reader.age_s) == ("orders", "spark", 10, 6.0)
-    [deed] = told().deeds
-    assert (deed.time, deed.log_stream) == ("2023-11-14T22:13:21.000000Z", None)
+    [event] = told().events
+    assert (event.time, event.log_stream) == ("2023-11-14T22:13:21.000000Z", None)
 
 
 def test_a_topic_whose_end_is_not_known_says_so() -> None:
@@ -200,7 +200,7 @@ def test_stopped_topics_evidence_foreign_data_and_complaints_are_told() -> None:
     assert told_by["varlog_repository_complaints", ""] == 1
 
 
-def _samples(changed: ClusterStatusIs) -> Iterator[tuple[tuple[str, str], float]]:
+def _samples(changed: GetClusterStatusReply) -> Iterator[tuple[tuple[str, str], float]]:
     """By name and first label, the largest."""
     found: dict[tuple[str, str], float] = {}
     for metric in ClusterCollector(changed, NOW_US).collect():

@@ -52,7 +52,7 @@ class Fakes:
             found = next((known for known in self.there if known.address == address), None)
             if found is None:
                 raise Unavailable("nobody listens there")
-            return cast(M, m.SequencerIs(found, True))
+            return cast(M, m.GetSequencerReply(found, True))
         node = NodeID(int(address.removeprefix("sn:")))
         if node in self.dead:
             raise Unavailable("nobody listens there")
@@ -62,19 +62,19 @@ class Fakes:
             state = self.syncs[node].pop(0)
             if state is SyncState.COMPLETE:
                 self.newest[node] = self.newest[request.source.node]
-            return cast(M, m.SyncIs(SyncStatus(state, request.source.node, LLSN(1), LLSN(1))))
+            return cast(M, m.SyncReply(SyncStatus(state, request.source.node, LLSN(1), LLSN(1))))
         assert isinstance(request, m.SealUnit)
         if request.epoch < self.epochs[node]:
             raise StaleEpoch(LS, request.epoch, Epoch(self.epochs[node]))
         self.epochs[node] = request.epoch
         newest = LLSN(self.newest[node])
         unproven = node in self.unproven
-        return cast(M, m.UnitSealed(LS, request.epoch, newest, LLSN(newest + 1), unproven=unproven))
+        return cast(M, m.SealUnitReply(LS, request.epoch, newest, LLSN(newest + 1), unverified=unproven))
 
     async def ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
         assert isinstance(request, m.ProposeProjection)
         self.proposed.append(request)
-        return cast(M, m.ProjectionIs(request.projection))
+        return cast(M, m.ProposeProjectionReply(request.projection))
 
     def synced_from(self, node: NodeID) -> list[NodeID]:
         return [

@@ -12,7 +12,7 @@ from varlog.model.errors import InvalidRequest, Unavailable
 from varlog.model.ids import TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.codec import decode, encode, number_of
-from varlog.rpc.messages import NUMBERS, Appended, Commits, Message, ReadAt
+from varlog.rpc.messages import NUMBERS, AppendReply, Commits, Message, ReadAt
 
 
 def test_there_is_a_sample_of_every_message() -> None:
@@ -31,7 +31,7 @@ def test_what_an_older_peer_leaves_out_has_its_default() -> None:
 
 def test_what_a_newer_peer_adds_is_ignored() -> None:
     newer = msgspec.msgpack.encode([131, 61, "new", {"x": 1}])
-    assert decode(number_of[Appended], newer) == Appended(GLSN(131), LLSN(61))
+    assert decode(number_of[AppendReply], newer) == AppendReply(GLSN(131), LLSN(61))
 
 
 def test_a_message_that_is_not_known_is_unavailable_here() -> None:
@@ -41,8 +41,8 @@ def test_a_message_that_is_not_known_is_unavailable_here() -> None:
 
 @pytest.mark.parametrize("meta", [b"", b"\xc1", b"\x90", b"\x92\x01\xa1x", b"\x92\x01", b"\x91" * 100_000])
 def test_bytes_that_are_no_such_message_are_refused_by_its_name(meta: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="Appended"):
-        decode(number_of[Appended], meta)
+    with pytest.raises(InvalidRequest, match="AppendReply"):
+        decode(number_of[AppendReply], meta)
 
 
 def test_an_impossible_value_is_refused_by_the_type_itself() -> None:

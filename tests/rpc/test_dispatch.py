@@ -14,12 +14,12 @@ from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.memory import MemoryTransport
-from varlog.rpc.messages import Append, Appended, Done, GetTail, OperateSeal, Replicate, TailIs
+from varlog.rpc.messages import AdminSealStream, Append, AppendReply, Done, GetTail, GetTailReply, Replicate
 from varlog.rpc.transport import Call, Connection
 
 APPEND = Append(LogStreamID(1))
 TAIL = GetTail(TopicID(1))
-ANSWER = TailIs(GLSN(9), GLSN(0))
+ANSWER = GetTailReply(GLSN(9), GLSN(0))
 
 
 async def connected(dispatcher: Dispatcher) -> Connection:
@@ -31,27 +31,27 @@ async def connected(dispatcher: Dispatcher) -> Connection:
 def test_a_handler_answers_its_call_and_a_coroutine_returns_the_answer() -> None:
     def append(call: Call | None, message: Append, payload: bytearray) -> None:
         assert call is not None
-        call.reply(Appended(GLSN(1), LLSN(1)), payload)
+        call.reply(AppendReply(GLSN(1), LLSN(1)), payload)
 
-    async def tail(message: GetTail, payload: bytearray) -> TailIs:
+    async def tail(message: GetTail, payload: bytearray) -> GetTailReply:
         await asyncio.sleep(0)
         return ANSWER
 
-    async def seal(message: OperateSeal, payload: bytearray) -> tuple[Done, bytes]:
+    async def seal(message: AdminSealStream, payload: bytearray) -> tuple[Done, bytes]:
         return Done(), b"sealed"
 
     async def body() -> None:
         dispatcher = Dispatcher("a node")
         dispatcher.on(Append, append)
         dispatcher.on_async(GetTail, tail)
-        dispatcher.on_async(OperateSeal, seal)
+        dispatcher.on_async(AdminSealStream, seal)
         client = await connected(dispatcher)
         assert await client.call(APPEND, b"x", timeout_s=DEADLINE_S) == (
-            Appended(GLSN(1), LLSN(1)),
+            AppendReply(GLSN(1), LLSN(1)),
             bytearray(b"x"),
         )
         assert await client.call(TAIL, timeout_s=DEADLINE_S) == (ANSWER, bytearray())
-        assert await client.call(OperateSeal(LogStreamID(1)), timeout_s=DEADLINE_S) == (
+        assert await client.call(AdminSealStream(LogStreamID(1)), timeout_s=DEADLINE_S) == (
             Done(),
             bytearray(b"sealed"),
         )
@@ -64,7 +64,7 @@ def test_what_a_handler_raises_is_the_answer() -> None:
     def append(call: Call | None, message: Append, payload: bytearray) -> None:
         raise Sealed(message.log_stream)
 
-    async def tail(message: GetTail, payload: bytearray) -> TailIs:
+    async def tail(message: GetTail, payload: bytearray) -> GetTailReply:
         raise Unavailable("not yet")
 
     async def body() -> None:
@@ -102,7 +102,7 @@ def test_a_one_way_message_that_is_not_served_ends_the_connection() -> None:
 def test_closing_cancels_what_is_under_way_and_tells_its_callers() -> None:
     started: list[GetTail] = []
 
-    async def tail(message: GetTail, payload: bytearray) -> TailIs:
+    async def tail(message: GetTail, payload: bytearray) -> GetTailReply:
         started.append(message)
         await asyncio.Event().wait()
         raise AssertionError
@@ -123,7 +123,7 @@ def test_closing_cancels_what_is_under_way_and_tells_its_callers() -> None:
 
 
 def test_a_task_cancelled_before_its_first_step_tells_its_caller_as_well() -> None:
-    async def tail(message: GetTail, payload: bytearray) -> TailIs:
+    async def tail(message: GetTail, payload: bytearray) -> GetTailReply:
         raise AssertionError
 
     async def body() -> None:
@@ -149,7 +149,7 @@ def test_a_task_cancelled_before_its_first_step_tells_its_caller_as_well() -> No
 
 
 def test_a_one_way_coroutine_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def tail(message: GetTail, payload: bytearray) -> TailIs:
+    async def tail(message: GetTail, payload: bytearray) -> GetTailReply:
         raise KeyError("x")
 
     async def body() -> None:

@@ -101,11 +101,11 @@ class World:
         return answer
 
     async def view(self) -> ClusterView:
-        return (await self.ask(REPOSITORY, m.GetView(), m.ViewIs)).view
+        return (await self.ask(REPOSITORY, m.GetView(), m.GetViewReply)).view
 
     async def tokens(self, sequencer: Sequencer, epoch: int, count: int) -> int:
         request = m.NextTokens(TOPIC, Epoch(epoch), count)
-        return (await self.ask(sequencer.address, request, m.TokensAre)).first
+        return (await self.ask(sequencer.address, request, m.NextTokensReply)).first
 
     async def name(self, sequencer: Sequencer, newest: int = 0) -> Projection:
         """The next projection, which names this sequencer."""
@@ -116,7 +116,7 @@ class World:
         else:
             proposed = next_projection(now, sealed, Wish(), sequencer.me)
         request = m.ProposeProjection(proposed, ((LS, (NODE,)),))
-        return (await self.ask(REPOSITORY, request, m.ProjectionIs)).projection
+        return (await self.ask(REPOSITORY, request, m.ProposeProjectionReply)).projection
 
     async def close(self) -> None:
         await self._pool.close()
@@ -134,9 +134,9 @@ async def world() -> AsyncIterator[tuple[World, Sequencer]]:
         await made.repository.start()
         await made.ask(REPOSITORY, m.RegisterNode(NODE, "node", ()), m.Done)
         await until(lambda: made.node.in_session)
-        await made.ask(REPOSITORY, m.RegisterTopic("log", Ordering.SEQUENCED), m.TopicIs)
-        await made.ask(REPOSITORY, m.NewLogStreamID(), m.LogStreamIDIs)
-        await made.ask(REPOSITORY, m.RegisterLogStream(TOPIC, LS, (NODE,)), m.StreamIs)
+        await made.ask(REPOSITORY, m.RegisterTopic("log", Ordering.SEQUENCED), m.TopicReply)
+        await made.ask(REPOSITORY, m.NewLogStreamID(), m.NewLogStreamIDReply)
+        await made.ask(REPOSITORY, m.RegisterLogStream(TOPIC, LS, (NODE,)), m.StreamReply)
         sequencer = await made.start_sequencer()
         await sequencer.wait_leased()
         yield made, sequencer
@@ -148,8 +148,8 @@ def test_it_registers_itself_and_says_who_it_is() -> None:
     async def body() -> None:
         async with world() as (made, sequencer):
             assert (await made.view()).sequencers == (sequencer.me,)
-            answer = await made.ask(sequencer.address, m.GetSequencer(), m.SequencerIs)
-            assert answer == m.SequencerIs(sequencer.me, True)
+            answer = await made.ask(sequencer.address, m.GetSequencer(), m.GetSequencerReply)
+            assert answer == m.GetSequencerReply(sequencer.me, True)
             revision = (await made.view()).revision
             await asyncio.sleep(10 * LEASE_S)
             assert sequencer.leased
@@ -200,7 +200,7 @@ def test_without_the_repository_it_falls_silent_in_time() -> None:
             for count in (0, 1):
                 with pytest.raises(NoLease):
                     await made.tokens(sequencer, 1, count)
-            assert not (await made.ask(sequencer.address, m.GetSequencer(), m.SequencerIs)).leased
+            assert not (await made.ask(sequencer.address, m.GetSequencer(), m.GetSequencerReply)).leased
             await made.node.stop()
             await made.restart_repository()
             # The storage node is away: it could know of a projection that names another sequencer.
@@ -313,7 +313,7 @@ def test_what_is_no_request_is_refused_and_what_is_not_for_it_is_named() -> None
             with pytest.raises(InvalidRequest):
                 await made.tokens(sequencer, 1, -1)
             with pytest.raises(Unavailable, match="is not served by the sequencer"):
-                await made.ask(sequencer.address, m.GetView(), m.ViewIs)
+                await made.ask(sequencer.address, m.GetView(), m.GetViewReply)
 
     run(body())
 

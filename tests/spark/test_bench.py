@@ -50,5 +50,5 @@ def test_every_kind_of_workload_measures_something_that_its_judge_understands(
 
     measured = asyncio.run(run())
     result = judged(workload, measured, RAW, applies=False)
-    assert result.told
+    assert result.summary
     assert all(value >= 0 for name, value in measured.items() if not name.startswith("growth"))

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import varlog
 from varlog.model.errors import Filled, Refused, StaleEpoch, Unavailable
-from varlog.rpc.messages import NextTokens, TokensAre
+from varlog.rpc.messages import NextTokens, NextTokensReply
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.loop_thread import LoopThread
 from varlog.spark.jobs.archive import archive
@@ -70,7 +70,7 @@ class Topic:
             told, _ = await connection.call(
                 NextTokens(topic.topic, projection.epoch, positions), timeout_s=WAIT_S
             )
-            assert isinstance(told, TokensAre)
+            assert isinstance(told, NextTokensReply)
             return range(told.first - told.skipped, told.first + positions)
         finally:
             connection.close()

@@ -20,10 +20,10 @@ from varlog.rpc.messages import (
     Commits,
     Message,
     OpenSession,
+    OpenSessionReply,
     ReplicaAddress,
     Reports,
     SealReplica,
-    SessionOpened,
     UnsealReplica,
 )
 from varlog.rpc.transport import Call, Connection
@@ -72,7 +72,7 @@ class Repository:
     """The metadata repository's side of a session, by hand."""
 
     connection: Connection
-    opened: SessionOpened
+    opened: OpenSessionReply
     reports: list[Report]
     applied: list[int]
     serial: int = 0
@@ -154,7 +154,7 @@ class Bench:
 
         connection = await self.transport.connect(f"node{node}", handler=take, timeout_s=TIMEOUT_S)
         opened, _ = await connection.call(OpenSession(term), timeout_s=TIMEOUT_S)
-        assert isinstance(opened, SessionOpened)
+        assert isinstance(opened, OpenSessionReply)
         return Repository(connection, opened, reports, applied)
 
     async def run_stream(

@@ -23,7 +23,14 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, Appended, ChainIs, GetNodeStatus, ListChain, SealReplica
+from varlog.rpc.messages import (
+    Append,
+    AppendReply,
+    GetNodeStatus,
+    ListIdempotentBatches,
+    ListIdempotentBatchesReply,
+    SealReplica,
+)
 from varlog.storage.log_store import LogStore
 from varlog.storagenode.log_stream import chain_list as list_module
 from varlog.storagenode.log_stream import chains as chains_module
@@ -44,11 +51,11 @@ def crc(packed: bytearray) -> int:
 def behind(packed: bytearray | None = None, *, after: int = 0, epoch: int = 0) -> Append:
     """To be taken behind `packed`, or as the first of its chain."""
     previous = 0 if packed is None else crc(packed)
-    return Append(STREAM, Epoch(epoch), after=GLSN(after), chained=True, previous_crc=previous)
+    return Append(STREAM, Epoch(epoch), min_glsn=GLSN(after), idempotent=True, previous_crc=previous)
 
 
 def at(llsn: int) -> Append:
-    return Append(STREAM, at=LLSN(llsn))
+    return Append(STREAM, expected_llsn=LLSN(llsn))
 
 
 async def committed(bench: Bench, repository: Repository, count: int, *, begin: int = 1) -> list[bytearray]:
@@ -72,7 +79,7 @@ def test_each_batch_is_taken_behind_its_predecessor_and_once(tmp_path: Path) -> 
     async def story(bench: Bench) -> None:
         repository = await running(bench)
         chain = await committed(bench, repository, 3)
-        assert await start(bench, behind(chain[1]), chain[2]) == Appended(GLSN(3), LLSN(3))
+        assert await start(bench, behind(chain[1]), chain[2]) == AppendReply(GLSN(3), LLSN(3))
         for request, sent, newest in (
             (behind(), chain[0], 3),  # there, and others behind it: whoever asks so far back lists it
             (behind(chain[2]), batch(5), 3),  # one is missing before it
@@ -85,7 +92,7 @@ def test_each_batch_is_taken_behind_its_predecessor_and_once(tmp_path: Path) -> 
         taken = start(bench, behind(chain[2]), batch(4, b"a", b"b"))
         await until_durable(repository, 6)
         repository.commit(row(4, 6))
-        assert await taken == Appended(GLSN(4), LLSN(4))
+        assert await taken == AppendReply(GLSN(4), LLSN(4))
         assert await stored(bench) == [b"1", b"2", b"3", b"a", b"b"]
 
     run(tmp_path, story)
@@ -124,7 +131,7 @@ def test_chains_and_ordinary_producers_do_not_meet(tmp_path: Path) -> None:
         other = start(bench, behind(), batch(1, producer=ProducerID(78)))
         await until_durable(repository, 7)
         repository.commit(row(6, 7))
-        assert await other == Appended(GLSN(6), LLSN(6))
+        assert await other == AppendReply(GLSN(6), LLSN(6))
 
     run(tmp_path, story)
 
@@ -162,7 +169,7 @@ def test_a_chain_goes_on_in_the_next_epoch_behind_what_was_ordered_and_what_was_
         again = start(bench, behind(chain[1]), batch(3))
         await until_durable(repository, 4)
         repository.commit(row(3, 4, epoch=2))
-        assert await again == Appended(GLSN(3), LLSN(3))
+        assert await again == AppendReply(GLSN(3), LLSN(3))
         assert await stored(bench) == [b"1", b"2", b"3"]
 
     run(tmp_path, story)
@@ -184,7 +191,7 @@ def test_a_backup_that_becomes_the_primary_knows_the_chains_without_a_look_at_th
         await until(lambda: bench.nodes[2].status().replicas[0].committed_end == 2)
         await bench.run_stream((2, 1), epoch=2, sealed_end=2, add=False)
         monkeypatch.setattr(LogStore, "batches_of", None)
-        assert await start(bench, behind(), batch(1), node=2) == Appended(GLSN(1), LLSN(1))
+        assert await start(bench, behind(), batch(1), node=2) == AppendReply(GLSN(1), LLSN(1))
 
     run(tmp_path, story)
 
@@ -224,7 +231,7 @@ def test_after_a_restart_the_end_of_a_chain_is_found_on_disk_and_what_comes_mean
         repository.commit(row(4, 7, epoch=2))
         assert [answer.llsn for answer, _ in await asyncio.gather(*tries)] == [4, 5, 6]  # type: ignore[attr-defined]
         before = len(searches)
-        assert await start(bench, behind(more[1]), more[2]) == Appended(GLSN(6), LLSN(6))
+        assert await start(bench, behind(more[1]), more[2]) == AppendReply(GLSN(6), LLSN(6))
         assert len(searches) == before
         assert await stored(bench) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
@@ -245,7 +252,7 @@ def test_a_chain_that_begins_now_needs_no_search_after_a_restart(
         fresh = start(bench, behind(after=3), batch(1))  # the chain of this name below `after` is another one
         await until_durable(repository, 5)
         repository.commit(row(4, 5, epoch=2))
-        assert await fresh == Appended(GLSN(4), LLSN(4))
+        assert await fresh == AppendReply(GLSN(4), LLSN(4))
 
     run(tmp_path, story)
 
@@ -289,7 +296,7 @@ def test_chains_that_were_forgotten_for_lack_of_room_are_found_on_disk(
             await until_durable(repository, number + 1)
             repository.commit(row(number, number + 1))
             await other
-        assert await start(bench, behind(chain[0]), chain[1]) == Appended(GLSN(2), LLSN(2))
+        assert await start(bench, behind(chain[0]), chain[1]) == AppendReply(GLSN(2), LLSN(2))
         with pytest.raises(ChainBroken):
             await start(bench, behind(), batch(1, b"other"))
 
@@ -315,13 +322,13 @@ def test_a_chain_that_may_be_trimmed_is_not_taken_for_one_that_has_not_begun(
                 full.setattr("varlog.storage.log_store.write_state", _refuse)
             repository.commit(high=4, trimmed=3)
             await until(lambda: repository.marks_applied == repository.serial)
-        for request in (behind(), Append(STREAM, again=True)):
+        for request in (behind(), Append(STREAM, is_retry=True)):
             with pytest.raises((Unavailable, Trimmed), match="trimmed"):
                 await start(bench, request, batch(1))
         fresh = start(bench, behind(after=4), batch(1))
         await until_durable(repository, 6)
         repository.commit(row(5, 6))
-        assert await fresh == Appended(GLSN(5), LLSN(5))
+        assert await fresh == AppendReply(GLSN(5), LLSN(5))
 
     run(tmp_path, story)
 
@@ -377,13 +384,21 @@ def test_a_chain_is_listed_as_far_as_it_is_ordered_a_page_at_a_time(
         pending = start(bench, behind(chain[4]), batch(6))
         await until_durable(repository, 8)
         whole = tuple((n, LLSN(n + 1), 1, crc(one)) for n, one in enumerate(chain, 1))
-        assert await start(bench, ListChain(STREAM, CHAIN), bytearray()) == ChainIs(whole)
-        assert await start(bench, ListChain(STREAM, CHAIN, after=GLSN(3)), bytearray()) == ChainIs(whole[2:])
-        assert await start(bench, ListChain(STREAM, ProducerID(6)), bytearray()) == ChainIs(())
+        assert await start(
+            bench, ListIdempotentBatches(STREAM, CHAIN), bytearray()
+        ) == ListIdempotentBatchesReply(whole)
+        assert await start(
+            bench, ListIdempotentBatches(STREAM, CHAIN, min_glsn=GLSN(3)), bytearray()
+        ) == ListIdempotentBatchesReply(whole[2:])
+        assert await start(
+            bench, ListIdempotentBatches(STREAM, ProducerID(6)), bytearray()
+        ) == ListIdempotentBatchesReply(())
         monkeypatch.setattr(list_module, "PAGE_BATCHES", 2)
-        assert await start(bench, ListChain(STREAM, CHAIN), bytearray()) == ChainIs(whole[:2], more=True)
-        third = ListChain(STREAM, CHAIN, floor=whole[3][1])
-        assert await start(bench, third, bytearray()) == ChainIs(whole[4:])
+        assert await start(
+            bench, ListIdempotentBatches(STREAM, CHAIN), bytearray()
+        ) == ListIdempotentBatchesReply(whole[:2], more=True)
+        third = ListIdempotentBatches(STREAM, CHAIN, min_llsn=whole[3][1])
+        assert await start(bench, third, bytearray()) == ListIdempotentBatchesReply(whole[4:])
         repository.commit(row(7, 8))
         await pending
 
@@ -405,7 +420,7 @@ def test_a_batch_for_one_llsn_is_taken_there_and_nowhere_else(tmp_path: Path) ->
         second = start(bench, at(3), batch(2, b"c"))
         await until_durable(repository, 4)
         repository.commit(row(1, 4))
-        assert [await first, await second] == [Appended(GLSN(1), LLSN(1)), Appended(GLSN(3), LLSN(3))]
+        assert [await first, await second] == [AppendReply(GLSN(1), LLSN(1)), AppendReply(GLSN(3), LLSN(3))]
         assert await stored(bench) == [b"a", b"b", b"c"]
 
     run(tmp_path, story)

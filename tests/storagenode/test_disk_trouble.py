@@ -30,12 +30,12 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     AddLogStream,
     Append,
-    Appended,
+    AppendReply,
     Fetch,
-    Fetched,
+    FetchReply,
     GetNodeStatus,
-    NodeStatusIs,
-    ReplicaStateIs,
+    GetNodeStatusReply,
+    ReplicaStateReply,
     SealReplica,
 )
 from varlog.storage.log_store import LogStore
@@ -75,19 +75,19 @@ class Trouble:
         await until(lambda: any(r.durable_end > llsn for r in self.repository.reports) or append.done())
         if not append.done():
             self.repository.commit(row(llsn, llsn + 1, epoch=epoch))
-        assert (await append)[0] == Appended(GLSN(llsn), LLSN(llsn))
+        assert (await append)[0] == AppendReply(GLSN(llsn), LLSN(llsn))
         self.appended.append(llsn)
 
     async def status(self) -> ReplicaStatus:
         answer, _ = await self.bench.call(GetNodeStatus())
-        assert isinstance(answer, NodeStatusIs)
+        assert isinstance(answer, GetNodeStatusReply)
         return answer.status.replicas[0]
 
     async def seal(self, epoch: int) -> ReplicaState:
         """What the manager does: seal at what is ordered."""
         request = SealReplica(STREAM, Epoch(epoch), LLSN(len(self.appended) + 1))
         answer, _ = await self.bench.call(request)
-        assert isinstance(answer, ReplicaStateIs)
+        assert isinstance(answer, ReplicaStateReply)
         return answer.state
 
     async def read_all(self, begin: int = 1) -> list[bytes]:
@@ -95,7 +95,7 @@ class Trouble:
         llsn = LLSN(begin)
         while llsn <= len(self.appended):
             answer, payload = await self.bench.call(Fetch(STREAM, llsn=llsn))
-            assert isinstance(answer, Fetched)
+            assert isinstance(answer, FetchReply)
             found += entries_in(payload)
             llsn = answer.next_llsn
         return found
@@ -200,7 +200,7 @@ def test_rows_whose_sync_failed_are_reported_as_synced_only_once_they_are(tmp_pa
         await until(lambda: any(report.durable_end == 3 for report in repository.reports))
         trouble.drive.fail_syncs = 1
         repository.commit(row(2, 3))
-        assert (await append)[0] == Appended(GLSN(2), LLSN(2))
+        assert (await append)[0] == AppendReply(GLSN(2), LLSN(2))
         trouble.appended.append(2)
         while (await trouble.status()).state is ReplicaState.RUNNING:
             await asyncio.sleep(0.001)

@@ -13,7 +13,7 @@ from varlog.model.errors import Refused, Unavailable
 from varlog.model.ids import NodeID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, Stripe
-from varlog.rpc.messages import Done, GetNodeFacts, KeepProjection, NodeFactsIs
+from varlog.rpc.messages import Done, GetNodeFacts, GetNodeFactsReply, KeepProjection
 from varlog.runtime.disk import OsDisk
 from varlog.storage.witness_file import WITNESS_NAME
 
@@ -27,7 +27,7 @@ def proposal(serial: int, epoch: int) -> Proposal:
 
 async def kept(bench: Bench) -> tuple[Proposal, ...]:
     facts, _ = await bench.call(GetNodeFacts())
-    assert isinstance(facts, NodeFactsIs)
+    assert isinstance(facts, GetNodeFactsReply)
     return facts.proposed
 
 

@@ -14,7 +14,16 @@ from varlog.model.errors import Trimmed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.limits import MEASURE_POINTS_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, Fetch, Fetched, FindTime, MeasureRange, Message, PlaceIs, RangeIs
+from varlog.rpc.messages import (
+    Append,
+    Fetch,
+    FetchReply,
+    FindTime,
+    FindTimeReply,
+    MeasureRange,
+    MeasureRangeReply,
+    Message,
+)
 
 BATCHES, ENTRIES, ENTRY_BYTES = 60, 10, 300
 
@@ -48,9 +57,9 @@ async def ask(bench: Bench, request: Message) -> Message:
     return (await bench.call(request))[0]
 
 
-async def measured(bench: Bench, begin: int, end: int, points_max: int = 16) -> RangeIs:
+async def measured(bench: Bench, begin: int, end: int, points_max: int = 16) -> MeasureRangeReply:
     found = await ask(bench, MeasureRange(STREAM, GLSN(begin), GLSN(end), points_max))
-    assert isinstance(found, RangeIs)
+    assert isinstance(found, MeasureRangeReply)
     return found
 
 
@@ -68,7 +77,7 @@ def test_a_range_is_told_in_points_where_batches_begin_evenly_spaced_in_bytes(tm
         steps = [high - low for low, high in pairwise(places)]
         assert max(steps) < 2 * min(steps)
         part, payload = await bench.call(Fetch(STREAM, found.points[0][0], bytes_max=1))
-        assert isinstance(part, Fetched)
+        assert isinstance(part, FetchReply)
         assert len(entries_in(payload)) == ENTRIES
 
     run(tmp_path, story)
@@ -109,7 +118,7 @@ def test_what_is_trimmed_is_not_measured_and_not_found(tmp_path: Path) -> None:
             await measured(bench, 155, 300)
         assert (await measured(bench, 156, 300)).begin == 156
         found = await ask(bench, FindTime(STREAM, 0))
-        assert found == PlaceIs(LLSN(156), GLSN(156))
+        assert found == FindTimeReply(LLSN(156), GLSN(156))
         with pytest.raises(UnknownLogStream):
             await ask(bench, MeasureRange(LogStreamID(9), GLSN(1), GLSN(2)))
 
@@ -122,10 +131,12 @@ def test_a_time_is_found_at_the_first_batch_that_is_not_older(tmp_path: Path) ->
         for number in range(BATCHES):
             time_us = 1_000_000 + 1000 * number
             first = 1 + number * ENTRIES
-            assert await ask(bench, FindTime(STREAM, time_us)) == PlaceIs(LLSN(first), GLSN(first + 40))
-            assert await ask(bench, FindTime(STREAM, time_us - 999)) == PlaceIs(LLSN(first), GLSN(first + 40))
-        assert await ask(bench, FindTime(STREAM, 0)) == PlaceIs(LLSN(1), GLSN(41))
-        assert await ask(bench, FindTime(STREAM, 2_000_000)) == PlaceIs(LLSN(601), GLSN(641))
+            assert await ask(bench, FindTime(STREAM, time_us)) == FindTimeReply(LLSN(first), GLSN(first + 40))
+            assert await ask(bench, FindTime(STREAM, time_us - 999)) == FindTimeReply(
+                LLSN(first), GLSN(first + 40)
+            )
+        assert await ask(bench, FindTime(STREAM, 0)) == FindTimeReply(LLSN(1), GLSN(41))
+        assert await ask(bench, FindTime(STREAM, 2_000_000)) == FindTimeReply(LLSN(601), GLSN(641))
 
     run(tmp_path, story)
 

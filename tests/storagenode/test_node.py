@@ -41,17 +41,17 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     AddLogStream,
     Append,
-    Appended,
+    AppendReply,
     Fetch,
-    Fetched,
-    FoundAt,
+    FetchReply,
     GetNodeStatus,
-    NodeStatusIs,
+    GetNodeStatusReply,
     ReadAt,
+    ReadAtReply,
     RemoveLogStream,
     ReplicaAddress,
     ReplicaOpen,
-    ReplicaStateIs,
+    ReplicaStateReply,
     Replicate,
     SealReplica,
     UnsealReplica,
@@ -72,9 +72,9 @@ def test_an_append_is_answered_when_it_is_ordered_and_not_before(tmp_path: Path)
         with pytest.raises(NotWritten):
             await bench.call(ReadAt(TOPIC, GLSN(7)))
         repository.commit(row(1, 3, glsn=7))
-        assert (await append)[0] == Appended(GLSN(7), LLSN(1))
+        assert (await append)[0] == AppendReply(GLSN(7), LLSN(1))
         found, payload = await bench.call(ReadAt(TOPIC, GLSN(8)))
-        assert found == FoundAt(True, STREAM, GLSN(8))
+        assert found == ReadAtReply(True, STREAM, GLSN(8))
         assert entries_in(payload) == [b"b"]
 
     run(tmp_path, story)
@@ -132,11 +132,11 @@ def test_backups_hold_the_same_bytes_and_report_for_themselves(tmp_path: Path) -
         await until(lambda: all(any(r.durable_end == 3 for r in session.reports) for session in sessions))
         for session in sessions:
             session.commit(row(1, 3))
-        assert (await append)[0] == Appended(GLSN(1), LLSN(1))
+        assert (await append)[0] == AppendReply(GLSN(1), LLSN(1))
         payloads = []
         for node in (1, 2, 3):
             fetched, payload = await bench.call(Fetch(STREAM, LLSN(1), wait_s=5), node=node)
-            assert isinstance(fetched, Fetched)
+            assert isinstance(fetched, FetchReply)
             assert fetched.rows == ((1, 1, 2),)
             payloads.append(bytes(payload))
         assert payloads[0] == payloads[1] == payloads[2]
@@ -164,11 +164,11 @@ def test_a_primary_that_loses_a_backup_seals_itself_and_a_seal_decides_what_wait
         assert not first.done()
         assert not second.done()
         answer, _ = await bench.call(SealReplica(STREAM, Epoch(2), LLSN(2)))
-        assert answer == ReplicaStateIs(ReplicaState.SEALING, LLSN(1)), "it lacks the commit of the first"
+        assert answer == ReplicaStateReply(ReplicaState.SEALING, LLSN(1)), "it lacks the commit of the first"
         repository.commit(row(1, 2))
-        assert (await first)[0] == Appended(GLSN(1), LLSN(1))
+        assert (await first)[0] == AppendReply(GLSN(1), LLSN(1))
         answer, _ = await bench.call(SealReplica(STREAM, Epoch(2), LLSN(2)))
-        assert answer == ReplicaStateIs(ReplicaState.SEALED, LLSN(2))
+        assert answer == ReplicaStateReply(ReplicaState.SEALED, LLSN(2))
         with pytest.raises(Sealed):
             await second
         await bench.stop(1)
@@ -284,7 +284,7 @@ def test_a_restarted_node_finds_everything_and_waits_for_the_repository(tmp_path
         assert repository.opened.replicas[0].committed_end == 3
         repository.commit(high=2)
         found, payload = await bench.call(ReadAt(TOPIC, GLSN(1), wait_s=5))
-        assert found == FoundAt(True, STREAM, GLSN(1))
+        assert found == ReadAtReply(True, STREAM, GLSN(1))
         assert entries_in(payload) == [b"a"]
 
     run(tmp_path, story)
@@ -388,7 +388,7 @@ def test_a_trim_is_durable_before_it_is_confirmed_and_survives_a_restart(tmp_pat
             with pytest.raises(Trimmed):
                 await bench.call(Fetch(STREAM, LLSN(9), wait_s=5))
             found, _ = await bench.call(ReadAt(TOPIC, GLSN(10), wait_s=5))
-            assert found == FoundAt(True, STREAM, GLSN(10))
+            assert found == ReadAtReply(True, STREAM, GLSN(10))
 
     run(tmp_path, story)
 
@@ -405,12 +405,12 @@ def test_a_fetch_waits_for_what_is_not_ordered_yet_and_is_woken(tmp_path: Path) 
         assert not waiting.done()
         repository.commit(row(1, 2, glsn=40))
         fetched, payload = await waiting
-        assert isinstance(fetched, Fetched)
+        assert isinstance(fetched, FetchReply)
         assert (fetched.rows, fetched.next_llsn) == (((1, 40, 1),), 2)
         assert entries_in(payload) == [b"a"]
         await append
         nothing, payload = await bench.call(Fetch(STREAM, LLSN(2), wait_s=0.01))
-        assert isinstance(nothing, Fetched)
+        assert isinstance(nothing, FetchReply)
         assert (nothing.rows, nothing.next_llsn, bytes(payload)) == ((), 2, b"")
 
     run(tmp_path, story)
@@ -425,7 +425,7 @@ def test_a_position_ordered_in_a_stream_that_is_not_here_is_told_apart_from_one_
         repository = await bench.session()
         repository.commit(high=5)
         found, _ = await bench.call(ReadAt(TOPIC, GLSN(3), wait_s=5))
-        assert found == FoundAt(found=False)
+        assert found == ReadAtReply(found=False)
         with pytest.raises(NotWritten):
             await bench.call(ReadAt(TOPIC, GLSN(6)))
         with pytest.raises(InvalidRequest):
@@ -556,7 +556,7 @@ async def until_sealing(bench: Bench) -> None:
             await asyncio.sleep(0)
 
 
-async def node_status(bench: Bench, *, node: int = 1) -> NodeStatusIs:
+async def node_status(bench: Bench, *, node: int = 1) -> GetNodeStatusReply:
     answer, _ = await bench.call(GetNodeStatus(), node=node)
-    assert isinstance(answer, NodeStatusIs)
+    assert isinstance(answer, GetNodeStatusReply)
     return answer

@@ -18,10 +18,10 @@ from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     Append,
-    Appended,
-    AppendOutcome,
+    AppendReply,
     Fetch,
     FindAppend,
+    FindAppendReply,
     GetNodeStatus,
     Message,
     SealReplica,
@@ -92,7 +92,7 @@ def test_a_retry_of_what_is_in_the_log_hears_its_position_and_adds_nothing(tmp_p
         first = await asyncio.gather(*tries)
         retried = [await start(bench, again(), batch(n, b"a", b"b")) for n in (1, 2, 3)]
         assert retried == first
-        assert retried == [Appended(GLSN(g), LLSN(g - 10)) for g in (11, 13, 15)]
+        assert retried == [AppendReply(GLSN(g), LLSN(g - 10)) for g in (11, 13, 15)]
         assert await stored(bench) == [b"a", b"b"] * 3
 
     run(tmp_path, story)
@@ -108,8 +108,8 @@ def test_a_retry_of_what_is_being_written_waits_with_it(tmp_path: Path) -> None:
         await until_durable(repository, 3)
         assert not any(one.done() for one in (original, *retries))
         repository.commit(row(1, 3))
-        assert set(await asyncio.gather(original, *retries)) == {Appended(GLSN(1), LLSN(1))}
-        assert await other == Appended(GLSN(2), LLSN(2))
+        assert set(await asyncio.gather(original, *retries)) == {AppendReply(GLSN(1), LLSN(1))}
+        assert await other == AppendReply(GLSN(2), LLSN(2))
         assert await stored(bench) == [b"1", b"2"]
 
     run(tmp_path, story)
@@ -130,8 +130,8 @@ def test_an_original_that_comes_after_its_retry_joins_it(tmp_path: Path, ordered
         behind = start(bench, Append(STREAM, ONE), batch(2))
         await until_durable(repository, 3)
         repository.commit(row(1, 3))
-        assert await original == await retry == Appended(GLSN(1), LLSN(1))
-        assert await behind == Appended(GLSN(2), LLSN(2))
+        assert await original == await retry == AppendReply(GLSN(1), LLSN(1))
+        assert await behind == AppendReply(GLSN(2), LLSN(2))
         assert await stored(bench) == [b"1", b"2"]
 
     run(tmp_path, story)
@@ -161,9 +161,9 @@ def test_an_original_that_comes_while_the_disk_is_searched_for_its_retry_is_the_
         original = start(bench, Append(STREAM, ONE), batch(1))
         await until_durable(repository, 3)
         repository.commit(row(2, 3))
-        assert await original == await retry == Appended(GLSN(2), LLSN(2))
+        assert await original == await retry == AppendReply(GLSN(2), LLSN(2))
         gate.set()
-        assert await start(bench, again(), batch(1)) == Appended(GLSN(2), LLSN(2))
+        assert await start(bench, again(), batch(1)) == AppendReply(GLSN(2), LLSN(2))
         assert await stored(bench) == [b"9", b"1"]
 
     run(tmp_path, story)
@@ -190,7 +190,7 @@ def test_a_retry_of_what_waits_for_room_waits_with_it(
         assert await first == await retried_first
         await until_durable(repository, 3)
         repository.commit(row(2, 3))
-        assert [answer for answer, _ in await asyncio.gather(*waiting)] == [Appended(GLSN(2), LLSN(2))] * 2
+        assert [answer for answer, _ in await asyncio.gather(*waiting)] == [AppendReply(GLSN(2), LLSN(2))] * 2
         assert await stored(bench) == [b"1", b"2"]
 
     run(tmp_path, story)
@@ -263,13 +263,13 @@ def test_who_looks_too_far_back_or_repeats_too_much_is_told_that_it_is_not_known
         await asyncio.gather(*tries)
         with pytest.raises(Unavailable, match="too far back"):
             await start(bench, again(), batch(4))
-        assert await start(bench, again(), batch(3, bytes(3000))) == Appended(GLSN(3), LLSN(3))
+        assert await start(bench, again(), batch(3, bytes(3000))) == AppendReply(GLSN(3), LLSN(3))
         taken = start(bench, again(floor=3), batch(5))
         await until_durable(repository, 5)
         with pytest.raises(Unavailable, match="no more can be told apart"):
             await start(bench, again(floor=3), batch(6))
         repository.commit(row(4, 5))
-        assert await taken == Appended(GLSN(4), LLSN(4))
+        assert await taken == AppendReply(GLSN(4), LLSN(4))
 
     run(tmp_path, story)
 
@@ -297,11 +297,11 @@ async def three_of_which_two_are_ordered(
             await bench.call(ask(1), node=node)
         await bench.call(SealReplica(STREAM, Epoch(2), LLSN(3)), node=node)
     told = await asyncio.gather(*tries, return_exceptions=True)
-    assert [type(one) for one in told] == [Appended, Appended, Sealed]
+    assert [type(one) for one in told] == [AppendReply, AppendReply, Sealed]
 
 
-IN_THE_LOG = {1: AppendOutcome(True, GLSN(5), LLSN(1)), 2: AppendOutcome(True, GLSN(6), LLSN(2))}
-NOWHERE = AppendOutcome(False)
+IN_THE_LOG = {1: FindAppendReply(True, GLSN(5), LLSN(1)), 2: FindAppendReply(True, GLSN(6), LLSN(2))}
+NOWHERE = FindAppendReply(False)
 
 
 async def outcomes(bench: Bench, node: int, *, epoch: int = 1) -> list[Message]:
@@ -331,7 +331,7 @@ def test_the_answer_is_the_same_after_a_failover_to_another_primary(tmp_path: Pa
         anew = start(bench, Append(STREAM, Epoch(2)), batch(3), node=2)
         await until_durable(repository, 4)
         repository.commit(row(3, 4, glsn=8, epoch=2))
-        assert await anew == Appended(GLSN(8), LLSN(3))
+        assert await anew == AppendReply(GLSN(8), LLSN(3))
         with pytest.raises(StaleEpoch):
             await start(bench, Append(STREAM, ONE), batch(3), node=2)
         assert await stored(bench, node=2) == [b"1", b"2", b"3"]
@@ -375,7 +375,7 @@ def test_a_replica_that_lacks_commits_of_the_sealed_epoch_does_not_answer_for_it
         repository.commit(row(1, 2))
         await original
         await bench.call(SealReplica(STREAM, Epoch(2), LLSN(2)))
-        assert (await bench.call(ask(1)))[0] == AppendOutcome(True, GLSN(1), LLSN(1))
+        assert (await bench.call(ask(1)))[0] == FindAppendReply(True, GLSN(1), LLSN(1))
 
     run(tmp_path, story)
 

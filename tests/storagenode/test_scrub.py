@@ -30,13 +30,13 @@ from varlog.rpc.messages import (
     CheckEntries,
     Done,
     Fetch,
-    Fetched,
+    FetchReply,
     GetNodeStatus,
-    MendReplica,
-    NodeStatusIs,
+    GetNodeStatusReply,
     ReadAt,
+    RepairReplica,
     ReplicaAddress,
-    ReplicaStateIs,
+    ReplicaStateReply,
     SealReplica,
 )
 from varlog.runtime.disk import OsDisk, OsFile
@@ -109,7 +109,7 @@ def flip(bench: Bench, node: int, *, segment: int, at: int) -> None:
 
 async def status(bench: Bench, node: int) -> ReplicaStatus:
     told, _ = await bench.call(GetNodeStatus(), node=node)
-    assert isinstance(told, NodeStatusIs)
+    assert isinstance(told, GetNodeStatusReply)
     return told.status.replicas[0]
 
 
@@ -129,7 +129,7 @@ async def wait_mended(bench: Bench, node: int, *others: int) -> None:
     """Ask again and again, as the manager does."""
 
     async def mended() -> bool:
-        assert (await bench.call(MendReplica(STREAM, sources(*others)), node=node))[0] == Done()
+        assert (await bench.call(RepairReplica(STREAM, sources(*others)), node=node))[0] == Done()
         return not (await status(bench, node)).damage
 
     await until(mended)
@@ -140,7 +140,7 @@ async def read_everything(bench: Bench, node: int) -> list[bytes]:
     llsn = LLSN(1)
     while True:
         fetched, payload = await bench.call(Fetch(STREAM, llsn, bytes_max=2000), node=node)
-        assert isinstance(fetched, Fetched)
+        assert isinstance(fetched, FetchReply)
         if not payload:
             return found
         found += entries_in(payload)
@@ -442,7 +442,7 @@ def test_a_seal_waits_for_the_damage_that_hides_its_place(tmp_path: Path) -> Non
         await wait_mended(bench, 2, 1)
         for node in (2, 1):
             sealed, _ = await bench.call(SealReplica(STREAM, Epoch(2), LLSN(3)), node=node)
-            assert sealed == ReplicaStateIs(ReplicaState.SEALED, LLSN(3))
+            assert sealed == ReplicaStateReply(ReplicaState.SEALED, LLSN(3))
         assert segments(bench, 1) == segments(bench, 2)
         with pytest.raises(Exception, match="sealed"):
             await tail

@@ -43,16 +43,16 @@ from varlog.rpc.messages import (
     Append,
     CopyFrom,
     Fetch,
-    Fetched,
+    FetchReply,
     GetNodeStatus,
-    NodeStatusIs,
+    GetNodeStatusReply,
     ReadAt,
     RebuildReplica,
     ReplicaAddress,
-    ReplicaStateIs,
+    ReplicaStateReply,
     SealReplica,
-    SyncIs,
     SyncReplica,
+    SyncReply,
     UnsealReplica,
 )
 from varlog.storage.copy import Run, runs_of
@@ -98,14 +98,14 @@ def address(node: int) -> ReplicaAddress:
 
 async def replica(bench: Bench, node: int) -> ReplicaStatus:
     answer, _ = await bench.call(GetNodeStatus(), node=node)
-    assert isinstance(answer, NodeStatusIs)
+    assert isinstance(answer, GetNodeStatusReply)
     [found] = answer.status.replicas
     return found
 
 
 async def ask_sync(bench: Bench, node: int, source: int, *, epoch: int = 2) -> SyncStatus:
     answer, _ = await bench.call(SyncReplica(STREAM, Epoch(epoch), address(source)), node=node)
-    assert isinstance(answer, SyncIs)
+    assert isinstance(answer, SyncReply)
     return answer.sync
 
 
@@ -122,7 +122,7 @@ async def wait_synced(bench: Bench, node: int) -> SyncStatus:
 
 async def seal(bench: Bench, node: int, end: int, *, epoch: int = 2) -> ReplicaState:
     answer, _ = await bench.call(SealReplica(STREAM, Epoch(epoch), LLSN(end)), node=node)
-    assert isinstance(answer, ReplicaStateIs)
+    assert isinstance(answer, ReplicaStateReply)
     return answer.state
 
 
@@ -160,7 +160,7 @@ async def contents(bench: Bench, node: int) -> list[bytes]:
     llsn = store(bench, node).low_llsn
     while llsn < store(bench, node).committed_end:
         fetched, payload = await bench.call(Fetch(STREAM, llsn), node=node)
-        assert isinstance(fetched, Fetched)
+        assert isinstance(fetched, FetchReply)
         entries += entries_in(payload)
         llsn = fetched.next_llsn
     return entries
@@ -208,7 +208,7 @@ async def unsealed(bench: Bench, *nodes: int, epoch: int = 2) -> None:
     for node in reversed(nodes):
         request = UnsealReplica(STREAM, Epoch(epoch), tuple(address(n) for n in nodes))
         answer, _ = await bench.call(request, node=node)
-        assert isinstance(answer, ReplicaStateIs)
+        assert isinstance(answer, ReplicaStateReply)
         assert answer.state is ReplicaState.RUNNING
 
 

@@ -13,7 +13,7 @@ from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOp
 
 if TYPE_CHECKING:
     from varlog.model.cluster import LogStream, SyncStatus
-    from varlog.rpc.messages import ClusterStatusIs
+    from varlog.rpc.messages import GetClusterStatusReply
 
 node = typer.Typer(no_args_is_help=True, help="Storage nodes: list, add, remove.")
 stream = typer.Typer(no_args_is_help=True, help="Log streams: list, add, seal, unseal, sync, replace.")
@@ -24,7 +24,7 @@ SYNC_LOOK_S = 0.5
 _Stream = Annotated[int, typer.Argument(help="The log stream's number, as in `varlog stream list`.")]
 
 
-async def _status(where: Target) -> ClusterStatusIs:
+async def _status(where: Target) -> GetClusterStatusReply:
     async with where.admin() as admin:
         return await admin.status()
 

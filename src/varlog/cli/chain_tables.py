@@ -13,7 +13,7 @@ from varlog.model.projection import Projection
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from varlog.rpc.messages import ClusterStatusIs
+    from varlog.rpc.messages import GetClusterStatusReply
 
 NO_REDUNDANCY = "NO REDUNDANCY"
 
@@ -21,7 +21,7 @@ NO_REDUNDANCY = "NO REDUNDANCY"
 # --- tables -------------------------------------------------------------------------------------------------------------
 
 
-def projections_table(seen: ClusterStatusIs) -> Table:
+def projections_table(seen: GetClusterStatusReply) -> Table:
     """One row a sequenced topic: its epoch, who gives its positions, how they lie."""
     rows: list[tuple[object, ...]] = []
     for topic in seen.view.topics:
@@ -58,7 +58,7 @@ def sequencer_told(view: ClusterView, projection: Projection) -> str:
     return f"{found.address} (gone)"
 
 
-def chains_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+def chains_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
     """One row a log stream of a sequenced topic."""
     rows = []
     for found in streams:
@@ -74,7 +74,7 @@ def chains_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
     return make_table("", columns, rows)
 
 
-def member_told(seen: ClusterStatusIs, found: LogStream, number: int) -> str:
+def member_told(seen: GetClusterStatusReply, found: LogStream, number: int) -> str:
     chain, status = chain_of(seen.view, found), unit_statuses(seen, found)[number]
     away = chain is None or number not in chain.nodes
     if status is None:
@@ -100,7 +100,7 @@ def percent(sync: SyncStatus) -> str:
     return f"{synced_percent(sync)} %"
 
 
-def thin_lines(seen: ClusterStatusIs, topic: int | None = None) -> list[str]:
+def thin_lines(seen: GetClusterStatusReply, topic: int | None = None) -> list[str]:
     """What nobody may overlook: log streams with one copy left, of one topic or of all."""
     return [
         f"{NO_REDUNDANCY}: log stream {chain.log_stream} has one copy left, on node {chain.head}; "
@@ -114,7 +114,7 @@ def thin_lines(seen: ClusterStatusIs, topic: int | None = None) -> list[str]:
 # --- one topic ----------------------------------------------------------------------------------------------------------
 
 
-def units_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+def units_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
     """One row a log unit of a sequenced topic, head first."""
     rows: list[tuple[object, ...]] = []
     for found in streams:
@@ -143,7 +143,7 @@ def units_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
     return make_table("", columns, rows)
 
 
-def projection_lines(seen: ClusterStatusIs, topic: Topic) -> list[str]:
+def projection_lines(seen: GetClusterStatusReply, topic: Topic) -> list[str]:
     """A sequenced topic's projection in words."""
     projection = seen.view.projection(topic.topic)
     if projection is None:

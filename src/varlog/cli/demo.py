@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from varlog.client.log import Log
     from varlog.model.cluster import LogStream
     from varlog.model.entry import Entry
-    from varlog.rpc.messages import ClusterStatusIs
+    from varlog.rpc.messages import GetClusterStatusReply
 
 TOPIC = "demo"
 # What Spark writes goes here if the demo's topic is sequenced: exactly-once writes need a primary.
@@ -408,7 +408,7 @@ async def all_run(admin: Admin) -> None:
         await asyncio.sleep(0.05)
 
 
-def runs_whole(seen: ClusterStatusIs) -> bool:
+def runs_whole(seen: GetClusterStatusReply) -> bool:
     from varlog.client.cluster_status import chain_is_whole, is_sequenced, replica_statuses
     from varlog.model.cluster import ReplicaState, StreamState
 

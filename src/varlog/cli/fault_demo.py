@@ -33,7 +33,7 @@ from varlog.client.log import Log
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.entry import Entry
 from varlog.model.errors import OutcomeUnknown, Rejected, Unavailable, VarlogError
-from varlog.rpc.messages import ClusterStatusIs, NodeHealth
+from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 TOPIC = "demo"
 # Two streams of two copies on four nodes: they share no node, so that one of them takes appends whatever is killed.
@@ -216,16 +216,18 @@ class FaultDemo:
 
     async def _watch(self, display: FaultDisplay, supervisor: Supervisor, admin: Admin) -> None:
         begun, seen = monotonic(), await admin.status()
-        told_us = max((deed.time_us for deed in seen.deeds), default=0)
+        told_us = max((event.time_us for event in seen.events), default=0)
         while not self._over:
             try:
                 async with asyncio.timeout(LOOK_S):
                     seen = await admin.status()
             except (VarlogError, TimeoutError):
                 pass  # what it said last is shown until it answers again
-            for deed in [deed for deed in seen.deeds if deed.time_us > told_us]:
-                told_us = deed.time_us
-                display.deed(f"log stream {deed.log_stream}: {deed.what}" if deed.log_stream else deed.what)
+            for event in [event for event in seen.events if event.time_us > told_us]:
+                told_us = event.time_us
+                display.event(
+                    f"log stream {event.log_stream}: {event.what}" if event.log_stream else event.what
+                )
             times = self._load.times
             display.show(
                 Scene(
@@ -256,7 +258,7 @@ class FaultDemo:
         return entries, newest
 
 
-def _processes(supervisor: Supervisor, seen: ClusterStatusIs, leader: str) -> list[ProcessLine]:
+def _processes(supervisor: Supervisor, seen: GetClusterStatusReply, leader: str) -> list[ProcessLine]:
     """Each process, a storage node with the states of its replicas."""
     pids = supervisor.pids()
     states = {leader: "leads"} | {

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 _BARS = " ▁▂▃▄▅▆▇█"
-_DEEDS_SHOWN = 5
+_EVENTS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class FaultDisplay(Protocol):
         """Something happened: it stays to be seen."""
         ...
 
-    def deed(self, what: str) -> None:
+    def event(self, what: str) -> None:
         """The manager did something."""
         ...
 
@@ -77,7 +77,7 @@ class PlainLines:
     def say(self, what: str) -> None:
         self._console.print(f"{monotonic() - self._begun:5.1f} s  {what}", markup=False, soft_wrap=True)
 
-    def deed(self, what: str) -> None:
+    def event(self, what: str) -> None:
         self.say(f"  manager: {what}")
 
     def show(self, scene: Scene) -> None:
@@ -91,7 +91,7 @@ class LivePicture:
     console: Console
     begun: float = field(default_factory=monotonic)
     _scene: Scene = field(default_factory=Scene)
-    _deeds: deque[str] = field(default_factory=lambda: deque(maxlen=_DEEDS_SHOWN))
+    _events: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_SHOWN))
 
     def __post_init__(self) -> None:
         # Few pictures a second: drawing takes processor time from the cluster.
@@ -111,15 +111,15 @@ class LivePicture:
         line = f"{monotonic() - self.begun:5.1f} s  {what}"
         self._live.console.print(line, markup=False, highlight=False)
 
-    def deed(self, what: str) -> None:
-        self._deeds.append(f"{monotonic() - self.begun:5.1f} s  {what}")
+    def event(self, what: str) -> None:
+        self._events.append(f"{monotonic() - self.begun:5.1f} s  {what}")
 
     def show(self, scene: Scene) -> None:
         self._scene = scene
-        self._live.update(picture(scene, list(self._deeds), self.console.width))
+        self._live.update(picture(scene, list(self._events), self.console.width))
 
 
-def picture(scene: Scene, deeds: Sequence[str], width: int) -> Group:
+def picture(scene: Scene, events: Sequence[str], width: int) -> Group:
     """The picture of one moment."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("process", "pid", "state"):
@@ -137,7 +137,7 @@ def picture(scene: Scene, deeds: Sequence[str], width: int) -> Group:
         Text(""),
         Text(f"{newest:8,.0f} appends/s  {scene.acknowledged:,} acknowledged"),
         Text(sparkline(scene.rates[-max(width - 2, 10) :]), style="green"),
-        Text("\n".join(["manager", *(f"  {deed}" for deed in deeds)]), style="dim"),
+        Text("\n".join(["manager", *(f"  {event}" for event in events)]), style="dim"),
     )
 
 

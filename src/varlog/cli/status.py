@@ -16,7 +16,7 @@ from varlog.runtime.logs import escaped
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from varlog.rpc.messages import ClusterStatusIs
+    from varlog.rpc.messages import GetClusterStatusReply
 
 WATCH_S = 1.0
 INTERRUPTED = 130
@@ -46,7 +46,7 @@ def status(
         raise typer.Exit(FAILED)
 
 
-async def _status(where: Target) -> ClusterStatusIs:
+async def _status(where: Target) -> GetClusterStatusReply:
     async with where.admin() as admin:
         return await admin.status()
 
@@ -76,7 +76,7 @@ async def _watch(where: Target, as_json: bool) -> None:
             live.update(Group(*_shown(seen)), refresh=True)
 
 
-async def _looks(where: Target) -> AsyncIterator[ClusterStatusIs | str]:
+async def _looks(where: Target) -> AsyncIterator[GetClusterStatusReply | str]:
     """One a second; a sentence where nobody answers. The first must succeed."""
     from varlog.model.errors import VarlogError
 
@@ -90,7 +90,7 @@ async def _looks(where: Target) -> AsyncIterator[ClusterStatusIs | str]:
                 yield str(error)
 
 
-def _shown(seen: ClusterStatusIs | str) -> list[RenderableType]:
+def _shown(seen: GetClusterStatusReply | str) -> list[RenderableType]:
     from rich.text import Text
 
     shown: list[RenderableType] = [f"no answer: {seen}"] if isinstance(seen, str) else parts(seen)

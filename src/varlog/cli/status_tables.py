@@ -1,4 +1,4 @@
-"""What `varlog status` shows: tables of nodes, topics, log streams and readers, what the manager does or waits for, its deeds.
+"""What `varlog status` shows: tables of nodes, topics, log streams and readers, what the manager does or waits for, its events.
 
 Sequenced topics: see chain_tables.py.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from varlog.rpc.messages import ClusterStatusIs, NodeHealth
+    from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
-DEEDS_SHOWN = 10
+EVENTS_SHOWN = 10
 
 
-def parts(seen: ClusterStatusIs) -> list[RenderableType]:
+def parts(seen: GetClusterStatusReply) -> list[RenderableType]:
     """Everything, from top to bottom; what is empty is left out."""
     view = seen.view
     found: list[RenderableType] = [f"cluster {view.cluster}, manager at {view.manager_address or '(none)'}"]
@@ -54,12 +54,12 @@ def parts(seen: ClusterStatusIs) -> list[RenderableType]:
         found += ["", readers_table(readers_told(seen))]
     if seen.waits:
         found += ["", waits_table(seen)]
-    if seen.deeds:
-        found += ["", deeds_table(seen)]
+    if seen.events:
+        found += ["", events_table(seen)]
     return found
 
 
-def stopped_lines(seen: ClusterStatusIs) -> list[str]:
+def stopped_lines(seen: GetClusterStatusReply) -> list[str]:
     """Topics that a storage node knows better than the repository, or of which nodes are missed: an operator must act."""
     return [
         f"STOPPED: topic {topic.name}: {topic.stopped}; run `varlog topic adopt-order {topic.name}`"
@@ -68,7 +68,7 @@ def stopped_lines(seen: ClusterStatusIs) -> list[str]:
     ]
 
 
-def evidence_lines(seen: ClusterStatusIs) -> list[str]:
+def evidence_lines(seen: GetClusterStatusReply) -> list[str]:
     """Replicas that contradict the repository: nothing rebuilds, cuts or removes them."""
     return [
         f"EVIDENCE: log stream {log_stream} on node {node} contradicts the metadata repository and is left as it is: {why}"
@@ -82,7 +82,7 @@ def print_parts(found: Sequence[RenderableType]) -> None:
         console.print(escaped(part) if isinstance(part, str) else part, markup=False)
 
 
-def nodes_table(seen: ClusterStatusIs) -> Table:
+def nodes_table(seen: GetClusterStatusReply) -> Table:
     health = {found.node: found for found in seen.nodes}
     slow = slow_nodes(seen)
     rows = []
@@ -123,7 +123,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def topics_table(seen: ClusterStatusIs) -> Table:
+def topics_table(seen: GetClusterStatusReply) -> Table:
     marks = {mark.topic: mark for mark in seen.tails}
     rows = []
     for topic in seen.view.topics:
@@ -137,7 +137,7 @@ def topics_table(seen: ClusterStatusIs) -> Table:
     return make_table("", columns[:shown], [row[:shown] for row in rows])
 
 
-def stream_tables(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> list[Table]:
+def stream_tables(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> list[Table]:
     """Each ordering by itself: their streams have other parts. What there is none of is left out."""
     sequenced = [found for found in streams if is_sequenced(seen.view, found)]
     committed = [found for found in streams if not is_sequenced(seen.view, found)]
@@ -145,7 +145,7 @@ def stream_tables(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> list[T
     return [*tables, chains_table(seen, sequenced)] if sequenced else tables
 
 
-def streams_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+def streams_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
     """Of committed topics."""
     rows = []
     for found in streams:
@@ -176,7 +176,7 @@ class ReaderTold(TypedDict):
     updated_us: int
 
 
-def readers_told(seen: ClusterStatusIs) -> list[ReaderTold]:
+def readers_told(seen: GetClusterStatusReply) -> list[ReaderTold]:
     now_us = time.time_ns() // 1000
     return [reader_told(seen.view, seen.tails, found, now_us=now_us) for found in seen.readers]
 
@@ -222,14 +222,14 @@ def _age_s(now_us: int, then_us: int) -> float:
 # --- what the manager does ------------------------------------------------------------------------------------
 
 
-def waits_table(seen: ClusterStatusIs) -> Table:
+def waits_table(seen: GetClusterStatusReply) -> Table:
     return make_table("", ("stream", "what the manager does, or waits for"), seen.waits)
 
 
-def deeds_table(seen: ClusterStatusIs) -> Table:
+def events_table(seen: GetClusterStatusReply) -> Table:
     rows = [
-        (f"{_local(deed.time_us):%H:%M:%S}", deed.log_stream or "", deed.what)
-        for deed in seen.deeds[-DEEDS_SHOWN:]
+        (f"{_local(event.time_us):%H:%M:%S}", event.log_stream or "", event.what)
+        for event in seen.events[-EVENTS_SHOWN:]
     ]
     return make_table("", ("time", "stream", "what the manager did lately"), rows)
 
@@ -241,7 +241,7 @@ def _local(time_us: int) -> datetime:
 # --- replicas -------------------------------------------------------------------------------------------------
 
 
-def streams_named(seen: ClusterStatusIs, topic: str) -> tuple[LogStream, ...]:
+def streams_named(seen: GetClusterStatusReply, topic: str) -> tuple[LogStream, ...]:
     """The streams of the topic with this name; an unknown one ends the command."""
     found = seen.view.topic_named(topic)
     if found is None:
@@ -262,7 +262,7 @@ def _replica_told(number: int, status: ReplicaStatus | None) -> str:
     return f"{number}:{status.state}" + (f" ({'; '.join(said)})" if said else "")
 
 
-def status_told(seen: ClusterStatusIs) -> dict[str, object]:
+def status_told(seen: GetClusterStatusReply) -> dict[str, object]:
     """For programs: everything, the readers with their lag, and what to raise an alarm on: the log streams that have one copy left,
     the topics that are stopped, nodes with a slow disk (milliseconds per write), replicas that contradict the repository, and data
     of other clusters (log streams by node)."""
@@ -282,7 +282,7 @@ def status_told(seen: ClusterStatusIs) -> dict[str, object]:
     }
 
 
-def stream_told(seen: ClusterStatusIs, found: LogStream) -> dict[str, object]:
+def stream_told(seen: GetClusterStatusReply, found: LogStream) -> dict[str, object]:
     """For programs."""
     told = {name: getattr(found, name) for name in found.__struct_fields__}
     sequenced = is_sequenced(seen.view, found)

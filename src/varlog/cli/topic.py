@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from varlog.model.cluster import LogStream, Topic
-    from varlog.rpc.messages import AdoptionIs, ClusterStatusIs
+    from varlog.rpc.messages import AdoptOrderReply, GetClusterStatusReply
 
 topic = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, delete, adopt-order.")
 
@@ -134,7 +134,7 @@ def describe(
         print_parts(["", _replicas_table(seen, streams)])
 
 
-def _replicas_table(seen: ClusterStatusIs, streams: Sequence[LogStream]) -> Table:
+def _replicas_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> Table:
     rows = []
     for found in streams:
         for number, status in replica_statuses(seen, found).items():
@@ -205,12 +205,12 @@ def adopt_order(
         raise typer.Exit(FAILED)
 
 
-async def _adopt(where: Target, name: str, yes: bool) -> AdoptionIs:
+async def _adopt(where: Target, name: str, yes: bool) -> AdoptOrderReply:
     async with where.admin() as admin:
         return await admin.adopt_order(name, dry_run=not yes)
 
 
-def _adoption_told(name: str, adoption: AdoptionIs) -> list[str]:
+def _adoption_told(name: str, adoption: AdoptOrderReply) -> list[str]:
     """From which node which positions come, or what is in the way."""
     if not adoption.stopped and adoption.end <= adoption.begin and not adoption.projection:
         return [f"topic {name} is not stopped: there is nothing to do"]
@@ -269,12 +269,12 @@ def _range(begin: int, end: int) -> str:
     return str(begin) if end - begin == 1 else f"{begin} to {end - 1}"
 
 
-async def _status(where: Target) -> ClusterStatusIs:
+async def _status(where: Target) -> GetClusterStatusReply:
     async with where.admin() as admin:
         return await admin.status()
 
 
-def _told(seen: ClusterStatusIs, found: Topic) -> dict[str, object]:
+def _told(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
     mark = next((one for one in seen.tails if one.topic == found.topic), None)
     return {
         "name": found.name,
@@ -288,12 +288,12 @@ def _told(seen: ClusterStatusIs, found: Topic) -> dict[str, object]:
     } | (_projection_told(seen, found) if found.sequenced else {})
 
 
-def _projection_told(seen: ClusterStatusIs, found: Topic) -> dict[str, object]:
+def _projection_told(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
     projection = seen.view.projection(found.topic)
     return {"stripe_unit": found.unit, "grouping": str(found.grouping), "projection": projection}
 
 
-def _positions_told(seen: ClusterStatusIs, name: str) -> str:
+def _positions_told(seen: GetClusterStatusReply, name: str) -> str:
     found = next(found for found in seen.view.topics if found.name == name)
     mark = next((one for one in seen.tails if one.topic == found.topic), None)
     begun = "" if found.first == FIRST_GLSN else f", the first was {found.first}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from varlog.cli.cluster_plan import ClusterPlan
     from varlog.cli.supervisor import Supervisor
     from varlog.client.admin import Admin
-    from varlog.rpc.messages import ClusterStatusIs
+    from varlog.rpc.messages import GetClusterStatusReply
 
 READY_TIMEOUT_S = 60.0
 STREAMS_TIMEOUT_S = 10.0
@@ -214,7 +214,7 @@ async def _looking(plan: ClusterPlan) -> AsyncIterator[_Look]:
         ) from None
 
 
-def _not_running(seen: ClusterStatusIs) -> list[int]:
+def _not_running(seen: GetClusterStatusReply) -> list[int]:
     from varlog.model.cluster import StreamState
 
     return [found.log_stream for found in seen.view.streams if found.state is not StreamState.RUNNING]

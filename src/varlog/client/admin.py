@@ -28,26 +28,26 @@ from varlog.model.lsn import FIRST_GLSN, GLSN
 from varlog.rpc.messages import (
     AddNode,
     AddStream,
-    AdoptionIs,
+    AdminReplaceReplica,
+    AdminSealStream,
+    AdminSyncReplica,
+    AdminUnsealStream,
     AdoptOrder,
-    ClusterStatusIs,
+    AdoptOrderReply,
     CreateTopic,
     DeleteTopic,
     Done,
     GetClusterStatus,
+    GetClusterStatusReply,
     GetTail,
+    GetTailReply,
     Message,
     NextTokens,
-    OperateReplace,
-    OperateSeal,
-    OperateSync,
-    OperateUnseal,
+    NextTokensReply,
     RemoveNode,
-    StreamIs,
-    SyncIs,
-    TailIs,
-    TokensAre,
-    TopicIs,
+    StreamReply,
+    SyncReply,
+    TopicReply,
 )
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 
@@ -93,19 +93,19 @@ class Admin:
         request = CreateTopic(
             name, streams, replicas, Ordering(ordering), GLSN(first), unit, Grouping(grouping)
         )
-        return (await self._manager(request, TopicIs)).topic
+        return (await self._manager(request, TopicReply)).topic
 
     async def delete_topic(self, name: str, *, forced: bool = False) -> None:
         """A stopped topic only if that is `forced`: see `adopt_order`."""
         await self._manager(DeleteTopic(name, forced), Done)
 
-    async def adopt_order(self, name: str, *, dry_run: bool = True) -> AdoptionIs:
+    async def adopt_order(self, name: str, *, dry_run: bool = True) -> AdoptOrderReply:
         """Take the order of a stopped topic from the storage nodes, or say what would be taken, what is missing, and who
         contradicts whom. It is done only where the nodes know everything up to the newest position that any of them has heard of:
         `adopted` says so."""
         topic = await self._topic(name)
         ask = AdoptOrder(topic.topic, dry_run)
-        return await self._routing.ask_repository(ask, AdoptionIs, ADOPT_S)
+        return await self._routing.ask_repository(ask, AdoptOrderReply, ADOPT_S)
 
     async def topics(self) -> tuple[Topic, ...]:
         return (await self.view()).topics
@@ -115,7 +115,7 @@ class Admin:
         topic = await self._topic(name)
         if topic.sequenced:
             return TopicMark(topic.topic, await self._sequenced_tail(topic), topic.trimmed)
-        tail = await self._routing.ask_repository(GetTail(topic.topic), TailIs, self._timeout_s)
+        tail = await self._routing.ask_repository(GetTail(topic.topic), GetTailReply, self._timeout_s)
         return TopicMark(topic.topic, tail.high_watermark, tail.trimmed)
 
     async def _sequenced_tail(self, topic: Topic) -> GLSN:
@@ -129,7 +129,7 @@ class Admin:
                 ask = NextTokens(topic.topic, projection.epoch, 0)
                 address = projection.sequencer.address
                 told = await self._routing.ask_once(
-                    address, ask, TokensAre, min(SEQUENCER_S, max(backoff.remaining_s, 0.1))
+                    address, ask, NextTokensReply, min(SEQUENCER_S, max(backoff.remaining_s, 0.1))
                 )
                 return GLSN(told.first - 1)
             except Unavailable:
@@ -141,26 +141,26 @@ class Admin:
     # --- Log streams ----------------------------------------------------------------------------------------------------
 
     async def add_stream(self, topic: str, *, replicas: int = 0) -> LogStream:
-        return (await self._manager(AddStream(topic, replicas), StreamIs)).stream
+        return (await self._manager(AddStream(topic, replicas), StreamReply)).stream
 
     async def seal_stream(self, log_stream: LogStreamID | int) -> LogStream:
         """Stop appends to a stream, until it is unsealed by hand."""
-        return (await self._manager(OperateSeal(LogStreamID(log_stream)), StreamIs)).stream
+        return (await self._manager(AdminSealStream(LogStreamID(log_stream)), StreamReply)).stream
 
     async def unseal_stream(self, log_stream: LogStreamID | int) -> LogStream:
-        return (await self._manager(OperateUnseal(LogStreamID(log_stream)), StreamIs)).stream
+        return (await self._manager(AdminUnsealStream(LogStreamID(log_stream)), StreamReply)).stream
 
     async def replace_replica(
         self, log_stream: LogStreamID | int, old: NodeID | int, new: NodeID | int = 0
     ) -> LogStream:
         """Move a replica from one node to another (0: the one with the most room). Answered when the old one has left; the new one
         may still be being filled."""
-        request = OperateReplace(LogStreamID(log_stream), NodeID(old), NodeID(new))
-        return (await self._manager(request, StreamIs)).stream
+        request = AdminReplaceReplica(LogStreamID(log_stream), NodeID(old), NodeID(new))
+        return (await self._manager(request, StreamReply)).stream
 
     async def sync_replica(self, log_stream: LogStreamID | int, node: NodeID | int) -> SyncStatus:
         """Have a replica that is behind filled from a complete one, and tell how far that is."""
-        return (await self._manager(OperateSync(LogStreamID(log_stream), NodeID(node)), SyncIs)).sync
+        return (await self._manager(AdminSyncReplica(LogStreamID(log_stream), NodeID(node)), SyncReply)).sync
 
     async def streams(self, topic: str | None = None) -> tuple[LogStream, ...]:
         view = await self.view()
@@ -219,9 +219,9 @@ class Admin:
         await self._routing.refresh(self._timeout_s)
         return self._routing.repository.address
 
-    async def status(self) -> ClusterStatusIs:
+    async def status(self) -> GetClusterStatusReply:
         """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
-        return await self._manager(GetClusterStatus(), ClusterStatusIs)
+        return await self._manager(GetClusterStatus(), GetClusterStatusReply)
 
     async def _topic(self, name: str) -> Topic:
         found = (await self.view()).topic_named(name)

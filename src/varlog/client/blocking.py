@@ -34,7 +34,7 @@ from varlog.model.entry import Entry, Position, Run
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import ClusterStatusIs, PlaceIs, RangeIs
+from varlog.rpc.messages import FindTimeReply, GetClusterStatusReply, MeasureRangeReply
 from varlog.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
@@ -179,14 +179,14 @@ class Log(_Blocking):
         points_max: int = 256,
         *,
         timeout_s: float | None = None,
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and places that cut these bytes
         into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
         return self._run(self._log.measure(log_stream, begin, end, points_max, timeout_s=timeout_s))
 
     def find_time(
         self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
-    ) -> PlaceIs:
+    ) -> FindTimeReply:
         """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as good as the clocks
         of those who append agree. Where there is none: one past the newest."""
         return self._run(self._log.find_time(log_stream, time_us, timeout_s=timeout_s))
@@ -401,7 +401,7 @@ class Admin(_Blocking):
         """What the metadata repository knows."""
         return self._run(self._admin.view())
 
-    def status(self) -> ClusterStatusIs:
+    def status(self) -> GetClusterStatusReply:
         """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
         return self._run(self._admin.status())
 

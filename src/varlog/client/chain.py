@@ -22,7 +22,7 @@ from varlog.model.entry import Position
 from varlog.model.errors import ChainBroken, Trimmed, VarlogError
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN, NO_LLSN
-from varlog.rpc.messages import Append, Appended, ChainIs, ListChain
+from varlog.rpc.messages import Append, AppendReply, ListIdempotentBatches, ListIdempotentBatchesReply
 
 
 class ChainEnd(NamedTuple):
@@ -103,11 +103,11 @@ class Chain(Pipelined):
     def _request(self, previous_crc: int) -> Append:
         return Append(
             self._log_stream,
-            after=self._after,
-            chained=True,
+            min_glsn=self._after,
+            idempotent=True,
             previous_crc=previous_crc,
-            attempt=self._attempt,
-            known=self._end.sequence,
+            writer_attempt=self._attempt,
+            known_sequence=self._end.sequence,
         )
 
     def _leave_out(self, outgoing: Outgoing) -> Outgoing | None:
@@ -117,7 +117,7 @@ class Chain(Pipelined):
         self._rows_found += len(rows) - len(left)
         return self._pack(left, *self._next()) if left else None
 
-    def _acknowledged(self, outgoing: Outgoing, appended: Appended | None) -> None:
+    def _acknowledged(self, outgoing: Outgoing, appended: AppendReply | None) -> None:
         header = outgoing.header
         llsn = appended.llsn if appended is not None else NO_LLSN
         self._end = Recorded(header.sequence, llsn, header.count, header.body_crc)
@@ -178,9 +178,9 @@ class Chain(Pipelined):
         floor, more = self._end.llsn, True
         while more:
             stream = await self._window.primary()
-            request = ListChain(self._log_stream, self._producer, floor, self._after)
+            request = ListIdempotentBatches(self._log_stream, self._producer, floor, self._after)
             address, limit_s = self._routing.address_of(stream.primary), self._patiently().remaining_s
-            told = await self._routing.ask_once(address, request, ChainIs, limit_s)
+            told = await self._routing.ask_once(address, request, ListIdempotentBatchesReply, limit_s)
             found += [Recorded(*batch) for batch in told.batches]
             more = told.more and bool(told.batches)
             floor = found[-1].llsn if found else floor

@@ -13,7 +13,7 @@ from varlog.client.surveyor import Surveyor
 from varlog.model.entry import Entry
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Done, PlaceIs, RangeIs, TailIs, TrimTopic
+from varlog.rpc.messages import Done, FindTimeReply, GetTailReply, MeasureRangeReply, TrimTopic
 
 
 class CommittedTopic:
@@ -31,7 +31,7 @@ class CommittedTopic:
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
         return await self._reader.read_stream(log_stream, llsn, timeout_s)
 
-    async def tail(self, timeout_s: float) -> TailIs:
+    async def tail(self, timeout_s: float) -> GetTailReply:
         return await self._routing.tail(timeout_s)
 
     async def newest(self, timeout_s: float) -> GLSN:
@@ -54,10 +54,10 @@ class CommittedTopic:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         return await self._surveyor.measure(log_stream, begin, end, points_max, timeout_s)
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
         return await self._surveyor.find_time(log_stream, time_us, timeout_s)
 
     def check_primary(self, deed: str) -> None:

@@ -35,7 +35,7 @@ from varlog.model.errors import (
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import CONNECTION_WRITE_BYTES_MAX, GATHER_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
-from varlog.rpc.messages import Append, Appended, AppendOutcome, FindAppend
+from varlog.rpc.messages import Append, AppendReply, FindAppend, FindAppendReply
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 
 # A request without an answer for so long says that its stream is stuck: new batches go elsewhere if they can.
@@ -250,7 +250,7 @@ class Courier:
             began, limit_s = self._loop.time(), min(ASK_S, backoff.remaining_s)
             try:
                 address = self._routing.address_of(node)
-                outcome = await self._routing.ask_once(address, request, AppendOutcome, limit_s)
+                outcome = await self._routing.ask_once(address, request, FindAppendReply, limit_s)
             except VarlogError as error:
                 last = error
                 self._failed(node, error, began, limit_s)
@@ -310,7 +310,7 @@ class Courier:
         parcel: Parcel,
         backoff: Backoff,
         patience: Patience,
-    ) -> Appended:
+    ) -> AppendReply:
         began, size = self._loop.time(), len(parcel.batch)
         limit_s = min(backoff.remaining_s, TRY_S_MAX)
         self._stuck.call_began(parcel, patience)
@@ -330,7 +330,7 @@ class Courier:
             slow.cancel()
             self._stuck.call_ended(parcel)
         self._answered(node)
-        return expect(answer, Appended)
+        return expect(answer, AppendReply)
 
     def _acknowledged(self, log_stream: LogStreamID, glsn: GLSN, llsn: LLSN) -> Position:
         if llsn > self._newest.get(log_stream, NO_LLSN):

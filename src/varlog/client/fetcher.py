@@ -18,13 +18,13 @@ from varlog.model.cluster import LogStream
 from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import LLSN
-from varlog.rpc.messages import Fetch, Fetched
+from varlog.rpc.messages import Fetch, FetchReply
 from varlog.runtime.logs import get_logger, told
 
 T = TypeVar("T")
 
 # What came: the answer, and its batches if there are any. A VarlogError says that it cannot be used.
-Take = Callable[[Fetched, Chunk | None], T]
+Take = Callable[[FetchReply, Chunk | None], T]
 
 logger = get_logger("client")
 
@@ -61,14 +61,14 @@ class Fetcher:
         self._failures, self._backoff = 0, Backoff(self._routing.doors, 0.0)
         return taken
 
-    async def ask(self, node: NodeID, request: Fetch) -> tuple[Fetched, Chunk | None]:
+    async def ask(self, node: NodeID, request: Fetch) -> tuple[FetchReply, Chunk | None]:
         """What this node answers, if every checksum is right. Nothing is held against it."""
         if self._damaged:
             # One batch at a time: two replicas may be damaged near each other, and only together have everything.
             request = Fetch(request.log_stream, request.llsn, request.glsn, 1, request.wait_s)
         connection = await self._routing.connection_to(node, ATTEMPT_S)
         got, payload = await connection.call(request, timeout_s=request.wait_s + ATTEMPT_S)
-        fetched = expect(got, Fetched)
+        fetched = expect(got, FetchReply)
         return fetched, self._checked(node, fetched, payload) if fetched.rows else None
 
     async def pause(self) -> None:
@@ -108,7 +108,7 @@ class Fetcher:
             self._turn += 1  # it has nothing: another one may have more
         return taken
 
-    def _checked(self, node: NodeID, fetched: Fetched, payload: bytearray) -> Chunk:
+    def _checked(self, node: NodeID, fetched: FetchReply, payload: bytearray) -> Chunk:
         """What came, if every checksum is right. If not, nothing of it is used, and the node is told."""
         first, _, _ = fetched.rows[0]
         last, _, count = fetched.rows[-1]

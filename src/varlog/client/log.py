@@ -27,7 +27,7 @@ from varlog.model.entry import Entry, Position, Run
 from varlog.model.errors import Overloaded
 from varlog.model.ids import LogStreamID, NodeID, ProducerID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import PlaceIs, RangeIs
+from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -181,7 +181,7 @@ class Log:
         points_max: int = 256,
         *,
         timeout_s: float | None = None,
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and places that cut these bytes
         into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
         return await self._ordered.measure(
@@ -190,7 +190,7 @@ class Log:
 
     async def find_time(
         self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
-    ) -> PlaceIs:
+    ) -> FindTimeReply:
         """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as good as the clocks
         of those who append agree. Where there is none: one past the newest."""
         return await self._ordered.find_time(LogStreamID(log_stream), time_us, self._limit(timeout_s))

@@ -17,11 +17,11 @@ from varlog.rpc.messages import (
     ForgetReader,
     ForgetWriter,
     GetReaders,
+    GetReadersReply,
     GetWriters,
-    ReadersAre,
+    GetWritersReply,
     SetReader,
-    WriterIs,
-    WritersAre,
+    WriterReply,
 )
 
 EVERY_TOPIC = TopicID(0)
@@ -39,7 +39,7 @@ class Names:
         self, topic: TopicID, name: str, position: GLSN, back: bool, timeout_s: float
     ) -> NamedReader:
         request = SetReader(topic, name, position, self._now_us, back)
-        return (await self._routing.ask_repository(request, ReadersAre, timeout_s)).readers[0]
+        return (await self._routing.ask_repository(request, GetReadersReply, timeout_s)).readers[0]
 
     async def readers(self, topic: TopicID, timeout_s: float) -> tuple[NamedReader, ...]:
         backoff = Backoff(self._routing.doors, timeout_s)
@@ -47,7 +47,7 @@ class Names:
         after = (EVERY_TOPIC, "")
         while True:
             request = GetReaders(topic, after)
-            page = await self._routing.ask_repository(request, ReadersAre, backoff.remaining_s)
+            page = await self._routing.ask_repository(request, GetReadersReply, backoff.remaining_s)
             found += page.readers
             if not page.more or not page.readers:
                 return tuple(found)
@@ -66,7 +66,7 @@ class Names:
             streams = await self._streams_now(backoff.remaining_s)
         topic = self._routing.topic.topic
         request = BeginWrite(topic, name, batch, tuple(map(LogStreamID, streams)), kept, self._now_us)
-        return (await self._routing.ask_repository(request, WriterIs, backoff.remaining_s)).writer
+        return (await self._routing.ask_repository(request, WriterReply, backoff.remaining_s)).writer
 
     async def _streams_now(self, timeout_s: float) -> list[LogStreamID]:
         """Those that take appends now; where none does, all of them: a write waits until they do."""
@@ -80,7 +80,7 @@ class Names:
 
     async def end_write(self, topic: TopicID, name: str, batch: int, timeout_s: float) -> NamedWriter:
         request = EndWrite(topic, name, batch, self._now_us)
-        return (await self._routing.ask_repository(request, WriterIs, timeout_s)).writer
+        return (await self._routing.ask_repository(request, WriterReply, timeout_s)).writer
 
     async def writers(self, topic: TopicID, timeout_s: float) -> tuple[NamedWriter, ...]:
         backoff = Backoff(self._routing.doors, timeout_s)
@@ -88,7 +88,7 @@ class Names:
         after = (EVERY_TOPIC, "")
         while True:
             request = GetWriters(topic, after)
-            page = await self._routing.ask_repository(request, WritersAre, backoff.remaining_s)
+            page = await self._routing.ask_repository(request, GetWritersReply, backoff.remaining_s)
             found += page.writers
             if not page.more or not page.writers:
                 return tuple(found)

@@ -15,16 +15,16 @@ from varlog.model.lsn import GLSN, LLSN, LSN_MAX
 from varlog.rpc.messages import (
     CheckEntries,
     CopyUnit,
+    CopyUnitReply,
     Done,
     Fetch,
-    Fetched,
+    FetchReply,
     GetNodeStatus,
+    GetNodeStatusReply,
     MeasureRange,
+    MeasureRangeReply,
     MeasureUnit,
     Message,
-    NodeStatusIs,
-    RangeIs,
-    UnitCopied,
 )
 
 M = TypeVar("M", bound=Message)
@@ -38,40 +38,40 @@ class OneNode:
         self.node = node
 
     async def status(self) -> NodeStatus:
-        return (await self._ask(GetNodeStatus(), NodeStatusIs)).status
+        return (await self._ask(GetNodeStatus(), GetNodeStatusReply)).status
 
     async def measure(
         self, log_stream: LogStreamID | int, begin: GLSN | int, end: GLSN | int, points_max: int = 256
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         """How the node's own replica has the entries with a GLSN in [begin, end)."""
         return await self._ask(
-            MeasureRange(LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max), RangeIs
+            MeasureRange(LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max), MeasureRangeReply
         )
 
     async def fetch(
         self, log_stream: LogStreamID | int, llsn: LLSN | int, *, bytes_max: int = 0, wait_s: float = 0.0
-    ) -> tuple[Fetched, bytearray]:
+    ) -> tuple[FetchReply, bytearray]:
         """Batches from `llsn` on, and the rows that order them, as the node's own replica has them."""
         connection = await self._routing.connection_to(self.node, ATTEMPT_S)
         request = Fetch(LogStreamID(log_stream), LLSN(llsn), bytes_max=bytes_max, wait_s=wait_s)
         got, payload = await connection.call(request, timeout_s=wait_s + ATTEMPT_S)
-        return expect(got, Fetched), payload
+        return expect(got, FetchReply), payload
 
     async def measure_unit(
         self, log_stream: LogStreamID | int, epoch: Epoch, begin: LLSN, end: LLSN, points_max: int = 256
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         """How the node's own log unit has LLSNs [begin, end) (sequenced ordering)."""
         request = MeasureUnit(LogStreamID(log_stream), epoch, begin, end, points_max)
-        return await self._ask(request, RangeIs)
+        return await self._ask(request, MeasureRangeReply)
 
     async def copy_unit(
         self, log_stream: LogStreamID | int, llsn: LLSN | int, bytes_max: int
-    ) -> tuple[UnitCopied, bytearray]:
+    ) -> tuple[CopyUnitReply, bytearray]:
         """Batches from `llsn` on as the node's own log unit has them, holes passed over; in any epoch (sequenced ordering)."""
         connection = await self._routing.connection_to(self.node, ATTEMPT_S)
         request = CopyUnit(LogStreamID(log_stream), LLSN(llsn), LLSN(LSN_MAX), bytes_max)
         got, payload = await connection.call(request, timeout_s=ATTEMPT_S)
-        return expect(got, UnitCopied), payload
+        return expect(got, CopyUnitReply), payload
 
     async def tell_damage(self, log_stream: LogStreamID | int, begin: LLSN | int, end: LLSN | int) -> None:
         """Have the node look at the entries [begin, end); what it finds damaged is mended."""

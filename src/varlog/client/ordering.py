@@ -14,7 +14,7 @@ from varlog.client.range_reader import Cut, Part
 from varlog.model.entry import Entry, Position
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import PlaceIs, RangeIs, TailIs
+from varlog.rpc.messages import FindTimeReply, GetTailReply, MeasureRangeReply
 
 
 class Carrier(Protocol):
@@ -71,7 +71,7 @@ class OrderedTopic(Protocol):
 
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry: ...
 
-    async def tail(self, timeout_s: float) -> TailIs:
+    async def tail(self, timeout_s: float) -> GetTailReply:
         """Newest and newest trimmed position; no acknowledged append is above the first."""
         ...
 
@@ -93,9 +93,9 @@ class OrderedTopic(Protocol):
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeIs: ...
+    ) -> MeasureRangeReply: ...
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs: ...
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply: ...
 
     def check_primary(self, deed: str) -> None:
         """Refused where the topic's streams have no primary, which `deed` needs."""

@@ -15,7 +15,7 @@ from varlog.client.routing import Routing
 from varlog.client.window import Outgoing, Window
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Trimmed, VarlogError
 from varlog.model.ids import LogStreamID
-from varlog.rpc.messages import Appended
+from varlog.rpc.messages import AppendReply
 
 
 class Pipelined(ABC):
@@ -32,7 +32,7 @@ class Pipelined(ABC):
     # --- what a kind of condition knows ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _acknowledged(self, outgoing: Outgoing, appended: Appended | None) -> None:
+    def _acknowledged(self, outgoing: Outgoing, appended: AppendReply | None) -> None:
         """A batch is in the log; None: and trimmed there already."""
 
     @abstractmethod
@@ -70,7 +70,7 @@ class Pipelined(ABC):
 
     async def _settle_oldest(self) -> None:
         """Wait until the oldest is in the log, or something went wrong and everything is on its way again."""
-        appended: Appended | None = None
+        appended: AppendReply | None = None
         try:
             appended = await self._window.wait_oldest()
         except Trimmed:  # it is there, and what is there up to it is trimmed

@@ -18,7 +18,7 @@ from varlog.model.batch import Columns, entries_of, pack
 from varlog.model.errors import InvalidRequest, PositionTaken, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN, NO_LLSN
-from varlog.rpc.messages import Append, Appended
+from varlog.rpc.messages import Append, AppendReply
 
 # What is in the way is waited for so often, each time for its share of the timeout, and the batch is sent again in between.
 COMPARE_TRIES: Final = 4
@@ -78,9 +78,9 @@ class Placed(Pipelined):
     def _pack(self, at: LLSN, entries: Sequence[bytes] | Columns, time_us: int) -> Outgoing:
         batch = pack(entries, producer=self._producer, sequence=self._sequence + 1, time_us=time_us)
         self._sequence += 1
-        return Outgoing(Append(self._log_stream, at=at), batch)
+        return Outgoing(Append(self._log_stream, expected_llsn=at), batch)
 
-    def _acknowledged(self, outgoing: Outgoing, appended: Appended | None) -> None:
+    def _acknowledged(self, outgoing: Outgoing, appended: AppendReply | None) -> None:
         self._written += outgoing.header.count
 
     # --- positions that are taken --------------------------------------------------------------------------------------------
@@ -95,12 +95,13 @@ class Placed(Pipelined):
 
     async def _resolve(self) -> None:
         batches = self._window.batches
-        if batches and self._taken < batches[0].request.at:
+        if batches and self._taken < batches[0].request.expected_llsn:
             raise Unavailable(
-                f"log stream {self._log_stream} goes on at LLSN {self._taken}, and LLSN {batches[0].request.at} is next here: "
+                f"log stream {self._log_stream} goes on at LLSN {self._taken}, and LLSN "
+                f"{batches[0].request.expected_llsn} is next here: "
                 f"what belongs between is missing"
             )
-        while batches and batches[0].request.at < self._taken:
+        while batches and batches[0].request.expected_llsn < self._taken:
             try:
                 left = await self._compare(batches[0])
             except Unavailable:
@@ -114,7 +115,7 @@ class Placed(Pipelined):
 
     async def _compare(self, outgoing: Outgoing) -> Outgoing | None:
         """What is left to write of a batch, behind what is there already; None: nothing."""
-        header, at = outgoing.header, outgoing.request.at
+        header, at = outgoing.header, outgoing.request.expected_llsn
         mine = entries_of(outgoing.batch, header)
         end = min(self._taken, LLSN(at + header.count))
         limit_s = min(self._patiently().remaining_s, self._timeout_s / COMPARE_TRIES)

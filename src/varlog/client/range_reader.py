@@ -22,7 +22,7 @@ from varlog.model.errors import NotWritten, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_MAX, MIB
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Fetch, Fetched
+from varlog.rpc.messages import Fetch, FetchReply
 from varlog.runtime.tasks import Tasks
 
 # One fetch. The rows of single appends to several streams must fit beside it into one answer.
@@ -141,7 +141,7 @@ class RangeReader:
         if fetched.committed_end <= llsn and now is not None and now.epoch == stream.epoch:
             raise NotWritten(llsn, fetched.committed_end - 1)
 
-    def _part(self, fetched: Fetched, chunk: Chunk | None, begin: LLSN, end: LLSN) -> Part | None:
+    def _part(self, fetched: FetchReply, chunk: Chunk | None, begin: LLSN, end: LLSN) -> Part | None:
         """What came, cut to [begin, end); None if nothing did. Unavailable: it cannot be true."""
         rows = fetched.rows
         if chunk is None:

@@ -23,7 +23,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX
-from varlog.rpc.messages import FoundAt, ReadAt
+from varlog.rpc.messages import ReadAt, ReadAtReply
 from varlog.runtime.logs import get_logger, told
 
 # How long a node that lags behind the repository is given to hear of a position that is ordered.
@@ -134,7 +134,7 @@ class Reader:
             connection = await self._routing.connection_to(node, attempt_s)
             answer_s = min(request.wait_s + attempt_s, backoff.remaining_s)  # dialling took its share
             got, payload = await connection.call(request, timeout_s=answer_s)
-            found = expect(got, FoundAt)
+            found = expect(got, ReadAtReply)
             entry = _entry(found, payload, request) if found.found else None
             self._routing.trust.node_answered(node)
             return entry
@@ -162,7 +162,7 @@ def check_position(kind: str, position: int) -> None:
         raise InvalidRequest(f"{position!r} is no {kind}: positions are 1, 2, 3 …")
 
 
-def _entry(found: FoundAt, payload: bytearray, request: ReadAt) -> Entry:
+def _entry(found: ReadAtReply, payload: bytearray, request: ReadAt) -> Entry:
     chunk = Chunk(payload)
     if chunk.end_llsn - chunk.first_llsn != 1:
         raise CorruptBatch("one entry was asked for, and more came")

@@ -15,7 +15,7 @@ from varlog.model.errors import NotInCluster, Unavailable, UnknownTopic, VarlogE
 from varlog.model.ids import ANY_CLUSTER, ClusterID, NodeID
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.rpc.leader import Leader
-from varlog.rpc.messages import Done, GetTail, GetView, Message, Suspect, TailIs, ViewIs
+from varlog.rpc.messages import Done, GetTail, GetTailReply, GetView, GetViewReply, Message, Suspect
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.doors import Doors
@@ -113,9 +113,9 @@ class Routing:
 
     async def _refresh(self, newer_than: int, wait_s: float) -> None:
         answer = await self.repository.call(GetView(newer_than, wait_s), timeout_s=wait_s + ATTEMPT_S)
-        self._learn(expect(answer, ViewIs))
+        self._learn(expect(answer, GetViewReply))
 
-    def _learn(self, told: ViewIs) -> None:
+    def _learn(self, told: GetViewReply) -> None:
         view = told.view
         if self._cluster != ANY_CLUSTER and view.cluster != self._cluster:
             raise NotInCluster(self._cluster, view.cluster)
@@ -273,9 +273,9 @@ class Routing:
         got, _ = await self._pool.call(address, request, timeout_s=timeout_s)
         return expect(got, answer)
 
-    async def tail(self, timeout_s: float) -> TailIs:
+    async def tail(self, timeout_s: float) -> GetTailReply:
         """Newest ordered and newest trimmed position, as the repository has it: no acknowledged append is above it."""
-        return await self.ask_repository(GetTail(self.topic.topic), TailIs, timeout_s)
+        return await self.ask_repository(GetTail(self.topic.topic), GetTailReply, timeout_s)
 
     def _silent(self, timeout_s: float, error: BaseException) -> Unavailable:
         return Unavailable(

@@ -19,7 +19,7 @@ from varlog.model.errors import Trimmed, Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.messages import Fetch, Fetched
+from varlog.rpc.messages import Fetch, FetchReply
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
 
@@ -138,7 +138,7 @@ class Subscription:
                 await self._learn_trim(merge)
                 await fetcher.pause()
 
-    def _take(self, merge: Merge, log_stream: LogStreamID, fetched: Fetched, chunk: Chunk | None) -> None:
+    def _take(self, merge: Merge, log_stream: LogStreamID, fetched: FetchReply, chunk: Chunk | None) -> None:
         """Give the merge what came."""
         if chunk is not None:
             try:

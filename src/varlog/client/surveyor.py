@@ -12,7 +12,7 @@ from varlog.model.cluster import LogStream
 from varlog.model.errors import Trimmed, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN
-from varlog.rpc.messages import FindTime, MeasureRange, Message, PlaceIs, RangeIs
+from varlog.rpc.messages import FindTime, FindTimeReply, MeasureRange, MeasureRangeReply, Message
 
 M = TypeVar("M", bound=Message)
 
@@ -25,13 +25,15 @@ class Surveyor:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         request = MeasureRange(log_stream, begin, end, points_max)
-        return await self._ask(log_stream, request, RangeIs, lambda found: found.complete, timeout_s)
+        return await self._ask(
+            log_stream, request, MeasureRangeReply, lambda found: found.complete, timeout_s
+        )
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
         request = FindTime(log_stream, time_us)
-        return await self._ask(log_stream, request, PlaceIs, lambda found: True, timeout_s)
+        return await self._ask(log_stream, request, FindTimeReply, lambda found: True, timeout_s)
 
     async def stream(self, log_stream: LogStreamID, timeout_s: float) -> LogStream:
         """The stream, by a fresh view if the old one does not have it. UnknownLogStream: the topic has none of this id."""

@@ -17,7 +17,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import Sealed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import KIB, MIB
-from varlog.rpc.messages import Append, Appended, Message
+from varlog.rpc.messages import Append, AppendReply, Message
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
@@ -73,7 +73,7 @@ class Window:
         outgoing.answer = self._tasks.spawn(f"batch {outgoing.header.sequence}", call)
         await asyncio.sleep(0)  # so that it is posted before the next one is
 
-    async def wait_oldest(self) -> Appended:
+    async def wait_oldest(self) -> AppendReply:
         """The answer of the oldest, or its error. Unavailable: the primary is another one by now, or none."""
         answer = self.batches[0].answer
         if answer is None:
@@ -86,7 +86,7 @@ class Window:
             self._hold_against(error)
             raise error
         self._routing.trust.node_answered(self._primary[0])
-        return expect(answer.result()[0], Appended)
+        return expect(answer.result()[0], AppendReply)
 
     def pop(self) -> Outgoing:
         """The oldest is in the log."""

@@ -13,7 +13,7 @@ from varlog.manager.outlook import Outlook
 from varlog.manager.peers import CALL_TIMEOUT_S, Peers
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
-from varlog.manager.repair_steps import MendReplica, Nothing
+from varlog.manager.repair_steps import Nothing, RepairReplica
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.stream_maker import LOOK_LASTS_S, StreamMaker
 from varlog.model.cluster import Ordering, StreamState, Topic
@@ -53,8 +53,8 @@ class AdminService:
         on_request(dispatcher, messages.AddStream, self._add_stream)
         dispatcher.on_async(messages.AddNode, self._add_node)
         on_request(dispatcher, messages.RemoveNode, self._remove_node)
-        on_request(dispatcher, messages.OperateSeal, self._seal)
-        on_request(dispatcher, messages.OperateUnseal, self._unseal)
+        on_request(dispatcher, messages.AdminSealStream, self._seal)
+        on_request(dispatcher, messages.AdminUnsealStream, self._unseal)
 
     # --- topics and streams -----------------------------------------------------------------------------------
 
@@ -83,13 +83,13 @@ class AdminService:
                 ask = messages.RegisterTopic(
                     request.name, request.ordering, request.first, request.unit, request.grouping
                 )
-                topic = (await self._peers.ask_repository(ask, messages.TopicIs)).topic
+                topic = (await self._peers.ask_repository(ask, messages.TopicReply)).topic
             streams = [stream.log_stream for stream in present]
             if request.streams or not present:
                 with self._repair.making(topic.topic):
                     streams = await self._make_streams(topic, wanted, request.replicas, snapshot)
         await self._outlook.wait_running(f"topic {request.name!r} is made", streams)
-        return messages.TopicIs(topic)
+        return messages.TopicReply(topic)
 
     @asynccontextmanager
     async def _seen(self, name: str) -> AsyncIterator[Snapshot]:
@@ -133,7 +133,7 @@ class AdminService:
             topic = await self._topic(request.topic)
             made = await self._maker.make(topic, request.replicas, before=caller.check)
         snapshot = await self._outlook.wait_running(f"log stream {made} is made", [made])
-        return messages.StreamIs(snapshot.stream(made))
+        return messages.StreamReply(snapshot.stream(made))
 
     async def _delete_topic(self, request: messages.DeleteTopic, caller: Caller) -> Message:
         """Out of the view first (R-REG-5), then the data of the nodes that answer; the rest stays there,
@@ -184,34 +184,34 @@ class AdminService:
 
     # --- seal and unseal by hand ------------------------------------------------------------------------------
 
-    async def _seal(self, request: messages.OperateSeal, caller: Caller) -> Message:
+    async def _seal(self, request: messages.AdminSealStream, caller: Caller) -> Message:
         """Kept at the repository: no manager unseals it before an operator does."""
         self._refuse_sequenced(request.log_stream)
         await self._hold(request.log_stream, True, caller)
 
         def sealed(snapshot: Snapshot) -> bool:
             step = snapshot.steps.get(request.log_stream)
-            settled = isinstance(step, MendReplica) or (isinstance(step, Nothing) and step.settled)
+            settled = isinstance(step, RepairReplica) or (isinstance(step, Nothing) and step.settled)
             return snapshot.stream(request.log_stream).state is StreamState.SEALED and settled
 
         snapshot = await self._outlook.wait(
             f"log stream {request.log_stream} is to be sealed", [request.log_stream], sealed
         )
-        return messages.StreamIs(snapshot.stream(request.log_stream))
+        return messages.StreamReply(snapshot.stream(request.log_stream))
 
-    async def _unseal(self, request: messages.OperateUnseal, caller: Caller) -> Message:
+    async def _unseal(self, request: messages.AdminUnsealStream, caller: Caller) -> Message:
         await self._hold(request.log_stream, False, caller)
         snapshot = await self._outlook.wait_running(
             f"log stream {request.log_stream} is to be unsealed", [request.log_stream]
         )
-        return messages.StreamIs(snapshot.stream(request.log_stream))
+        return messages.StreamReply(snapshot.stream(request.log_stream))
 
     async def _hold(self, log_stream: LogStreamID, held: bool, caller: Caller) -> None:
         """A repository that does not answer is asked for as long as the caller waits."""
         caller.check()
         timeout_s = min(CALL_TIMEOUT_S, caller.remaining_s)
         await self._peers.ask_repository(
-            messages.HoldStream(log_stream, held), messages.StreamIs, timeout_s=timeout_s
+            messages.HoldStream(log_stream, held), messages.StreamReply, timeout_s=timeout_s
         )
 
     def _refuse_sequenced(self, log_stream: LogStreamID) -> None:

@@ -42,10 +42,10 @@ R = TypeVar(
     messages.AddStream,
     messages.CreateTopic,
     messages.DeleteTopic,
-    messages.OperateReplace,
-    messages.OperateSeal,
-    messages.OperateSync,
-    messages.OperateUnseal,
+    messages.AdminReplaceReplica,
+    messages.AdminSealStream,
+    messages.AdminSyncReplica,
+    messages.AdminUnsealStream,
     messages.RemoveNode,
 )
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from varlog.manager.config import ManagerConfig
-from varlog.manager.deeds import Deeds
+from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.model.cluster import NodeStatus, StorageNode
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import NO_UUID, ClusterUUID, NodeID
-from varlog.rpc.messages import GetNodeStatus, NodeStatusIs
+from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
@@ -30,11 +30,16 @@ class Heartbeat:
     """Who answers, and since when the others do not. `on_return` is called when a silent node answers again."""
 
     def __init__(
-        self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks, on_return: Callable[[], None]
+        self,
+        config: ManagerConfig,
+        peers: Peers,
+        events: EventLog,
+        tasks: Tasks,
+        on_return: Callable[[], None],
     ) -> None:
         self._config = config
         self._peers = peers
-        self._deeds = deeds
+        self._events = events
         self._tasks = tasks
         self._on_return = on_return
         self._cluster_uuid = NO_UUID
@@ -78,7 +83,9 @@ class Heartbeat:
             self._why[node.node] = str(error)
             if node.node not in self._silent_since:
                 self._silent_since[node.node] = asyncio.get_running_loop().time()
-                self._deeds.warn(f"storage node {node.node} does not answer: {error}", address=node.address)
+                self._events.record_warning(
+                    f"storage node {node.node} does not answer: {error}", address=node.address
+                )
             return None
 
     async def _status(self, node: StorageNode) -> NodeStatus:
@@ -86,14 +93,18 @@ class Heartbeat:
         timeout_s = self._config.node_timeout_s
         asked_at = loop.time()
         try:
-            answer = await self._peers.ask(node.address, GetNodeStatus(), NodeStatusIs, timeout_s=timeout_s)
+            answer = await self._peers.ask(
+                node.address, GetNodeStatus(), GetNodeStatusReply, timeout_s=timeout_s
+            )
         except (ConnectionLost, CallTimeout) as lost:
             # A connection that broke says nothing of the node; nor does a deadline that this process itself has slept through: the
             # answer may be here, and nobody has looked at it.
             slept = loop.time() - asked_at > (1 + LATE) * timeout_s
             if not lost.sent or (isinstance(lost, CallTimeout) and not slept):
                 raise
-            answer = await self._peers.ask(node.address, GetNodeStatus(), NodeStatusIs, timeout_s=timeout_s)
+            answer = await self._peers.ask(
+                node.address, GetNodeStatus(), GetNodeStatusReply, timeout_s=timeout_s
+            )
         status = answer.status
         if (status.node, status.cluster) != (node.node, self._config.cluster):
             raise Unavailable(f"node {status.node} of cluster {status.cluster} listens at {node.address}")
@@ -116,7 +127,7 @@ class Heartbeat:
             if await self._ask(node) is not None:
                 self._probed.pop(number, None)
                 if self._silent_since.pop(number, None) is not None:
-                    self._deeds.note(f"storage node {number} answers again", address=node.address)
+                    self._events.record(f"storage node {number} answers again", address=node.address)
                     self._on_return()
                 return
             await asyncio.sleep(min(PROBE_S, self._config.heartbeat_s))

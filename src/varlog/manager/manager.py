@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from varlog.manager.admin_service import AdminService
 from varlog.manager.config import ManagerConfig
-from varlog.manager.deeds import Deeds
+from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
@@ -13,7 +13,7 @@ from varlog.manager.status_service import StatusService
 from varlog.model.errors import NotInCluster, StartError, VarlogError
 from varlog.model.limits import REPLICAS_MAX
 from varlog.rpc.dispatch import Dispatcher
-from varlog.rpc.messages import GetView, ViewIs
+from varlog.rpc.messages import GetView, GetViewReply
 from varlog.rpc.transport import Server, Transport
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
@@ -33,7 +33,7 @@ class Manager:
         self._tasks = Tasks("manager", _task_failed)
         self._peers = Peers(transport, config.repository, lambda address: self._repair.wake())
         self._registrar = Registrar(config, self._peers)
-        self._repair = RepairLoop(config, self._peers, Deeds(doors.clock), self._tasks)
+        self._repair = RepairLoop(config, self._peers, EventLog(doors.clock), self._tasks)
         self._dispatcher = Dispatcher("the manager")
         AdminService(config, self._peers, self._registrar, self._repair).register(self._dispatcher)
         ReplicaDesk(self._peers, self._repair).register(self._dispatcher)
@@ -70,7 +70,7 @@ class Manager:
 
     async def _refuse_foreign_repository(self) -> None:
         try:
-            view = (await self._peers.ask_repository(GetView(), ViewIs)).view
+            view = (await self._peers.ask_repository(GetView(), GetViewReply)).view
         except NotInCluster as error:
             raise StartError(
                 f"the metadata repository at {self.config.repository} refuses: {error}"

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.rpc.leader import Leader
-from varlog.rpc.messages import Message, ViewIs
+from varlog.rpc.messages import GetViewReply, Message
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Transport
 
@@ -51,7 +51,7 @@ class Peers:
     ) -> M:
         """The same, of the metadata repository that leads."""
         reply = await self.repository.call(request, timeout_s=timeout_s)
-        if isinstance(reply, ViewIs):
+        if isinstance(reply, GetViewReply):
             self.repository.learn(reply.view.repositories)
         return _expected(self.repository.address, request, reply, answer)
 

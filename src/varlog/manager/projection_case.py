@@ -78,7 +78,7 @@ class TopicCase:
             return f"the unit on node {node} is damaged"
         if unit.trouble:
             return f"the unit on node {node} is of no use: {unit.trouble}"
-        if unit.unproven and unit.sync is not None and unit.sync.rebuild:
+        if unit.unverified and unit.sync is not None and unit.sync.rebuild:
             return f"the unit on node {node} holds something else than its chain: {unit.sync.why}"
         if self.around.unleased_s.get(node, 0.0) >= UNLEASED_S:
             return f"storage node {node} gets no lease"
@@ -90,7 +90,7 @@ class TopicCase:
     def unproven(self, chain: Chain) -> list[NodeID]:
         """Members whose nodes were restarted, and that were not compared with their chain since."""
         found = [(node, self.unit(chain.log_stream, node)) for node in chain.nodes]
-        return [node for node, unit in found if unit is not None and unit.unproven]
+        return [node for node, unit in found if unit is not None and unit.unverified]
 
     def proven(self, chain: Chain) -> list[NodeID]:
         """Sound members that certainly have all that was acknowledged, the last one of the chain first."""

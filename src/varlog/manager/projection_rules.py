@@ -223,7 +223,7 @@ def _prove(case: TopicCase, projection: Projection, chain: Chain) -> Step | None
     """A member whose node was restarted is compared with one that was not: its disk may have lost what the chain acknowledged."""
     for node in chain.nodes:
         unit = case.unit(chain.log_stream, node)
-        if unit is None or not unit.unproven or case.defect(chain.log_stream, node):
+        if unit is None or not unit.unverified or case.defect(chain.log_stream, node):
             continue
         if unit.sync is not None and unit.sync.state is SyncState.IN_PROGRESS:
             continue

@@ -53,8 +53,8 @@ class ProjectionRunner:
                 projection = view.projection(topic.topic)
                 at = projection.epoch if projection is not None else NO_EPOCH
                 address = ReplicaAddress(source, _address(view, source))
-                sync = messages.SyncUnit(log_stream, address, at=at, backfill=backfill)
-                await self._peers.ask(_address(view, node), sync, messages.SyncIs)
+                sync = messages.SyncUnit(log_stream, address, max_epoch=at, backfill=backfill)
+                await self._peers.ask(_address(view, node), sync, messages.SyncReply)
             case _:
                 pass
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from varlog.manager.config import ManagerConfig
-from varlog.manager.deeds import Deeds
+from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.manager.projection_case import Surroundings, TopicCase
 from varlog.manager.projection_rules import Plan, plan
@@ -55,18 +55,18 @@ class Projector:
         self,
         config: ManagerConfig,
         peers: Peers,
-        deeds: Deeds,
+        events: EventLog,
         tasks: Tasks,
         wake: Callable[[], None],
         moves: Mapping[LogStreamID, Move],
     ) -> None:
         self._config = config
-        self._deeds = deeds
+        self._events = events
         self._tasks = tasks
         self._wake = wake
         self._moves = moves
         self._runner = ProjectionRunner(peers)
-        self._watch = SequencerWatch(config, peers, deeds, tasks)
+        self._watch = SequencerWatch(config, peers, events, tasks)
         self._sequencers: frozenset[SequencerID] = frozenset()
         self._making: dict[TopicID, None] = {}
         self._busy: dict[Work, None] = {}
@@ -218,7 +218,9 @@ class Projector:
             self._tell(streams, f"{change}, which failed: {error}")
             self._rest(change, None)
         else:
-            self._deeds.note(f"topic {topic.name!r} is in epoch {projection.epoch}", begin=projection.begin)
+            self._events.record(
+                f"topic {topic.name!r} is in epoch {projection.epoch}", begin=projection.begin
+            )
             self._rest(change, projection)
             self._wake()
         finally:
@@ -269,7 +271,7 @@ class Projector:
     def _wait_for(self, log_stream: LogStreamID, step: Nothing) -> None:
         if step == RUNS:
             if self._said.pop(log_stream, "") not in ("", RUNS.why):
-                self._deeds.note(RUNS.why, log_stream)  # the end of a repair is one of its deeds
+                self._events.record(RUNS.why, log_stream)  # the end of a repair is one of its events
         else:
             self._said[log_stream] = step.why
 
@@ -279,7 +281,7 @@ class Projector:
         for log_stream in fresh:
             self._said[log_stream] = what
         if fresh:
-            self._deeds.note(what, fresh[0] if len(streams) == 1 else None)
+            self._events.record(what, fresh[0] if len(streams) == 1 else None)
 
     def _tell_thin(self, projection: Projection) -> None:
         """R-SEQ-10: loudly, whoever reconfigured it."""
@@ -287,14 +289,14 @@ class Projector:
         for log_stream, chain in alone.items():
             if log_stream not in self._thin:
                 self._thin[log_stream] = None
-                self._deeds.warn(
+                self._events.record_warning(
                     f"NO REDUNDANCY: node {chain.head} has the only copy of log stream {log_stream}",
                     away=list(chain.away),
                 )
         for chain in projection.chains:
             if chain.log_stream in self._thin and chain.log_stream not in alone:
                 del self._thin[chain.log_stream]
-                self._deeds.note(f"has {len(chain.nodes)} copies again", chain.log_stream)
+                self._events.record(f"has {len(chain.nodes)} copies again", chain.log_stream)
 
     def _forget(self, streams: set[LogStreamID]) -> None:
         """Streams that are gone."""

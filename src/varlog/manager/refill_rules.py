@@ -7,7 +7,7 @@ touched.
 from __future__ import annotations
 
 from varlog.manager.repair_case import Case
-from varlog.manager.repair_steps import MakeReplica, MendReplica, RebuildReplica, Step, SyncReplica
+from varlog.manager.repair_steps import MakeReplica, RebuildReplica, RepairReplica, Step, SyncReplica
 from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncState
 from varlog.model.ids import NodeID
 
@@ -54,7 +54,7 @@ def _sync(case: Case, node: NodeID, status: ReplicaStatus) -> Step | None:
     return SyncReplica(node, sources[0], case.stream.epoch)
 
 
-def mending(case: Case) -> MendReplica | None:
+def mending(case: Case) -> RepairReplica | None:
     """A damaged replica and those that hold the same entries: committed bytes never change, so the stream need not stop, and one
     that left the stream is as good as any."""
     for node, status in case.known.items():
@@ -66,5 +66,5 @@ def mending(case: Case) -> MendReplica | None:
                 if other != node and found.state is not ReplicaState.FROZEN and found.committed_end >= end
             )
             if sources:
-                return MendReplica(node, sources)
+                return RepairReplica(node, sources)
     return None

@@ -8,7 +8,7 @@ from varlog.manager.config import ManagerConfig
 from varlog.manager.peers import Peers
 from varlog.model.cluster import StorageNode
 from varlog.model.errors import NotInCluster, VarlogError
-from varlog.rpc.messages import GetNodeStatus, Message, NodeStatusIs, RegisterNode, SetManager
+from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply, Message, RegisterNode, SetManager
 from varlog.runtime.logs import get_logger, told
 
 log = get_logger("manager")
@@ -27,7 +27,9 @@ class Registrar:
         """Ask the node at `address` who it is; a node of another cluster is refused. Again is harmless, and
         updates its address."""
         timeout_s = self._config.node_timeout_s
-        status = (await self._peers.ask(address, GetNodeStatus(), NodeStatusIs, timeout_s=timeout_s)).status
+        status = (
+            await self._peers.ask(address, GetNodeStatus(), GetNodeStatusReply, timeout_s=timeout_s)
+        ).status
         if status.cluster != self._config.cluster:
             raise NotInCluster(self._config.cluster, status.cluster)
         node = StorageNode(status.node, status.address or address, status.volumes)

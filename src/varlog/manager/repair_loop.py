@@ -11,13 +11,13 @@ import asyncio
 from contextlib import AbstractContextManager
 
 from varlog.manager.config import ManagerConfig
-from varlog.manager.deeds import Deeds
+from varlog.manager.events import EventLog
 from varlog.manager.heartbeat import Heartbeat
 from varlog.manager.peers import Peers
 from varlog.manager.projector import Projector
 from varlog.manager.repair_case import Around, Move
 from varlog.manager.repair_rules import next_step
-from varlog.manager.repair_steps import RUNS, MendReplica, Nothing, Step, SyncReplica
+from varlog.manager.repair_steps import RUNS, Nothing, RepairReplica, Step, SyncReplica
 from varlog.manager.slow_primaries import SlowPrimaries
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.step_runner import StepRunner
@@ -43,8 +43,8 @@ VIEW_WAIT_S = 20.0
 class RepairLoop:
     """Brings every stream back to RUNNING, except those held by an operator."""
 
-    def __init__(self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks) -> None:
-        self.deeds = deeds
+    def __init__(self, config: ManagerConfig, peers: Peers, events: EventLog, tasks: Tasks) -> None:
+        self.events = events
         # As of the last round.
         self.view: ClusterView | None = None
         # Replicas that operators move now. In memory: with the manager goes the call that waits for it.
@@ -52,10 +52,10 @@ class RepairLoop:
         self._config = config
         self._peers = peers
         self._tasks = tasks
-        self._heartbeat = Heartbeat(config, peers, deeds, tasks, self.wake)
+        self._heartbeat = Heartbeat(config, peers, events, tasks, self.wake)
         self._runner = StepRunner(peers)
-        self._sweeper = Sweeper(config, peers, deeds, tasks)
-        self._projector = Projector(config, peers, deeds, tasks, self.wake, self.moves)
+        self._sweeper = Sweeper(config, peers, events, tasks)
+        self._projector = Projector(config, peers, events, tasks, self.wake, self.moves)
         self._slow = SlowPrimaries(config.slow_after_s)
         self._busy: dict[LogStreamID, None] = {}
         self._touched: dict[LogStreamID, None] = {}
@@ -111,7 +111,7 @@ class RepairLoop:
         while True:
             try:
                 ask = messages.GetView(newer_than=revision, wait_s=VIEW_WAIT_S)
-                seen = await self._peers.ask_repository(ask, messages.ViewIs, timeout_s=2 * VIEW_WAIT_S)
+                seen = await self._peers.ask_repository(ask, messages.GetViewReply, timeout_s=2 * VIEW_WAIT_S)
             except VarlogError:
                 revision = 0
                 await asyncio.sleep(self._config.heartbeat_s)
@@ -125,7 +125,7 @@ class RepairLoop:
         try:
             self._touched = dict(self._busy)
             self._projector.begin_round()
-            seen = await self._peers.ask_repository(messages.GetView(), messages.ViewIs)
+            seen = await self._peers.ask_repository(messages.GetView(), messages.GetViewReply)
             self._tell_repository("")
             self._tell_cluster(seen.view.uuid)
             nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
@@ -197,7 +197,9 @@ class RepairLoop:
         if step == RUNS:
             self._runner.forget(stream.log_stream)
         if step == RUNS and stream.log_stream in self._said:
-            self._tell(stream, step.why)  # the end of a repair is one of its deeds: it tells how long it took
+            self._tell(
+                stream, step.why
+            )  # the end of a repair is one of its events: it tells how long it took
         elif self._said.get(stream.log_stream) != step.why:
             self._said[stream.log_stream] = step.why
             log.info(told(step.why, log_stream=stream.log_stream, state=stream.state, epoch=stream.epoch))
@@ -211,7 +213,7 @@ class RepairLoop:
             # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.
             self._tell(stream, f"{step}, which failed: {error}")
         else:
-            if not isinstance(step, SyncReplica | MendReplica):  # these have only begun
+            if not isinstance(step, SyncReplica | RepairReplica):  # these have only begun
                 self.wake()
         finally:
             del self._busy[log_stream]
@@ -222,13 +224,13 @@ class RepairLoop:
         before = self._said.get(stream.log_stream, "")
         if not before.startswith(what):
             self._said[stream.log_stream] = what
-            self.deeds.note(what, stream.log_stream, state=stream.state, epoch=stream.epoch)
+            self.events.record(what, stream.log_stream, state=stream.state, epoch=stream.epoch)
 
     def _tell_cluster(self, uuid: ClusterUUID) -> None:
         """Nodes that the repository does not know any more are not asked, and so cannot say that they are of another cluster."""
         before = self.view.uuid if self.view is not None else NO_UUID
         if before not in (NO_UUID, uuid):
-            self.deeds.warn(
+            self.events.record_warning(
                 f"the metadata repository belongs to the cluster with UUID {uuid}, and belonged to {before} before: "
                 "start it on the right store, or rebuild it with `vmr recover`",
                 address=self._peers.repository,

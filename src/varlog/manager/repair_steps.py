@@ -95,7 +95,7 @@ class SyncReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class MendReplica:
+class RepairReplica:
     """Have the damaged entries of a replica put right with the bytes of the others."""
 
     node: NodeID
@@ -159,7 +159,7 @@ Step = (
     | MakeReplica
     | RebuildReplica
     | SyncReplica
-    | MendReplica
+    | RepairReplica
     | ReplaceReplica
     | BeginTopic
     | Reconfigure

@@ -26,16 +26,16 @@ class ReplicaDesk:
         self._outlook = Outlook(peers, repair)
 
     def register(self, dispatcher: Dispatcher) -> None:
-        on_request(dispatcher, messages.OperateReplace, self._replace)
-        on_request(dispatcher, messages.OperateSync, self._sync)
+        on_request(dispatcher, messages.AdminReplaceReplica, self._replace)
+        on_request(dispatcher, messages.AdminSyncReplica, self._sync)
 
-    async def _replace(self, request: messages.OperateReplace, caller: Caller) -> Message:
+    async def _replace(self, request: messages.AdminReplaceReplica, caller: Caller) -> Message:
         """Answered when the old replica has left; the new one may still be being filled. Again is harmless."""
         snapshot = await self._outlook.look()
         log_stream = request.log_stream
         stream = snapshot.stream(log_stream)
         if request.old not in stream.replicas and request.new in stream.replicas:
-            return messages.StreamIs(stream)
+            return messages.StreamReply(stream)
         new = request.new or _spare(snapshot, stream)
         # One that is a replica already has joined the only one, to take over from it.
         move = Move(request.old, new, len(stream.replicas) - (new in stream.replicas))
@@ -56,9 +56,9 @@ class ReplicaDesk:
             if not snapshot.is_sequenced(stream):
                 self._repair.moves.pop(log_stream, None)
             self._repair.wake()
-        return messages.StreamIs(snapshot.stream(log_stream))
+        return messages.StreamReply(snapshot.stream(log_stream))
 
-    async def _sync(self, request: messages.OperateSync, caller: Caller) -> Message:
+    async def _sync(self, request: messages.AdminSyncReplica, caller: Caller) -> Message:
         """Ask once; asked again it tells how far it is."""
         snapshot = await self._outlook.look()
         caller.check()
@@ -72,7 +72,7 @@ class ReplicaDesk:
         case = Case.of(stream, snapshot.statuses_of(stream), ALONE)
         if case.is_whole(node):
             end = case.known[node].committed_end
-            return messages.SyncIs(SyncStatus(SyncState.COMPLETE, node, end, end))
+            return messages.SyncReply(SyncStatus(SyncState.COMPLETE, node, end, end))
         if stream.state is not StreamState.SEALED or node not in case.known or not case.is_behind(node):
             said = self._repair.told_of(stream.log_stream) or "it is being sealed"
             raise Refused(f"the replica on node {node} cannot be synced now: {said}")
@@ -83,7 +83,7 @@ class ReplicaDesk:
             )
         source, address = sources[0], _address(snapshot, sources[0])
         ask = messages.SyncReplica(stream.log_stream, stream.epoch, ReplicaAddress(source, address))
-        return await self._peers.ask(_address(snapshot, node), ask, messages.SyncIs)
+        return await self._peers.ask(_address(snapshot, node), ask, messages.SyncReply)
 
     async def _sync_unit(self, snapshot: Snapshot, stream: LogStream, node: NodeID) -> Message:
         """Only who is away can be behind its chain; the repair loop has it filled, and joined, by itself."""
@@ -96,12 +96,12 @@ class ReplicaDesk:
         if node in chain.nodes:
             newest = snapshot.unit(stream.log_stream, node)
             end = LLSN(newest.newest + 1) if newest is not None else FIRST_LLSN
-            return messages.SyncIs(SyncStatus(SyncState.COMPLETE, node, end, end))
+            return messages.SyncReply(SyncStatus(SyncState.COMPLETE, node, end, end))
         if chain.tail not in snapshot.nodes:
             raise Refused(f"node {chain.tail}, which has everything, does not answer: nothing to sync from")
         source = ReplicaAddress(chain.tail, _address(snapshot, chain.tail))
-        ask = messages.SyncUnit(stream.log_stream, source, at=projection.epoch)
-        return await self._peers.ask(_address(snapshot, node), ask, messages.SyncIs)
+        ask = messages.SyncUnit(stream.log_stream, source, max_epoch=projection.epoch)
+        return await self._peers.ask(_address(snapshot, node), ask, messages.SyncReply)
 
 
 def _spare(snapshot: Snapshot, stream: LogStream) -> NodeID:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from varlog.manager.config import ManagerConfig
-from varlog.manager.deeds import Deeds
+from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.model.errors import VarlogError
 from varlog.model.projection import SequencerID
-from varlog.rpc.messages import GetSequencer, SequencerIs
+from varlog.rpc.messages import GetSequencer, GetSequencerReply
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
@@ -22,10 +22,10 @@ UNLEASED_S: Final = 2.0
 class SequencerWatch:
     """Asked about once a round. A round waits only for those that answered the last time, as the heartbeat does."""
 
-    def __init__(self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks) -> None:
+    def __init__(self, config: ManagerConfig, peers: Peers, events: EventLog, tasks: Tasks) -> None:
         self._config = config
         self._peers = peers
-        self._deeds = deeds
+        self._events = events
         self._tasks = tasks
         self._silent: dict[SequencerID, None] = {}
         self._asked_apart: dict[SequencerID, None] = {}
@@ -46,7 +46,7 @@ class SequencerWatch:
         try:
             if await self._is_there(sequencer) and sequencer in self._silent:
                 del self._silent[sequencer]
-                self._deeds.note(f"the sequencer at {sequencer.address} answers again")
+                self._events.record(f"the sequencer at {sequencer.address} answers again")
         finally:
             del self._asked_apart[sequencer]
 
@@ -65,17 +65,21 @@ class SequencerWatch:
             return True
         return now - self._unleased_since.setdefault(sequencer, now) < UNLEASED_S
 
-    async def _ask(self, sequencer: SequencerID) -> SequencerIs:
+    async def _ask(self, sequencer: SequencerID) -> GetSequencerReply:
         timeout_s = self._config.node_timeout_s
         try:
-            return await self._peers.ask(sequencer.address, GetSequencer(), SequencerIs, timeout_s=timeout_s)
+            return await self._peers.ask(
+                sequencer.address, GetSequencer(), GetSequencerReply, timeout_s=timeout_s
+            )
         except ConnectionLost as lost:
             if not lost.sent or isinstance(lost, CallTimeout):
                 raise
             # A connection that broke says nothing of the process.
-            return await self._peers.ask(sequencer.address, GetSequencer(), SequencerIs, timeout_s=timeout_s)
+            return await self._peers.ask(
+                sequencer.address, GetSequencer(), GetSequencerReply, timeout_s=timeout_s
+            )
 
     def _note_silent(self, sequencer: SequencerID, why: str) -> None:
         if sequencer not in self._silent:
             self._silent[sequencer] = None
-            self._deeds.warn(f"the sequencer at {sequencer.address} does not answer: {why}")
+            self._events.record_warning(f"the sequencer at {sequencer.address} does not answer: {why}")

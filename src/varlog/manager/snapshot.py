@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from varlog.manager.placement_rules import NodeLoad, loads, spares
 from varlog.manager.repair_case import Statuses
-from varlog.manager.repair_steps import RUNS, MendReplica, ReplaceReplica, Step
+from varlog.manager.repair_steps import RUNS, RepairReplica, ReplaceReplica, Step
 from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, StreamState, UnitStatus
 from varlog.model.errors import UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.rpc.messages import ViewIs
+from varlog.rpc.messages import GetViewReply
 
 
 class Snapshot:
@@ -19,7 +19,7 @@ class Snapshot:
 
     def __init__(
         self,
-        seen: ViewIs,
+        seen: GetViewReply,
         nodes: Mapping[NodeID, NodeStatus],
         away_s: Mapping[NodeID, float],
         why_away: Mapping[NodeID, str] | None = None,
@@ -86,7 +86,7 @@ class Snapshot:
             return False
         if self.is_sequenced(stream):
             return True
-        return step == RUNS or isinstance(step, MendReplica)
+        return step == RUNS or isinstance(step, RepairReplica)
 
     def write_s(self) -> dict[NodeID, float]:
         """How long a write takes on each node that answered; 0: too few to tell."""

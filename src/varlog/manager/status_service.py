@@ -39,7 +39,7 @@ class StatusService:
     async def _status(self, request: messages.GetClusterStatus, payload: bytearray) -> Message:
         snapshot = await self._outlook.look()
         # Before the tails, so that nobody is seen to have read what is not there; as many as one answer holds.
-        readers = (await self._peers.ask_repository(messages.GetReaders(), messages.ReadersAre)).readers
+        readers = (await self._peers.ask_repository(messages.GetReaders(), messages.GetReadersReply)).readers
         tails = []
         for topic in snapshot.view.topics:
             if topic.sequenced:
@@ -48,7 +48,7 @@ class StatusService:
             if topic.stopped:  # the repository does not answer its tail before every node was heard
                 tails.append(TopicMark(topic.topic, _newest_held(snapshot, topic), topic.trimmed))
                 continue
-            tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.TailIs)
+            tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.GetTailReply)
             tails.append(TopicMark(topic.topic, tail.high_watermark, tail.trimmed))
         health = tuple(
             messages.NodeHealth(
@@ -60,12 +60,12 @@ class StatusService:
             )
             for node in snapshot.view.nodes
         )
-        return messages.ClusterStatusIs(
+        return messages.GetClusterStatusReply(
             snapshot.view,
             health,
             tuple(tails),
             self._waits(snapshot),
-            tuple(self._repair.deeds),
+            tuple(self._repair.events),
             snapshot.suspects,
             readers,
             snapshot.complaints,
@@ -82,7 +82,7 @@ class StatusService:
             ask = messages.NextTokens(topic.topic, projection.epoch, 0)
             address = projection.sequencer.address
             try:
-                told = await self._peers.ask(address, ask, messages.TokensAre, timeout_s=SEQUENCER_S)
+                told = await self._peers.ask(address, ask, messages.NextTokensReply, timeout_s=SEQUENCER_S)
                 return GLSN(told.first - 1)
             except VarlogError:
                 pass  # `waits` says what is done about it

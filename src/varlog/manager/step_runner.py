@@ -9,10 +9,10 @@ from varlog.manager.peers import Peers
 from varlog.manager.repair_steps import (
     BeginTopic,
     MakeReplica,
-    MendReplica,
     Nothing,
     RebuildReplica,
     Reconfigure,
+    RepairReplica,
     ReplaceReplica,
     SealReplicas,
     SealStream,
@@ -74,8 +74,8 @@ class StepRunner:
             case SyncReplica(node, source, epoch):
                 (address,) = _addresses((source,), view)
                 await self._ask(node, view, messages.SyncReplica(stream.log_stream, epoch, address))
-            case MendReplica(node, sources):
-                mend = messages.MendReplica(stream.log_stream, _addresses(sources, view))
+            case RepairReplica(node, sources):
+                mend = messages.RepairReplica(stream.log_stream, _addresses(sources, view))
                 await self._ask(node, view, mend)
             case ReplaceReplica():
                 await self._replace(stream, step, view, found)
@@ -87,7 +87,7 @@ class StepRunner:
             request: Message = messages.SealStream(stream.log_stream)
         else:
             request = messages.UnsealStream(stream.log_stream, step.epoch)
-        await self._peers.ask_repository(request, messages.StreamIs)
+        await self._peers.ask_repository(request, messages.StreamReply)
 
     async def _replace(
         self, stream: LogStream, step: ReplaceReplica, view: ClusterView, found: Found
@@ -96,7 +96,7 @@ class StepRunner:
         if step.new not in stream.replicas:
             await self._make_empty(stream, step.new, view, found.get(step.new))
         change = messages.SetReplicas(stream.log_stream, step.epoch, step.replicas)
-        await self._peers.ask_repository(change, messages.StreamIs)
+        await self._peers.ask_repository(change, messages.StreamReply)
 
     async def _make_empty(
         self, stream: LogStream, node: NodeID, view: ClusterView, left: ReplicaStatus | None

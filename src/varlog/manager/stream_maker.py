@@ -58,7 +58,7 @@ class StreamMaker:
             replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping, seen=seen
         )
         before()
-        new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.LogStreamIDIs)
+        new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.NewLogStreamIDReply)
         log_stream = new_id.log_stream
         addresses = [found.address for node in nodes if (found := snapshot.view.node(node)) is not None]
         add = messages.AddLogStream(

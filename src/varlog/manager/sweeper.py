@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from varlog.manager.config import ManagerConfig
-from varlog.manager.deeds import Deeds
+from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.zombie_rules import Zombie, unregistered
@@ -18,10 +18,10 @@ from varlog.runtime.tasks import Tasks
 class Sweeper:
     """Remembers since when it has seen each zombie. A manager that starts anew begins to count anew."""
 
-    def __init__(self, config: ManagerConfig, peers: Peers, deeds: Deeds, tasks: Tasks) -> None:
+    def __init__(self, config: ManagerConfig, peers: Peers, events: EventLog, tasks: Tasks) -> None:
         self._config = config
         self._peers = peers
-        self._deeds = deeds
+        self._events = events
         self._tasks = tasks
         self._seen_since: dict[Zombie, float] = {}
         self._told: dict[Zombie, None] = {}
@@ -44,7 +44,7 @@ class Sweeper:
     def _tell_foreign(self, foreign: tuple[Zombie, ...]) -> None:
         """Once each: an operator must know, and decide."""
         for found in [found for found in foreign if found not in self._told]:
-            self._deeds.note(
+            self._events.record(
                 f"node {found.node} has a replica of a stream that this metadata repository never had: it is kept. "
                 "Are its metadata lost, or is it another cluster's?",
                 found.log_stream,
@@ -58,9 +58,11 @@ class Sweeper:
         except UnknownLogStream:
             return  # another manager was quicker
         except VarlogError as error:
-            self._deeds.note(
+            self._events.record(
                 f"a replica that is not registered on node {zombie.node} cannot be removed: {error}",
                 zombie.log_stream,
             )
             return
-        self._deeds.note(f"removed a replica that is not registered on node {zombie.node}", zombie.log_stream)
+        self._events.record(
+            f"removed a replica that is not registered on node {zombie.node}", zombie.log_stream
+        )

@@ -22,7 +22,7 @@ from varlog.model.limits import MIB
 from varlog.model.lsn import FIRST_LLSN
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.leader import Leader
-from varlog.rpc.messages import BackupIs, GetBackup
+from varlog.rpc.messages import GetBackup, GetBackupReply
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Call, Transport
 
@@ -62,7 +62,7 @@ class BackupService:
         piece = content[request.offset : request.offset + PIECE_BYTES]
         if request.offset + len(piece) == total:
             self._content = b""
-        call.reply(BackupIs(self._stamp, total, self._term()), piece)
+        call.reply(GetBackupReply(self._stamp, total, self._term()), piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ async def fetch_backup(transport: Transport, repository: str) -> dict[str, bytes
             reply, payload = await pool.call(
                 leader.address, GetBackup(len(content), stamp), timeout_s=CALL_TIMEOUT_S
             )
-            if not isinstance(reply, BackupIs) or not payload:
+            if not isinstance(reply, GetBackupReply) or not payload:
                 raise Unavailable(
                     f"{leader.address} does not answer like a metadata repository of this version"
                 )

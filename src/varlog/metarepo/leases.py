@@ -17,7 +17,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN
 from varlog.model.projection import SequencerID
-from varlog.rpc.messages import AskLease, LeaseIs, UnitOrder
+from varlog.rpc.messages import LeaseReply, RequestLease, UnitOrder
 from varlog.runtime.clock import Clock, instant_of
 
 # A wait is looked at again a little after it may be over: clocks need not agree to the microsecond.
@@ -56,7 +56,7 @@ class Leases:
         clock: Clock,
         *,
         leads: Callable[[], bool],
-        tell: Callable[[NodeID, LeaseIs], None],
+        tell: Callable[[NodeID, LeaseReply], None],
         outlive_reigns: bool = True,
     ) -> None:
         self._state = state
@@ -81,7 +81,7 @@ class Leases:
         """Its clock may be another one now (a machine that was started again): no stamp of before is ever echoed."""
         self._nodes[node] = _Node()
 
-    def asked(self, node: NodeID, ask: AskLease) -> None:
+    def asked(self, node: NodeID, ask: RequestLease) -> None:
         """A node in session asks. It is answered once the nodes were heard: one of them may know of a newer projection, and what a
         lease of the term before allows it may do until that is over."""
         known = self._nodes.setdefault(node, _Node())
@@ -151,23 +151,23 @@ class Leases:
             if log_stream in self._duties
         }
 
-    def _lease_of(self, node: NodeID, known: _Node, demanded: dict[LogStreamID, Duty]) -> LeaseIs:
+    def _lease_of(self, node: NodeID, known: _Node, demanded: dict[LogStreamID, Duty]) -> LeaseReply:
         known.orders = tuple(
             UnitOrder(stream, duty.epoch, duty.low, self._alone.get(stream) == node)
             for stream, duty in demanded.items()
         )
         topics = dict(self._epochs[log_stream] for log_stream in demanded if log_stream in self._epochs)
         stamp = known.stamp if known.lease_s else known.asked
-        return LeaseIs(stamp, known.lease_s, known.orders, tuple(topics.items()))
+        return LeaseReply(stamp, known.lease_s, known.orders, tuple(topics.items()))
 
     # --- Sequencers ----------------------------------------------------------------------------------------------------------
 
-    def renewed(self, sequencer: SequencerID, stamp: int) -> LeaseIs:
+    def renewed(self, sequencer: SequencerID, stamp: int) -> LeaseReply:
         """The answer to a registered sequencer: with the epochs it must not be behind of."""
         granted = self._leads() and not self._stopped(sequencer)
         if granted:
             self._book.grant(sequencer, instant_of(self._clock))
-        return LeaseIs(stamp, LEASE_S if granted else 0.0, topics=rules.epochs(self._state.view))
+        return LeaseReply(stamp, LEASE_S if granted else 0.0, topics=rules.epochs(self._state.view))
 
     # --- Waiting -------------------------------------------------------------------------------------------------------------
 

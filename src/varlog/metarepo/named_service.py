@@ -61,7 +61,7 @@ class NamedService:
                 time_us=request.time_us,
                 back=request.back,
             )
-            return members, m.ReadersAre((reader,))
+            return members, m.GetReadersReply((reader,))
 
         self._submit(call, decide)
 
@@ -75,7 +75,7 @@ class NamedService:
         call = self._expected(call)
         self._check_topic(request.topic)
         page, more = _page(self._state.members.readers, request.topic, request.after)
-        call.reply(m.ReadersAre(page, more))
+        call.reply(m.GetReadersReply(page, more))
 
     # --- writers -------------------------------------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class NamedService:
                 kept=request.kept,
                 time_us=request.time_us,
             )
-            return members, m.WriterIs(writer)
+            return members, m.WriterReply(writer)
 
         self._submit(call, decide)
 
@@ -101,7 +101,7 @@ class NamedService:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             topic, name, batch = request.topic, request.name, request.batch
             members, writer = writer_rules.end_write(members, topic, name, batch, time_us=request.time_us)
-            return members, m.WriterIs(writer)
+            return members, m.WriterReply(writer)
 
         self._submit(call, decide)
 
@@ -115,7 +115,7 @@ class NamedService:
         call = self._expected(call)
         self._check_topic(request.topic)
         page, more = _page(self._state.members.writers, request.topic, request.after)
-        call.reply(m.WritersAre(page, more))
+        call.reply(m.GetWritersReply(page, more))
 
     def _check_topic(self, topic: TopicID) -> None:
         if topic and topic not in self._state.topics:

@@ -82,7 +82,7 @@ class ProjectionService:
         proposed, sealed = request.projection, dict(request.sealed)
         before = self._state.members
         if rules.accept(before, proposed, sealed) is before:
-            call.reply(m.ProjectionIs(proposed))
+            call.reply(m.ProposeProjectionReply(proposed))
             return
         left = self._waiting.make_room(call.connection, PROPOSALS_WAITING_MAX)
         if left is None:
@@ -94,7 +94,7 @@ class ProjectionService:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             if (why := self._state.distrusted.get(proposed.topic)) is not None:
                 raise Unavailable(f"no projection of topic {proposed.topic} is made: {why}")
-            return rules.accept(members, proposed, sealed, self._term()), m.ProjectionIs(proposed)
+            return rules.accept(members, proposed, sealed, self._term()), m.ProposeProjectionReply(proposed)
 
         made = asyncio.Event()
 

@@ -20,12 +20,12 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc.messages import (
     GetNodeFacts,
+    GetNodeFactsReply,
     GetNodeStatus,
+    GetNodeStatusReply,
     ListRows,
+    ListRowsReply,
     Message,
-    NodeFactsIs,
-    NodeStatusIs,
-    RowsAre,
 )
 from varlog.rpc.transport import Transport
 from varlog.storage.view_copy import ViewCopy, decode_view_copy
@@ -100,8 +100,8 @@ async def _asked(transport: Transport, address: str) -> NodeEvidence | tuple[str
 
 async def evidence(ask: Ask, address: str, *, with_rows: bool = False) -> NodeEvidence:
     """What one node knows."""
-    status = (await _expect(ask, GetNodeStatus(), NodeStatusIs))[0].status
-    facts, content = await _expect(ask, GetNodeFacts(), NodeFactsIs)
+    status = (await _expect(ask, GetNodeStatus(), GetNodeStatusReply))[0].status
+    facts, content = await _expect(ask, GetNodeFacts(), GetNodeFactsReply)
     rows = {}
     for replica in status.replicas if with_rows else ():
         if (found := await _rows(ask, replica)) is not None:
@@ -125,7 +125,7 @@ async def _rows(ask: Ask, replica: ReplicaStatus) -> tuple[CommitRow, ...] | Non
     llsn: LLSN = FIRST_LLSN
     while True:
         try:
-            answer, _ = await _expect(ask, ListRows(LogStreamID(replica.log_stream), llsn), RowsAre)
+            answer, _ = await _expect(ask, ListRows(LogStreamID(replica.log_stream), llsn), ListRowsReply)
         except UnknownLogStream:
             return None
         rows += answer.rows

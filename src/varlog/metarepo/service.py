@@ -117,11 +117,11 @@ class RepositoryService:
                 timer.cancel()
                 call.reply(answer)
 
-    def _view_is(self) -> m.ViewIs:
+    def _view_is(self) -> m.GetViewReply:
         members = self._state.members
         suspects = tuple(node for node in self._suspicions.nodes if members.view.node(node) is not None)
         complaints = tuple(self._complaints()[-COMPLAINTS_MAX:])
-        return m.ViewIs(
+        return m.GetViewReply(
             members.view,
             suspects,
             members.next_log_stream,
@@ -177,7 +177,7 @@ class RepositoryService:
                 call.fail(Unavailable(f"the newest position of topic {topic.name!r} is not known: {why}"))
                 return
             newest = topic.trimmed if topic.sequenced else self._state.order.high_watermark(topic.topic)
-            call.reply(m.TailIs(max(newest, topic.known), topic.trimmed))
+            call.reply(m.GetTailReply(max(newest, topic.known), topic.trimmed))
 
         if request.topic not in self._state.topics:
             raise UnknownTopic(str(request.topic))
@@ -252,7 +252,7 @@ class RepositoryService:
             members, topic = rules.register_topic(
                 members, request.name, request.ordering, request.first, request.unit, request.grouping
             )
-            return members, m.TopicIs(topic)
+            return members, m.TopicReply(topic)
 
         self._submit(call, decide)
 
@@ -277,7 +277,7 @@ class RepositoryService:
     def _new_log_stream_id(self, call: Call | None, request: m.NewLogStreamID, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             members, log_stream = rules.new_log_stream_id(members)
-            return members, m.LogStreamIDIs(log_stream)
+            return members, m.NewLogStreamIDReply(log_stream)
 
         self._submit(call, decide)
 
@@ -289,7 +289,7 @@ class RepositoryService:
             members, stream = rules.register_log_stream(
                 members, topic, log_stream, replicas, request.streams_max
             )
-            return members, m.StreamIs(stream)
+            return members, m.StreamReply(stream)
 
         self._submit(call, decide)
 
@@ -303,21 +303,21 @@ class RepositoryService:
                 raise Refused(f"log stream {request.log_stream} is not sealed: {why}")
             committed_end = facts.committed_end(request.log_stream)
             members, stream = rules.seal_stream(members, request.log_stream, committed_end)
-            return members, m.StreamIs(stream)
+            return members, m.StreamReply(stream)
 
         self._witnesses.when_heard(call, lambda: self._submit(call, decide, seals=request.log_stream))
 
     def _unseal_stream(self, call: Call | None, request: m.UnsealStream, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             members, stream = rules.unseal_stream(members, request.log_stream, request.epoch)
-            return members, m.StreamIs(stream)
+            return members, m.StreamReply(stream)
 
         self._submit(call, decide)
 
     def _hold_stream(self, call: Call | None, request: m.HoldStream, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             members, stream = rules.hold_stream(members, request.log_stream, request.held)
-            return members, m.StreamIs(stream)
+            return members, m.StreamReply(stream)
 
         self._submit(call, decide)
 
@@ -325,7 +325,7 @@ class RepositoryService:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             log_stream, epoch, replicas = request.log_stream, request.epoch, request.replicas
             members, stream = rules.set_replicas(members, log_stream, epoch, replicas)
-            return members, m.StreamIs(stream)
+            return members, m.StreamReply(stream)
 
         self._submit(call, decide)
 

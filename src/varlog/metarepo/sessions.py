@@ -18,7 +18,15 @@ from varlog.model.cluster import ClusterView, StorageNode
 from varlog.model.errors import InvalidRequest, Refused, StaleTerm, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.messages import AskLease, KeepView, LeaseIs, Message, OpenSession, Reports, SessionOpened
+from varlog.rpc.messages import (
+    KeepView,
+    LeaseReply,
+    Message,
+    OpenSession,
+    OpenSessionReply,
+    Reports,
+    RequestLease,
+)
 from varlog.rpc.transport import Call, Connection, ConnectionLost, Transport
 from varlog.runtime.doors import Doors
 from varlog.runtime.logs import get_logger, told
@@ -39,7 +47,7 @@ class _Link:
     """One connection's session. What arrives before the session is begun waits in `early`."""
 
     outbox: Outbox
-    early: list[Reports | AskLease]
+    early: list[Reports | RequestLease]
     connection: Connection | None = None
     begun: bool = False
     paused: bool = False
@@ -117,7 +125,7 @@ class NodeSession:
         registered = (*state.streams_on.get(node, {}), *units)
         return OpenSession(self._parts.term(), state.view.uuid, registered, self._parts.nonce)
 
-    async def _open(self, connection: Connection) -> SessionOpened:
+    async def _open(self, connection: Connection) -> OpenSessionReply:
         try:
             answer, _ = await connection.call(self._opening(), timeout_s=OPEN_TIMEOUT_S)
         except StaleTerm as stale:
@@ -125,8 +133,8 @@ class NodeSession:
             raise
         return self._checked(answer)
 
-    def _checked(self, answer: Message) -> SessionOpened:
-        if not isinstance(answer, SessionOpened):
+    def _checked(self, answer: Message) -> OpenSessionReply:
+        if not isinstance(answer, OpenSessionReply):
             raise Refused(f"{self.node.address} does not answer like a storage node")
         if answer.node != self.node.node:
             raise Refused(
@@ -137,7 +145,7 @@ class NodeSession:
 
     # --- begin and end -------------------------------------------------------------------------------------------------
 
-    def _begin(self, link: _Link, opened: SessionOpened) -> None:
+    def _begin(self, link: _Link, opened: OpenSessionReply) -> None:
         """Where the node stands -> what it lacks. Its first message is sent even if it lacks nothing: it waits for that."""
         state, reports = self._parts.state, self._parts.reports
         # First of all: what it knows of the order may stop a topic, before anything that it reports counts.
@@ -207,7 +215,7 @@ class NodeSession:
     # --- reports in ----------------------------------------------------------------------------------------------------
 
     def _receive(self, link: _Link, call: Call | None, message: Message) -> None:
-        if call is not None or not isinstance(message, Reports | AskLease):
+        if call is not None or not isinstance(message, Reports | RequestLease):
             raise InvalidRequest(f"{type(message).__name__} is not for a session of the metadata repository")
         if link.begun:
             if link is self._link:
@@ -217,13 +225,13 @@ class NodeSession:
         else:
             raise InvalidRequest("reports come before the session is opened")
 
-    def _take_in(self, link: _Link, message: Reports | AskLease) -> None:
+    def _take_in(self, link: _Link, message: Reports | RequestLease) -> None:
         if isinstance(message, Reports):
             self._take(link, message)
         else:
             self._parts.leases.asked(self.node.node, message)
 
-    def tell(self, lease: LeaseIs) -> None:
+    def tell(self, lease: LeaseReply) -> None:
         """R-SEQ-13: few and small, so they do not wait for what else is under way."""
         link = self._link
         if link is not None and link.begun and link.connection is not None:
@@ -336,7 +344,7 @@ class SessionParts:
     asleep: Callable[[], bool]
     leases: Leases
     raise_ids: Callable[[TopicID, LogStreamID], None]
-    on_word: Callable[[NodeID, SessionOpened], None]
+    on_word: Callable[[NodeID, OpenSessionReply], None]
     on_silence: Callable[[NodeID], None]
     term_over: Callable[[NodeID, StaleTerm], None]
     # Set when nodes may lack the newest view.
@@ -402,7 +410,7 @@ class Sessions:
             found for found in self._sessions.values() if found.is_open and found.view_revision != revision
         ]
 
-    def tell(self, node: NodeID, lease: LeaseIs) -> None:
+    def tell(self, node: NodeID, lease: LeaseReply) -> None:
         """To a node in session; one that is not will ask."""
         if (session := self._sessions.get(node)) is not None:
             session.tell(lease)

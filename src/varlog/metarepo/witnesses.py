@@ -44,7 +44,15 @@ from varlog.model.errors import Refused, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import AdoptionIs, Done, ListRows, Message, ReplicaPoint, RowsAre, SessionOpened
+from varlog.rpc.messages import (
+    AdoptOrderReply,
+    Done,
+    ListRows,
+    ListRowsReply,
+    Message,
+    OpenSessionReply,
+    ReplicaPoint,
+)
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logs import get_logger, told
@@ -86,13 +94,13 @@ class Adoption:
         found = self.projection
         return found.found.projection if found is not None and found.source is not None else None
 
-    def told(self, *, adopted: bool) -> AdoptionIs:
+    def told(self, *, adopted: bool) -> AdoptOrderReply:
         joined, found, taken_over = self.joined, self.projection, self.takes
         taken = tuple(
             (one.node, one.log_stream, one.row.glsn_begin, one.row.glsn_end, one.row.llsn_begin)
             for one in joined.taken[:1_000]
         )
-        return AdoptionIs(
+        return AdoptOrderReply(
             self.topic.topic,
             joined.begin,
             joined.end,
@@ -136,7 +144,7 @@ class Witnesses:
         self._grace_s = grace_s
         self._term = term
         self._on_heard = on_heard
-        self._words: dict[NodeID, SessionOpened] = {}
+        self._words: dict[NodeID, OpenSessionReply] = {}
         self._awaited: dict[NodeID, None] = {}
         self._waiting: FairPlaces[Call, tuple[Call, Callable[[], None]]] = FairPlaces()
         self._timer: asyncio.TimerHandle | None = None
@@ -207,7 +215,7 @@ class Witnesses:
 
     # --- What a node says --------------------------------------------------------------------------------------------------
 
-    def opened(self, node: NodeID, word: SessionOpened) -> None:
+    def opened(self, node: NodeID, word: OpenSessionReply) -> None:
         """A session begins: before anything that the node reports counts."""
         self._words[node] = word
         self._heard.update((point.log_stream, node) for point in word.replicas)
@@ -352,7 +360,7 @@ class Witnesses:
                 self._reports.touch(stream.log_stream)
         self._commits.wake()
 
-    def _claims(self, node: NodeID, word: SessionOpened) -> Iterator[tuple[TopicID, Claim]]:
+    def _claims(self, node: NodeID, word: OpenSessionReply) -> Iterator[tuple[TopicID, Claim]]:
         state = self._state
         for mark in word.marks:
             found = state.topics.get(mark.topic)
@@ -384,7 +392,7 @@ class Witnesses:
                     yield topic, claim
         yield from self._claims_of_lows(node, word)
 
-    def _claims_of_lows(self, node: NodeID, word: SessionOpened) -> Iterator[tuple[TopicID, Claim]]:
+    def _claims_of_lows(self, node: NodeID, word: OpenSessionReply) -> Iterator[tuple[TopicID, Claim]]:
         lows: dict[TopicID, dict[LogStreamID, LLSN]] = {}
         for unit in word.units:
             projection = self._state.view.projection(unit.topic)
@@ -400,7 +408,7 @@ class Witnesses:
 
     # --- Taking the order from the nodes -------------------------------------------------------------------------------------
 
-    async def adopt(self, topic: TopicID, *, dry_run: bool) -> AdoptionIs:
+    async def adopt(self, topic: TopicID, *, dry_run: bool) -> AdoptOrderReply:
         """What an operator asks for. Refused: what the nodes tell does not add up to an order."""
         adoption = await self._survey(topic)
         if dry_run or not adoption.joined.is_whole:
@@ -533,7 +541,7 @@ class Witnesses:
         at, rows = LLSN(max(FIRST_LLSN, begin - 1)), list[CommitRow]()
         while at < point.committed_end:
             answer, _ = await self._ask(node, ListRows(point.log_stream, at))
-            if not isinstance(answer, RowsAre):
+            if not isinstance(answer, ListRowsReply):
                 raise Unavailable(f"node {node} does not answer like a storage node")
             rows += answer.rows
             if len(rows) > ROWS_MAX:

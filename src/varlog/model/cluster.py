@@ -231,7 +231,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
 class UnitStatus(msgspec.Struct, frozen=True):
     """What a storage node says of one of its log units (sequenced ordering). `newest`: the largest LLSN written here, 0 if none;
     everything below `dense_end` is written; `low`: nothing below it is there any more. `damage`: as of a replica. `trouble`: why it
-    takes no writes. `cluster_uuid`: as of a replica. `unproven`: it was restored from its disk, and has not been compared with its
+    takes no writes. `cluster_uuid`: as of a replica. `unverified`: it was restored from its disk, and has not been compared with
+    its
     chain since. `blank`: it cannot be opened, and its files say that it never held a page."""
 
     log_stream: LogStreamID
@@ -248,7 +249,7 @@ class UnitStatus(msgspec.Struct, frozen=True):
     full: bool = False
     traffic: Traffic = Traffic()
     cluster_uuid: ClusterUUID = NO_UUID
-    unproven: bool = False
+    unverified: bool = False
     blank: bool = False
 
 

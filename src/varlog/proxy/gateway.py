@@ -16,7 +16,7 @@ from varlog.client.log import Log
 from varlog.embedded import EmbeddedCluster
 from varlog.model.errors import InvalidRequest, UnknownTopic, VarlogError
 from varlog.model.ids import ANY_CLUSTER, ClusterID, TopicID, check_topic_name
-from varlog.rpc.messages import ClusterStatusIs
+from varlog.rpc.messages import GetClusterStatusReply
 from varlog.runtime.doors import system_doors
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Gateway:
         self._opener = opener
         self._admin: _Shared[Admin] | None = None
         self._logs: dict[str, _Shared[tuple[Log, TopicID]]] = {}
-        self._status: _Shared[tuple[ClusterStatusIs, float]] | None = None
+        self._status: _Shared[tuple[GetClusterStatusReply, float]] | None = None
 
     async def start(self) -> None:
         """StartError says what is in the way. A cluster that cannot be reached yet is not."""
@@ -195,7 +195,7 @@ class Gateway:
             if (opened := shared.made) is not None:
                 await opened[0].close()
 
-    async def status(self) -> ClusterStatusIs:
+    async def status(self) -> GetClusterStatusReply:
         """The cluster as its manager sees it, at most `STATUS_FRESH_S` old; all who ask at once share one question."""
         shared, now = self._status, asyncio.get_running_loop().time()
         stale = shared is not None and (told := shared.made) is not None and now - told[1] >= STATUS_FRESH_S
@@ -207,7 +207,7 @@ class Gateway:
         """Somebody has changed the cluster through this gateway: who asks from now on sees it."""
         self._status = None
 
-    async def _ask_status(self) -> tuple[ClusterStatusIs, float]:
+    async def _ask_status(self) -> tuple[GetClusterStatusReply, float]:
         asked = asyncio.get_running_loop().time()
         return await (await self.admin()).status(), asked
 

@@ -21,7 +21,7 @@ from varlog.proxy.given import GatewayGiven, MetersGiven
 from varlog.proxy.rate_rules import merged
 from varlog.proxy.status import LogStreamOut, StatusOut
 from varlog.proxy.status_teller import status_told
-from varlog.rpc.messages import ClusterStatusIs
+from varlog.rpc.messages import GetClusterStatusReply
 from varlog.runtime.doors import system_doors
 from varlog.runtime.logs import get_logger, told
 
@@ -52,7 +52,7 @@ async def metrics(gateway: GatewayGiven, meters: MetersGiven) -> Response:
 class ClusterCollector(Collector):
     """One look at the cluster as Prometheus has it."""
 
-    def __init__(self, seen: ClusterStatusIs | None, now_us: int) -> None:
+    def __init__(self, seen: GetClusterStatusReply | None, now_us: int) -> None:
         self._seen = seen
         self._now_us = now_us
 
@@ -153,7 +153,7 @@ def _latencies(done: dict[str, list[Traffic]]) -> Metric:
     return family
 
 
-def _corrupt_frames(seen: ClusterStatusIs) -> Metric:
+def _corrupt_frames(seen: GetClusterStatusReply) -> Metric:
     family = CounterMetricFamily(
         "varlog_corrupt_frames",
         "Frames that came to a process with a wrong checksum since it started.",

@@ -1,4 +1,5 @@
-"""Status: how the cluster is, as one JSON document: nodes, topics, log streams, readers, deeds, rates. What the dashboard shows."""
+"""Status: how the cluster is, as one JSON document: nodes, topics, log streams, readers, events, rates. What the dashboard
+shows."""
 
 from __future__ import annotations
 
@@ -140,7 +141,7 @@ class ReaderOut(_Answer):
     age_s: float
 
 
-class DeedOut(_Answer):
+class EventOut(_Answer):
     """Something that the manager did or saw, in words."""
 
     time: str
@@ -149,7 +150,7 @@ class DeedOut(_Answer):
 
 
 class StatusOut(_Answer):
-    """How the cluster is, as its manager sees it now. Times are RFC 3339, UTC. `deeds`: oldest first. `complaints`: what is wrong
+    """How the cluster is, as its manager sees it now. Times are RFC 3339, UTC. `events`: oldest first. `complaints`: what is wrong
     with the files of the metadata repository: a copy that was found bad, a mirror that failed."""
 
     cluster: int
@@ -161,6 +162,6 @@ class StatusOut(_Answer):
     topics: list[TopicOut]
     log_streams: list[LogStreamOut]
     readers: list[ReaderOut]
-    deeds: list[DeedOut]
+    events: list[EventOut]
     rates: Rates
     complaints: list[str] = []

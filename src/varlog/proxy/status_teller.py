@@ -32,7 +32,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.rate_rules import Look, RateMeter, Speed, Speeds
 from varlog.proxy.status import (
-    DeedOut,
+    EventOut,
     LatencyMs,
     LogStreamOut,
     NodeOut,
@@ -43,7 +43,7 @@ from varlog.proxy.status import (
     SyncOut,
     TopicOut,
 )
-from varlog.rpc.messages import ClusterStatusIs, NodeHealth
+from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 from varlog.runtime.clock import Clock
 from varlog.runtime.doors import system_doors
 
@@ -63,7 +63,7 @@ class StatusTeller:
         self._gateway = gateway
         self._clock = clock or system_doors().clock
         self._meter = RateMeter()
-        self._newest: tuple[ClusterStatusIs, Told] | None = None
+        self._newest: tuple[GetClusterStatusReply, Told] | None = None
 
     async def tell(self) -> Told:
         """As it is now, or was a moment ago. Raises what keeps the manager from answering."""
@@ -72,13 +72,13 @@ class StatusTeller:
             self._newest = (seen, self._told(seen))
         return self._newest[1]
 
-    def _told(self, seen: ClusterStatusIs) -> Told:
+    def _told(self, seen: GetClusterStatusReply) -> Told:
         self._meter.add(look_of(seen, asyncio.get_running_loop().time()))
         status = status_told(seen, self._meter.speeds(), self._clock.wall_us())
         return Told(status, status.model_dump_json().encode())
 
 
-def look_of(seen: ClusterStatusIs, at_s: float) -> Look:
+def look_of(seen: GetClusterStatusReply, at_s: float) -> Look:
     """What is counted in a status."""
     said = node_statuses(seen)
     return Look(
@@ -93,13 +93,13 @@ def look_of(seen: ClusterStatusIs, at_s: float) -> Look:
     )
 
 
-def writer_of(seen: ClusterStatusIs, found: LogStream) -> NodeID:
+def writer_of(seen: GetClusterStatusReply, found: LogStream) -> NodeID:
     """Whose appends count as the stream's: the primary acknowledges, and every entry of a chain is written to its head."""
     chain = chain_of(seen.view, found)
     return chain.head if chain is not None else found.primary
 
 
-def status_told(seen: ClusterStatusIs, speeds: Speeds | None, now_us: int) -> StatusOut:
+def status_told(seen: GetClusterStatusReply, speeds: Speeds | None, now_us: int) -> StatusOut:
     view = seen.view
     waits = dict(seen.waits)
     return StatusOut(
@@ -112,9 +112,9 @@ def status_told(seen: ClusterStatusIs, speeds: Speeds | None, now_us: int) -> St
         topics=_topics(seen, speeds),
         log_streams=[log_stream_told(seen, found, waits) for found in view.streams],
         readers=readers_told(seen, now_us),
-        deeds=[
-            DeedOut(time=rfc3339(deed.time_us), what=deed.what, log_stream=deed.log_stream or None)
-            for deed in seen.deeds
+        events=[
+            EventOut(time=rfc3339(event.time_us), what=event.what, log_stream=event.log_stream or None)
+            for event in seen.events
         ],
         rates=_rates(speeds),
         complaints=list(seen.complaints),
@@ -129,7 +129,7 @@ def rfc3339(time_us: int) -> str:
 # --- nodes and topics ---------------------------------------------------------------------------------------------------
 
 
-def _nodes(seen: ClusterStatusIs, speeds: Speeds | None) -> list[NodeOut]:
+def _nodes(seen: GetClusterStatusReply, speeds: Speeds | None) -> list[NodeOut]:
     health = {found.node: found for found in seen.nodes}
     slow = slow_nodes(seen)
     told = []
@@ -184,7 +184,7 @@ def _remedy(topic: Topic) -> str:
     )
 
 
-def _topics(seen: ClusterStatusIs, speeds: Speeds | None) -> list[TopicOut]:
+def _topics(seen: GetClusterStatusReply, speeds: Speeds | None) -> list[TopicOut]:
     marks = {mark.topic: mark for mark in seen.tails}
     told = []
     for topic in seen.view.topics:
@@ -210,7 +210,7 @@ def _topics(seen: ClusterStatusIs, speeds: Speeds | None) -> list[TopicOut]:
 
 
 def log_stream_told(
-    seen: ClusterStatusIs, found: LogStream, waits: Mapping[LogStreamID, str]
+    seen: GetClusterStatusReply, found: LogStream, waits: Mapping[LogStreamID, str]
 ) -> LogStreamOut:
     sequenced = is_sequenced(seen.view, found)
     replicas = _units(seen, found) if sequenced else _replicas(seen, found)
@@ -233,7 +233,7 @@ def log_stream_told(
     )
 
 
-def _replicas(seen: ClusterStatusIs, found: LogStream) -> list[ReplicaOut]:
+def _replicas(seen: GetClusterStatusReply, found: LogStream) -> list[ReplicaOut]:
     statuses = replica_statuses(seen, found)
     alive = node_statuses(seen)
     furthest = _most(said.committed_end for said in statuses.values() if said is not None)
@@ -251,7 +251,7 @@ def _replicas(seen: ClusterStatusIs, found: LogStream) -> list[ReplicaOut]:
     ]
 
 
-def _units(seen: ClusterStatusIs, found: LogStream) -> list[ReplicaOut]:
+def _units(seen: GetClusterStatusReply, found: LogStream) -> list[ReplicaOut]:
     statuses = unit_statuses(seen, found)
     alive, chain = node_statuses(seen), chain_of(seen.view, found)
     ends = {node: said.newest + 1 for node, said in statuses.items() if said is not None}
@@ -316,7 +316,7 @@ def _most(values: Iterable[int | None]) -> int | None:
 # --- readers, rates -----------------------------------------------------------------------------------------------------
 
 
-def readers_told(seen: ClusterStatusIs, now_us: int) -> list[ReaderOut]:
+def readers_told(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
     newest = {mark.topic: mark.high_watermark for mark in seen.tails}
     told = []
     for found in seen.readers:

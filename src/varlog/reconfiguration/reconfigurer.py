@@ -33,15 +33,15 @@ from varlog.reconfiguration.rules import (
 )
 from varlog.rpc.messages import (
     GetSequencer,
+    GetSequencerReply,
     Message,
-    ProjectionIs,
     ProposeProjection,
+    ProposeProjectionReply,
     ReplicaAddress,
     SealUnit,
-    SequencerIs,
-    SyncIs,
+    SealUnitReply,
+    SyncReply,
     SyncUnit,
-    UnitSealed,
 )
 from varlog.runtime.logs import get_logger, told
 
@@ -141,7 +141,7 @@ class Reconfigurer:
                 if error is None:
                     answer = task.result()
                     sealed[log_stream][node] = Answer(
-                        answer.newest, answer.trouble, answer.unproven, answer.went_back
+                        answer.newest, answer.trouble, answer.unverified, answer.went_back
                     )
         finally:
             for task in asked:
@@ -151,17 +151,17 @@ class Reconfigurer:
 
     async def _seal_one(
         self, view: ClusterView, log_stream: LogStreamID, node: NodeID, epoch: Epoch, seal_s: float
-    ) -> UnitSealed:
+    ) -> SealUnitReply:
         found = view.node(node)
         if found is None:
             raise Refused(f"node {node} is not registered")
-        return await self._ask(found.address, SealUnit(log_stream, epoch), UnitSealed, seal_s)
+        return await self._ask(found.address, SealUnit(log_stream, epoch), SealUnitReply, seal_s)
 
     async def propose(self, projection: Projection, sealed: Sealed) -> Projection:
         """The projection, once the repository has taken it."""
         answered = tuple((log_stream, tuple(nodes)) for log_stream, nodes in sealed.items())
         request = ProposeProjection(projection, answered)
-        taken = (await self._ask_repository(request, ProjectionIs, PROPOSE_S)).projection
+        taken = (await self._ask_repository(request, ProposeProjectionReply, PROPOSE_S)).projection
         _log.info(told("reconfigured", topic=taken.topic, epoch=taken.epoch, begin=taken.begin))
         for chain in thin(taken):
             _log.warning(
@@ -192,7 +192,7 @@ class Reconfigurer:
 
     async def _is_there(self, sequencer: SequencerID, timeout_s: float) -> bool:
         try:
-            answer = await self._ask(sequencer.address, GetSequencer(), SequencerIs, timeout_s)
+            answer = await self._ask(sequencer.address, GetSequencer(), GetSequencerReply, timeout_s)
         except VarlogError:
             return False
         return answer.sequencer == sequencer and answer.leased
@@ -285,12 +285,14 @@ class Reconfigurer:
         if to is None or found is None:
             return False
         address = ReplicaAddress(source, found.address)
-        request = SyncUnit(chain.log_stream, address, epoch, at=epoch, backfill=backfill, proves=proves)
+        request = SyncUnit(
+            chain.log_stream, address, epoch, max_epoch=epoch, backfill=backfill, proves=proves
+        )
         try:
             async with asyncio.timeout(LAST_COPY_S):
                 while True:
                     try:
-                        sync = (await self._ask(to.address, request, SyncIs, LAST_COPY_S)).sync
+                        sync = (await self._ask(to.address, request, SyncReply, LAST_COPY_S)).sync
                     except AlreadySyncing:  # another reconfiguration has it compared with another one
                         await asyncio.sleep(COPY_LOOK_S)
                         continue

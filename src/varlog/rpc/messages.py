@@ -53,15 +53,17 @@ class Append(Message, frozen=True):
     """Payload: one packed batch. To the primary of `log_stream`, which refuses it in another epoch than `epoch` (0: any): a
     request that was delayed can then not arrive in a later one.
 
-    `again`: the same batch (producer and sequence) was sent before in the same epoch, and may be there. If it is, its LLSN is
-    above `floor`, and its GLSN above `after`.
+    `is_retry`: the same batch (producer and sequence) was sent before in the same epoch, and may be there. If it is, its LLSN is
+    above `min_llsn`, and its GLSN above `after`.
 
-    `chained`: the producer's batches in this stream form a chain, whose sequences are 1, 2, 3 …; several processes may extend it,
+    `idempotent`: the producer's batches in this stream form a chain, whose sequences are 1, 2, 3 …; several processes may extend
+    it,
     and all of it is above `after`. This one is taken only behind the batch with the sequence before its own and the body checksum
     `previous_crc` (0 before the first). If it is there already, with the same checksum, its position is the answer; else
     ChainBroken. May be sent as often as one likes, in any epoch.
 
-    `attempt` (0: not told) names whoever extends the chain, anew each time he has looked at it, and `known` is the sequence up to
+    `writer_attempt` (0: not told) names whoever extends the chain, anew each time he has looked at it, and `known_sequence` is the
+    sequence up to
     which he has: a batch behind that is taken only if its predecessor is of the same attempt. Else two orders of the same rows that
     have one row in the same place would meet there, and go on with rows that the chain has further up.
 
@@ -73,18 +75,18 @@ class Append(Message, frozen=True):
 
     log_stream: LogStreamID
     epoch: Epoch = Epoch(0)
-    again: bool = False
-    floor: LLSN = LLSN(0)
-    after: GLSN = GLSN(0)
-    chained: bool = False
+    is_retry: bool = False
+    min_llsn: LLSN = LLSN(0)
+    min_glsn: GLSN = GLSN(0)
+    idempotent: bool = False
     previous_crc: int = 0
-    at: LLSN = LLSN(0)
-    attempt: int = 0
-    known: int = 0
+    expected_llsn: LLSN = LLSN(0)
+    writer_attempt: int = 0
+    known_sequence: int = 0
     within_ms: int = 0
 
 
-class Appended(Message, frozen=True):
+class AppendReply(Message, frozen=True):
     """Ordered: the batch's first entry is at `glsn` and `llsn`, the others follow without a gap."""
 
     glsn: GLSN
@@ -92,18 +94,18 @@ class Appended(Message, frozen=True):
 
 
 class FindAppend(Message, frozen=True):
-    """What became of a batch that was sent in `epoch`, if it is there then above `floor` and `after`. To any replica; answered
-    by AppendOutcome once that epoch is over here and its end is held, until then by Unavailable."""
+    """What became of a batch that was sent in `epoch`, if it is there then above `min_llsn` and `after`. To any replica; answered
+    by FindAppendReply once that epoch is over here and its end is held, until then by Unavailable."""
 
     log_stream: LogStreamID
     epoch: Epoch
     producer: ProducerID
     sequence: int
-    floor: LLSN
-    after: GLSN = GLSN(0)
+    min_llsn: LLSN
+    min_glsn: GLSN = GLSN(0)
 
 
-class AppendOutcome(Message, frozen=True):
+class FindAppendReply(Message, frozen=True):
     """`found` is false where the batch is certainly not in the log and can no longer get there."""
 
     found: bool
@@ -111,17 +113,18 @@ class AppendOutcome(Message, frozen=True):
     llsn: LLSN = LLSN(0)
 
 
-class ListChain(Message, frozen=True):
-    """The batches of a chain (see Append) that are ordered here, those with an LLSN above `floor` and a GLSN above `after`; ask the
-    primary. Answered by ChainIs."""
+class ListIdempotentBatches(Message, frozen=True):
+    """The batches of a chain (see Append) that are ordered here, those with an LLSN above `min_llsn` and a GLSN above `after`; ask
+    the
+    primary. Answered by ListIdempotentBatchesReply."""
 
     log_stream: LogStreamID
     producer: ProducerID
-    floor: LLSN = LLSN(0)
-    after: GLSN = GLSN(0)
+    min_llsn: LLSN = LLSN(0)
+    min_glsn: GLSN = GLSN(0)
 
 
-class ChainIs(Message, frozen=True):
+class ListIdempotentBatchesReply(Message, frozen=True):
     """`batches` are (sequence, first LLSN, count, body checksum), in order. `more`: ask again with the last one's LLSN as floor."""
 
     batches: tuple[tuple[int, LLSN, int, int], ...]
@@ -129,7 +132,7 @@ class ChainIs(Message, frozen=True):
 
 
 class MeasureRange(Message, frozen=True):
-    """How the entries of a stream with a GLSN in [begin, end) lie on disk. To any replica. Answered by RangeIs."""
+    """How the entries of a stream with a GLSN in [begin, end) lie on disk. To any replica. Answered by MeasureRangeReply."""
 
     log_stream: LogStreamID
     begin: GLSN
@@ -137,7 +140,7 @@ class MeasureRange(Message, frozen=True):
     points_max: int = 256
 
 
-class RangeIs(Message, frozen=True):
+class MeasureRangeReply(Message, frozen=True):
     """LLSNs [begin, end) and their bytes on disk, about. `points` are (LLSN, bytes before it in the range), rising, strictly inside
     the range, about evenly spaced in bytes. `complete`: this replica has everything up to the range's end."""
 
@@ -150,13 +153,13 @@ class RangeIs(Message, frozen=True):
 
 class FindTime(Message, frozen=True):
     """The first entry of a stream appended at or after `time_us`, found by bisection: as good as the appenders' clocks agree. To
-    any replica. Answered by PlaceIs."""
+    any replica. Answered by FindTimeReply."""
 
     log_stream: LogStreamID
     time_us: int
 
 
-class PlaceIs(Message, frozen=True):
+class FindTimeReply(Message, frozen=True):
     """`llsn` is the stream's committed end, and `glsn` the topic's newest position plus one, where no entry is so late."""
 
     llsn: LLSN
@@ -183,7 +186,7 @@ class ReadAt(Message, frozen=True):
     wait_s: float = 0.0
 
 
-class FoundAt(Message, frozen=True):
+class ReadAtReply(Message, frozen=True):
     """Payload: a batch with the one entry. `found` is false where the position is ordered in a stream not held here."""
 
     found: bool
@@ -203,7 +206,7 @@ class Fetch(Message, frozen=True):
     wait_s: float = 0.0
 
 
-class Fetched(Message, frozen=True):
+class FetchReply(Message, frozen=True):
     """Payload: placed batches back to back. Those entries with an LLSN in `rows` are ordered as the rows say; the first
     batch may begin before the LLSN asked for (a batch is never cut). No payload: nothing from `next_llsn` on yet.
 
@@ -248,7 +251,7 @@ class CopyFrom(Message, frozen=True):
     bytes_max: int = 0
 
 
-class Copied(Message, frozen=True):
+class CopyFromReply(Message, frozen=True):
     """Payload: placed batches back to back, ordered by `rows`, which cover exactly them. No payload: there is nothing from
     `next_llsn` on. `trimmed` and `low_llsn` are the source's: what is below must not come back (law 9)."""
 
@@ -288,7 +291,7 @@ class FillUnit(Message, frozen=True):
 
 
 class ReadUnit(Message, frozen=True):
-    """What is at one LLSN: NotWritten, Trimmed, or UnitRead."""
+    """What is at one LLSN: NotWritten, Trimmed, or ReadUnitReply."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -296,12 +299,12 @@ class ReadUnit(Message, frozen=True):
     whole: bool = False
 
 
-class UnitRead(Message, frozen=True):
+class ReadUnitReply(Message, frozen=True):
     """Payload: a batch with the one entry; with `whole` the batch that has it, as it was written. May be junk."""
 
 
 class FetchUnit(Message, frozen=True):
-    """Whole batches from `llsn` on without a gap; waits up to `wait_s` for the first. Answered by UnitFetched."""
+    """Whole batches from `llsn` on without a gap; waits up to `wait_s` for the first. Answered by FetchUnitReply."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -310,7 +313,7 @@ class FetchUnit(Message, frozen=True):
     wait_s: float = 0.0
 
 
-class UnitFetched(Message, frozen=True):
+class FetchUnitReply(Message, frozen=True):
     """Payload: batches back to back, in the order of their LLSNs, without a gap; the first may begin before the LLSN asked for. No
     payload: `next_llsn` is not written; if `newest` is above it, it is a hole."""
 
@@ -320,7 +323,7 @@ class UnitFetched(Message, frozen=True):
 
 
 class MeasureUnit(Message, frozen=True):
-    """How the entries with LLSNs in [begin, end) lie on disk. Answered by RangeIs; `complete`: none of them is a hole."""
+    """How the entries with LLSNs in [begin, end) lie on disk. Answered by MeasureRangeReply; `complete`: none of them is a hole."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -330,7 +333,7 @@ class MeasureUnit(Message, frozen=True):
 
 
 class FindUnitTime(Message, frozen=True):
-    """The first entry appended at or after `time_us`, as FindTime. Answered by PlaceIs, without a GLSN."""
+    """The first entry appended at or after `time_us`, as FindTime. Answered by FindTimeReply, without a GLSN."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -339,14 +342,14 @@ class FindUnitTime(Message, frozen=True):
 
 class SealUnit(Message, frozen=True):
     """R-SEQ-9: from now on nothing of an older epoch than `epoch` is taken here; what is under way with one is cancelled. Answered
-    by UnitSealed when that is durable, also if it is in this epoch already; StaleEpoch if it is in a newer one."""
+    by SealUnitReply when that is durable, also if it is in this epoch already; StaleEpoch if it is in a newer one."""
 
     log_stream: LogStreamID
     epoch: Epoch
 
 
-class UnitSealed(Message, frozen=True):
-    """`newest`, `dense_end` and `unproven` as in UnitStatus. `trouble`: why this unit had better not serve in the next
+class SealUnitReply(Message, frozen=True):
+    """`newest`, `dense_end` and `unverified` as in UnitStatus. `trouble`: why this unit had better not serve in the next
     projection. `went_back`: what was restored is of an older epoch than the one that this seal ends, although every member of a
     chain keeps its epoch on disk before the projection holds."""
 
@@ -355,18 +358,18 @@ class UnitSealed(Message, frozen=True):
     newest: LLSN
     dense_end: LLSN
     trouble: str = ""
-    unproven: bool = False
+    unverified: bool = False
     went_back: bool = False
 
 
 class ListUnit(Message, frozen=True):
-    """Which batches a unit has, from `llsn` on: to a node that others are filled from. In any epoch. Answered by UnitList."""
+    """Which batches a unit has, from `llsn` on: to a node that others are filled from. In any epoch. Answered by ListUnitReply."""
 
     log_stream: LogStreamID
     llsn: LLSN
 
 
-class UnitList(Message, frozen=True):
+class ListUnitReply(Message, frozen=True):
     """`pages` are (first LLSN, count, checksum of the header) by LLSN; the next ones from `next_llsn` on. `newest`,
     `low`: the unit's."""
 
@@ -379,7 +382,7 @@ class UnitList(Message, frozen=True):
 
 class CopyUnit(Message, frozen=True):
     """Whole batches with an LLSN from `llsn` on and below `end`, holes passed over: about `bytes_max` of them. In any epoch.
-    Answered by UnitCopied."""
+    Answered by CopyUnitReply."""
 
     log_stream: LogStreamID
     llsn: LLSN
@@ -387,14 +390,14 @@ class CopyUnit(Message, frozen=True):
     bytes_max: int = 0
 
 
-class UnitCopied(Message, frozen=True):
+class CopyUnitReply(Message, frozen=True):
     """Payload: batches back to back, in the order of their LLSNs. Go on at `next_llsn`."""
 
     next_llsn: LLSN
 
 
 class SyncUnit(Message, frozen=True):
-    """Fill this unit from the one at `source` (R-SEQ-14), whatever goes on meanwhile. Answered at once by SyncIs; asked again it
+    """Fill this unit from the one at `source` (R-SEQ-14), whatever goes on meanwhile. Answered at once by SyncReply; asked again it
     tells the progress. COMPLETE: it has exactly what the source had in `epoch`, if that is given, else lately. With `rebuild` in
     the answer it holds something that the source has not: it must be made anew first.
 
@@ -408,7 +411,7 @@ class SyncUnit(Message, frozen=True):
     log_stream: LogStreamID
     source: ReplicaAddress
     epoch: Epoch = Epoch(0)
-    at: Epoch = Epoch(0)
+    max_epoch: Epoch = Epoch(0)
     backfill: bool = False
     proves: bool = True
 
@@ -426,7 +429,7 @@ class UnitOrder(Message, frozen=True):
     alone: bool = False
 
 
-class AskLease(Message, frozen=True):
+class RequestLease(Message, frozen=True):
     """One way, node -> repository. `stamp`: the node's own clock when it asked, in microseconds, to be echoed. `units`: how far
     it has done what it was ordered to."""
 
@@ -434,7 +437,7 @@ class AskLease(Message, frozen=True):
     units: tuple[UnitOrder, ...] = ()
 
 
-class LeaseIs(Message, frozen=True):
+class LeaseReply(Message, frozen=True):
     """One way, repository -> node, or the answer to a sequencer: it may answer for `lease_s` seconds of its own clock from `stamp`
     on; 0: it may not. `orders`: of the node's units. `topics`, to a sequencer: in which epoch every sequenced topic is now; in an
     older one it must not answer from now on. To a node: the same of the topics of its units, to be remembered."""
@@ -464,7 +467,7 @@ class NextTokens(Message, frozen=True):
     given_up: tuple[GLSN, ...] = ()
 
 
-class TokensAre(Message, frozen=True):
+class NextTokensReply(Message, frozen=True):
     """Positions from `first` on are the asker's, and so are `skipped` ones before it, which it fills with junk: a batch that does
     not fit in what is left of a stripe's turn begins in the next one's."""
 
@@ -476,7 +479,7 @@ class GetSequencer(Message, frozen=True):
     """Who are you."""
 
 
-class SequencerIs(Message, frozen=True):
+class GetSequencerReply(Message, frozen=True):
     """`leased`: it may answer now."""
 
     sequencer: SequencerID
@@ -520,7 +523,7 @@ class UnitPoint(Message, frozen=True):
     low: LLSN
 
 
-class SessionOpened(Message, frozen=True):
+class OpenSessionReply(Message, frozen=True):
     """The node's replicas. The repository answers with the rows each lacks. `largest_topic`, `largest_log_stream`: as of
     NodeStatus; new ids are above them. `view_revision`: of the copy of the view that the node keeps.
 
@@ -542,13 +545,13 @@ class SessionOpened(Message, frozen=True):
 
 class ListRows(Message, frozen=True):
     """Repository -> node: the commit rows that a replica has, from the one that orders `llsn` on, in whatever state it is. Answered
-    by RowsAre."""
+    by ListRowsReply."""
 
     log_stream: LogStreamID
     llsn: LLSN
 
 
-class RowsAre(Message, frozen=True):
+class ListRowsReply(Message, frozen=True):
     """`rows` lie back to back in LLSN. Go on at `next_llsn`, unless that is `committed_end`."""
 
     rows: tuple[CommitRow, ...]
@@ -596,7 +599,7 @@ class GetNodeStatus(Message, frozen=True):
     """Who are you, and how are your replicas."""
 
 
-class NodeStatusIs(Message, frozen=True):
+class GetNodeStatusReply(Message, frozen=True):
     status: NodeStatus
 
 
@@ -640,7 +643,8 @@ class RebuildReplica(Message, frozen=True):
 
 
 class SyncReplica(Message, frozen=True):
-    """R-SYNC-1: fill this SEALING replica up to its sealed end from the SEALED one at `source`. Answered at once by SyncIs; asked
+    """R-SYNC-1: fill this SEALING replica up to its sealed end from the SEALED one at `source`. Answered at once by SyncReply;
+    asked
     again it tells the progress. AlreadySyncing while it is filled from another source."""
 
     log_stream: LogStreamID
@@ -648,11 +652,11 @@ class SyncReplica(Message, frozen=True):
     source: ReplicaAddress
 
 
-class SyncIs(Message, frozen=True):
+class SyncReply(Message, frozen=True):
     sync: SyncStatus
 
 
-class MendReplica(Message, frozen=True):
+class RepairReplica(Message, frozen=True):
     """Put the damaged entries of a replica right with the bytes of the others, in place, whatever state it is in. Answered by Done
     when it has begun; ReplicaStatus.damage tells what is left."""
 
@@ -668,7 +672,7 @@ class SealReplica(Message, frozen=True):
     committed_end: LLSN
 
 
-class ReplicaStateIs(Message, frozen=True):
+class ReplicaStateReply(Message, frozen=True):
     state: ReplicaState
     committed_end: LLSN
 
@@ -682,10 +686,10 @@ class UnsealReplica(Message, frozen=True):
 
 
 class GetNodeFacts(Message, frozen=True):
-    """What this node has seen of the repository's work, for rebuilding one. Answered by NodeFactsIs."""
+    """What this node has seen of the repository's work, for rebuilding one. Answered by GetNodeFactsReply."""
 
 
-class NodeFactsIs(Message, frozen=True):
+class GetNodeFactsReply(Message, frozen=True):
     """Payload: the copy of the view that the node keeps, if it has one. `term`: the newest it has seen. `in_session`: a repository
     has a session with it now. `marks`: the newest position and trim of each topic of its replicas that it has heard of. `epochs`:
     of the newest projections of the topics of its units that it was told of. `proposed`: projections that were about to be made."""
@@ -707,7 +711,7 @@ class GetView(Message, frozen=True):
     wait_s: float = 0.0
 
 
-class ViewIs(Message, frozen=True):
+class GetViewReply(Message, frozen=True):
     """`suspects`: nodes that clients could not use lately (R-FAIL-2). Others had better ask them last, until they are heard of.
 
     Log stream ids below `next_log_stream` were given out here; those in `unused` were never registered, and those in `foreign`
@@ -727,13 +731,13 @@ class ViewIs(Message, frozen=True):
 
 class GetBackup(Message, frozen=True):
     """A consistent copy of all that the repository knows, piece by piece: with `offset` 0 it is made, with the `stamp` of the
-    answer it goes on. Answered by BackupIs."""
+    answer it goes on. Answered by GetBackupReply."""
 
     offset: int = 0
     stamp: int = 0
 
 
-class BackupIs(Message, frozen=True):
+class GetBackupReply(Message, frozen=True):
     """Payload: the bytes from the asked offset on, of `bytes_total`: a MessagePack map from key to value, as a store holds them."""
 
     stamp: int
@@ -745,7 +749,7 @@ class GetTail(Message, frozen=True):
     topic: TopicID
 
 
-class TailIs(Message, frozen=True):
+class GetTailReply(Message, frozen=True):
     """Newest ordered position and newest trimmed one."""
 
     high_watermark: GLSN
@@ -763,7 +767,7 @@ class TrimTopic(Message, frozen=True):
 
 class SetReader(Message, frozen=True):
     """A named reader of a topic has finished everything up to `position`. A position never falls, unless `back` allows it. Answered
-    by ReadersAre, with this one."""
+    by GetReadersReply, with this one."""
 
     topic: TopicID
     name: str
@@ -784,7 +788,7 @@ class GetReaders(Message, frozen=True):
     after: tuple[TopicID, str] = (TopicID(0), "")
 
 
-class ReadersAre(Message, frozen=True):
+class GetReadersReply(Message, frozen=True):
     """`more`: ask again, after the last one."""
 
     readers: tuple[NamedReader, ...]
@@ -793,7 +797,7 @@ class ReadersAre(Message, frozen=True):
 
 class BeginWrite(Message, frozen=True):
     """A writer that is made of many tasks begins batch number `batch`, or one of its tasks asks where it began. Answered by
-    WriterIs: the first to ask fixes `streams` (those it writes to) and where in the log it began; everyone after gets the same.
+    WriterReply: the first to ask fixes `streams` (those it writes to) and where in the log it began; everyone after gets the same.
     Refused if the writer is at a later batch. `kept`: the writer is remembered after its end, until ForgetWriter; else among the
     newest ones only."""
 
@@ -805,12 +809,12 @@ class BeginWrite(Message, frozen=True):
     time_us: int = 0
 
 
-class WriterIs(Message, frozen=True):
+class WriterReply(Message, frozen=True):
     writer: NamedWriter
 
 
 class EndWrite(Message, frozen=True):
-    """Everything of this batch is in the log: who asks for it again is told that it is finished. Answered by WriterIs."""
+    """Everything of this batch is in the log: who asks for it again is told that it is finished. Answered by WriterReply."""
 
     topic: TopicID
     name: str
@@ -830,7 +834,7 @@ class GetWriters(Message, frozen=True):
     after: tuple[TopicID, str] = (TopicID(0), "")
 
 
-class WritersAre(Message, frozen=True):
+class GetWritersReply(Message, frozen=True):
     """`more`: ask again, after the last one."""
 
     writers: tuple[NamedWriter, ...]
@@ -854,7 +858,7 @@ class UnregisterNode(Message, frozen=True):
 
 
 class RegisterTopic(Message, frozen=True):
-    """Answered by TopicIs; a topic of that name that is there already is returned if it has the same ordering and first
+    """Answered by TopicReply; a topic of that name that is there already is returned if it has the same ordering and first
     position."""
 
     name: str
@@ -864,7 +868,7 @@ class RegisterTopic(Message, frozen=True):
     grouping: Grouping = Grouping.STREAM
 
 
-class TopicIs(Message, frozen=True):
+class TopicReply(Message, frozen=True):
     topic: Topic
 
 
@@ -877,13 +881,13 @@ class UnregisterTopic(Message, frozen=True):
 
 
 class AdoptOrder(Message, frozen=True):
-    """Take the order of a stopped topic from the nodes, or (`dry_run`) say what would be taken. Answered by AdoptionIs."""
+    """Take the order of a stopped topic from the nodes, or (`dry_run`) say what would be taken. Answered by AdoptOrderReply."""
 
     topic: TopicID
     dry_run: bool = True
 
 
-class AdoptionIs(Message, frozen=True):
+class AdoptOrderReply(Message, frozen=True):
     """What the nodes know of a topic that the repository does not: positions from `begin` on, up to and without `end`. `taken`:
     (node, log stream, first position, end, first LLSN). `missing`: ranges of positions that no node tells. `conflicts`, `silent`
     (nodes that were not heard): why it may not be done. `raised`: log streams that are sealed in a new epoch by it. `adopted`: it
@@ -914,7 +918,7 @@ class NewLogStreamID(Message, frozen=True):
     """A log stream id that was never given before, even if nothing comes of it."""
 
 
-class LogStreamIDIs(Message, frozen=True):
+class NewLogStreamIDReply(Message, frozen=True):
     log_stream: LogStreamID
 
 
@@ -929,7 +933,7 @@ class RegisterLogStream(Message, frozen=True):
 
 
 class SealStream(Message, frozen=True):
-    """R-SEAL-3: what was reported before is ordered, what is reported later is not. Answered by StreamIs."""
+    """R-SEAL-3: what was reported before is ordered, what is reported later is not. Answered by StreamReply."""
 
     log_stream: LogStreamID
 
@@ -941,12 +945,12 @@ class UnsealStream(Message, frozen=True):
     epoch: Epoch
 
 
-class StreamIs(Message, frozen=True):
+class StreamReply(Message, frozen=True):
     stream: LogStream
 
 
 class HoldStream(Message, frozen=True):
-    """Keep a stream sealed (an operator asked for it), or let it run again. Answered by StreamIs."""
+    """Keep a stream sealed (an operator asked for it), or let it run again. Answered by StreamReply."""
 
     log_stream: LogStreamID
     held: bool
@@ -954,7 +958,7 @@ class HoldStream(Message, frozen=True):
 
 class SetReplicas(Message, frozen=True):
     """R-REG-6: a sealed stream, in `epoch`, gets other replicas, and a new epoch with them. At least one old replica stays, unless
-    the stream is empty. Answered by StreamIs; asked again with the same replicas it is done already."""
+    the stream is empty. Answered by StreamReply; asked again with the same replicas it is done already."""
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -977,7 +981,8 @@ class SetManager(Message, frozen=True):
 
 class ProposeProjection(Message, frozen=True):
     """The next projection of a sequenced topic (R-SEQ-3): its epoch is the present one plus one, else ProjectionTaken. `sealed`:
-    for each log stream the nodes that have answered a seal with that epoch; only they can be in its chain. Answered by ProjectionIs
+    for each log stream the nodes that have answered a seal with that epoch; only they can be in its chain. Answered by
+    ProposeProjectionReply
     once it is durable: where a former member has not been sealed, or a sequencer is replaced, not before their leases are over
     (R-SEQ-13)."""
 
@@ -985,12 +990,12 @@ class ProposeProjection(Message, frozen=True):
     sealed: tuple[tuple[LogStreamID, tuple[NodeID, ...]], ...]
 
 
-class ProjectionIs(Message, frozen=True):
+class ProposeProjectionReply(Message, frozen=True):
     projection: Projection
 
 
 class RenewSequencer(Message, frozen=True):
-    """A sequencer says that it is there, and asks for a lease. Answered by LeaseIs."""
+    """A sequencer says that it is there, and asks for a lease. Answered by LeaseReply."""
 
     sequencer: SequencerID
     stamp: int
@@ -1042,19 +1047,19 @@ class AddStream(Message, frozen=True):
     within_ms: int = 0
 
 
-class OperateSeal(Message, frozen=True):
+class AdminSealStream(Message, frozen=True):
     """Seal a stream by hand, and keep it sealed until it is unsealed by hand."""
 
     log_stream: LogStreamID
     within_ms: int = 0
 
 
-class OperateUnseal(Message, frozen=True):
+class AdminUnsealStream(Message, frozen=True):
     log_stream: LogStreamID
     within_ms: int = 0
 
 
-class OperateReplace(Message, frozen=True):
+class AdminReplaceReplica(Message, frozen=True):
     """Move a replica of a stream from node `old` to node `new` (0: the one with the most room)."""
 
     log_stream: LogStreamID
@@ -1063,8 +1068,8 @@ class OperateReplace(Message, frozen=True):
     within_ms: int = 0
 
 
-class OperateSync(Message, frozen=True):
-    """Fill the replica on `node` from a sealed one now, and tell how far that is. Answered by SyncIs."""
+class AdminSyncReplica(Message, frozen=True):
+    """Fill the replica on `node` from a sealed one now, and tell how far that is. Answered by SyncReply."""
 
     log_stream: LogStreamID
     node: NodeID
@@ -1085,7 +1090,7 @@ class NodeHealth(Message, frozen=True):
     why: str = ""
 
 
-class Deed(Message, frozen=True):
+class ManagerEvent(Message, frozen=True):
     """Something the manager did or saw, in words, at a time of day."""
 
     time_us: int
@@ -1093,15 +1098,16 @@ class Deed(Message, frozen=True):
     log_stream: LogStreamID = LogStreamID(0)
 
 
-class ClusterStatusIs(Message, frozen=True):
-    """`waits`: for each stream that does not run, what the manager does or waits for. `deeds`: its newest, oldest first. `readers`:
-    the first ones by topic and name, if there are very many. `complaints`, `repository_corrupt_frames`: see ViewIs."""
+class GetClusterStatusReply(Message, frozen=True):
+    """`waits`: for each stream that does not run, what the manager does or waits for. `events`: its newest, oldest first.
+    `readers`:
+    the first ones by topic and name, if there are very many. `complaints`, `repository_corrupt_frames`: see GetViewReply."""
 
     view: ClusterView
     nodes: tuple[NodeHealth, ...]
     tails: tuple[TopicMark, ...]
     waits: tuple[tuple[LogStreamID, str], ...] = ()
-    deeds: tuple[Deed, ...] = ()
+    events: tuple[ManagerEvent, ...] = ()
     suspects: tuple[NodeID, ...] = ()
     readers: tuple[NamedReader, ...] = ()
     complaints: tuple[str, ...] = ()
@@ -1112,24 +1118,28 @@ class ClusterStatusIs(Message, frozen=True):
 # The number of each message on the wire. Only add; a number once given is never given again.
 NUMBERS: dict[int, type[Message]] = {
     1: Done, 2: Failure,
-    10: Append, 11: Appended, 12: ReadAt, 13: FoundAt, 14: Fetch, 15: Fetched,
-    16: FindAppend, 17: AppendOutcome, 18: CheckEntries, 19: ListChain, 110: ChainIs, 111: MeasureRange, 112: RangeIs,
-    113: FindTime, 114: PlaceIs,
-    20: ReplicaOpen, 21: Replicate, 22: CopyFrom, 23: Copied,
-    30: OpenSession, 31: SessionOpened, 32: Reports, 33: Commits, 34: ListRows, 35: RowsAre, 36: KeepView,
+    10: Append, 11: AppendReply, 12: ReadAt, 13: ReadAtReply, 14: Fetch, 15: FetchReply,
+    16: FindAppend, 17: FindAppendReply, 18: CheckEntries, 19: ListIdempotentBatches, 110: ListIdempotentBatchesReply,
+    111: MeasureRange, 112: MeasureRangeReply,
+    113: FindTime, 114: FindTimeReply,
+    20: ReplicaOpen, 21: Replicate, 22: CopyFrom, 23: CopyFromReply,
+    30: OpenSession, 31: OpenSessionReply, 32: Reports, 33: Commits, 34: ListRows, 35: ListRowsReply, 36: KeepView,
     37: KeepProjection,
-    40: GetNodeStatus, 41: NodeStatusIs, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateIs,
-    46: UnsealReplica, 47: RebuildReplica, 48: SyncReplica, 49: SyncIs, 50: MendReplica, 51: GetNodeFacts,
-    52: NodeFactsIs,
-    60: GetView, 61: ViewIs, 62: GetTail, 63: TailIs, 64: TrimTopic, 65: RegisterNode, 66: UnregisterNode,
-    67: RegisterTopic, 68: TopicIs, 69: UnregisterTopic, 70: NewLogStreamID, 71: LogStreamIDIs, 72: RegisterLogStream,
-    73: SealStream, 74: UnsealStream, 75: StreamIs, 76: SetManager, 77: HoldStream, 78: SetReplicas,
-    79: Suspect, 80: SetReader, 81: ForgetReader, 82: GetReaders, 83: ReadersAre, 84: BeginWrite, 85: WriterIs, 86: EndWrite,
-    87: ForgetWriter, 88: GetWriters, 89: WritersAre, 160: GetBackup, 161: BackupIs,
-    90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: OperateSeal, 96: OperateUnseal,
-    97: GetClusterStatus, 98: ClusterStatusIs, 99: OperateReplace, 100: OperateSync, 101: AdoptOrder, 102: AdoptionIs,
-    120: WriteUnit, 121: FillUnit, 122: ReadUnit, 123: UnitRead, 124: FetchUnit, 125: UnitFetched, 126: MeasureUnit,
-    127: FindUnitTime, 128: SealUnit, 129: UnitSealed, 130: ListUnit, 131: UnitList, 132: CopyUnit, 133: UnitCopied, 134: SyncUnit,
-    140: NextTokens, 141: TokensAre, 142: GetSequencer, 143: SequencerIs,
-    150: ProposeProjection, 151: ProjectionIs, 152: RenewSequencer, 153: AskLease, 154: LeaseIs, 155: UnitOrder,
+    40: GetNodeStatus, 41: GetNodeStatusReply, 42: AddLogStream, 43: RemoveLogStream, 44: SealReplica, 45: ReplicaStateReply,
+    46: UnsealReplica, 47: RebuildReplica, 48: SyncReplica, 49: SyncReply, 50: RepairReplica, 51: GetNodeFacts,
+    52: GetNodeFactsReply,
+    60: GetView, 61: GetViewReply, 62: GetTail, 63: GetTailReply, 64: TrimTopic, 65: RegisterNode, 66: UnregisterNode,
+    67: RegisterTopic, 68: TopicReply, 69: UnregisterTopic, 70: NewLogStreamID, 71: NewLogStreamIDReply, 72: RegisterLogStream,
+    73: SealStream, 74: UnsealStream, 75: StreamReply, 76: SetManager, 77: HoldStream, 78: SetReplicas,
+    79: Suspect, 80: SetReader, 81: ForgetReader, 82: GetReaders, 83: GetReadersReply, 84: BeginWrite, 85: WriterReply,
+    86: EndWrite,
+    87: ForgetWriter, 88: GetWriters, 89: GetWritersReply, 160: GetBackup, 161: GetBackupReply,
+    90: AddNode, 91: RemoveNode, 92: CreateTopic, 93: DeleteTopic, 94: AddStream, 95: AdminSealStream, 96: AdminUnsealStream,
+    97: GetClusterStatus, 98: GetClusterStatusReply, 99: AdminReplaceReplica, 100: AdminSyncReplica, 101: AdoptOrder,
+    102: AdoptOrderReply,
+    120: WriteUnit, 121: FillUnit, 122: ReadUnit, 123: ReadUnitReply, 124: FetchUnit, 125: FetchUnitReply, 126: MeasureUnit,
+    127: FindUnitTime, 128: SealUnit, 129: SealUnitReply, 130: ListUnit, 131: ListUnitReply, 132: CopyUnit, 133: CopyUnitReply,
+    134: SyncUnit,
+    140: NextTokens, 141: NextTokensReply, 142: GetSequencer, 143: GetSequencerReply,
+    150: ProposeProjection, 151: ProposeProjectionReply, 152: RenewSequencer, 153: RequestLease, 154: LeaseReply, 155: UnitOrder,
 }  # fmt: skip

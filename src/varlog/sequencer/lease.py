@@ -13,7 +13,7 @@ from varlog.model.lease import HeldLease
 from varlog.model.limits import LEASE_S
 from varlog.model.projection import SequencerID
 from varlog.rpc.leader import Leader
-from varlog.rpc.messages import LeaseIs, RenewSequencer
+from varlog.rpc.messages import LeaseReply, RenewSequencer
 from varlog.runtime.clock import Clock, instant_of
 from varlog.runtime.logs import get_logger, told
 
@@ -72,7 +72,7 @@ class Lease:
             answer = await self._leader.call(
                 RenewSequencer(self._me, self._held.ask(asked)), timeout_s=answer_s
             )
-            if not isinstance(answer, LeaseIs):
+            if not isinstance(answer, LeaseReply):
                 raise Refused(f"{address} does not answer like a metadata repository")
         except NotInCluster:
             raise  # it will never be: whoever started this one must know

@@ -14,11 +14,11 @@ from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.leader import Leader
 from varlog.rpc.messages import (
     GetSequencer,
+    GetSequencerReply,
     GetView,
+    GetViewReply,
     NextTokens,
-    SequencerIs,
-    TokensAre,
-    ViewIs,
+    NextTokensReply,
 )
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Call, Server, Transport
@@ -117,7 +117,7 @@ class Sequencer:
     # --- requests ----------------------------------------------------------------------------------------------------------
 
     def _get_sequencer(self, call: Call | None, request: GetSequencer, payload: bytearray) -> None:
-        _expected(call).reply(SequencerIs(self.me, self.leased))
+        _expected(call).reply(GetSequencerReply(self.me, self.leased))
 
     def _next_tokens(self, call: Call | None, request: NextTokens, payload: bytearray) -> None:
         call = _expected(call)
@@ -145,7 +145,7 @@ class Sequencer:
             first, skipped = self._give_in_time(request)
         else:
             first, skipped = self._machine.give(request.topic, request.epoch, request.count)
-        call.reply(TokensAre(first, skipped))
+        call.reply(NextTokensReply(first, skipped))
 
     def _ended(self, request: NextTokens) -> None:
         in_flight = self._in_flight.get(request.topic)
@@ -182,7 +182,7 @@ class Sequencer:
             waiting, self._waiting = self._waiting, FairPlaces()
             try:
                 answer = await self._leader.call(GetView(), timeout_s=VIEW_TIMEOUT_S)
-                if isinstance(answer, ViewIs):
+                if isinstance(answer, GetViewReply):
                     self._leader.learn(answer.view.repositories)
                     self._machine.look(answer.view)
             except VarlogError as error:

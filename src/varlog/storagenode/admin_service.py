@@ -13,13 +13,13 @@ from varlog.rpc.messages import (
     AddLogStream,
     Done,
     GetNodeStatus,
-    NodeStatusIs,
+    GetNodeStatusReply,
     RebuildReplica,
     RemoveLogStream,
-    ReplicaStateIs,
+    ReplicaStateReply,
     SealReplica,
-    SyncIs,
     SyncReplica,
+    SyncReply,
     UnsealReplica,
 )
 from varlog.storagenode.log_stream.replica import Replica
@@ -51,8 +51,8 @@ class AdminService:
         self._status = status
         self._making = making
 
-    async def get_status(self, _request: GetNodeStatus, _payload: bytearray) -> NodeStatusIs:
-        return NodeStatusIs(self._status())
+    async def get_status(self, _request: GetNodeStatus, _payload: bytearray) -> GetNodeStatusReply:
+        return GetNodeStatusReply(self._status())
 
     async def add_log_stream(self, request: AddLogStream, _payload: bytearray) -> Done:
         with _disk_refusals(request.log_stream):
@@ -69,14 +69,14 @@ class AdminService:
             await self._making.rebuild(request)
         return Done()
 
-    async def sync(self, request: SyncReplica, _payload: bytearray) -> SyncIs:
-        return SyncIs(self._replica(request.log_stream).sync(request.epoch, request.source))
+    async def sync(self, request: SyncReplica, _payload: bytearray) -> SyncReply:
+        return SyncReply(self._replica(request.log_stream).sync(request.epoch, request.source))
 
-    async def seal(self, request: SealReplica, _payload: bytearray) -> ReplicaStateIs:
+    async def seal(self, request: SealReplica, _payload: bytearray) -> ReplicaStateReply:
         await self._making.open_again(request.log_stream)
         return await self._replica(request.log_stream).seal(request.epoch, request.committed_end)
 
-    async def unseal(self, request: UnsealReplica, _payload: bytearray) -> ReplicaStateIs:
+    async def unseal(self, request: UnsealReplica, _payload: bytearray) -> ReplicaStateReply:
         """The first of the replicas is the primary; it is told where the others are."""
         replicas = request.replicas
         if not any(replica.node == self._node for replica in replicas):

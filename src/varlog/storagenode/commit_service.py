@@ -21,8 +21,8 @@ from varlog.rpc.messages import (
     ListRows,
     Message,
     OpenSession,
+    OpenSessionReply,
     Reports,
-    SessionOpened,
     UnitPoint,
 )
 from varlog.rpc.transport import Call, Connection, ConnectionLost
@@ -164,7 +164,7 @@ class CommitService:
         known = self._known()
         points = tuple(replica.point() for replica in self._replicas.values())
         call.reply(
-            SessionOpened(
+            OpenSessionReply(
                 self._node,
                 points,
                 known.largest_topic,

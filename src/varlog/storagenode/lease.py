@@ -17,7 +17,7 @@ from varlog.model.errors import NoLease, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lease import HeldLease
 from varlog.model.limits import LEASE_S
-from varlog.rpc.messages import AskLease, LeaseIs
+from varlog.rpc.messages import LeaseReply, RequestLease
 from varlog.runtime.clock import Clock, instant_of
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -38,7 +38,7 @@ class NodeLease:
         units: Mapping[LogStreamID, LogUnit],
         clock: Clock,
         tasks: Tasks,
-        send: Callable[[AskLease], bool],
+        send: Callable[[RequestLease], bool],
     ) -> None:
         self._who = f"storage node {node}"
         self._units = units
@@ -84,11 +84,11 @@ class NodeLease:
     def _ask(self) -> None:
         units = tuple(done for unit in self._units.values() if (done := unit.ordered()) is not None)
         stamp = self._held.ask(instant_of(self._clock))
-        if self._send(AskLease(stamp, units)):
+        if self._send(RequestLease(stamp, units)):
             before = self._listed
             self._listed = {unit.log_stream: before.get(unit.log_stream, stamp) for unit in units}
 
-    def take(self, lease: LeaseIs) -> None:
+    def take(self, lease: LeaseReply) -> None:
         """The repository's answer, or its word unasked. Orders first: with the lease alone a unit could answer in an epoch that is
         over."""
         for order in lease.orders:

@@ -10,7 +10,16 @@ from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import InvalidRequest, NotWritten, Trimmed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
-from varlog.rpc.messages import Append, Fetch, FindAppend, FindTime, FoundAt, ListChain, MeasureRange, ReadAt
+from varlog.rpc.messages import (
+    Append,
+    Fetch,
+    FindAppend,
+    FindTime,
+    ListIdempotentBatches,
+    MeasureRange,
+    ReadAt,
+    ReadAtReply,
+)
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
 from varlog.storagenode.log_stream.replica import Replica
@@ -32,7 +41,7 @@ class LogService:
     def find_append(self, call: Call, request: FindAppend) -> None:
         self._replica(request.log_stream).find_append(call, request)
 
-    def list_chain(self, call: Call, request: ListChain) -> None:
+    def list_chain(self, call: Call, request: ListIdempotentBatches) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
         if not replica.vouches:
@@ -109,7 +118,7 @@ class LogService:
             return False
         if any(replica.epoch != NO_EPOCH and not replica.vouches for replica in replicas):
             raise Unavailable(f"a replica here lacks entries: position {request.glsn} may be in one of them")
-        call.reply(FoundAt(found=False))
+        call.reply(ReadAtReply(found=False))
         return True
 
     def _is_ordered(self, request: ReadAt) -> bool:

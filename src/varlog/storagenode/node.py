@@ -26,20 +26,20 @@ from varlog.rpc.messages import (
     FindAppend,
     FindTime,
     GetNodeFacts,
+    GetNodeFactsReply,
     GetNodeStatus,
     KeepProjection,
     KeepView,
-    LeaseIs,
-    ListChain,
+    LeaseReply,
+    ListIdempotentBatches,
     ListRows,
     MeasureRange,
-    MendReplica,
     Message,
-    NodeFactsIs,
     OpenSession,
     ReadAt,
     RebuildReplica,
     RemoveLogStream,
+    RepairReplica,
     ReplicaOpen,
     Replicate,
     SealReplica,
@@ -194,7 +194,7 @@ class StorageNode:
         self._dispatcher = calls = Dispatcher(f"storage node {self.node}")
         calls.on(Append, _with_call(log.append))
         calls.on(FindAppend, _with_call(lambda call, request, _: log.find_append(call, request)))
-        calls.on(ListChain, _with_call(lambda call, request, _: log.list_chain(call, request)))
+        calls.on(ListIdempotentBatches, _with_call(lambda call, request, _: log.list_chain(call, request)))
         calls.on(Fetch, _with_call(lambda call, request, _: log.fetch(call, request)))
         calls.on(ReadAt, _with_call(lambda call, request, _: log.read_at(call, request)))
         calls.on(MeasureRange, _with_call(lambda call, request, _: log.measure(call, request)))
@@ -205,7 +205,7 @@ class StorageNode:
         calls.on(ListRows, _with_call(lambda call, request, _: commit.list_rows(call, request)))
         calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
         calls.on(GetNodeFacts, _with_call(lambda call, request, _: self._tell_facts(call)))
-        calls.on_async(MendReplica, rot.mend)
+        calls.on_async(RepairReplica, rot.mend)
         calls.on_async(GetNodeStatus, admin.get_status)
         calls.on_async(AddLogStream, admin.add_log_stream)
         calls.on_async(RemoveLogStream, admin.remove_log_stream)
@@ -266,7 +266,9 @@ class StorageNode:
     def _tell_facts(self, call: Call) -> None:
         commit = self._commit_service
         call.reply(
-            NodeFactsIs(commit.term, commit.in_session, commit.known_marks(), commit.epochs, commit.proposed),
+            GetNodeFactsReply(
+                commit.term, commit.in_session, commit.known_marks(), commit.epochs, commit.proposed
+            ),
             self._view.content,
         )
 
@@ -282,7 +284,7 @@ class StorageNode:
             elif call is None and isinstance(message, KeepView):
                 if self._commit_service.is_from(connection):
                     self._view.keep(bytes(payload), self._volumes.cluster_uuid)
-            elif call is None and isinstance(message, LeaseIs):
+            elif call is None and isinstance(message, LeaseReply):
                 if self._commit_service.is_from(connection):
                     self._commit_service.heard_epochs(message.topics)
                     self._lease.take(message)

@@ -12,7 +12,7 @@ from typing import Final
 
 from varlog.model.errors import InvalidRequest, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.rpc.messages import CheckEntries, Done, MendReplica
+from varlog.rpc.messages import CheckEntries, Done, RepairReplica
 from varlog.rpc.transport import Call
 from varlog.runtime.doors import Doors
 from varlog.runtime.tasks import Tasks
@@ -88,7 +88,7 @@ class RotService:
         (unit or self._replica(request.log_stream)).suspect(request.begin, request.end)
         call.reply(Done())
 
-    async def mend(self, request: MendReplica, _payload: bytearray) -> Done:
+    async def mend(self, request: RepairReplica, _payload: bytearray) -> Done:
         """The sources in the order given, this node itself excepted."""
         replica = self._replica(request.log_stream)
         sources = [source for source in request.sources if source.node != self._node]

@@ -16,9 +16,9 @@ from varlog.rpc.messages import (
     MeasureUnit,
     ReadUnit,
     SealUnit,
-    SyncIs,
+    SealUnitReply,
+    SyncReply,
     SyncUnit,
-    UnitSealed,
     WriteUnit,
 )
 from varlog.rpc.transport import Call
@@ -79,13 +79,13 @@ class UnitService:
         if call is not None:
             self._unit(request.log_stream).reader.copy(call, request)
 
-    async def _seal(self, request: SealUnit, _payload: bytearray) -> UnitSealed:
+    async def _seal(self, request: SealUnit, _payload: bytearray) -> SealUnitReply:
         await self._open_again(request.log_stream)
         return await self._unit(request.log_stream).seal(request.epoch)
 
-    async def _sync(self, request: SyncUnit, _payload: bytearray) -> SyncIs:
+    async def _sync(self, request: SyncUnit, _payload: bytearray) -> SyncReply:
         await self._open_again(request.log_stream)
-        return SyncIs(self._unit(request.log_stream).sync(request))
+        return SyncReply(self._unit(request.log_stream).sync(request))
 
     def _unit(self, log_stream: LogStreamID) -> LogUnit:
         unit = self._units.get(log_stream)

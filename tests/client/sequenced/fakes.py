@@ -31,31 +31,31 @@ from varlog.rpc.messages import (
     CheckEntries,
     Done,
     FetchUnit,
+    FetchUnitReply,
     FillUnit,
+    FindTimeReply,
     FindUnitTime,
     GetSequencer,
+    GetSequencerReply,
     GetTail,
+    GetTailReply,
     GetView,
+    GetViewReply,
     ListUnit,
+    ListUnitReply,
+    MeasureRangeReply,
     MeasureUnit,
     Message,
     NextTokens,
-    PlaceIs,
-    ProjectionIs,
+    NextTokensReply,
     ProposeProjection,
-    RangeIs,
+    ProposeProjectionReply,
     ReadUnit,
+    ReadUnitReply,
     SealUnit,
-    SequencerIs,
+    SealUnitReply,
     Suspect,
-    TailIs,
-    TokensAre,
     TrimTopic,
-    UnitFetched,
-    UnitList,
-    UnitRead,
-    UnitSealed,
-    ViewIs,
     WriteUnit,
 )
 from varlog.rpc.transport import Call, Connection, Handler
@@ -168,7 +168,7 @@ class SequencedCluster:
         self.view = changed(self.view, revision=self.view.revision + 1, **changes)
         waiting, self._views_waiting = self._views_waiting, []
         for call in waiting:
-            call.reply(ViewIs(self.view))
+            call.reply(GetViewReply(self.view))
 
     def restart_sequencer(self, address: str) -> None:
         """It forgets what it counted, and is another one."""
@@ -233,9 +233,9 @@ class SequencedCluster:
             if message.newer_than >= self.view.revision and message.wait_s:
                 self._views_waiting.append(call)
             else:
-                call.reply(ViewIs(self.view))
+                call.reply(GetViewReply(self.view))
         elif isinstance(message, GetTail):
-            call.reply(TailIs(GLSN(0), self.trimmed))
+            call.reply(GetTailReply(GLSN(0), self.trimmed))
         elif isinstance(message, TrimTopic):
             self.trim(message.glsn)
             call.reply(Done())
@@ -244,7 +244,7 @@ class SequencedCluster:
             if proposed.epoch != self.projection.epoch + 1:
                 raise ProjectionTaken(TOPIC, proposed.epoch, self.projection.epoch)
             self.change_view(projections=(proposed,))
-            call.reply(ProjectionIs(proposed))
+            call.reply(ProposeProjectionReply(proposed))
         elif isinstance(message, Suspect):
             call.reply(Done())
         else:
@@ -260,7 +260,7 @@ class SequencedCluster:
     def _sequencer(self, address: str, call: Any, message: Message) -> None:
         me = next(found for found in self.view.sequencers if found.address == address)
         if isinstance(message, GetSequencer):
-            call.reply(SequencerIs(me, self.leased.get(address, True)))
+            call.reply(GetSequencerReply(me, self.leased.get(address, True)))
             return
         assert isinstance(message, NextTokens)
         if message.epoch != self.projection.epoch or self.projection.sequencer != me:
@@ -269,7 +269,7 @@ class SequencedCluster:
         next_ = max(self.next.get(key, GLSN(0)), self.projection.begin)
         first = self.projection.run_from(next_, message.count) if message.count else next_
         self.next[key] = GLSN(first + message.count)
-        call.reply(TokensAre(first, first - next_))
+        call.reply(NextTokensReply(first, first - next_))
 
     def _unit(self, address: str, call: Any, message: Message, payload: bytearray) -> None:
         if isinstance(message, CheckEntries):
@@ -283,13 +283,13 @@ class SequencedCluster:
             if message.epoch < unit.epoch:
                 raise StaleEpoch(log_stream, message.epoch, unit.epoch)
             unit.epoch = message.epoch
-            call.reply(UnitSealed(log_stream, unit.epoch, unit.newest, LLSN(1)))
+            call.reply(SealUnitReply(log_stream, unit.epoch, unit.newest, LLSN(1)))
             self.wake()
             return
         if isinstance(message, ListUnit):
             pages = [page for page in unit.pages if page[0] + page[1] > message.llsn]
             listed = tuple((first, count, parse_header(batch).body_crc) for first, count, batch in pages)
-            call.reply(UnitList(listed, LLSN(unit.newest + 1), unit.newest, unit.low, unit.epoch))
+            call.reply(ListUnitReply(listed, LLSN(unit.newest + 1), unit.newest, unit.low, unit.epoch))
             return
         if message.epoch != unit.epoch:  # type: ignore[attr-defined]
             raise StaleEpoch(log_stream, message.epoch, unit.epoch)  # type: ignore[attr-defined]
@@ -305,10 +305,10 @@ class SequencedCluster:
             self._fetch(address, call, message)
         elif isinstance(message, MeasureUnit):
             sizes = sum(len(batch) for first, _, batch in unit.pages if message.begin <= first < message.end)
-            call.reply(RangeIs(message.begin, message.end, sizes, (), complete=True))
+            call.reply(MeasureRangeReply(message.begin, message.end, sizes, (), complete=True))
         elif isinstance(message, FindUnitTime):
             late = [first for first, _, batch in unit.pages if parse_header(batch).time_us >= message.time_us]
-            call.reply(PlaceIs(late[0] if late else LLSN(unit.newest + 1), GLSN(0)))
+            call.reply(FindTimeReply(late[0] if late else LLSN(unit.newest + 1), GLSN(0)))
         else:
             raise AssertionError(message)
 
@@ -320,7 +320,7 @@ class SequencedCluster:
             raise NotWritten(message.llsn, unit.newest)
         first, _, batch = page
         whole = batch if message.whole else single(batch, parse_header(batch), message.llsn - first)
-        call.reply(UnitRead(), whole)
+        call.reply(ReadUnitReply(), whole)
 
     def _fetch(self, address: str, call: Any, message: FetchUnit) -> None:
         unit = self.units[NodeID(int(address.removeprefix("node-"))), message.log_stream]
@@ -333,7 +333,7 @@ class SequencedCluster:
             payload += page[2]
             llsn = LLSN(page[0] + page[1])
         if payload or not message.wait_s or unit.newest > llsn:
-            call.reply(UnitFetched(llsn, unit.newest, unit.low), payload)
+            call.reply(FetchUnitReply(llsn, unit.newest, unit.low), payload)
         else:
             self._waiting.append((address, call, message))
             asyncio.get_running_loop().call_later(message.wait_s, self._expire, call)

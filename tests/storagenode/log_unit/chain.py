@@ -16,22 +16,22 @@ from varlog.model.ids import NodeID, ProducerID
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import (
     AddLogStream,
-    AskLease,
     FetchUnit,
+    FetchUnitReply,
     FillUnit,
     GetNodeStatus,
-    LeaseIs,
+    GetNodeStatusReply,
+    LeaseReply,
     Message,
-    NodeStatusIs,
     OpenSession,
     ReadUnit,
     ReplicaAddress,
+    RequestLease,
     SealUnit,
-    SyncIs,
+    SealUnitReply,
+    SyncReply,
     SyncUnit,
-    UnitFetched,
     UnitOrder,
-    UnitSealed,
     WriteUnit,
 )
 from varlog.rpc.transport import Call, Connection
@@ -54,17 +54,17 @@ GRANTED_S = 3600.0
 
 @dataclass
 class Granter:
-    """The repository's side of a session. While it `grants`, each AskLease is answered with a lease and the orders."""
+    """The repository's side of a session. While it `grants`, each RequestLease is answered with a lease and the orders."""
 
     grants: bool = True
     lease_s: float = GRANTED_S
     orders: tuple[UnitOrder, ...] = ()
     alone: bool = True  # so that a restarted node serves
-    asked: list[AskLease] = field(default_factory=list)
+    asked: list[RequestLease] = field(default_factory=list)
     connection: Connection | None = None
 
     def take(self, call: Call | None, message: Message, payload: bytearray) -> None:
-        if isinstance(message, AskLease):
+        if isinstance(message, RequestLease):
             self.asked.append(message)
             if self.grants:
                 self.tell(self.lease_s)
@@ -73,7 +73,7 @@ class Granter:
         """Say it now, unasked or not."""
         assert self.connection is not None
         orders = self.orders or (UnitOrder(STREAM, Epoch(0), LLSN(1), self.alone),)
-        self.connection.send(LeaseIs(self.asked[-1].stamp, lease_s, orders))
+        self.connection.send(LeaseReply(self.asked[-1].stamp, lease_s, orders))
 
     def order(self, epoch: int, low: int = 1) -> None:
         self.orders = (UnitOrder(STREAM, Epoch(epoch), LLSN(low), self.alone),)
@@ -86,9 +86,9 @@ class Chain(Bench):
     async def add(self, node: int = 1) -> None:
         await self.call(AddLogStream(TOPIC, STREAM, ordering=Ordering.SEQUENCED), node=node)
 
-    async def seal(self, epoch: int, node: int = 1) -> UnitSealed:
+    async def seal(self, epoch: int, node: int = 1) -> SealUnitReply:
         sealed, _ = await self.call(SealUnit(STREAM, Epoch(epoch)), node=node)
-        assert isinstance(sealed, UnitSealed)
+        assert isinstance(sealed, SealUnitReply)
         return sealed
 
     async def lease(self, node: int = 1, *, term: int = 1, alone: bool = True) -> Granter:
@@ -125,15 +125,15 @@ class Chain(Bench):
 
     async def fetch(
         self, llsn: int, *, epoch: int = 1, node: int = 1, wait_s: float = 0.0, bytes_max: int = 0
-    ) -> tuple[UnitFetched, bytearray]:
+    ) -> tuple[FetchUnitReply, bytearray]:
         request = FetchUnit(STREAM, Epoch(epoch), LLSN(llsn), bytes_max, wait_s)
         fetched, payload = await self.call(request, node=node)
-        assert isinstance(fetched, UnitFetched)
+        assert isinstance(fetched, FetchUnitReply)
         return fetched, payload
 
-    async def node_status(self, node: int = 1) -> NodeStatusIs:
+    async def node_status(self, node: int = 1) -> GetNodeStatusReply:
         status, _ = await self.call(GetNodeStatus(), node=node)
-        assert isinstance(status, NodeStatusIs)
+        assert isinstance(status, GetNodeStatusReply)
         return status
 
     async def status(self, node: int = 1) -> UnitStatus:
@@ -146,7 +146,7 @@ class Chain(Bench):
         address = ReplicaAddress(NodeID(source), f"node{source}")
         request = SyncUnit(STREAM, address, Epoch(epoch), backfill=backfill, proves=proves)
         told, _ = await self.call(request, node=node)
-        assert isinstance(told, SyncIs)
+        assert isinstance(told, SyncReply)
         return told.sync
 
     async def sync(self, node: int, source: int, epoch: int = 0, *, backfill: bool = False) -> SyncStatus:

@@ -15,7 +15,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import NoLease, StaleEpoch, Trimmed, Unavailable
 from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
 from varlog.model.lsn import LLSN
-from varlog.rpc.messages import FindUnitTime, LeaseIs, ListUnit, MeasureUnit, UnitOrder
+from varlog.rpc.messages import FindUnitTime, LeaseReply, ListUnit, MeasureUnit, UnitOrder
 from varlog.storagenode.log_unit.unit_writer import UnitWrite
 
 
@@ -81,7 +81,7 @@ def test_no_lease_is_said_only_of_a_batch_that_was_not_taken(
 
         def take_and_lose_the_lease(write: UnitWrite) -> None:
             take(write)
-            node._lease.take(LeaseIs(0, 0.0))
+            node._lease.take(LeaseReply(0, 0.0))
 
         monkeypatch.setattr(unit._writer, "write", take_and_lose_the_lease)
         with pytest.raises(Unavailable, match="written here"):
@@ -117,14 +117,14 @@ def test_the_lease_is_over_at_the_node_before_it_is_over_at_the_repository(tmp_p
         granter.asked.clear()
         lease.ask_soon()
         await until(lambda: granter.asked)
-        lease.take(LeaseIs(clock.now_us + 1, LEASE_S))
-        lease.take(LeaseIs(clock.now_us, LEASE_S))
+        lease.take(LeaseReply(clock.now_us + 1, LEASE_S))
+        lease.take(LeaseReply(clock.now_us, LEASE_S))
         ends = clock.now_us + round(LEASE_S * (1 - CLOCK_DRIFT_MAX) * 1e6)
         clock.now_us = ends - 1
         assert [lease.valid] == [True]
         clock.now_us += 1
         assert [lease.valid] == [False], "nor does a stamp that was never sent count"
-        lease.take(LeaseIs(ends - 1, LEASE_S))
+        lease.take(LeaseReply(ends - 1, LEASE_S))
         assert [lease.valid] == [False], "it never asked then"
 
     run_chain(tmp_path, story)
@@ -155,7 +155,7 @@ def test_only_the_repository_in_session_gives_leases(tmp_path: Path) -> None:
         assert deposed.connection is not None
         assert deposed.connection.closed
         stranger = await chain.connect()
-        stranger.send(LeaseIs(newer.asked[-1].stamp, LEASE_S))
+        stranger.send(LeaseReply(newer.asked[-1].stamp, LEASE_S))
         await asyncio.sleep(0.01)
         assert not (await chain.node_status()).status.leased
 
@@ -212,7 +212,7 @@ def test_an_order_is_obeyed_before_the_lease_it_came_with_counts(tmp_path: Path)
         await chain.serve()
         node = chain.nodes[1]
         unit = node._units[STREAM]
-        node._lease.take(LeaseIs(node._lease._granted, LEASE_S, (UnitOrder(STREAM, Epoch(3), LLSN(2)),)))
+        node._lease.take(LeaseReply(node._lease._granted, LEASE_S, (UnitOrder(STREAM, Epoch(3), LLSN(2)),)))
         assert node._lease.valid
         with pytest.raises(StaleEpoch):
             unit._admit(Epoch(1))

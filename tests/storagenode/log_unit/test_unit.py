@@ -27,10 +27,10 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.model.traffic import Traffic
 from varlog.rpc.messages import (
     AddLogStream,
+    FindTimeReply,
     FindUnitTime,
+    MeasureRangeReply,
     MeasureUnit,
-    PlaceIs,
-    RangeIs,
     RemoveLogStream,
     SealUnit,
     WriteUnit,
@@ -239,7 +239,7 @@ def test_epoch_pages_and_low_end_survive_a_restart(tmp_path: Path) -> None:
         await chain.start()
         after = await chain.status()
         assert (after.epoch, after.low, after.newest, after.dense_end) == (2, 3, 9, 6)
-        assert after == changed(before, traffic=Traffic(), unproven=True), "only the counters begin again"
+        assert after == changed(before, traffic=Traffic(), unverified=True), "only the counters begin again"
         await chain.lease(term=2)
         with pytest.raises(Trimmed):
             await chain.read(2, epoch=2)
@@ -302,17 +302,21 @@ def test_ranges_are_measured_and_times_are_found(tmp_path: Path) -> None:
             if llsn != 10:
                 await chain.write(batch_at(llsn, b"x" * 100))
         measured, _ = await chain.call(MeasureUnit(STREAM, Epoch(1), LLSN(1), LLSN(10)))
-        assert isinstance(measured, RangeIs)
+        assert isinstance(measured, MeasureRangeReply)
         assert measured.complete
         assert measured.bytes > 900
         measured, _ = await chain.call(MeasureUnit(STREAM, Epoch(1), LLSN(1), LLSN(15)))
-        assert isinstance(measured, RangeIs)
+        assert isinstance(measured, MeasureRangeReply)
         assert not measured.complete
         measured, _ = await chain.call(MeasureUnit(STREAM, Epoch(1), LLSN(11), LLSN(100)))
-        assert isinstance(measured, RangeIs)
+        assert isinstance(measured, MeasureRangeReply)
         assert (measured.begin, measured.end, measured.complete) == (11, 21, False)
-        assert (await chain.call(FindUnitTime(STREAM, Epoch(1), 12_000)))[0] == PlaceIs(LLSN(12), GLSN(0))
-        assert (await chain.call(FindUnitTime(STREAM, Epoch(1), 99_000)))[0] == PlaceIs(LLSN(21), GLSN(0))
+        assert (await chain.call(FindUnitTime(STREAM, Epoch(1), 12_000)))[0] == FindTimeReply(
+            LLSN(12), GLSN(0)
+        )
+        assert (await chain.call(FindUnitTime(STREAM, Epoch(1), 99_000)))[0] == FindTimeReply(
+            LLSN(21), GLSN(0)
+        )
 
     run_chain(tmp_path, story)
 

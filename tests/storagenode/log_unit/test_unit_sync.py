@@ -12,7 +12,7 @@ from varlog.model.cluster import SyncState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import AlreadySyncing, Refused, Sealed, StaleEpoch, Unavailable
 from varlog.model.lsn import LLSN
-from varlog.rpc.messages import CopyUnit, RebuildReplica, UnitCopied, UnitOrder
+from varlog.rpc.messages import CopyUnit, CopyUnitReply, RebuildReplica, UnitOrder
 from varlog.rpc.transport import Call
 from varlog.storagenode.log_unit import unit_reader, unit_sync
 
@@ -39,7 +39,7 @@ async def bytes_of(chain: Chain, node: int) -> bytes:
     found, llsn, end = b"", LLSN(1), LLSN((await chain.status(node)).newest + 1)
     while llsn < end:
         copied, payload = await chain.call(CopyUnit(STREAM, llsn, end), node=node)
-        assert isinstance(copied, UnitCopied)
+        assert isinstance(copied, CopyUnitReply)
         found, llsn = found + bytes(payload), copied.next_llsn
     return found
 
@@ -120,11 +120,11 @@ def test_a_restored_unit_is_unproven_until_it_is_backfilled_and_keeps_what_is_on
         await chain.lease(2)
         await chain.write(batch_at(5, b"x" * 100), node=2)
         await chain.write(batch_at(20, b"on its way"), node=2)
-        assert not (await chain.status(2)).unproven
+        assert not (await chain.status(2)).unverified
         await chain.stop(2)
         await chain.start(2)
-        assert (await chain.status(2)).unproven
-        assert (await chain.seal(2, 2)).unproven
+        assert (await chain.status(2)).unverified
+        assert (await chain.seal(2, 2)).unverified
         strict = await chain.sync(2, 1)
         assert (strict.state, strict.rebuild) == (SyncState.ERROR, True)
         assert (await chain.sync(2, 1, backfill=True)).state is SyncState.ERROR, "another value at LLSN 5"
@@ -168,7 +168,7 @@ def test_a_unit_that_is_compared_with_several_is_proven_by_the_last_one(tmp_path
         for proves in (False, True):
             while (await chain.sync_once(2, 1, backfill=True, proves=proves)).state is SyncState.IN_PROGRESS:
                 await asyncio.sleep(0.001)
-            assert (await chain.status(2)).unproven is not proves
+            assert (await chain.status(2)).unverified is not proves
 
     run_chain(tmp_path, story)
 
@@ -198,7 +198,7 @@ def test_backfilling_proves_a_unit_that_lacks_something(tmp_path: Path) -> None:
         await chain.start(2)
         assert (await chain.sync(2, 1, backfill=True)).state is SyncState.COMPLETE
         status = await chain.status(2)
-        assert (status.unproven, status.newest, status.dense_end) == (False, 20, 11)
+        assert (status.unverified, status.newest, status.dense_end) == (False, 20, 11)
 
     run_chain(tmp_path, story)
 
@@ -314,7 +314,7 @@ def test_what_was_listed_and_is_not_copied_is_no_complete_sync(
 
         def lose(reader: unit_reader.UnitReader, call: Call, request: CopyUnit) -> None:
             if (request.llsn, request.end) == (16, 21):
-                call.reply(UnitCopied(request.end))
+                call.reply(CopyUnitReply(request.end))
             else:
                 copy(reader, call, request)
 

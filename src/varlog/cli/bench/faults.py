@@ -25,7 +25,7 @@ from varlog.client.log import Log
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
 from varlog.model.limits import KIB
-from varlog.rpc.messages import Deed
+from varlog.rpc.messages import ManagerEvent
 
 APPENDERS = 64
 ENTRY_BYTES = 1 * KIB
@@ -87,10 +87,10 @@ class Kill:
                 stage.display.advance(0.6, "every replica runs again")
                 await asyncio.sleep(after_s)
                 end = time.perf_counter()
-            deeds = [deed for deed in (await admin.status()).deeds if deed.time_us >= killed_us]
+            events = [event for event in (await admin.status()).events if event.time_us >= killed_us]
         moments = (killed_at - before_s, killed_at, back_at, healed_at, end)
         _keep_series(stage, load.times, moments)
-        repair = _repair(deeds, back_us) if self._ordering is Ordering.COMMITTED else {}
+        repair = _repair(events, back_us) if self._ordering is Ordering.COMMITTED else {}
         return _figures(load, moments) | repair | {"appenders": float(load.appenders)}
 
     @asynccontextmanager
@@ -144,9 +144,9 @@ class _Load:
                 self.times.add(time.perf_counter())
 
 
-def _repair(deeds: Sequence[Deed], back_us: int) -> Measured:
+def _repair(events: Sequence[ManagerEvent], back_us: int) -> Measured:
     ready_us = back_us - READY_SEEN_LATE_US
-    found = {"sealing_s": sealing_s(deeds, ready_us), "reopening_s": reopening_s(deeds, ready_us)}
+    found = {"sealing_s": sealing_s(events, ready_us), "reopening_s": reopening_s(events, ready_us)}
     return {name: value for name, value in found.items() if value is not None}
 
 

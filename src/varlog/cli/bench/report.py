@@ -63,7 +63,7 @@ class Report:
         return [
             (
                 result.title,
-                result.told,
+                result.summary,
                 f"{result.ratio:.2f} of {result.against}" if result.ratio is not None else "–",
                 result.target,
                 _met(result),

@@ -102,7 +102,7 @@ class Run:
             series=stage.series,
         )
         self._results.append(result)
-        self._display.result(f"{result.title}: {result.told}")
+        self._display.result(f"{result.title}: {result.summary}")
 
     def _applies(self, workload: Workload) -> bool:
         return not self._note(workload)

@@ -24,8 +24,8 @@ from varlog.model.lsn import LLSN
 from varlog.rpc.messages import (
     AddLogStream,
     GetNodeStatus,
+    GetNodeStatusReply,
     Message,
-    NodeStatusIs,
     ReplicaAddress,
     SealReplica,
     SyncReplica,
@@ -101,7 +101,7 @@ class Node:
 
 async def _status(node: Node) -> ReplicaStatus:
     answer = await node.ask(GetNodeStatus())
-    if not isinstance(answer, NodeStatusIs) or not answer.status.replicas:
+    if not isinstance(answer, GetNodeStatusReply) or not answer.status.replicas:
         raise Refused(f"{node.address} does not answer like a storage node with a replica")
     return answer.status.replicas[0]
 

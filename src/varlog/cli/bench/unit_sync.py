@@ -30,7 +30,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import Refused
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import FIRST_LLSN, LLSN
-from varlog.rpc.messages import AddLogStream, ReplicaAddress, SyncIs, SyncUnit
+from varlog.rpc.messages import AddLogStream, ReplicaAddress, SyncReply, SyncUnit
 from varlog.runtime.disk import OsDisk
 from varlog.storage.page_store import PageStore
 
@@ -77,8 +77,8 @@ async def _timed(source: Node, destination: Node, stage: Stage) -> Measured:
     begin = time.perf_counter()
     while True:
         answer = await destination.ask(request)
-        if not isinstance(answer, SyncIs) or answer.sync.state is SyncState.ERROR:
-            raise Refused(f"the sync failed: {answer.sync.why if isinstance(answer, SyncIs) else answer}")
+        if not isinstance(answer, SyncReply) or answer.sync.state is SyncState.ERROR:
+            raise Refused(f"the sync failed: {answer.sync.why if isinstance(answer, SyncReply) else answer}")
         sync = answer.sync
         if sync.state is SyncState.COMPLETE:
             break

@@ -30,7 +30,7 @@ class Place(StrEnum):
 class Verdict:
     """What the figures mean: for people, as a ratio to a raw limit if there is one, and whether the target is met."""
 
-    told: str
+    summary: str
     met: bool
     ratio: float | None = None
     against: str = ""
@@ -58,7 +58,7 @@ class Result:
     title: str
     target: str
     measured: Measured
-    told: str
+    summary: str
     ratio: float | None
     against: str
     met: bool | None
@@ -71,7 +71,7 @@ class Result:
             "title": self.title,
             "target": self.target,
             "measured": self.measured,
-            "told": self.told,
+            "summary": self.summary,
             "ratio": self.ratio,
             "against": self.against,
             "met": self.met,
@@ -95,7 +95,7 @@ def judged(
         workload.title,
         workload.target,
         measured,
-        verdict.told,
+        verdict.summary,
         verdict.ratio,
         verdict.against,
         verdict.met if applies else None,

@@ -18,14 +18,14 @@ from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, 
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import FetchUnit, UnitFetched
+from varlog.rpc.messages import FetchUnit, FetchUnitReply
 
 
 class Caught(NamedTuple):
     """What came, and the projection under which it was asked for: it says where these entries are in the order."""
 
     projection: Projection
-    fetched: UnitFetched
+    fetched: FetchUnitReply
     chunk: Chunk | None
 
 
@@ -92,7 +92,9 @@ class Fetcher:
             async with asyncio.timeout(None) as patience:
                 self._waits[id(patience)] = (projection.epoch, patience)
                 try:
-                    fetched, payload = await self._units.call(node, request, UnitFetched, timeout_s=timeout_s)
+                    fetched, payload = await self._units.call(
+                        node, request, FetchUnitReply, timeout_s=timeout_s
+                    )
                 except NotWritten as missing:
                     raise Unavailable(str(missing)) from missing
                 finally:

@@ -16,7 +16,7 @@ from varlog.model.errors import CorruptBatch, Filled, NotWritten, Trimmed, Unava
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Place, Projection
-from varlog.rpc.messages import FetchUnit, ReadUnit, UnitFetched, UnitRead
+from varlog.rpc.messages import FetchUnit, FetchUnitReply, ReadUnit, ReadUnitReply
 from varlog.runtime.logs import get_logger, told
 
 _log = get_logger("client")
@@ -81,7 +81,7 @@ class Reader:
         _, _, payload = await self._units.ask_tail(
             place.log_stream,
             lambda projection: ReadUnit(place.log_stream, projection.epoch, place.llsn),
-            UnitRead,
+            ReadUnitReply,
             backoff,
         )
         return entry_of(payload, glsn, place)
@@ -95,7 +95,7 @@ class Reader:
                 _, _, payload = await self._units.ask_tail(
                     place.log_stream,
                     lambda projection: FetchUnit(place.log_stream, projection.epoch, place.llsn, 1, left_s),
-                    UnitFetched,
+                    FetchUnitReply,
                     backoff,
                     left_s,
                 )
@@ -118,7 +118,7 @@ class Reader:
             try:
                 limit_s = min(TRY_S, backoff.remaining_s)
                 _, payload = await self._units.call(
-                    node, request, UnitRead, timeout_s=limit_s, backoff=backoff
+                    node, request, ReadUnitReply, timeout_s=limit_s, backoff=backoff
                 )
                 return entry_of(payload, glsn, place)
             except CorruptBatch as error:

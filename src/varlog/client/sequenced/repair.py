@@ -21,7 +21,16 @@ from varlog.model.ids import NodeID
 from varlog.model.limits import BATCH_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Place, Projection
-from varlog.rpc.messages import Done, FillUnit, ListUnit, Message, ReadUnit, UnitList, UnitRead, WriteUnit
+from varlog.rpc.messages import (
+    Done,
+    FillUnit,
+    ListUnit,
+    ListUnitReply,
+    Message,
+    ReadUnit,
+    ReadUnitReply,
+    WriteUnit,
+)
 from varlog.runtime.logs import get_logger, told
 
 M = TypeVar("M", bound=Message)
@@ -112,7 +121,7 @@ class Repair:
         damage: CorruptBatch | None = None
         for index, node in enumerate(nodes):
             try:
-                _, batch = await self._ask(projection, place, node, request, UnitRead, backoff)
+                _, batch = await self._ask(projection, place, node, request, ReadUnitReply, backoff)
                 Chunk(batch)
                 return index, batch
             except CorruptBatch as error:
@@ -129,7 +138,9 @@ class Repair:
         log_stream, llsn = place.log_stream, place.llsn
         head = projection.chain(log_stream).head
         most = min(most, BATCH_ENTRIES_MAX)
-        listed, _ = await self._ask(projection, place, head, ListUnit(log_stream, llsn), UnitList, backoff)
+        listed, _ = await self._ask(
+            projection, place, head, ListUnit(log_stream, llsn), ListUnitReply, backoff
+        )
         first, count = next(((page[0], page[1]) for page in listed.pages), (LLSN(llsn + most), 0))
         if first <= llsn:
             return first + count - llsn  # somebody was faster

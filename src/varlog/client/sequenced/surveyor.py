@@ -9,7 +9,14 @@ from varlog.model.cluster import changed
 from varlog.model.errors import NotWritten, Trimmed
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN
-from varlog.rpc.messages import FindUnitTime, MeasureUnit, PlaceIs, RangeIs, ReadUnit, UnitRead
+from varlog.rpc.messages import (
+    FindTimeReply,
+    FindUnitTime,
+    MeasureRangeReply,
+    MeasureUnit,
+    ReadUnit,
+    ReadUnitReply,
+)
 
 
 class Surveyor:
@@ -21,7 +28,7 @@ class Surveyor:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         """`complete` whatever holes there are: whoever reads the range mends them."""
         backoff = Backoff(self._units.routing.doors, timeout_s)
         projection, _ = await self._units.chain_of(log_stream, backoff)
@@ -30,25 +37,25 @@ class Surveyor:
         if begin <= trimmed and begin < end:
             raise Trimmed(begin, trimmed + 1)
         if low >= high:
-            return RangeIs(low, low, 0, (), complete=True)
+            return MeasureRangeReply(low, low, 0, (), complete=True)
         _, found, _ = await self._units.ask_tail(
             log_stream,
             lambda now: MeasureUnit(log_stream, now.epoch, low, high, points_max),
-            RangeIs,
+            MeasureRangeReply,
             backoff,
         )
         return changed(found, begin=low, end=high, complete=True)
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
         backoff = Backoff(self._units.routing.doors, timeout_s)
         newest = await self._tokens.next(backoff)
         projection, found, _ = await self._units.ask_tail(
-            log_stream, lambda now: FindUnitTime(log_stream, now.epoch, time_us), PlaceIs, backoff
+            log_stream, lambda now: FindUnitTime(log_stream, now.epoch, time_us), FindTimeReply, backoff
         )
         try:
             await self._units.ask_tail(
-                log_stream, lambda now: ReadUnit(log_stream, now.epoch, found.llsn), UnitRead, backoff
+                log_stream, lambda now: ReadUnit(log_stream, now.epoch, found.llsn), ReadUnitReply, backoff
             )
         except NotWritten:
-            return PlaceIs(found.llsn, newest)  # no entry is so late
-        return PlaceIs(found.llsn, projection.position(log_stream, found.llsn)[0])
+            return FindTimeReply(found.llsn, newest)  # no entry is so late
+        return FindTimeReply(found.llsn, projection.position(log_stream, found.llsn)[0])

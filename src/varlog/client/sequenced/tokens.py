@@ -13,7 +13,7 @@ from varlog.client.sequenced.projections import Projections
 from varlog.model.errors import InvalidRequest, Overloaded, Unavailable, VarlogError
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import NextTokens, TokensAre
+from varlog.rpc.messages import NextTokens, NextTokensReply
 
 # One try. The sequencer has no disk on its path; who hears nothing asks again, and what was given to nobody gets filled.
 TRY_S: Final = 0.5
@@ -50,7 +50,7 @@ class Tokens:
                 else NextTokens(projection.topic, projection.epoch, 0)
             )
             limit_s = min(TRY_S, remaining_s)
-            given = await self._routing.ask_once(sequencer.address, request, TokensAre, limit_s)
+            given = await self._routing.ask_once(sequencer.address, request, NextTokensReply, limit_s)
         except (InvalidRequest, Overloaded):
             raise
         except VarlogError as error:
@@ -96,7 +96,7 @@ class Tokens:
             projection = self._projections.now
             if projection.sequencer is not None:
                 request = self._request(projection, 0, 0)
-                await self._routing.ask_once(projection.sequencer.address, request, TokensAre, TRY_S)
+                await self._routing.ask_once(projection.sequencer.address, request, NextTokensReply, TRY_S)
 
     def _request(self, projection: Projection, count: int, within_ms: int) -> NextTokens:
         """With what has ended since the last one."""

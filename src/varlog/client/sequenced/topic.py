@@ -22,7 +22,7 @@ from varlog.model.entry import Entry
 from varlog.model.errors import Refused, TrimBeyondTail
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Done, PlaceIs, RangeIs, TailIs, TrimTopic
+from varlog.rpc.messages import Done, FindTimeReply, GetTailReply, MeasureRangeReply, TrimTopic
 
 
 class SequencedTopic:
@@ -45,11 +45,11 @@ class SequencedTopic:
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
         return await self._reader.read_stream(log_stream, llsn, timeout_s)
 
-    async def tail(self, timeout_s: float) -> TailIs:
+    async def tail(self, timeout_s: float) -> GetTailReply:
         """By the sequencer's count (R-SEQ-1)."""
         backoff = Backoff(self._routing.doors, timeout_s)
         trimmed = await self.trimmed(timeout_s)
-        return TailIs(GLSN(await self._tokens.next(backoff) - 1), trimmed)
+        return GetTailReply(GLSN(await self._tokens.next(backoff) - 1), trimmed)
 
     async def newest(self, timeout_s: float) -> GLSN:
         """The newest position alone, by one question."""
@@ -79,10 +79,10 @@ class SequencedTopic:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> RangeIs:
+    ) -> MeasureRangeReply:
         return await self._surveyor.measure(log_stream, begin, end, points_max, timeout_s)
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> PlaceIs:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
         return await self._surveyor.find_time(log_stream, time_us, timeout_s)
 
     def check_primary(self, deed: str) -> None:

@@ -1,7 +1,7 @@
 // Dashboard: hands each status to the parts of the page, and what people do to whoever does it.
 
 import * as actions from "./actions.js";
-import { Deeds } from "./deeds.js";
+import { Events } from "./events.js";
 import { open } from "./dialogs.js";
 import { attribute, find, h, keyed, text } from "./dom.js";
 import { Entries } from "./entries.js";
@@ -31,7 +31,7 @@ const topology = new Topology(find("#topology .body"), (what, number) => {
   const stream = status?.log_streams.find((found) => found.log_stream === number);
   if (stream) actions[what](stream);
 });
-const deeds = new Deeds(find("#deeds .body"));
+const events = new Events(find("#events .body"));
 const inspector = new Inspector(
   (topic) => status?.topics.find((found) => found.name === topic) ?? { oldest: 1, newest: null },
   (topic, position) => topic === null ? forget() : remember(topic, position),
@@ -52,7 +52,7 @@ function update(told) {
   drawHealth(found);
   tiles.update(told);
   topology.update(told);
-  deeds.update(told);
+  events.update(told);
   updateTopics(told);
 }
 

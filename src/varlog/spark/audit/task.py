@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from varlog.client.log import Log
 from varlog.model.batch import parse_header
 from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
-from varlog.rpc.messages import Fetched, RangeIs
+from varlog.rpc.messages import FetchReply, MeasureRangeReply
 from varlog.spark.audit.parts import Outcome, Reading
 from varlog.spark.audit.replica_rules import Walk
 from varlog.spark.audit.unit_node import UnitNode
@@ -23,13 +23,15 @@ PAUSES_S = (0.2, 0.5, 1.0)
 
 T = TypeVar("T")
 
-Piece = tuple[Fetched, bytearray]
+Piece = tuple[FetchReply, bytearray]
 
 
 class Holder(Protocol):
     """A storage node, as far as its own replica or log unit of a stream goes."""
 
-    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeIs: ...
+    async def measure(
+        self, log_stream: int, begin: int, end: int, points_max: int = 256
+    ) -> MeasureRangeReply: ...
 
     async def fetch(
         self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0

@@ -14,7 +14,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import RangeIs
+from varlog.rpc.messages import MeasureRangeReply
 from varlog.spark.audit.compare_rules import (
     Place,
     by_place,
@@ -166,7 +166,7 @@ class AuditedTopic:
         self.findings += contradictions(plan, claims, self.topic, self._paths, self._begin)
         return plan
 
-    async def _measured(self, log_stream: int, node: int) -> RangeIs:
+    async def _measured(self, log_stream: int, node: int) -> MeasureRangeReply:
         one = await holder(self._log, node)
         return await one.measure(log_stream, self._begin, self._end)
 

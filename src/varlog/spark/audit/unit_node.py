@@ -12,7 +12,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.limits import MIB
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import Fetched, RangeIs
+from varlog.rpc.messages import FetchReply, MeasureRangeReply
 
 FETCH_BYTES = 2 * MIB
 
@@ -24,20 +24,22 @@ class UnitNode:
         self._one = one
         self._projection = projection
 
-    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeIs:
+    async def measure(
+        self, log_stream: int, begin: int, end: int, points_max: int = 256
+    ) -> MeasureRangeReply:
         """Where positions [begin, end) lie; how many bytes they are only if the unit says so just now."""
         number = LogStreamID(log_stream)
         first, stop = (self._projection.llsn_from(number, GLSN(at)) for at in (begin, end))
         try:
             told = await self._one.measure_unit(log_stream, self._projection.epoch, first, stop, points_max)
-            return RangeIs(first, stop, told.bytes, told.points, complete=True)
+            return MeasureRangeReply(first, stop, told.bytes, told.points, complete=True)
         except VarlogError:
             # Without a lease, or in another epoch by now: then it is one long piece, and read all the same.
-            return RangeIs(first, stop, stop - first, (), complete=True)
+            return MeasureRangeReply(first, stop, stop - first, (), complete=True)
 
     async def fetch(
         self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0
-    ) -> tuple[Fetched, bytearray]:
+    ) -> tuple[FetchReply, bytearray]:
         """Batches from `llsn` on, holes passed over, with the rows that the projection gives them."""
         try:
             copied, payload = await self._one.copy_unit(log_stream, llsn, bytes_max or FETCH_BYTES)
@@ -47,9 +49,9 @@ class UnitNode:
         if not payload or parse_header(payload).first_llsn > llsn:
             await self._check_trimmed(log_stream, llsn)
         if not payload:
-            return Fetched((), LLSN(llsn), LLSN(llsn), GLSN(0), GLSN(0)), payload
+            return FetchReply((), LLSN(llsn), LLSN(llsn), GLSN(0), GLSN(0)), payload
         rows = tuple(self._projection.rows(LogStreamID(log_stream), LLSN(llsn), copied.next_llsn))
-        return Fetched(rows, copied.next_llsn, LLSN(llsn), GLSN(0), GLSN(0)), payload
+        return FetchReply(rows, copied.next_llsn, LLSN(llsn), GLSN(0), GLSN(0)), payload
 
     async def _check_trimmed(self, log_stream: int, llsn: int) -> None:
         """A unit passes over what was trimmed as it does over a hole."""

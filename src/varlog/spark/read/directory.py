@@ -32,7 +32,7 @@ from varlog.model.errors import Damaged, Trimmed, Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import MIB
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import PlaceIs, RangeIs
+from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 from varlog.runtime.disk import File, OsDisk
 from varlog.spark.options import OptionError
 from varlog.spark.read.resolve_rules import TopicSpan
@@ -84,21 +84,23 @@ class DirectoryOrigin:
         end = _dense_end(oldest, [self._replica(log_stream) for log_stream in streams])
         return TopicSpan(topic, found.topic, oldest, end, tuple(map(int, streams)))
 
-    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeIs:
+    def measure(
+        self, topic: str, log_stream: int, begin: int, end: int, points_max: int
+    ) -> MeasureRangeReply:
         trimmed = self._topic(topic).trimmed
         if begin <= trimmed:
             raise Trimmed(begin, trimmed + 1)
         replica = self._replica(LogStreamID(log_stream))
         first, stop = replica.llsn_from(GLSN(begin)), replica.llsn_from(GLSN(end))
         found = replica.measure(first, stop, points_max)
-        return RangeIs(first, stop, found.bytes, found.points, complete=True)
+        return MeasureRangeReply(first, stop, found.bytes, found.points, complete=True)
 
-    def find_time(self, topic: str, log_stream: int, time_us: int) -> PlaceIs:
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
         replica = self._replica(LogStreamID(log_stream))
         llsn = replica.find_time(time_us)
         if llsn < replica.committed_end:
-            return PlaceIs(llsn, replica.glsn_of(llsn))
-        return PlaceIs(llsn, GLSN(self._span(topic).end))
+            return FindTimeReply(llsn, replica.glsn_of(llsn))
+        return FindTimeReply(llsn, GLSN(self._span(topic).end))
 
     def batches(
         self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()

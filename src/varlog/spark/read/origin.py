@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 from varlog.client.range_arrow import RangeBuilder
 from varlog.client.range_reader import Cut
-from varlog.rpc.messages import PlaceIs, RangeIs
+from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import Where
 from varlog.spark.read.resolve_rules import TopicSpan
@@ -32,11 +32,13 @@ class Origin(Protocol):
         """What can be read of a topic now. UnknownTopic if there is none."""
         ...
 
-    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeIs:
+    def measure(
+        self, topic: str, log_stream: int, begin: int, end: int, points_max: int
+    ) -> MeasureRangeReply:
         """How the entries of a stream lie whose positions are in [begin, end). Trimmed if `begin` is."""
         ...
 
-    def find_time(self, topic: str, log_stream: int, time_us: int) -> PlaceIs:
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
         """The first entry of a stream from a time on."""
         ...
 
@@ -74,10 +76,12 @@ class ClusterOrigin:
         streams = tuple(int(stream.log_stream) for stream in log.streams)
         return TopicSpan(topic, found.topic, oldest, max(oldest, mark.high_watermark + 1), streams)
 
-    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeIs:
+    def measure(
+        self, topic: str, log_stream: int, begin: int, end: int, points_max: int
+    ) -> MeasureRangeReply:
         return self._link.run(self._link.log(topic).measure(log_stream, begin, end, points_max))
 
-    def find_time(self, topic: str, log_stream: int, time_us: int) -> PlaceIs:
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
         return self._link.run(self._link.log(topic).find_time(log_stream, time_us))
 
     def batches(

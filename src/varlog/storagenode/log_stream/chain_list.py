@@ -9,7 +9,7 @@ from typing import Final
 
 from varlog.model.errors import CorruptBatch, Unavailable
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import ChainIs, ListChain
+from varlog.rpc.messages import ListIdempotentBatches, ListIdempotentBatchesReply
 from varlog.rpc.transport import Call
 from varlog.runtime.worker import Worker
 from varlog.storage.headers import BatchPlace, HeaderStretch
@@ -27,8 +27,8 @@ class ChainList:
         self._worker = worker
         self._on_damage = on_damage
 
-    def list(self, call: Call, request: ListChain) -> None:
-        """Answer later, with the first page above `request.floor`."""
+    def list(self, call: Call, request: ListIdempotentBatches) -> None:
+        """Answer later, with the first page above `request.min_llsn`."""
         _Listing(self._store, self._worker, self._on_damage, call, request).step()
 
 
@@ -41,14 +41,14 @@ class _Listing:
         worker: Worker,
         on_damage: Callable[[LLSN, LLSN], None],
         call: Call,
-        request: ListChain,
+        request: ListIdempotentBatches,
     ) -> None:
         self._store = store
         self._worker = worker
         self._on_damage = on_damage
         self._call = call
         self._producer = request.producer
-        self._begin = begin = max(LLSN(request.floor + 1), store.llsn_from(GLSN(request.after + 1)))
+        self._begin = begin = max(LLSN(request.min_llsn + 1), store.llsn_from(GLSN(request.min_glsn + 1)))
         self._stretches: deque[HeaderStretch] = deque(
             reversed(store.header_stretches(begin, store.committed_end, _NO_BOUND))
         )
@@ -57,7 +57,9 @@ class _Listing:
     def step(self) -> None:
         found = self._found
         if not self._stretches or len(found) > PAGE_BATCHES:
-            self._call.reply(ChainIs(tuple(found[:PAGE_BATCHES]), more=len(found) > PAGE_BATCHES))
+            self._call.reply(
+                ListIdempotentBatchesReply(tuple(found[:PAGE_BATCHES]), more=len(found) > PAGE_BATCHES)
+            )
             return
         stretch, store, wanted = self._stretches.popleft(), self._store, {self._producer: None}
         done = self._worker.run(lambda: store.batches_of(stretch, wanted))

@@ -15,7 +15,7 @@ from typing import Final
 from varlog.model.errors import ChainBroken, NotAccepted, NotPrimary, PositionTaken, Unavailable, VarlogError
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, Appended
+from varlog.rpc.messages import Append, AppendReply
 from varlog.runtime.worker import Worker
 from varlog.storage.headers import BatchPlace, HeaderStretch
 from varlog.storage.log_store import LogStore
@@ -63,10 +63,10 @@ class ChainedAppends:
         machine = self._parts.machine
         if not machine.primary:
             raise NotPrimary(machine.log_stream)
-        if request.chained and not self._extends(arrival, request):
+        if request.idempotent and not self._extends(arrival, request):
             return False
-        if request.at and request.at != machine.assigned_end:
-            raise PositionTaken(machine.log_stream, request.at, machine.assigned_end)
+        if request.expected_llsn and request.expected_llsn != machine.assigned_end:
+            raise PositionTaken(machine.log_stream, request.expected_llsn, machine.assigned_end)
         return True
 
     def refuse(self, error: VarlogError) -> None:
@@ -86,7 +86,13 @@ class ChainedAppends:
         if not known:
             self._search(arrival, floor)
             return False
-        sent = Sent(header.sequence, header.body_crc, request.previous_crc, request.attempt, request.known)
+        sent = Sent(
+            header.sequence,
+            header.body_crc,
+            request.previous_crc,
+            request.writer_attempt,
+            request.known_sequence,
+        )
         judgement = judge(newest, sent)
         if judgement is Judgement.TAKE:
             return True
@@ -103,16 +109,16 @@ class ChainedAppends:
             last = newest.sequence if newest is not None else 0
             raise ChainBroken(parts.machine.log_stream, header.sequence, last)
         if parts.chains.is_committed(link):
-            arrival.call.reply(Appended(parts.store.glsn_of(link.llsn), link.llsn))
+            arrival.call.reply(AppendReply(parts.store.glsn_of(link.llsn), link.llsn))
         else:
             parts.waiters.join((header.producer, header.sequence), arrival.call)
 
     def _floor(self, request: Append) -> LLSN:
         """Above which LLSN the chain is."""
         store = self._parts.store
-        if request.after < store.hidden:
+        if request.min_glsn < store.hidden:
             return LLSN(0)  # what is trimmed may have been of it
-        return LLSN(store.llsn_from(GLSN(request.after + 1)) - 1)
+        return LLSN(store.llsn_from(GLSN(request.min_glsn + 1)) - 1)
 
     # --- a chain whose end is not in memory ------------------------------------------------------------------------------
 

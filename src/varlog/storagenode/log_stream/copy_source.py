@@ -10,7 +10,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import Unavailable
 from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import LLSN
-from varlog.rpc.messages import Copied, CopyFrom
+from varlog.rpc.messages import CopyFrom, CopyFromReply
 from varlog.rpc.transport import Call
 from varlog.runtime.worker import Worker
 from varlog.storage.copy import Copy, RottenCopy, read_copy
@@ -45,7 +45,9 @@ class CopySource:
             self._machine.check_source(epoch)  # it may have been opened while the disk was read
             store = self._store
             rows, sealed_end = copy.rows, self._machine.sealed_end
-            call.reply(Copied(rows, copy.next_llsn, sealed_end, store.trimmed, store.low_llsn), copy.data)
+            call.reply(
+                CopyFromReply(rows, copy.next_llsn, sealed_end, store.trimmed, store.low_llsn), copy.data
+            )
         except RottenCopy as rotten:
             self._on_rot(rotten.begin, rotten.end)
             call.fail(rotten.problem)

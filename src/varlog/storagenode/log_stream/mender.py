@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, VarlogError
 from varlog.model.lsn import LLSN
-from varlog.rpc.messages import CheckEntries, Fetch, Fetched, ReplicaAddress
+from varlog.rpc.messages import CheckEntries, Fetch, FetchReply, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.worker import Worker
@@ -137,7 +137,7 @@ class Mender:
         fetched, payload = await connection.call(
             Fetch(log_stream, llsn, bytes_max=1), timeout_s=FETCH_TIMEOUT_S
         )
-        if not isinstance(fetched, Fetched) or not payload:
+        if not isinstance(fetched, FetchReply) or not payload:
             raise Unavailable(f"it does not have LLSN {llsn} yet")
         size, end = sound_bytes(payload, llsn, stretch.end, ordered)
         if not size:

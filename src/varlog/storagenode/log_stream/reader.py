@@ -21,7 +21,15 @@ from varlog.model.limits import (
     MEASURE_POINTS_MAX,
 )
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
-from varlog.rpc.messages import Fetch, Fetched, FindTime, FoundAt, MeasureRange, PlaceIs, RangeIs
+from varlog.rpc.messages import (
+    Fetch,
+    FetchReply,
+    FindTime,
+    FindTimeReply,
+    MeasureRange,
+    MeasureRangeReply,
+    ReadAtReply,
+)
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.metrics import TrafficMeter
@@ -116,7 +124,7 @@ class Reader:
     def _answer_nothing(self, call: Call, llsn: LLSN) -> None:
         store, marks = self._store, self._marks
         call.reply(
-            Fetched(
+            FetchReply(
                 (), llsn, store.committed_end, marks.high_watermark(store.topic), marks.trimmed(store.topic)
             )
         )
@@ -129,7 +137,7 @@ class Reader:
         self._check_low(llsn, NO_GLSN)  # a trim may have come while the disk was read
         rows = store.rows_between(llsn, chunk.end_llsn)
         high, low = marks.high_watermark(store.topic), marks.trimmed(store.topic)
-        call.reply(Fetched(rows, chunk.end_llsn, store.committed_end, high, low), chunk.data)
+        call.reply(FetchReply(rows, chunk.end_llsn, store.committed_end, high, low), chunk.data)
         self._traffic.read(chunk.end_llsn - llsn, len(chunk.data))
 
     def _check_low(self, llsn: LLSN, glsn: GLSN) -> None:
@@ -159,14 +167,14 @@ class Reader:
             if header.first_llsn <= llsn < header.end_llsn:
                 check_body(chunk.data, header, at)
                 batch = single(chunk.data, header, llsn - header.first_llsn, at)
-                call.reply(FoundAt(True, self._store.log_stream, self._store.glsn_of(llsn)), batch)
+                call.reply(ReadAtReply(True, self._store.log_stream, self._store.glsn_of(llsn)), batch)
                 self._traffic.read(1, len(batch))
                 return
         raise CorruptBatch(f"LLSN {llsn} is not where the index says", 0, str(self._store.path))
 
     # --- where entries lie ---------------------------------------------------------------------------------------------
 
-    def measure(self, request: MeasureRange, *, vouches: bool) -> RangeIs:
+    def measure(self, request: MeasureRange, *, vouches: bool) -> MeasureRangeReply:
         """How the entries of a range of GLSNs lie on disk. `vouches`: this replica lacks nothing up to the newest seal."""
         store, marks = self._store, self._marks
         self._check_low(store.low_llsn, request.begin)
@@ -175,7 +183,7 @@ class Reader:
         found = store.measure(begin, end, min(max(0, request.points_max), MEASURE_POINTS_MAX))
         # Rows come in order, and with them the topic's mark: who has heard of the end has all rows before it.
         complete = vouches and marks.high_watermark(store.topic) >= request.end - 1
-        return RangeIs(begin, end, found.bytes, found.points, complete)
+        return MeasureRangeReply(begin, end, found.bytes, found.points, complete)
 
     def find_time(self, call: Call, request: FindTime) -> None:
         """Answer with the first entry appended at or after a time; the read worker looks for it."""
@@ -191,7 +199,7 @@ class Reader:
         try:
             llsn = max(done.result(), self._store.low_llsn)
             call.reply(
-                PlaceIs(llsn, self._store.glsn_of(llsn) if llsn < self._store.committed_end else newest)
+                FindTimeReply(llsn, self._store.glsn_of(llsn) if llsn < self._store.committed_end else newest)
             )
         except OSError as error:
             call.fail(Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}"))

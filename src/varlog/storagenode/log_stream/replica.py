@@ -34,12 +34,12 @@ from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_LLSN
 from varlog.rpc.messages import (
     Append,
     FindAppend,
+    ListRowsReply,
     ReplicaAddress,
     ReplicaOpen,
     ReplicaPoint,
-    ReplicaStateIs,
+    ReplicaStateReply,
     Replicate,
-    RowsAre,
 )
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
@@ -187,10 +187,10 @@ class Replica:
             raise self._sealed()
         if request.epoch and request.epoch != machine.epoch:
             raise StaleEpoch(self.log_stream, request.epoch, machine.epoch)
-        if request.chained or request.at:
+        if request.idempotent or request.expected_llsn:
             self._append_new(Arrival(call, header, batch, request))
             return
-        if (request.again or retries.remembered) and retries.append(call, request, header, batch):
+        if (request.is_retry or retries.remembered) and retries.append(call, request, header, batch):
             return
         self._append_new(Arrival(call, header, batch, None, deadline))
 
@@ -220,7 +220,7 @@ class Replica:
         machine = self._machine
         first = machine.accept(header.count)
         place(batch, machine.epoch, first)
-        self._chains.note(header, first, request.attempt if request is not None else 0)
+        self._chains.note(header, first, request.writer_attempt if request is not None else 0)
         self._waiters.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:
@@ -368,7 +368,7 @@ class Replica:
             if rest and rest[0].llsn_begin == reached:  # else more of the file comes first
                 rows += rest
                 reached = rows[-1].llsn_end
-            call.reply(RowsAre(tuple(rows), reached if rows else end, end))
+            call.reply(ListRowsReply(tuple(rows), reached if rows else end, end))
 
         self._parts.read_worker.run(lambda: store.rows_from(begin, ROWS_PER_ANSWER_MAX)).add_done_callback(
             answer
@@ -401,7 +401,7 @@ class Replica:
 
     # --- seal, unseal, trim ----------------------------------------------------------------------------------------------
 
-    async def seal(self, epoch: Epoch, committed_end: LLSN) -> ReplicaStateIs:
+    async def seal(self, epoch: Epoch, committed_end: LLSN) -> ReplicaStateReply:
         """R-SEAL-4, R-SEAL-5: SEALED is answered only after the tail is cut on disk."""
         async with self._admin:
             await self._make_sound()
@@ -417,7 +417,7 @@ class Replica:
             if effect is not None:
                 self._stop_taking()
                 await self._carry_out(effect)
-            return ReplicaStateIs(self._machine.state, self._machine.committed_end)
+            return ReplicaStateReply(self._machine.state, self._machine.committed_end)
 
     async def _carry_out(self, effect: EnterEpoch | CutTail) -> None:
         store, worker = self.store, self._parts.worker
@@ -479,7 +479,7 @@ class Replica:
             self._replicator = None
         self._refuse_waiting(self._sealed())
 
-    async def unseal(self, epoch: Epoch, backups: Sequence[str], *, primary: bool) -> ReplicaStateIs:
+    async def unseal(self, epoch: Epoch, backups: Sequence[str], *, primary: bool) -> ReplicaStateReply:
         """R-UNSEAL-1. A primary opens its connections first: it must not take what it cannot replicate."""
         async with self._admin:
             await self._make_sound()
@@ -502,7 +502,7 @@ class Replica:
                 if replicator is not None and replicator.closed:
                     self._break("a backup left while the epoch was opened")
                 self._parts.on_report(self)
-            return ReplicaStateIs(self._machine.state, self._machine.committed_end)
+            return ReplicaStateReply(self._machine.state, self._machine.committed_end)
 
     async def _open_epoch(self, epoch: Epoch) -> None:
         store, machine = self.store, self._machine

@@ -16,7 +16,7 @@ from varlog.model.batch import BatchHeader
 from varlog.model.cluster import ReplicaState
 from varlog.model.errors import NotPrimary, Sealed, Unavailable, VarlogError
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, Appended, AppendOutcome, FindAppend
+from varlog.rpc.messages import Append, AppendReply, FindAppend, FindAppendReply
 from varlog.rpc.transport import Call
 from varlog.storage.headers import BatchKey
 from varlog.storage.log_store import LogStore
@@ -55,7 +55,7 @@ class Retries:
     def append(self, call: Call, request: Append, header: BatchHeader, batch: bytearray) -> bool:
         """Find the batch, and answer with it; append it only if it is nowhere. False: it was never retried here, so it is new."""
         key = (header.producer, header.sequence)
-        if not request.again and key not in self.remembered:
+        if not request.is_retry and key not in self.remembered:
             return False
         parts, floor = self._parts, self.remembered.get(key) or self._floor(request)
         if not parts.machine.primary:
@@ -83,7 +83,7 @@ class Retries:
             if isinstance(found, VarlogError):
                 raise found
             if found is not None:
-                call.reply(Appended(parts.store.glsn_of(found), found))
+                call.reply(AppendReply(parts.store.glsn_of(found), found))
             elif self._under_way(key):
                 parts.waiters.join(key, call)
             elif parts.machine.state is not ReplicaState.RUNNING:
@@ -117,15 +117,15 @@ class Retries:
     def _floor(self, request: Append | FindAppend) -> LLSN:
         """Above which LLSN the batch is, if it is here."""
         store = self._parts.store
-        if request.after < store.hidden:
-            return request.floor  # what is trimmed may have been it
-        return max(request.floor, LLSN(store.llsn_from(GLSN(request.after + 1)) - 1))
+        if request.min_glsn < store.hidden:
+            return request.min_llsn  # what is trimmed may have been it
+        return max(request.min_llsn, LLSN(store.llsn_from(GLSN(request.min_glsn + 1)) - 1))
 
     def _found(self, call: Call, at: LLSN | VarlogError | None) -> None:
         try:
             if isinstance(at, VarlogError):
                 raise at
             glsn_of = self._parts.store.glsn_of
-            call.reply(AppendOutcome(False) if at is None else AppendOutcome(True, glsn_of(at), at))
+            call.reply(FindAppendReply(False) if at is None else FindAppendReply(True, glsn_of(at), at))
         except VarlogError as error:
             call.fail(error if isinstance(error, Unavailable) else Unavailable(str(error)))

@@ -22,7 +22,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Copied, CopyFrom, ReplicaAddress
+from varlog.rpc.messages import CopyFrom, CopyFromReply, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -182,11 +182,11 @@ class _Sync:
         finally:
             asked.cancel()
 
-    def _ask(self, connection: Connection, llsn: LLSN) -> asyncio.Task[tuple[Copied, bytearray]]:
-        async def ask() -> tuple[Copied, bytearray]:
+    def _ask(self, connection: Connection, llsn: LLSN) -> asyncio.Task[tuple[CopyFromReply, bytearray]]:
+        async def ask() -> tuple[CopyFromReply, bytearray]:
             request = CopyFrom(self._parts.log_stream, self._epoch, llsn, COPY_BYTES_MAX)
             answer, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
-            if not isinstance(answer, Copied):
+            if not isinstance(answer, CopyFromReply):
                 raise Refused(f"{connection.peer} does not answer like a storage node")
             return answer, payload
 
@@ -195,7 +195,7 @@ class _Sync:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    async def _take(self, copied: Copied, payload: bytearray) -> None:
+    async def _take(self, copied: CopyFromReply, payload: bytearray) -> None:
         """One piece. Trims first: nothing of what is trimmed may be readable for a moment (law 9)."""
         parts, machine = self._parts, self._parts.machine
         if copied.sealed_end != machine.sealed_end:
@@ -213,7 +213,7 @@ class _Sync:
         for run in await parts.worker.run(lambda: runs_of(rows, payload)):
             await self._take_run(run)
 
-    async def _begin_at(self, begin: LLSN, copied: Copied) -> None:
+    async def _begin_at(self, begin: LLSN, copied: CopyFromReply) -> None:
         """All that is missing below is trimmed at the source, and so is all that is here."""
         parts, machine, store = self._parts, self._parts.machine, self._parts.store
         if machine.committed_end >= copied.low_llsn:

@@ -11,7 +11,7 @@ from varlog.model.commit import CommitRow
 from varlog.model.invariant import invariant
 from varlog.model.limits import GROUP_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Appended
+from varlog.rpc.messages import AppendReply
 from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
 from varlog.storage.headers import BatchKey
@@ -61,7 +61,7 @@ class Waiters:
             invariant(row.llsn_begin <= first and end <= row.llsn_end, "a batch is ordered whole (R-ORD-5)",
                       first=first, end=end, row=row)  # fmt: skip
             self.bytes_waiting -= size
-            appended = Appended(GLSN(row.glsn_begin + first - row.llsn_begin), first)
+            appended = AppendReply(GLSN(row.glsn_begin + first - row.llsn_begin), first)
             call.reply(appended)
             traffic.appended(end - first, size, now - since)
             if self._joined:

@@ -43,7 +43,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
-from varlog.rpc.messages import Done, FillUnit, SyncUnit, UnitOrder, UnitPoint, UnitSealed, WriteUnit
+from varlog.rpc.messages import Done, FillUnit, SealUnitReply, SyncUnit, UnitOrder, UnitPoint, WriteUnit
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.metrics import TrafficMeter
@@ -333,7 +333,7 @@ class LogUnit:
 
     # --- seal, orders, trim ------------------------------------------------------------------------------------------
 
-    async def seal(self, epoch: Epoch) -> UnitSealed:
+    async def seal(self, epoch: Epoch) -> SealUnitReply:
         """R-SEQ-9. Without a lease, too: a seal only takes away."""
         self._check_open()
         before = self._machine.newest_epoch
@@ -347,7 +347,7 @@ class LogUnit:
             raise StaleEpoch(self.log_stream, epoch, self._machine.newest_epoch)
         store, unproven = self.store, self.unproven
         went_back = unproven and self._went_back
-        return UnitSealed(
+        return SealUnitReply(
             self.log_stream, epoch, store.newest, store.dense_end, self.trouble, unproven, went_back
         )
 
@@ -478,11 +478,11 @@ class LogUnit:
         """R-SEQ-14: be filled from another unit of the chain, or tell how far that is."""
         self._check_open()
         self._machine.check_alive()
-        if request.at and self._machine.newest_epoch > request.at:
-            raise StaleEpoch(self.log_stream, request.at, self._machine.newest_epoch)
+        if request.max_epoch and self._machine.newest_epoch > request.max_epoch:
+            raise StaleEpoch(self.log_stream, request.max_epoch, self._machine.newest_epoch)
         # Within one epoch a position is not decided twice: only what is missing is looked for. What is of an older epoch may hold
         # what the chain has decided otherwise since.
-        present = request.epoch - 1 if request.epoch else request.at
+        present = request.epoch - 1 if request.epoch else request.max_epoch
         begin = self.store.dense_end if self._restored_epoch >= present else FIRST_LLSN
         return self._syncer.start(
             request.epoch, request.source, backfill=request.backfill, proves=request.proves, begin=begin
@@ -627,7 +627,7 @@ class LogUnit:
             damage=self.damage.above(self._machine.low),
             full=store.room.full,
             traffic=self._traffic.told(),
-            unproven=self.unproven,
+            unverified=self.unproven,
         )
 
     def _check_open(self) -> None:

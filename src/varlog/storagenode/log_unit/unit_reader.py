@@ -25,17 +25,17 @@ from varlog.model.limits import (
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import (
     CopyUnit,
+    CopyUnitReply,
     FetchUnit,
+    FetchUnitReply,
+    FindTimeReply,
     FindUnitTime,
     ListUnit,
+    ListUnitReply,
+    MeasureRangeReply,
     MeasureUnit,
-    PlaceIs,
-    RangeIs,
     ReadUnit,
-    UnitCopied,
-    UnitFetched,
-    UnitList,
-    UnitRead,
+    ReadUnitReply,
 )
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
@@ -100,7 +100,7 @@ class UnitReader:
         check_body(data, header)
         self._check_low(llsn)  # a trim may have come while the disk was read
         batch = data if whole else single(data, header, llsn - header.first_llsn)
-        call.reply(UnitRead(), batch)
+        call.reply(ReadUnitReply(), batch)
         self._traffic.read(header.count if whole else 1, len(batch))
 
     # --- subscriptions: fetch ----------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class UnitReader:
 
     def _reply_fetched(self, call: Call, llsn: LLSN, next_llsn: LLSN, data: Buffer) -> None:
         self._check_low(llsn)
-        call.reply(UnitFetched(next_llsn, self._of().newest, self._machine.low), data)
+        call.reply(FetchUnitReply(next_llsn, self._of().newest, self._machine.low), data)
         if data:
             self._traffic.read(next_llsn - llsn, len(data))
 
@@ -190,14 +190,14 @@ class UnitReader:
         end = max(begin, min(request.end, LLSN(store.newest + 1)))
         points_max = min(max(0, request.points_max), MEASURE_POINTS_MAX)
         found = store.measure(begin, end, points_max)
-        call.reply(RangeIs(begin, end, found.bytes, found.points, store.covers(begin, request.end)))
+        call.reply(MeasureRangeReply(begin, end, found.bytes, found.points, store.covers(begin, request.end)))
 
     def find_time(self, call: Call, request: FindUnitTime) -> None:
         self._admit(request.epoch)
         store, time_us = self._of(), request.time_us
 
         def reply(llsn: LLSN) -> None:
-            call.reply(PlaceIs(max(llsn, self._machine.low), NO_GLSN))
+            call.reply(FindTimeReply(max(llsn, self._machine.low), NO_GLSN))
 
         self._work(lambda: store.find_time(time_us), reply, call.fail)
 
@@ -211,14 +211,14 @@ class UnitReader:
         end = LLSN(max(llsn, store.newest + 1))
         next_llsn = pages[-1].end_llsn if len(pages) == LIST_PAGES_MAX else end
         told = tuple((page.first_llsn, page.count, page.crc) for page in pages)
-        call.reply(UnitList(told, next_llsn, store.newest, low, self._machine.epoch))
+        call.reply(ListUnitReply(told, next_llsn, store.newest, low, self._machine.epoch))
 
     def copy(self, call: Call, request: CopyUnit) -> None:
         store, llsn = self._of(), max(request.llsn, self._machine.low)
         bytes_max = min(request.bytes_max or COPY_BYTES_MAX, COPY_BYTES_MAX)
         pages = store.pages_from(llsn, LIST_PAGES_MAX, end=request.end, bytes_max=bytes_max)
         if not pages:
-            call.reply(UnitCopied(request.end))
+            call.reply(CopyUnitReply(request.end))
             return
         next_llsn = pages[-1].end_llsn
 
@@ -230,7 +230,7 @@ class UnitReader:
 
         self._work(
             read,
-            lambda data: call.reply(UnitCopied(next_llsn), data),
+            lambda data: call.reply(CopyUnitReply(next_llsn), data),
             partial(self._failed, call.fail, pages),
         )
 

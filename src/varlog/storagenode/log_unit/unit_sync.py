@@ -21,7 +21,7 @@ from varlog.model.errors import AlreadySyncing, AlreadyWritten, Refused, VarlogE
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
-from varlog.rpc.messages import CopyUnit, ListUnit, Message, ReplicaAddress, UnitCopied, UnitList
+from varlog.rpc.messages import CopyUnit, CopyUnitReply, ListUnit, ListUnitReply, Message, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logs import get_logger, told
 from varlog.runtime.tasks import Tasks
@@ -194,13 +194,13 @@ class _UnitSync:
             connection.close()
         return self._copied_bytes
 
-    async def _list(self, connection: Connection, llsn: LLSN) -> UnitList:
-        listed, _ = await _ask(connection, ListUnit(self._parts.log_stream, llsn), UnitList)
+    async def _list(self, connection: Connection, llsn: LLSN) -> ListUnitReply:
+        listed, _ = await _ask(connection, ListUnit(self._parts.log_stream, llsn), ListUnitReply)
         if self._epoch not in (NO_EPOCH, listed.epoch):
             raise Refused(f"{connection.peer} is in epoch {listed.epoch}, not sealed in {self._epoch}")
         return listed
 
-    async def _take_window(self, connection: Connection, llsn: LLSN, listed: UnitList) -> None:
+    async def _take_window(self, connection: Connection, llsn: LLSN, listed: ListUnitReply) -> None:
         """What the source has in [llsn, next_llsn). Trims first: what is trimmed is not readable here for a moment (law 9)."""
         if listed.low > self._parts.low():
             await self._parts.trim(listed.low)
@@ -252,11 +252,15 @@ class _UnitSync:
     async def _copy(self, connection: Connection, begin: LLSN, end: LLSN) -> None:
         """The next piece is asked for while this one is written."""
         request = CopyUnit(self._parts.log_stream, begin, end, COPY_BYTES_MAX)
-        copied, payload = await _ask(connection, request, UnitCopied)
+        copied, payload = await _ask(connection, request, CopyUnitReply)
         while payload:
             following = copied.next_llsn
             asked = asyncio.ensure_future(
-                _ask(connection, CopyUnit(self._parts.log_stream, following, end, COPY_BYTES_MAX), UnitCopied)
+                _ask(
+                    connection,
+                    CopyUnit(self._parts.log_stream, following, end, COPY_BYTES_MAX),
+                    CopyUnitReply,
+                )
             )
             asked.add_done_callback(lambda done: done.cancelled() or done.exception())
             try:

@@ -19,7 +19,7 @@ from varlog.testing.sim.process import Process
 CONTROL: frozenset[type[Message]] = frozenset(
     {
         m.AddLogStream,
-        m.MendReplica,
+        m.RepairReplica,
         m.OpenSession,
         m.RebuildReplica,
         m.RegisterNode,

@@ -13,7 +13,7 @@ from varlog.client.log import Log
 from varlog.model.cluster import ClusterView, ReplicaState, StreamState
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID, NodeID
-from varlog.rpc.messages import ClusterStatusIs
+from varlog.rpc.messages import GetClusterStatusReply
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.storage.log_store import LogStore
@@ -225,7 +225,7 @@ class Judge:
         return Client(name, topic, log, self._history, rng, Mix(entry_bytes_max=40, timeout_s=timeout_s))
 
 
-def what_is_wrong(status: ClusterStatusIs, replicas: int) -> str:
+def what_is_wrong(status: GetClusterStatusReply, replicas: int) -> str:
     """What a healed cluster must not show; '' if nothing: all streams run, whole, on living nodes, and nothing is left over."""
     view = status.view
     if not view.streams:

@@ -57,8 +57,8 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The repository tells a tail that is one position ahead of the order (law 5).",
         (
             "varlog.metarepo.service:RepositoryService._get_tail",
-            "m.TailIs(max(newest, topic.known), topic.trimmed)",
-            "m.TailIs(type(newest)(newest + 1), topic.trimmed)",
+            "m.GetTailReply(max(newest, topic.known), topic.trimmed)",
+            "m.GetTailReply(type(newest)(newest + 1), topic.trimmed)",
         ),
     ),
     _mutant(

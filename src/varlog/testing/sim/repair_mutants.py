@@ -20,7 +20,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 f"{_REPLICA}.append",
-                "if (request.again or retries.remembered) and retries",
+                "if (request.is_retry or retries.remembered) and retries",
                 "if False and retries",
             ),
         ),
@@ -47,8 +47,8 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 f"{_RETRIES}._found",
-                "AppendOutcome(False) if at is None else",
-                "AppendOutcome(False) if True else",
+                "FindAppendReply(False) if at is None else",
+                "FindAppendReply(False) if True else",
             ),
         ),
     ),

@@ -12,7 +12,7 @@ from varlog.model.errors import CorruptBatch, Damaged, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import ClusterStatusIs
+from varlog.rpc.messages import GetClusterStatusReply
 from varlog.storage.page_store import PageStore
 from varlog.storage.room import Room
 from varlog.storage.segment_file import SEGMENT_SUFFIX
@@ -25,7 +25,7 @@ from varlog.testing.sim.process import Process
 PAGES_A_LOOK = 10_000
 
 
-def what_is_wrong_with_chains(status: ClusterStatusIs, replicas: int) -> str:
+def what_is_wrong_with_chains(status: GetClusterStatusReply, replicas: int) -> str:
     """'' if every sequenced topic has a projection whose chains are full, of well units in its epoch, and a sequencer."""
     view = status.view
     units = {
@@ -52,7 +52,7 @@ def what_is_wrong_with_chains(status: ClusterStatusIs, replicas: int) -> str:
             for node in chain.nodes:
                 unit = units.pop((node, chain.log_stream), None)
                 trouble = _trouble(unit, projection, topic)
-                if not trouble and unit is not None and unit.unproven and len(chain.nodes) > 1:
+                if not trouble and unit is not None and unit.unverified and len(chain.nodes) > 1:
                     trouble = "has not been compared with its chain since it was restored"
                 if trouble:
                     return f"the unit of {chain} on node {node}: {trouble}: {unit} {why}"

@@ -28,29 +28,31 @@ class SequencedWitness:
 
     def hear(self, connection: SimConnection, message: Message) -> None:
         """Before it is on its way."""
-        if isinstance(message, m.ViewIs):
+        if isinstance(message, m.GetViewReply):
             self._hear_view(connection, message)
-        elif isinstance(message, m.TopicIs):
+        elif isinstance(message, m.TopicReply):
             if message.topic.sequenced:
                 self._told.names[message.topic.topic] = message.topic.name
-        elif isinstance(message, m.ProjectionIs):
+        elif isinstance(message, m.ProposeProjectionReply):
             self._hear_projection(message.projection)
-        elif isinstance(message, m.UnitSealed):
+        elif isinstance(message, m.SealUnitReply):
             key = connection.process.host, message.log_stream
             self._sealed[key] = max(self._sealed.get(key, 0), message.epoch)
         elif isinstance(message, (*_FENCED, m.NextTokens)):
             if not connection.accepting:
                 self._asked[connection, connection.posted] = message
-        elif isinstance(message, (*_ANSWERS, m.TokensAre)) and connection.accepting:
+        elif isinstance(message, (*_ANSWERS, m.NextTokensReply)) and connection.accepting:
             request = self._asked.pop((connection.other, connection.posted), None)
             if isinstance(request, _FENCED):
                 self._hear_answer(connection, request, message)
-            elif isinstance(request, m.NextTokens) and isinstance(message, m.TokensAre) and request.count:
+            elif (
+                isinstance(request, m.NextTokens) and isinstance(message, m.NextTokensReply) and request.count
+            ):
                 begin, end = message.first - message.skipped, message.first + request.count
                 who = connection.process.name
                 self._told.tokens.append(Tokens(request.topic, request.epoch, begin, end, who))
 
-    def _hear_view(self, connection: SimConnection, message: m.ViewIs) -> None:
+    def _hear_view(self, connection: SimConnection, message: m.GetViewReply) -> None:
         view = message.view
         if self._revisions.get(connection.process) == view.revision:
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from varlog.model.cluster import LogStream
-from varlog.rpc.messages import Commits, Message, StreamIs, ViewIs
+from varlog.rpc.messages import Commits, GetViewReply, Message, StreamReply
 from varlog.testing.history import History
 from varlog.testing.sim.process import Process
 
@@ -31,9 +31,9 @@ class Witness:
         if kind is Commits:
             if not self._rewound:
                 self._hear_order(sender, message)  # type: ignore[arg-type]
-        elif kind is StreamIs:
+        elif kind is StreamReply:
             self._hear_stream(message.stream)  # type: ignore[attr-defined]
-        elif kind is ViewIs:
+        elif kind is GetViewReply:
             view = message.view  # type: ignore[attr-defined]
             if self._revisions.get(sender) != view.revision:
                 self._revisions[sender] = view.revision

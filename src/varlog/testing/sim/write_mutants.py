@@ -55,6 +55,12 @@ WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "placed-anywhere",
         "A primary takes an entry that was sent for one position at another.",
-        ((f"{_CHAINED}.admits", "if request.at and request.at != machine.assigned_end:", "if False:"),),
+        (
+            (
+                f"{_CHAINED}.admits",
+                "if request.expected_llsn and request.expected_llsn != machine.assigned_end:",
+                "if False:",
+            ),
+        ),
     ),
 )

@@ -1,11 +1,11 @@
-// Deeds: what the manager does or waits for now, and what it did lately, newest first.
+// Events: what the manager does or waits for now, and what it did lately, newest first.
 
 import { attribute, h, keyed, text } from "./dom.js";
 import { timeOfDay } from "./format.js";
 
 const SHOWN_MAX = 60;
 
-export class Deeds {
+export class Events {
   constructor(host) {
     this.now = h("ul", { class: "now", "aria-label": "Now" });
     this.list = h("ol", { class: "lately", "aria-label": "Lately" });
@@ -20,12 +20,12 @@ export class Deeds {
       text(element.children[1], `${numbers.includes(",") ? "streams" : "stream"} ${numbers}`);
       text(element.children[2], wait);
     });
-    const deeds = numbered(status.deeds).slice(-SHOWN_MAX).reverse();
-    attribute(this.empty, "hidden", deeds.length + waits.length > 0);
-    deeds.forEach((deed, i) => (deed.same = i > 0 && timeOfDay(deeds[i - 1].time) === timeOfDay(deed.time)));
+    const events = numbered(status.events).slice(-SHOWN_MAX).reverse();
+    attribute(this.empty, "hidden", events.length + waits.length > 0);
+    events.forEach((event, i) => (event.same = i > 0 && timeOfDay(events[i - 1].time) === timeOfDay(event.time)));
     // Things of one second say when only once.
-    const make = (deed) => makeDeed(deed, this.known);
-    keyed(this.list, deeds, ({ key }) => key, make, (item, deed) => item.classList.toggle("same", deed.same));
+    const make = (event) => makeEvent(event, this.known);
+    keyed(this.list, events, ({ key }) => key, make, (item, event) => item.classList.toggle("same", event.same));
     this.known = true; // what comes from now on is new to whoever looks
   }
 }
@@ -37,14 +37,14 @@ function grouped(streams) {
   return [...groups].map(([wait, numbers]) => ({ wait, numbers: numbers.join(", ") }));
 }
 
-/** Two deeds of one moment may have the same words. */
-function numbered(deeds) {
+/** Two events of one moment may have the same words. */
+function numbered(events) {
   const seen = new Map();
-  return deeds.map((deed) => {
-    const words = `${deed.time} ${deed.log_stream} ${deed.what}`;
+  return events.map((event) => {
+    const words = `${event.time} ${event.log_stream} ${event.what}`;
     const before = seen.get(words) ?? 0;
     seen.set(words, before + 1);
-    return { ...deed, key: `${words} ${before}` };
+    return { ...event, key: `${words} ${before}` };
   });
 }
 
@@ -52,11 +52,11 @@ function makeWait() {
   return h("li", {}, h("i", { class: "busy" }), h("b"), h("span"));
 }
 
-function makeDeed(deed, fresh) {
+function makeEvent(event, fresh) {
   return h(
     "li",
     { class: fresh ? "fresh" : null },
-    h("time", { datetime: deed.time, text: timeOfDay(deed.time) }),
-    h("p", {}, deed.log_stream ? h("b", { text: `stream ${deed.log_stream}` }) : null, h("span", { text: deed.what })),
+    h("time", { datetime: event.time, text: timeOfDay(event.time) }),
+    h("p", {}, event.log_stream ? h("b", { text: `stream ${event.log_stream}` }) : null, h("span", { text: event.what })),
   );
 }
