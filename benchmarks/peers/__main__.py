@@ -21,7 +21,7 @@ from benchmarks.peers.server import ServerFailed  # noqa: E402
 from benchmarks.peers.systems import SYSTEMS, chosen  # noqa: E402
 from benchmarks.peers.tables import section  # noqa: E402
 from benchmarks.peers.workloads import WORKLOADS, Timing, chosen_workloads  # noqa: E402
-from varlog.model.errors import StartError  # noqa: E402
+from varlog.model.errors import StartupError  # noqa: E402
 from varlog.model.limits import MIB  # noqa: E402
 
 PASSES, QUICK_PASSES, DUELS = 3, 1, 2
@@ -35,7 +35,7 @@ def main() -> None:
         return
     try:
         findings = _findings(arguments)
-    except (PeerMissing, ServerFailed, StartError, ValueError, OSError) as error:
+    except (PeerMissing, ServerFailed, StartupError, ValueError, OSError) as error:
         sys.exit(f"bench-peers: {error}")
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(

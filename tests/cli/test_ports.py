@@ -10,7 +10,7 @@ import pytest
 
 from varlog.cli import ports
 from varlog.cli.ports import BLOCK, HOST, RANGE, free_block, free_ports, is_free
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 
 OTHERS = 4
 TAKEN = 150
@@ -90,5 +90,5 @@ def test_a_block_is_one_owners_and_is_given_back() -> None:
 def test_where_all_are_taken_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with free_block() as first:
         monkeypatch.setattr(ports, "RANGE", range(first, first + BLOCK))
-        with pytest.raises(StartError, match="stop a few clusters"):
+        with pytest.raises(StartupError, match="stop a few clusters"):
             ports._claim()

@@ -50,15 +50,15 @@ def test_a_topic_keeps_its_ordering(data: Path) -> None:
     good(varlog("topic", "create", "fast", "--if-not-exists", "--ordering", "sequenced", data=data))
 
 
-@pytest.mark.parametrize("option", [["--stripe-unit", "8"], ["--grouping", "node"]])
+@pytest.mark.parametrize("option", [["--stripe-size", "8"], ["--grouping", "node"]])
 def test_what_only_sequenced_topics_have_is_refused_for_others(tmp_path: Path, option: list[str]) -> None:
     told = bad(varlog("topic", "create", "x", *option, data=tmp_path), 2)
     assert f"{option[0]} is for sequenced topics" in told
 
 
 def test_stripes_take_turns(tmp_path: Path) -> None:
-    """R-SEQ-3: round robin over log streams, `--stripe-unit` positions each; a batch has no more entries than that."""
-    shape = ("--ordering", "sequenced", "--streams", "2", "--stripe-unit", "2", "--grouping", "node")
+    """R-SEQ-3: round robin over log streams, `--stripe-size` positions each; a batch has no more entries than that."""
+    shape = ("--ordering", "sequenced", "--streams", "2", "--stripe-size", "2", "--grouping", "node")
     good(varlog("topic", "create", "wide", *shape, data=tmp_path))
     for number in range(1, 6):
         good(varlog("append", "wide", str(number), data=tmp_path))

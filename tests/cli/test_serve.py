@@ -13,7 +13,7 @@ import pytest
 
 from varlog.cli import serve
 from varlog.metarepo.store.base import Put
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID
 from varlog.runtime.doors import system_doors
 from varlog.testing.processes import PATIENCE_S
@@ -47,9 +47,9 @@ def test_a_journal_mirror_is_kept_where_the_option_says_and_used_when_the_journa
 ) -> None:
     """`vmr start --journal-mirror DIR`: the option reaches the store, and either file is enough."""
     doors, cluster, mirror = system_doors(), ClusterID(1), tmp_path / "mirror"
-    with pytest.raises(StartError, match="is no directory"):
+    with pytest.raises(StartupError, match="is no directory"):
         serve._store(str(tmp_path / "metadata.db"), doors, cluster, 3, mirror)
-    with pytest.raises(StartError, match="is for a SQLite file"):
+    with pytest.raises(StartupError, match="is for a SQLite file"):
         serve._store("etcd://127.0.0.1:1", doors, cluster, 3, mirror)
     mirror.mkdir()
 

@@ -18,7 +18,7 @@ import varlog.cli.spark.common as common
 from varlog.cli.main import app
 from varlog.cli.spark import spark
 from varlog.cli.spark.common import Settings, run
-from varlog.model.errors import InvalidRequest, StartError, Unavailable
+from varlog.model.errors import InvalidRequest, StartupError, Unavailable
 from varlog.spark.jobs.progress import Progress
 from varlog.spark.options import OptionError
 from varlog.testing.processes import PATIENCE_S
@@ -147,7 +147,7 @@ def test_a_report_that_is_not_good_is_printed_and_ends_with_1(capsys: pytest.Cap
         (OptionError("option 'key' is\n  wrong"), 2, "option 'key' is wrong"),
         (InvalidRequest("no such thing"), 2, "no such thing"),
         (Unavailable("nobody there"), 1, "nobody there"),
-        (StartError("no Java"), 1, "no Java"),
+        (StartupError("no Java"), 1, "no Java"),
         (OSError(28, "No space left on device"), 1, "[Errno 28] No space left on device"),
         (KeyError("x"), 1, "'x'"),
         (RuntimeError(), 1, "RuntimeError"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.client.fakes import FakeCluster
 from varlog.model.batch import BatchHeader, parse_header
 from varlog.model.cluster import StreamState
-from varlog.model.errors import ChainBroken, NotAccepted, PositionTaken, Sealed
+from varlog.model.errors import NotAccepted, PositionConflict, Sealed, SequenceConflict
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.rpc.messages import (
     Append,
@@ -75,7 +75,7 @@ class ChainedCluster(FakeCluster):
         message = self.requests_held.pop(0)
         try:
             taken = self.take(message, payload)
-        except (ChainBroken, PositionTaken) as refusal:
+        except (SequenceConflict, PositionConflict) as refusal:
             if answer:
                 call.fail(refusal)
         else:
@@ -85,7 +85,7 @@ class ChainedCluster(FakeCluster):
     def take(self, message: Append, payload: bytearray) -> AppendReply:
         header = parse_header(payload, signed=False)
         if message.expected_llsn and message.expected_llsn != self.streams[message.log_stream].end:
-            raise PositionTaken(
+            raise PositionConflict(
                 message.log_stream, message.expected_llsn, self.streams[message.log_stream].end
             )
         name = message.log_stream, header.producer
@@ -110,7 +110,7 @@ class ChainedCluster(FakeCluster):
             if judgement is Judgement.SAME and newest:
                 return newest[1]
             if judgement is Judgement.BROKEN:
-                raise ChainBroken(message.log_stream, header.sequence, link.sequence if link else 0)
+                raise SequenceConflict(message.log_stream, header.sequence, link.sequence if link else 0)
         appended = self.order(message.log_stream, bytearray(payload))
         chain.append((header, appended))
         self.attempts[name] = message.writer_attempt

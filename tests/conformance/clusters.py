@@ -111,7 +111,7 @@ class Topics:
         name = f"t{next(_numbers)}"
         async with await self.cluster.admin() as admin:
             await admin.create_topic(
-                name, streams=self.streams, first=first, ordering=self.ordering, unit=UNIT
+                name, streams=self.streams, first=first, ordering=self.ordering, stripe_size=UNIT
             )
         return name
 

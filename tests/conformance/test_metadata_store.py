@@ -23,7 +23,7 @@ from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.cluster import ClusterView, NamedReader, NamedWriter
-from varlog.model.errors import StartError, Unavailable
+from varlog.model.errors import StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.runtime.doors import system_doors
@@ -397,7 +397,7 @@ def test_a_file_that_another_repository_has_open_is_refused_by_name(tmp_path: Pa
     async def body() -> None:
         first, second = SqliteStore(path, system_doors()), SqliteStore(path, system_doors())
         await first.open()
-        with pytest.raises(StartError, match=r"metadata\.sqlite is in use by another metadata repository"):
+        with pytest.raises(StartupError, match=r"metadata\.sqlite is in use by another metadata repository"):
             await second.open()
         await first.commit([Put("x", b"")])
         await first.close()

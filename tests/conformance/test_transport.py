@@ -12,7 +12,7 @@ from tests.conformance.transports import WORLDS, World
 from tests.rpc.helpers import DEADLINE_S, wait_until
 from tests.rpc.samples import ERROR_SAMPLES
 from varlog.model.epoch import Epoch
-from varlog.model.errors import InvalidRequest, StartError, Unavailable
+from varlog.model.errors import InvalidRequest, StartupError, Unavailable
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.limits import (
@@ -347,7 +347,7 @@ def test_nobody_listens_means_certainly_not_sent(world: World) -> None:
 def test_an_address_in_use_is_named_with_its_remedy(world: World) -> None:
     async def body(there: Transport, here: Transport) -> None:
         server = await there.serve(ADDRESS, Service().make_handler)
-        with pytest.raises(StartError, match=f"{server.address}.*another") as refused:
+        with pytest.raises(StartupError, match=f"{server.address}.*another") as refused:
             await there.serve(server.address, Service().make_handler)
         assert "choose another" in str(refused.value)
         await server.close()

@@ -103,7 +103,7 @@ def test_topics_are_logs_of_their_own(tmp_path: Path) -> None:
 
 def test_a_directory_is_open_only_once(tmp_path: Path) -> None:
     with varlog.open(tmp_path) as log:
-        with pytest.raises(varlog.StartError, match="is open already"):
+        with pytest.raises(varlog.StartupError, match="is open already"):
             varlog.open(tmp_path)
         assert log.append(b"still here").glsn == 1
 
@@ -113,13 +113,13 @@ def test_an_identity_that_cannot_be_read_is_a_start_error_that_names_the_file(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "varlog.json").write_bytes(content)
-    with pytest.raises(varlog.StartError, match=r"varlog\.json"):
+    with pytest.raises(varlog.StartupError, match=r"varlog\.json"):
         varlog.open(tmp_path)
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(varlog.StartError, match="is not a directory"):
+    with pytest.raises(varlog.StartupError, match="is not a directory"):
         varlog.open(tmp_path / "file")
 
 

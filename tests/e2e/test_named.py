@@ -39,7 +39,7 @@ def test_a_topic_that_begins_later_is_used_like_any_other(tmp_path: Path) -> Non
                 with pytest.raises(varlog.Trimmed) as trimmed:
                     next(log.subscribe(begin))
                 assert trimmed.value.oldest == FIRST
-        with pytest.raises(varlog.Refused, match="its first position is 1000, not 1"):
+        with pytest.raises(varlog.PreconditionFailed, match="its first position is 1000, not 1"):
             admin.create_topic("copy", streams=3)
 
 
@@ -59,7 +59,7 @@ def test_tasks_of_a_writer_agree_and_readers_hold_a_trim_back(tmp_path: Path) ->
             assert one.end_write("job", 0).finished
             assert two.begin_write("job", 0).finished
             one.begin_write("job", 2)
-            with pytest.raises(varlog.Refused, match="is at batch 2: batch 1 is over"):
+            with pytest.raises(varlog.PreconditionFailed, match="is at batch 2: batch 1 is over"):
                 two.begin_write("job", 1)
             one.set_reader("slow", 1)
             assert one.set_reader("quick", 4).position == 4

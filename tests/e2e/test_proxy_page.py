@@ -121,10 +121,16 @@ def test_every_error_of_the_proxy_is_in_the_table() -> None:
             model.UnknownLogStream,
             model.NotWritten,
             model.Trimmed,
-            model.Filled,
+            model.JunkPosition,
         ),
         *(model.EntryTooLarge, model.BatchTooLarge, model.Sealed, model.NotAccepted, model.OutcomeUnknown),
-        *(model.Unavailable, model.ReaderBehind, model.Refused, model.TrimBeyondTail, model.InvalidRequest),
+        *(
+            model.Unavailable,
+            model.ReaderBehind,
+            model.PreconditionFailed,
+            model.TrimBeyondTail,
+            model.InvalidRequest,
+        ),
     ]
     names = {re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower() for kind in kinds}
     table = TABLES.split("## Errors", 1)[1].split("## Limits", 1)[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import HOLES_VERSION, ArchivedFile, Commit, range_name
 from varlog.spark.archive.manifest import commit_name, decode_commit, encode_commit, read_contents
 
@@ -52,7 +52,7 @@ def test_the_same_commit_is_written_as_the_same_bytes_and_read(commit: Commit, f
     ],
 )
 def test_another_file_is_refused_by_name(content: bytes, told: str) -> None:
-    with pytest.raises(Refused, match=f"7.json.*{told}"):
+    with pytest.raises(PreconditionFailed, match=f"7.json.*{told}"):
         decode_commit(content, "7.json")
 
 
@@ -80,5 +80,5 @@ def test_a_manifest_is_read_in_the_order_of_its_numbers() -> None:
 
 def test_a_missing_number_is_told() -> None:
     files = Files({commit_name("orders", 2): GOLDEN.read_bytes()})
-    with pytest.raises(Refused, match=r"00000001\.json is missing"):
+    with pytest.raises(PreconditionFailed, match=r"00000001\.json is missing"):
         read_contents(files, "orders")

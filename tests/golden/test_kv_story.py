@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.golden.kv_story import FILE, STORY, told
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
 from varlog.recipes.kv_codec import CodedKvMachine, decode_snapshot
@@ -61,5 +61,5 @@ def test_what_a_newer_version_has_written_is_not_passed_over() -> None:
     ],
 )
 def test_another_snapshot_is_refused(content: bytes, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(PreconditionFailed, match=reason):
         decode_snapshot(content)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.snapshot import (
     FORMAT,
     VERSION,
@@ -53,5 +53,5 @@ def test_a_snapshot_is_described_as_version_1_says() -> None:
     ],
 )
 def test_what_is_no_snapshot_of_this_version_is_refused(content: bytes, told: str) -> None:
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(PreconditionFailed, match=told):
         decode_snapshot(content, "here")

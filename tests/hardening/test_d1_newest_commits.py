@@ -13,7 +13,7 @@ import pytest
 from varlog.metarepo.store.base import Put
 from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.runtime.doors import system_doors
 
 COMMITS = {f"cut/{number:03d}": f"order {number:03d}".encode() * 3 for number in range(1, 41)}
@@ -80,7 +80,7 @@ def test_a_journal_whose_end_is_missing_is_said(left: Path, bytes_missing: int) 
     first = content.index(NEWEST) + len(COMMITS["cut/040"])
     for end in (len(content), content.rindex(NEWEST) + len(COMMITS["cut/040"]), first):
         journal_path(left).write_bytes(content[: end - bytes_missing])
-        with pytest.raises(StartError, match="journal"):
+        with pytest.raises(StartupError, match="journal"):
             _items(left)
 
 
@@ -89,7 +89,7 @@ def test_a_bad_bit_in_a_value_of_the_database_is_not_served(left: Path) -> None:
     content = bytearray(left.read_bytes())
     content[content.index(b"order 017") + 6] ^= 1
     left.write_bytes(content)
-    with pytest.raises(StartError, match="cut/017"):
+    with pytest.raises(StartupError, match="cut/017"):
         _items(left)
 
 
@@ -106,7 +106,7 @@ def test_an_older_database_beside_a_newer_journal_is_right_or_said(left: Path, t
 
     asyncio.run(body())
     shutil.copy(older, left)
-    with pytest.raises(StartError, match="the database is an older copy"):
+    with pytest.raises(StartupError, match="the database is an older copy"):
         _items(left)
 
 
@@ -114,5 +114,5 @@ def test_a_database_that_is_gone_is_said(left: Path) -> None:
     for path in left.parent.glob("metadata.db*"):
         if path != journal_path(left):
             path.unlink()
-    with pytest.raises(StartError, match="metadata"):
+    with pytest.raises(StartupError, match="metadata"):
         _items(left)

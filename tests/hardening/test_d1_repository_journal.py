@@ -19,7 +19,7 @@ from varlog.metarepo.store import journal as journals
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
 from varlog.metarepo.store.journal import SECTOR_BYTES, apply_changes
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.doors import Doors, system_doors
 from varlog.testing.sim.disk import SimDisk
@@ -111,7 +111,7 @@ def _right_or_said(files: Files, expected: Items) -> bool:
     """Whether it opened; if so, with all that was acknowledged."""
     try:
         items, _ = _opened(files)
-    except StartError:
+    except StartupError:
         return False
     assert items == expected
     return True
@@ -187,7 +187,7 @@ def test_bad_sectors_beside_each_other_lose_nothing_in_silence(
         harmed = _harmed(harmed, place + 1, SECTOR_HARMS[harm])
         try:
             items, _ = _opened({**files, JOURNAL: harmed})
-        except StartError:
+        except StartupError:
             continue
         assert items == expected or (harm.startswith("bit") and len(items) >= len(expected) - 1)
 
@@ -207,7 +207,7 @@ def test_after_a_pause_two_bad_copies_of_the_newest_commit_are_said() -> None:
     files = asyncio.run(body())
     newest = 2 + 2 * (len(CUTS) - 1)
     harmed = _harmed(_harmed(files[JOURNAL], newest, _flip(61)), newest + 1, _flip(61))
-    with pytest.raises(StartError, match="commit 8 cannot be read, and commit 9 is there"):
+    with pytest.raises(StartupError, match="commit 8 cannot be read, and commit 9 is there"):
         _opened({**files, JOURNAL: harmed})
     assert _opened(files) == (_expected(CUTS), [])
 
@@ -216,7 +216,7 @@ def test_a_journal_of_another_length_is_right_or_said(killed: tuple[Files, Items
     files, expected = killed
     whole = files[JOURNAL]
     for missing in (1, 3, 7, 512, 4095, 4096, 4097, 10_000, len(whole) // 2, len(whole) - 1, len(whole)):
-        with pytest.raises(StartError, match=r"metadata\.db\.journal"):
+        with pytest.raises(StartupError, match=r"metadata\.db\.journal"):
             _opened({**files, JOURNAL: whole[: len(whole) - missing]})
     for more in (b"\0", b"12345", bytes(4096)):
         items, complaints = _opened({**files, JOURNAL: whole + more})
@@ -234,7 +234,7 @@ def test_a_zeroed_tail_is_right_or_said(killed: tuple[Files, Items]) -> None:
 @pytest.mark.parametrize("missing", [DATABASE, JOURNAL])
 def test_a_file_that_is_gone_is_said(killed: tuple[Files, Items], missing: str) -> None:
     files, _ = killed
-    with pytest.raises(StartError, match="missing"):
+    with pytest.raises(StartupError, match="missing"):
         _opened({name: content for name, content in files.items() if name != missing})
 
 
@@ -292,7 +292,7 @@ def test_files_of_two_repositories_are_said() -> None:
 
     other = asyncio.run(body())
     for mixed in ({**files, DATABASE: other[DATABASE]}, {**files, JOURNAL: other[JOURNAL]}):
-        with pytest.raises(StartError, match="older copy"):
+        with pytest.raises(StartupError, match="older copy"):
             _opened(mixed)
 
 
@@ -314,7 +314,7 @@ def test_a_flipped_bit_in_a_value_names_its_key() -> None:
     files = _run({}, STORIES["a base at the end"])[-1]
     content = bytearray(files[DATABASE])
     content[content.index(bytes([5]) * 40) + 7] ^= 16
-    with pytest.raises(StartError, match=r"the value of key 'cut/005' is damaged.*vmr recover"):
+    with pytest.raises(StartupError, match=r"the value of key 'cut/005' is damaged.*vmr recover"):
         _opened({**files, DATABASE: bytes(content)})
 
 
@@ -397,7 +397,7 @@ def test_a_journal_that_knows_of_more_than_the_other_one_is_believed() -> None:
         harmed = _harmed(harmed, place, _flip(70))
     for place in range(6, 24):
         older = _harmed(older, place, _fill(blank))
-    with pytest.raises(StartError, match="commit 3 cannot be read"):
+    with pytest.raises(StartupError, match="commit 3 cannot be read"):
         _mirrored({**files, FOLDER / JOURNAL: harmed, MIRROR / JOURNAL: older}, [])
 
 
@@ -466,6 +466,6 @@ def test_harm_to_the_write_ahead_log_of_sqlite_is_right_or_said(tmp_path: Path, 
         (copy / f"{DATABASE}-wal").write_bytes(harmed)
         try:
             assert _real_items(copy) == expected
-        except StartError:
+        except StartupError:
             refused += 1
     assert refused

@@ -13,7 +13,7 @@ from tests.manager.sim_cluster import REPOSITORY
 from varlog.client.admin import Admin
 from varlog.metarepo import witnesses
 from varlog.model.cluster import LogStream
-from varlog.model.errors import OutcomeUnknown, Refused, TopicStopped, Unavailable
+from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.rpc import messages as m
 from varlog.testing.sim.loop import run
@@ -46,12 +46,12 @@ def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_fro
         with pytest.raises((TopicStopped, OutcomeUnknown), match="adopt-order"):
             await log.append(b"no")
         assert loop.time() - begun < 10.0
-        with pytest.raises(Refused, match="STOPPED"):
+        with pytest.raises(PreconditionFailed, match="STOPPED"):
             await cluster.ask(REPOSITORY, m.SealStream(LogStreamID(1)))
-        with pytest.raises(Refused, match="STOPPED"):
+        with pytest.raises(PreconditionFailed, match="STOPPED"):
             await log.trim(2)
         async with await cluster.admin() as admin:
-            with pytest.raises(Refused, match="STOPPED"):
+            with pytest.raises(PreconditionFailed, match="STOPPED"):
                 await admin.delete_topic("orders")
             await asyncio.sleep(20.0)  # the manager leaves everything as it is, and shows why
             assert [stream.epoch for stream in (await cluster.view()).streams] == epochs

@@ -15,7 +15,7 @@ from tests.manager.sequenced_cluster import SequencedCluster
 from tests.manager.sim_cluster import REPOSITORY, TOPIC
 from varlog.client.log import Log
 from varlog.model.cluster import Ordering
-from varlog.model.errors import OutcomeUnknown, Refused, TopicStopped, Trimmed
+from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped, Trimmed
 from varlog.model.ids import NodeID
 from varlog.rpc import messages as m
 from varlog.rpc.messages import AdoptOrderReply
@@ -27,7 +27,7 @@ class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
 
     async def log_of(self, streams: int = 1) -> Log:
         async with await self.admin() as admin:
-            await admin.create_topic(TOPIC, streams=streams, ordering=Ordering.SEQUENCED, unit=4)
+            await admin.create_topic(TOPIC, streams=streams, ordering=Ordering.SEQUENCED, stripe_size=4)
         return await self.log()
 
     async def newest_copies(self, *nodes: int) -> None:
@@ -88,7 +88,7 @@ def test_d2_a_lost_projection_and_a_lost_trim_are_taken_from_the_nodes(streams: 
         async with await cluster.log() as another:
             with pytest.raises((TopicStopped, OutcomeUnknown), match="adopt-order"):
                 await another.append(b"no")
-        with pytest.raises(Refused, match="STOPPED"):
+        with pytest.raises(PreconditionFailed, match="STOPPED"):
             await log.trim(7)
 
         # A restart changes nothing, and whoever is of the old projection serves nobody meanwhile.

@@ -23,7 +23,7 @@ from varlog.model.cluster import (
     Topic,
 )
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
@@ -110,14 +110,14 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
         cluster.manager.crash()
         node, stream = "sn2:7110", (await cluster.view()).streams[0]
         # A seal at an older end: the replica refuses it, says what it knows, and freezes.
-        with pytest.raises(Refused, match="up to position 6"):
+        with pytest.raises(PreconditionFailed, match="up to position 6"):
             await cluster.ask(node, m.SealReplica(stream.log_stream, Epoch(stream.epoch + 1), LLSN(4)))
         uuid = (await cluster.view()).uuid
         rebuild = m.RebuildReplica(stream.topic, stream.log_stream, Epoch(stream.epoch + 1), uuid)
-        with pytest.raises(Refused, match="evidence"):
+        with pytest.raises(PreconditionFailed, match="evidence"):
             await cluster.ask(node, rebuild)
         remove = m.RemoveLogStream(stream.log_stream, cluster_uuid=uuid)
-        with pytest.raises(Refused, match="evidence"):
+        with pytest.raises(PreconditionFailed, match="evidence"):
             await cluster.ask(node, remove)
         assert [found.evidence != "" for found in await cluster.all_replicas()] == [False, True, False]
         # A seal that contradicts nothing takes it in again: nothing of it was touched.
@@ -131,7 +131,7 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
         assert isinstance(service, StorageNode)
         service._replicas[stream.log_stream].freeze(InvariantBroken("a law broke", {}))
         below = m.RebuildReplica(stream.topic, stream.log_stream, Epoch(stream.epoch + 1), uuid, LLSN(3))
-        with pytest.raises(Refused, match="evidence"):
+        with pytest.raises(PreconditionFailed, match="evidence"):
             await cluster.ask(node, below)
         await log.close()
 

@@ -13,7 +13,7 @@ from tests.manager.sim_cluster import SimCluster
 from varlog.metarepo import membership_rules as rules
 from varlog.metarepo.membership_rules import Members
 from varlog.model.cluster import ClusterView, Ordering
-from varlog.model.errors import Refused, StartError
+from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.model.ids import (
     NO_UUID,
     ClusterID,
@@ -46,7 +46,7 @@ def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_re
         await fill(cluster, "orders")
         uuid = (await cluster.view()).uuid
         assert check_cluster_uuid(uuid) != NO_UUID
-        with pytest.raises(Refused, match=rf"{uuid}.*{OTHER}.*vmr recover"):
+        with pytest.raises(PreconditionFailed, match=rf"{uuid}.*{OTHER}.*vmr recover"):
             await cluster.ask("sn1:7110", m.OpenSession(1_000_000, OTHER))
         for change in (
             m.RemoveLogStream(LogStreamID(1), cluster_uuid=OTHER),
@@ -54,7 +54,7 @@ def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_re
             m.RebuildReplica(TopicID(1), LogStreamID(1), (await cluster.view()).streams[0].epoch, OTHER),
             m.AddLogStream(TopicID(1), LogStreamID(9), cluster_uuid=OTHER),
         ):
-            with pytest.raises(Refused, match=uuid):
+            with pytest.raises(PreconditionFailed, match=uuid):
                 await cluster.ask("sn1:7110", change)
         assert await read_all(cluster, "orders") == ENTRIES
 
@@ -63,7 +63,7 @@ def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_re
 
 def test_a_repository_refuses_to_register_a_node_of_another_cluster() -> None:
     members = Members(ClusterView(ClusterID(1), 1, uuid=ONE))
-    with pytest.raises(Refused, match=rf"{OTHER}.*{ONE}.*vmr recover"):
+    with pytest.raises(PreconditionFailed, match=rf"{OTHER}.*{ONE}.*vmr recover"):
         rules.register_node(members, NodeID(1), "n:1", (), (), OTHER)
     assert rules.register_node(members, NodeID(1), "n:1", (), (), ONE).view.node(NodeID(1))
     assert rules.register_node(members, NodeID(1), "n:1", (), (), NO_UUID).view.node(NodeID(1))
@@ -161,10 +161,10 @@ def test_what_is_registered_is_bound_once_and_what_is_bound_is_refused_to_others
         )
         disk = host.doors(Process("look")).disk
         assert (read_cluster(disk, path), read_cluster(disk, other)) == (ONE, NO_UUID)
-        with pytest.raises(Refused, match=rf"{ONE}.*{OTHER}"):
+        with pytest.raises(PreconditionFailed, match=rf"{ONE}.*{OTHER}"):
             again.bind(OTHER, ())
         again.check_change(STREAM, ONE, blank=False)
-        with pytest.raises(Refused, match="no cluster yet"):
+        with pytest.raises(PreconditionFailed, match="no cluster yet"):
             again.check_change(LogStreamID(5), ONE, blank=False)
         again.check_change(LogStreamID(5), ONE, blank=True)
         assert again.largest_log_stream == 5
@@ -183,9 +183,9 @@ def test_a_replica_of_another_cluster_on_this_nodes_volume_is_foreign() -> None:
         volumes.release()
         again = _open(host)
         assert again.is_foreign(STREAM)
-        with pytest.raises(Refused, match=OTHER):
+        with pytest.raises(PreconditionFailed, match=OTHER):
             again.check_change(STREAM, ONE, blank=False)
-        with pytest.raises(Refused, match=OTHER):
+        with pytest.raises(PreconditionFailed, match=OTHER):
             again.bind(ONE, (STREAM,))
 
     run(story())
@@ -217,7 +217,7 @@ def test_a_flipped_bit_in_an_identity_is_found() -> None:
         identity = VOLUME / "cid=7" / "snid=1" / IDENTITY_NAME
         content = disk.read_file(identity)
         disk.replace_file(identity, content.replace(ONE.encode(), OTHER.encode()))
-        with pytest.raises(StartError, match="checksum"):
+        with pytest.raises(StartupError, match="checksum"):
             _open(host)
 
     run(story())
@@ -235,7 +235,7 @@ def test_a_damaged_cluster_file_binds_to_nothing() -> None:
         host.doors(Process("operator")).disk.replace_file(path / CLUSTER_NAME, bytes(content))
         again = _open(host)
         assert again.cluster_of(STREAM) == NO_UUID
-        with pytest.raises(Refused, match="no cluster yet"):
+        with pytest.raises(PreconditionFailed, match="no cluster yet"):
             again.check_change(STREAM, ONE, blank=False)
         again.bind(ONE, (STREAM,))
         assert again.cluster_of(STREAM) == ONE

@@ -13,7 +13,7 @@ import pytest
 
 from varlog import aio
 from varlog.model.cluster import Ordering
-from varlog.model.errors import StartError, VarlogError
+from varlog.model.errors import StartupError, VarlogError
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harmed_cluster import HarmedCluster, harmed_cluster, stored_data
 
@@ -36,7 +36,7 @@ def test_a_new_topic_leaves_the_data_of_the_old_cluster_alone(tmp_path: Path) ->
             try:
                 await cluster.start()
                 await make_and_delete(cluster, times=6)
-            except StartError as refused:
+            except StartupError as refused:
                 print("refused:", refused)
             await asyncio.sleep(REMOVED_BEFORE_S)
             await cluster.stop()

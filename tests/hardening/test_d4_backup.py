@@ -14,7 +14,7 @@ from varlog.metarepo import backup
 from varlog.metarepo.backup import fetch_backup, read_store, write_backup
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.model.errors import Refused, StartError
+from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.rpc import messages as m
 from varlog.runtime.doors import system_doors
 from varlog.testing.sim.loop import run
@@ -83,7 +83,7 @@ def test_a_piece_of_another_backup_is_refused() -> None:
         cluster = SimCluster()
         cluster.start()
         await _fill(cluster, "orders", 1)
-        with pytest.raises(Refused, match="begin again"):
+        with pytest.raises(PreconditionFailed, match="begin again"):
             await cluster.ask(REPOSITORY, m.GetBackup(64, 77))
 
     run(story())
@@ -108,7 +108,7 @@ def test_a_backup_goes_into_a_new_store_alone(tmp_path: Path) -> None:
         assert copy.state.view == made.state.view
         assert copy.state.order == made.state.order
         assert copy.term > made.term
-        with pytest.raises(StartError, match="not empty"):
+        with pytest.raises(StartupError, match="not empty"):
             await write_backup(items, SqliteStore(tmp_path / "copy.db", doors))
 
     asyncio.run(real())

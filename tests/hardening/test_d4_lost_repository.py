@@ -22,7 +22,7 @@ from varlog.metarepo.rebuild import NodeEvidence, rebuild
 from varlog.metarepo.recovery import Recovery, find, write
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import StreamState, changed
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ANY_CLUSTER, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.rpc import messages as m
@@ -137,7 +137,7 @@ def test_a_node_that_does_not_answer_stops_the_recovery_unless_it_is_given_up() 
         recovery = await _sessions_over(cluster)
         assert recovery.rebuilt.stops
         assert any("storage node 1 at" in problem for problem in recovery.rebuilt.problems)
-        with pytest.raises(Refused, match="not everything is proven"):
+        with pytest.raises(PreconditionFailed, match="not everything is proven"):
             await write(recovery.rebuilt, MemoryStore(MemoryMetadata()))
         given_up = await find(cluster.transport, NODES, lost=[lost])
         assert not given_up.rebuilt.stops

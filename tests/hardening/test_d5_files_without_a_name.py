@@ -19,7 +19,7 @@ from tests.storage.test_small_files import order
 from varlog.metarepo.store.base import Delete, DeleteRange, Fenced, Put
 from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID, ClusterUUID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
@@ -210,11 +210,11 @@ def test_a_lock_that_was_deleted_is_taken_again_or_its_new_holder_is_named(tmp_p
     path = volumes.node_paths[0] / LOCK_NAME
     path.unlink()
     assert str(path) in volumes.tend()[0]
-    with pytest.raises(StartError, match="is in use"):
+    with pytest.raises(StartupError, match="is in use"):
         volumes_in(tmp_path)
     path.unlink()
     other = volumes_in(tmp_path)
-    with pytest.raises(StartError, match="is in use"):
+    with pytest.raises(StartupError, match="is in use"):
         volumes.tend()
     other.release()
     volumes.release()
@@ -298,7 +298,7 @@ def test_a_file_of_a_running_repository_is_written_again(tmp_path: Path, which: 
         assert await _items(live) == wanted
         try:
             found = await _items(tmp_path / "too early")
-        except StartError:
+        except StartupError:
             return
         assert found == wanted | {"key/6": b"before", "key/7": b"before"}
 
@@ -340,7 +340,7 @@ def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Pat
         lock.unlink()
         assert await looked(first) == []
         assert lock.exists()
-        with pytest.raises(StartError, match="is in use"):
+        with pytest.raises(StartupError, match="is in use"):
             await second.open()
         lock.unlink()
         await second.open()

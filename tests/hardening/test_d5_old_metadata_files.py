@@ -11,7 +11,7 @@ from tests.storage import test_page_store as units
 from tests.storage.helpers import commit_all, fill, new_store, reopen, row
 from tests.storage.test_small_files import order, store_of_many_rows
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.log_store import LogStore
@@ -111,7 +111,7 @@ def test_rows_that_the_device_lost_are_noticed_when_a_failed_disk_is_opened_agai
     put_back(path, old)
     fresh = store.reopened()
     with pytest.raises(
-        Damaged, match=f"rows end at LLSN {fresh.committed_end}, and were durable up to {end}"
+        CorruptReplica, match=f"rows end at LLSN {fresh.committed_end}, and were durable up to {end}"
     ):
         store.resume(fresh)
     fresh.close()

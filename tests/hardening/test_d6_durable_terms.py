@@ -11,7 +11,7 @@ import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, VarlogError
+from varlog.model.errors import PreconditionFailed, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
@@ -34,7 +34,7 @@ def test_d6_an_older_term_a_twin_and_an_impossible_term_are_refused() -> None:
         check_term(NODE, 5, 77, 4, 1)
     with pytest.raises(StaleTerm, match="another metadata repository in term 5"):
         check_term(NODE, 5, 77, 5, 78)
-    with pytest.raises(Refused, match="too far above"):
+    with pytest.raises(PreconditionFailed, match="too far above"):
         check_term(NODE, 5, 77, 6 + TERM_JUMP_MAX, 1)
 
 
@@ -86,7 +86,7 @@ def test_d6_a_forged_term_locks_nobody_out() -> None:
             print(error)
         await log.close()
         assert (believed, acknowledged) == ([False] * 3, 2)
-        with pytest.raises(Refused, match="too far above"):
+        with pytest.raises(PreconditionFailed, match="too far above"):
             await cluster.ask("sn1:7110", m.OpenSession(1 << 62))
 
     run(story())

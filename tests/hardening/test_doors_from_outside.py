@@ -19,7 +19,7 @@ import pytest
 
 from varlog import aio
 from varlog.embedded import open_log
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID
 from varlog.model.limits import FRAME_BYTES_MAX, FRAME_META_BYTES_MAX, MIB
 from varlog.recipes.counter import Counter
@@ -73,7 +73,7 @@ def test_door_log_lines_a_text_of_a_peer_writes_no_line_of_its_own() -> None:
 
     def refuse(call: Call | None, message: Message, payload: bytearray) -> None:
         if call is not None:
-            call.fail(Refused(f"no\n{forged.decode()}\x1b[2J"))
+            call.fail(PreconditionFailed(f"no\n{forged.decode()}\x1b[2J"))
 
     async def story() -> bytes:
         server = await TcpTransport(ClusterID(1)).serve("127.0.0.1:0", lambda connection: refuse)

@@ -28,7 +28,7 @@ def registered(streams: int = 1) -> Members:
         members = membership_rules.register_node(members, node, f"n{node}:1", (), ())
     for sequencer in (SEQUENCER, OTHER):
         members = projection_rules.register_sequencer(members, sequencer)
-    members, topic = membership_rules.register_topic(members, "orders", Ordering.SEQUENCED, unit=UNIT)
+    members, topic = membership_rules.register_topic(members, "orders", Ordering.SEQUENCED, stripe_size=UNIT)
     for _ in range(streams):
         members, log_stream = membership_rules.new_log_stream_id(members)
         members, _ = membership_rules.register_log_stream(members, topic.topic, log_stream, NODES)
@@ -39,7 +39,7 @@ def first(members: Members) -> Projection:
     topic = members.view.topics[0]
     streams = {found.log_stream: found.replicas for found in members.view.streams_of(topic.topic)}
     sealed = {log_stream: dict.fromkeys(nodes, Answer(LLSN(0))) for log_stream, nodes in streams.items()}
-    return first_projection(topic.topic, topic.first, topic.unit, streams, sealed, SEQUENCER)
+    return first_projection(topic.topic, topic.first, topic.stripe_size, streams, sealed, SEQUENCER)
 
 
 def begun(streams: int = 1) -> Members:

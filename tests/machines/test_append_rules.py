@@ -42,7 +42,7 @@ TABLE: list[tuple[VarlogError, Verdict]] = [
     (CallTimeout("late"), Verdict.UNKNOWN),
     (errors.OutcomeUnknown("the primary cannot say"), Verdict.UNKNOWN),
     (errors.Unavailable("the handler failed"), Verdict.UNKNOWN),
-    (errors.Refused("x"), Verdict.UNKNOWN),
+    (errors.PreconditionFailed("x"), Verdict.UNKNOWN),
     (errors.NotWritten(1, 0), Verdict.UNKNOWN),
 ]
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import (
     ArchivedFile,
     Commit,
@@ -153,12 +153,12 @@ def test_tasks_read_every_wanted_row_once_in_pieces_of_about_the_size_asked_for(
 
 
 def test_a_manifest_with_a_gap_is_refused() -> None:
-    with pytest.raises(Refused, match="commit 2 of the manifest begins at 21, not at 11"):
+    with pytest.raises(PreconditionFailed, match="commit 2 of the manifest begins at 21, not at 11"):
         Contents((commit(1, 11), commit(21, 31)))
-    with pytest.raises(Refused, match="another topic"):
+    with pytest.raises(PreconditionFailed, match="another topic"):
         Contents((commit(1, 11), commit(11, 31, name="payments")))
     whole = commit(1, 11, 2)
-    with pytest.raises(Refused, match="do not hold positions 1 to 10"):
+    with pytest.raises(PreconditionFailed, match="do not hold positions 1 to 10"):
         Contents((Commit(5, 3, "orders", 1, 11, 10, 1, 1, 0, whole.files[:1]),))
 
 
@@ -173,5 +173,5 @@ def test_a_manifest_with_a_gap_is_refused() -> None:
 def test_an_archive_of_another_log_is_refused(cluster: int, topic: int, name: str, told: str) -> None:
     check_same_topic(contents(1, 11), 5, 3, "orders")
     check_same_topic(Contents(), cluster, topic, name)
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(PreconditionFailed, match=told):
         check_same_topic(contents(1, 11), cluster, topic, name)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.client.chain_rules import Mine, Recorded, Rows, TrimmedWrite, behind, common
+from varlog.client.idempotent_rules import Mine, Recorded, Rows, TrimmedWrite, behind, common
 from varlog.model.batch import BatchHeader, crc32c
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch

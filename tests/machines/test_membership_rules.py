@@ -15,7 +15,7 @@ from varlog.model.cluster import ClusterView, Grouping, Ordering, StorageNode, S
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
     InvalidRequest,
-    Refused,
+    PreconditionFailed,
     StaleEpoch,
     TrimBeyondTail,
     UnknownLogStream,
@@ -25,7 +25,7 @@ from varlog.model.errors import (
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import BATCH_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import STRIPE_UNIT
+from varlog.model.projection import STRIPE_SIZE
 
 ONE, TWO, THREE = NodeID(1), NodeID(2), NodeID(3)
 TOPIC, LS = TopicID(1), LogStreamID(1)
@@ -70,12 +70,12 @@ def test_a_node_may_move_while_the_one_at_its_old_address_is_gone() -> None:
 
 
 def test_a_second_node_with_a_living_ones_id_is_refused() -> None:
-    with pytest.raises(Refused, match="storage node 1 is alive at n1:1"):
+    with pytest.raises(PreconditionFailed, match="storage node 1 is alive at n1:1"):
         rules.register_node(with_nodes(ONE), ONE, "elsewhere:9", ("/data",), (ONE,))
 
 
 def test_a_living_nodes_address_is_not_given_to_another() -> None:
-    with pytest.raises(Refused, match="n1:1 is the address of storage node 1, which is alive"):
+    with pytest.raises(PreconditionFailed, match="n1:1 is the address of storage node 1, which is alive"):
         rules.register_node(with_nodes(ONE), TWO, "n1:1", ("/data",), (ONE,))
 
 
@@ -91,7 +91,7 @@ def test_an_impossible_node_is_refused(node: int, address: str) -> None:
 
 
 def test_a_node_with_replicas_stays_registered() -> None:
-    with pytest.raises(Refused, match="storage node 2 holds replicas of log streams 1"):
+    with pytest.raises(PreconditionFailed, match="storage node 2 holds replicas of log streams 1"):
         rules.unregister_node(with_stream(), TWO)
     without = rules.unregister_topic(with_stream(), TOPIC)
     assert [found.node for found in rules.unregister_node(without, TWO).view.nodes] == [ONE]
@@ -104,7 +104,7 @@ def test_a_node_with_replicas_stays_registered() -> None:
 def test_a_topic_that_is_there_is_returned_as_it_is() -> None:
     members, topic = rules.register_topic(empty(), "orders", Ordering.COMMITTED)
     assert rules.register_topic(members, "orders", Ordering.COMMITTED) == (members, topic)
-    with pytest.raises(Refused, match="its ordering is committed, not sequenced"):
+    with pytest.raises(PreconditionFailed, match="its ordering is committed, not sequenced"):
         rules.register_topic(members, "orders", Ordering.SEQUENCED)
 
 
@@ -116,16 +116,16 @@ def test_a_topic_name_that_would_need_quoting_is_refused(name: str) -> None:
 
 def test_a_sequenced_topic_remembers_its_stripes() -> None:
     members, topic = rules.register_topic(
-        empty(), "orders", Ordering.SEQUENCED, unit=16, grouping=Grouping.NODE
+        empty(), "orders", Ordering.SEQUENCED, stripe_size=16, grouping=Grouping.NODE
     )
-    assert (topic.sequenced, topic.unit, topic.grouping) == (True, 16, Grouping.NODE)
+    assert (topic.sequenced, topic.stripe_size, topic.grouping) == (True, 16, Grouping.NODE)
     assert rules.register_topic(members, "orders", Ordering.SEQUENCED) == (members, topic)
-    with pytest.raises(Refused, match="in stripes of 16 positions, not 17"):
-        rules.register_topic(members, "orders", Ordering.SEQUENCED, unit=17)
-    assert rules.register_topic(empty(), "orders", Ordering.SEQUENCED)[1].unit == STRIPE_UNIT
+    with pytest.raises(PreconditionFailed, match="in stripes of 16 positions, not 17"):
+        rules.register_topic(members, "orders", Ordering.SEQUENCED, stripe_size=17)
+    assert rules.register_topic(empty(), "orders", Ordering.SEQUENCED)[1].stripe_size == STRIPE_SIZE
     for unit in (-1, BATCH_ENTRIES_MAX + 1):
         with pytest.raises(InvalidRequest, match="consecutive positions"):
-            rules.register_topic(empty(), "orders", Ordering.SEQUENCED, unit=unit)
+            rules.register_topic(empty(), "orders", Ordering.SEQUENCED, stripe_size=unit)
 
 
 def test_a_stream_of_a_sequenced_topic_is_not_sealed_or_moved_here() -> None:
@@ -141,7 +141,7 @@ def test_a_stream_of_a_sequenced_topic_is_not_sealed_or_moved_here() -> None:
         lambda: rules.set_replicas(members, LS, Epoch(0), (TWO,)),
     ]
     for ask in refused:
-        with pytest.raises(Refused, match="of the sequenced topic 'orders'"):
+        with pytest.raises(PreconditionFailed, match="of the sequenced topic 'orders'"):
             ask()
 
 
@@ -179,7 +179,7 @@ def test_a_new_stream_is_sealed_and_empty_in_epoch_1() -> None:
 def test_registering_a_stream_again_changes_nothing_and_differently_is_refused() -> None:
     members = with_stream()
     assert rules.register_log_stream(members, TOPIC, LS, (ONE, TWO))[0] is members
-    with pytest.raises(Refused, match="log stream 1 is registered for topic 1 with replicas"):
+    with pytest.raises(PreconditionFailed, match="log stream 1 is registered for topic 1 with replicas"):
         rules.register_log_stream(members, TOPIC, LS, (TWO, ONE))
 
 
@@ -189,9 +189,9 @@ def test_registering_a_stream_again_changes_nothing_and_differently_is_refused()
         (9, 2, (1,), UnknownTopic),
         (1, 2, (), InvalidRequest),
         (1, 2, (1, 1), InvalidRequest),
-        (1, 2, (1, 3), Refused),
+        (1, 2, (1, 3), PreconditionFailed),
         (1, 2, tuple(range(1, 18)), InvalidRequest),
-        (1, 5, (1,), Refused),
+        (1, 5, (1,), PreconditionFailed),
     ],
 )
 def test_a_stream_that_cannot_be_is_refused(
@@ -207,7 +207,7 @@ def test_the_id_of_a_deleted_stream_is_never_registered_again() -> None:
     members, topic = rules.register_topic(
         rules.unregister_topic(with_stream(), TOPIC), "new", Ordering.COMMITTED
     )
-    with pytest.raises(Refused, match="log stream id 1 was not given out, or is used up"):
+    with pytest.raises(PreconditionFailed, match="log stream id 1 was not given out, or is used up"):
         rules.register_log_stream(members, topic.topic, LS, (ONE, TWO))
 
 
@@ -239,7 +239,7 @@ def test_only_the_present_epoch_is_unsealed() -> None:
     members, _ = rules.seal_stream(running(), LS, LLSN(42))
     with pytest.raises(StaleEpoch):
         rules.unseal_stream(members, LS, Epoch(1))
-    with pytest.raises(Refused, match="epoch 3 was never begun"):
+    with pytest.raises(PreconditionFailed, match="epoch 3 was never begun"):
         rules.unseal_stream(members, LS, Epoch(3))
     members, stream = rules.unseal_stream(members, LS, Epoch(2))
     assert (stream.state, stream.epoch, stream.sealed_end) == (StreamState.RUNNING, 2, 42)
@@ -358,15 +358,15 @@ def test_changing_replicas_again_is_done_already_and_late_it_is_refused() -> Non
     assert rules.set_replicas(members, LS, Epoch(2), (TWO, THREE)) == (members, moved)
     with pytest.raises(StaleEpoch):
         rules.set_replicas(members, LS, Epoch(2), (ONE, THREE))
-    with pytest.raises(Refused, match="only while it is sealed"):
+    with pytest.raises(PreconditionFailed, match="only while it is sealed"):
         rules.set_replicas(members, LS, Epoch(9), (ONE, THREE))
     running, _ = rules.unseal_stream(members, LS, Epoch(3))
-    with pytest.raises(Refused, match="only while it is sealed"):
+    with pytest.raises(PreconditionFailed, match="only while it is sealed"):
         rules.set_replicas(running, LS, Epoch(3), (ONE, THREE))
 
 
 def test_one_old_replica_stays_unless_the_stream_is_empty() -> None:
-    with pytest.raises(Refused, match="must stay"):
+    with pytest.raises(PreconditionFailed, match="must stay"):
         rules.set_replicas(_sealed(2), LS, Epoch(2), (THREE,))
     _, moved = rules.set_replicas(_sealed(1), LS, Epoch(2), (THREE,))
     assert moved.replicas == (3,)
@@ -374,7 +374,7 @@ def test_one_old_replica_stays_unless_the_stream_is_empty() -> None:
 
 @pytest.mark.parametrize("replicas", [(), (2, 2), (2, 9)])
 def test_replicas_are_on_different_registered_nodes(replicas: tuple[int, ...]) -> None:
-    with pytest.raises((InvalidRequest, Refused)):
+    with pytest.raises((InvalidRequest, PreconditionFailed)):
         rules.set_replicas(_sealed(9), LS, Epoch(2), tuple(map(NodeID, replicas)))
 
 
@@ -396,7 +396,7 @@ def test_a_topic_gets_no_more_streams_than_were_wanted_by_all_who_make_it() -> N
     members = _sealed(1)
     topic = members.view.topics[0].topic
     members, second = rules.new_log_stream_id(members)
-    with pytest.raises(Refused, match="has its 1 log streams already"):
+    with pytest.raises(PreconditionFailed, match="has its 1 log streams already"):
         rules.register_log_stream(members, topic, second, (ONE,), streams_max=1)
     members, _ = rules.register_log_stream(members, topic, second, (ONE,), streams_max=2)
     assert len(members.view.streams) == 2

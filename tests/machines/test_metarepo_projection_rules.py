@@ -29,7 +29,13 @@ from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.projection_rules import SEQUENCERS_MAX, Handover, accept, handover
 from varlog.model.cluster import Ordering, StreamState, changed
 from varlog.model.epoch import Epoch
-from varlog.model.errors import InvalidRequest, ProjectionTaken, Refused, Unavailable, UnknownTopic
+from varlog.model.errors import (
+    InvalidRequest,
+    PreconditionFailed,
+    ProjectionConflict,
+    Unavailable,
+    UnknownTopic,
+)
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
@@ -57,10 +63,10 @@ def test_only_the_next_epoch_can_be_proposed() -> None:
     members = begun()
     mine = reconfigured(members, {LS: (ONE, TWO)})
     other = changed(present(mine), chains=(Chain(LS, (TWO, THREE), (ONE,)),))
-    with pytest.raises(ProjectionTaken) as taken:
+    with pytest.raises(ProjectionConflict) as taken:
         accept(mine, other, {LS: (TWO, THREE)})
     assert (taken.value.asked, taken.value.current) == (2, 2)
-    with pytest.raises(ProjectionTaken):
+    with pytest.raises(ProjectionConflict):
         accept(members, changed(other, epoch=Epoch(3)), {LS: (TWO, THREE)})
 
 
@@ -72,7 +78,7 @@ def test_members_that_are_away_stay_replicas_of_their_stream() -> None:
         (TWO, THREE, ONE),
     )
     assert stream.epoch == 2
-    with pytest.raises(Refused, match="holds replicas"):
+    with pytest.raises(PreconditionFailed, match="holds replicas"):
         membership_rules.unregister_node(members, ONE)
 
 
@@ -102,14 +108,14 @@ def _propose(members: Members, **changes: object) -> Members:
 )
 def test_a_chain_that_breaks_its_order_or_was_not_sealed_is_refused(chain: Chain, why: str) -> None:
     """Law 8: whatever the tail has, all before it have."""
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(PreconditionFailed, match=why):
         _propose(begun(), chains=(chain,))
 
 
 def test_somebody_who_knows_what_is_there_must_have_been_sealed() -> None:
     members = begun()
     proposed = changed(present(members), epoch=Epoch(2), chains=(Chain(LS, (FOUR,), NODES),))
-    with pytest.raises(Refused, match="must be sealed, nobody else knows"):
+    with pytest.raises(PreconditionFailed, match="must be sealed, nobody else knows"):
         accept(members, proposed, {LS: (FOUR,)})
     moved = accept(members, proposed, {LS: (THREE, FOUR)})
     assert present(moved) == proposed, "one that was filled from a sealed one may go on alone"
@@ -131,13 +137,13 @@ def test_positions_that_may_be_written_do_not_move() -> None:
         ),
     ]
     for changes, why in wrong:
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(PreconditionFailed, match=why):
             _propose(members, **changes)
 
 
 def test_a_chain_with_entries_cannot_be_left_out() -> None:
     members = begun(2)
-    with pytest.raises(Refused, match="cannot be left out"):
+    with pytest.raises(PreconditionFailed, match="cannot be left out"):
         _propose(members, ranges=(Range(GLSN(1), (Stripe(LS),), UNIT),), chains=(Chain(LS, NODES),))
 
 
@@ -152,7 +158,7 @@ def test_a_new_stream_takes_part_from_where_nothing_was_written() -> None:
     assert [found.begin for found in grown.ranges] == [1, 11]
     assert grown.locate(GLSN(10)).log_stream == LS
     unknown = changed(proposed, epoch=Epoch(3))
-    with pytest.raises(Refused, match="is none of topic 1"):
+    with pytest.raises(PreconditionFailed, match="is none of topic 1"):
         accept(reconfigured(begun(), {LS: NODES}, newest=10), unknown, {LS: NODES, fresh: NODES})
 
 
@@ -165,7 +171,7 @@ def test_a_new_range_begins_above_what_is_trimmed() -> None:
     sealed = {LS: NODES, fresh: (ONE,)}
     wish = Wish(streams={fresh: (ONE,)})
     late = next_projection(present(members), answers, wish, SEQUENCER)
-    with pytest.raises(Refused, match="trimmed up to 10"):
+    with pytest.raises(PreconditionFailed, match="trimmed up to 10"):
         accept(members, late, sealed)
     grown = next_projection(present(members), answers, wish, SEQUENCER, trimmed=GLSN(10))
     assert present(accept(members, grown, sealed)).newest_range.begin == 11
@@ -181,13 +187,13 @@ def test_a_first_projection_that_is_none_is_refused() -> None:
         changed(right, ranges=(Range(GLSN(1), (Stripe(LS, LLSN(5)), Stripe(SECOND)), UNIT),)),
     ]
     for proposed in wrong:
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             accept(members, proposed, sealed_by(right))
 
 
 def test_only_sequenced_topics_have_projections() -> None:
     members, topic = membership_rules.register_topic(registered(), "committed", Ordering.COMMITTED)
-    with pytest.raises(Refused, match="is ordered as committed"):
+    with pytest.raises(PreconditionFailed, match="is ordered as committed"):
         accept(members, changed(first(registered()), topic=topic.topic), {})
     with pytest.raises(UnknownTopic):
         accept(members, changed(first(registered()), topic=TopicID(9)), {})
@@ -212,10 +218,10 @@ def test_only_who_is_there_becomes_the_sequencer_and_who_is_not_may_stay() -> No
     members = projection_rules.register_sequencer(begun(), SequencerID(SEQUENCER.address, 9))
     stays = reconfigured(members, {LS: NODES})
     assert present(stays).sequencer == SEQUENCER, "nobody else answers: it may come back"
-    with pytest.raises(Refused, match="is not there, or was started again"):
+    with pytest.raises(PreconditionFailed, match="is not there, or was started again"):
         reconfigured(members, {LS: NODES}, sequencer=SequencerID("s3:1", 3))
     back = reconfigured(members, {LS: NODES}, sequencer=OTHER)
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         reconfigured(back, {LS: NODES}, sequencer=SEQUENCER)
 
 

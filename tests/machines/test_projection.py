@@ -15,13 +15,13 @@ from varlog.reconfiguration.rules import Answer, Wish, next_projection, slow_tai
 A, B, C = LogStreamID(1), LogStreamID(2), LogStreamID(3)
 
 
-def _first(streams: int, unit: int, first: int = 1) -> Projection:
+def _first(streams: int, stripe_size: int, first: int = 1) -> Projection:
     names = [LogStreamID(number + 1) for number in range(streams)]
     return Projection(
         TopicID(1),
         Epoch(1),
         GLSN(first),
-        (Range(GLSN(first), tuple(map(Stripe, names)), unit),),
+        (Range(GLSN(first), tuple(map(Stripe, names)), stripe_size),),
         tuple(Chain(name, (NodeID(1),)) for name in names),
     )
 
@@ -51,7 +51,7 @@ def _by_hand(projection: Projection, end: int) -> dict[int, tuple[LogStreamID, L
     bounds = [*(found.begin for found in projection.ranges[1:]), end]
     for found, stop in zip(projection.ranges, bounds, strict=True):
         for glsn in range(found.begin, min(stop, end)):
-            stripe = found.stripes[(glsn - found.begin) // found.unit % len(found.stripes)]
+            stripe = found.stripes[(glsn - found.begin) // found.stripe_size % len(found.stripes)]
             written[stripe.log_stream] = written.get(stripe.log_stream, 0) + 1
             places[glsn] = (stripe.log_stream, LLSN(written[stripe.log_stream]))
     return places

@@ -12,7 +12,7 @@ from varlog.metarepo import membership_rules, reader_rules
 from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.named import BUCKETS, Named
 from varlog.model.cluster import ClusterView, NamedReader, Ordering
-from varlog.model.errors import InvalidRequest, ReaderBehind, Refused, UnknownTopic, VarlogError
+from varlog.model.errors import InvalidRequest, PreconditionFailed, ReaderBehind, UnknownTopic, VarlogError
 from varlog.model.ids import ClusterID, TopicID
 from varlog.model.lsn import GLSN
 
@@ -54,7 +54,7 @@ def test_saying_the_same_position_later_shows_that_the_reader_lives() -> None:
 
 
 def test_nobody_has_read_what_is_not_there() -> None:
-    with pytest.raises(Refused, match="cannot be at 101: the newest position is 100"):
+    with pytest.raises(PreconditionFailed, match="cannot be at 101: the newest position is 100"):
         at(topics(), 101)
     assert position(at(topics(), 100)) == 100
 
@@ -84,7 +84,7 @@ def test_readers_make_no_new_view() -> None:
 def test_there_is_a_bound_and_it_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_rules, "READERS_MAX", 2)
     members = at(at(topics(), 1, "a"), 1, "b")
-    with pytest.raises(Refused, match=r"2 named readers already.*varlog reader forget"):
+    with pytest.raises(PreconditionFailed, match=r"2 named readers already.*varlog reader forget"):
         at(members, 1, "c")
     assert position(at(members, 2, "b"), "b") == 2
     assert position(at(reader_rules.forget_reader(members, ORDERS, "a"), 1, "c"), "c") == 1

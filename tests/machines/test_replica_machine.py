@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from varlog.model.cluster import ReplicaState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import NotPrimary, Refused, Sealed, StaleEpoch, Unavailable
+from varlog.model.errors import NotPrimary, PreconditionFailed, Sealed, StaleEpoch, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
@@ -76,7 +76,7 @@ def test_appends_get_consecutive_llsns() -> None:
 def test_a_backup_takes_no_appends_and_a_primary_no_replication() -> None:
     with pytest.raises(NotPrimary):
         running(primary=False).accept(1)
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         running(primary=True).receive(Epoch(1), LLSN(1), 1)
 
 
@@ -85,7 +85,7 @@ def test_a_backup_refuses_gaps_repeats_and_other_epochs() -> None:
     machine = running(primary=False)
     machine.receive(Epoch(1), LLSN(1), 4)
     for first in (4, 6):
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             machine.receive(Epoch(1), LLSN(first), 1)
     for epoch in (0, 2):
         with pytest.raises(StaleEpoch):
@@ -199,7 +199,7 @@ def test_unseal_needs_a_sealed_replica_of_that_epoch() -> None:
     machine = running(epoch=2)
     assert machine.check_unseal(Epoch(2)) is False, "again is harmless"
     machine.broken("disk full")
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         machine.check_unseal(Epoch(2))
     machine.seal(Epoch(3), LLSN(1))
     machine.tail_cut(Epoch(3), LLSN(1))
@@ -236,7 +236,7 @@ def test_a_frozen_replica_does_nothing_more() -> None:
         machine.accept(1)
     with pytest.raises(Unavailable):
         machine.commit(row(1, 2))
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         machine.seal(Epoch(9), LLSN(1))
 
 
@@ -316,13 +316,13 @@ def test_a_sync_brings_one_epoch_at_a_time_and_nothing_beyond_the_seal() -> None
 def test_a_sync_is_refused_in_other_states_and_epochs() -> None:
     with pytest.raises(StaleEpoch):
         sealing().check_sync(Epoch(4))
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         sealing().check_sync(Epoch(6))
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         running(epoch=5).check_sync(Epoch(5))
     frozen = sealing()
     frozen.freeze("a law broke")
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         frozen.check_sync(Epoch(5))
 
 
@@ -330,15 +330,15 @@ def test_only_a_sealed_replica_of_that_epoch_is_a_source() -> None:
     """R-SYNC-2."""
     machine = running(epoch=2)
     for other in (machine, sealing()):
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             other.check_source(other.epoch)
     machine.seal(Epoch(3), LLSN(1))
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         machine.check_source(Epoch(3))
     machine.tail_cut(Epoch(3), LLSN(1))
     machine.check_source(Epoch(3))
     for epoch in (2, 4):
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             machine.check_source(Epoch(epoch))
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from varlog.model.epoch import Epoch
-from varlog.model.errors import AlreadyWritten, Refused, StaleEpoch, Trimmed, Unavailable
+from varlog.model.errors import AlreadyWritten, PreconditionFailed, StaleEpoch, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
@@ -30,14 +30,14 @@ def batch(first: int, count: int = 1, value: bytes = b"a") -> Pending:
 def test_a_new_unit_takes_the_first_seal_or_is_filled_before_any_other() -> None:
     """R-SEQ-12."""
     machine = fresh()
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         machine.seal(Epoch(2))
     machine.seal(Epoch(1))
     machine.entered(Epoch(1))
     machine.check(Epoch(1))
     remade = fresh()
     assert not remade.order(Epoch(5), LLSN(1)), "it has nothing to answer in that epoch with"
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         remade.seal(Epoch(1))  # that of the new stream, which comes late
     filled = fresh()
     filled.filled = True
@@ -88,7 +88,7 @@ def test_a_frozen_unit_answers_nobody() -> None:
 def test_only_a_unit_that_cannot_go_on_is_made_anew() -> None:
     assert not fresh().check_rebuild(Epoch(3), empty=True, trouble="")
     assert serving().check_rebuild(Epoch(1), empty=False, trouble="it is damaged")
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         serving().check_rebuild(Epoch(1), empty=True, trouble="")
     with pytest.raises(StaleEpoch):
         serving(3).check_rebuild(Epoch(2), empty=False, trouble="it is damaged")

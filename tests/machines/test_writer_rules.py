@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from varlog.metarepo import membership_rules, writer_rules
 from varlog.metarepo.membership_rules import Members
 from varlog.model.cluster import ClusterView, NamedWriter, Ordering
-from varlog.model.errors import InvalidRequest, Refused, UnknownTopic
+from varlog.model.errors import InvalidRequest, PreconditionFailed, UnknownTopic
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 
@@ -67,7 +67,7 @@ def test_a_newer_batch_begins_anew_whether_the_older_was_finished_or_not(finish:
 
 
 def test_an_older_batch_is_refused_with_both_numbers() -> None:
-    with pytest.raises(Refused, match="is at batch 7: batch 6 is over"):
+    with pytest.raises(PreconditionFailed, match="is at batch 7: batch 6 is over"):
         begun(begun(topics(), 7), 6)
 
 
@@ -80,9 +80,9 @@ def test_ending_again_and_ending_late_change_nothing() -> None:
 
 
 def test_nothing_ends_that_was_not_begun() -> None:
-    with pytest.raises(Refused, match="topic 'orders' knows no writer 'job'"):
+    with pytest.raises(PreconditionFailed, match="topic 'orders' knows no writer 'job'"):
         ended(topics())
-    with pytest.raises(Refused, match="is at batch 3: batch 4 was never begun"):
+    with pytest.raises(PreconditionFailed, match="is at batch 3: batch 4 was never begun"):
         ended(begun(topics(), 3), 4)
 
 
@@ -146,7 +146,7 @@ def test_where_nobody_may_be_forgotten_a_new_writer_is_refused() -> None:
     members = topics()
     for number in range(6):
         members = begun(members, name=f"job {number}")
-    with pytest.raises(Refused, match=r"6 named writers already.*varlog writer forget"):
+    with pytest.raises(PreconditionFailed, match=r"6 named writers already.*varlog writer forget"):
         begun(members, name="one more")
     assert record(begun(members, 1, name="job 3"), "job 3")
     assert record(begun(ended(members, name="job 3"), name="one more"), "one more")
@@ -183,5 +183,5 @@ def test_one_batch_has_one_record_for_ever(steps: list[tuple[str, int, int]]) ->
             else:
                 members = writer_rules.forget_writer(members, ORDERS, "job")
                 told, finished, newest = {}, set(), -1
-        except Refused:
+        except PreconditionFailed:
             assert (kind == "begin" and batch < newest) or (kind == "end" and batch > newest)

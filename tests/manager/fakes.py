@@ -32,7 +32,7 @@ from varlog.model.cluster import (
     SyncStatus,
 )
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import Refused, StaleEpoch, UnknownLogStream
+from varlog.model.errors import PreconditionFailed, StaleEpoch, UnknownLogStream
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.rpc import messages
@@ -241,7 +241,7 @@ class FakeNode:
             if kind is not messages.GetNodeStatus:
                 self.asked.append(kind.__name__)
             if kind in self.refuse:
-                raise Refused(f"node {self.node} was told to refuse {kind.__name__}")
+                raise PreconditionFailed(f"node {self.node} was told to refuse {kind.__name__}")
             return handler(message)
 
         return handle
@@ -254,27 +254,27 @@ class FakeNode:
 
     def _add(self, message: messages.AddLogStream) -> Message:
         if message.log_stream in self.replicas:
-            raise Refused(f"node {self.node} has data of log stream {message.log_stream} already")
+            raise PreconditionFailed(f"node {self.node} has data of log stream {message.log_stream} already")
         self.replicas[message.log_stream] = FakeReplica(message.topic)
         return messages.Done()
 
     def _remove(self, message: messages.RemoveLogStream) -> Message:
         replica = self._replica(message.log_stream)
         if message.epoch not in (-1, replica.epoch):
-            raise Refused(f"it is in epoch {replica.epoch}, not {message.epoch}")
+            raise PreconditionFailed(f"it is in epoch {replica.epoch}, not {message.epoch}")
         del self.replicas[message.log_stream]
         return messages.Done()
 
     def _rebuild(self, message: messages.RebuildReplica) -> Message:
         if self._replica(message.log_stream).state is not ReplicaState.FROZEN:
-            raise Refused("it can go on")
+            raise PreconditionFailed("it can go on")
         self.replicas[message.log_stream] = FakeReplica(message.topic)
         return messages.Done()
 
     def _sync(self, message: messages.SyncReplica) -> Message:
         replica = self._replica(message.log_stream)
         if replica.state is not ReplicaState.SEALING or message.epoch != replica.epoch:
-            raise Refused(f"it is {replica.state} in epoch {replica.epoch}")
+            raise PreconditionFailed(f"it is {replica.state} in epoch {replica.epoch}")
         replica.sync = SyncStatus(SyncState.IN_PROGRESS, message.source.node, replica.end, replica.sealed_end)
         return messages.SyncReply(replica.sync)
 
@@ -288,7 +288,7 @@ class FakeNode:
             raise StaleEpoch(message.log_stream, message.epoch, replica.epoch)
         if replica.end > message.committed_end:
             replica.state = ReplicaState.FROZEN
-            raise Refused("a seal never undoes a commit")
+            raise PreconditionFailed("a seal never undoes a commit")
         whole = replica.end == message.committed_end
         replica.state = ReplicaState.SEALED if whole else ReplicaState.SEALING
         replica.epoch, replica.opened, replica.sealed_end = message.epoch, False, message.committed_end
@@ -299,7 +299,7 @@ class FakeNode:
         if replica.state is ReplicaState.SEALED and message.epoch == replica.epoch:
             replica.state, replica.opened = ReplicaState.RUNNING, True
         if replica.state is not ReplicaState.RUNNING:
-            raise Refused("not sealed in this epoch")
+            raise PreconditionFailed("not sealed in this epoch")
         return messages.ReplicaStateReply(replica.state, replica.end)
 
     def _replica(self, log_stream: LogStreamID) -> FakeReplica:

@@ -39,10 +39,14 @@ class SequencedCluster(SimCluster):
     async def admin(self) -> Admin:
         return await connect_admin(self.transport, self.doors, REPOSITORY)
 
-    async def create(self, *, streams: int = 1, unit: int = 4, grouping: str = "stream") -> Projection:
+    async def create(self, *, streams: int = 1, stripe_size: int = 4, grouping: str = "stream") -> Projection:
         async with await self.admin() as admin:
             await admin.create_topic(
-                TOPIC, streams=streams, ordering=Ordering.SEQUENCED, unit=unit, grouping=grouping
+                TOPIC,
+                streams=streams,
+                ordering=Ordering.SEQUENCED,
+                stripe_size=stripe_size,
+                grouping=grouping,
             )
         return await self.projection()
 

@@ -12,7 +12,7 @@ from varlog.client.connect import connect_admin
 from varlog.manager.caller import Caller
 from varlog.manager.outlook import Outlook
 from varlog.manager.snapshot import Snapshot
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc import messages
 from varlog.rpc.messages import Message
@@ -61,7 +61,7 @@ class Gate:
         def noted(caller: Caller) -> None:
             try:
                 check(caller)
-            except Refused as refused:
+            except PreconditionFailed as refused:
                 self.checked.append(str(refused))
                 raise
             self.checked.append("it begins")
@@ -123,7 +123,7 @@ def test_a_request_in_line_behind_another_one_is_not_begun_after_its_deadline(
             await cluster.wait(lambda: asyncio.get_running_loop().time() > begun + 0.001)
             gate.opened.set()
             await first
-            with pytest.raises(Refused, match="its caller's time was over"):
+            with pytest.raises(PreconditionFailed, match="its caller's time was over"):
                 await late
             assert len(cluster.repository.view.streams) == 2
             connection.close()
@@ -137,7 +137,7 @@ def test_a_caller_that_names_no_time_is_waited_on_for_as_long_as_it_is_connected
         hasty.check()
         await asyncio.sleep(0.2)
         patient.check()
-        with pytest.raises(Refused, match="time was over"):
+        with pytest.raises(PreconditionFailed, match="time was over"):
             hasty.check()
 
     run_in_virtual_time(story())

@@ -19,8 +19,8 @@ from varlog.model.cluster import ReplicaState, StreamState
 from varlog.model.errors import (
     InvalidRequest,
     NotInCluster,
-    Refused,
-    StartError,
+    PreconditionFailed,
+    StartupError,
     UnknownLogStream,
     UnknownTopic,
 )
@@ -128,7 +128,7 @@ def test_a_repository_of_another_cluster_ends_the_start() -> None:
         repository = FakeRepository(transport, ClusterID(CLUSTER + 1))
         await repository.start()
         manager = Manager(FakeCluster(0).config, system_doors(), transport)
-        with pytest.raises(StartError, match="belongs to cluster 8, not to 7"):
+        with pytest.raises(StartupError, match="belongs to cluster 8, not to 7"):
             await manager.start()
         await manager.stop()
         await repository.stop()
@@ -174,7 +174,7 @@ def test_creating_a_topic_again_returns_the_one_that_is_there() -> None:
         # What an earlier call left half made is finished.
         await cluster.ask(messages.CreateTopic("orders", streams=2))
         assert [stream.log_stream for stream in cluster.repository.view.streams] == [1, 2]
-        with pytest.raises(Refused, match="there already, with 2 log streams"):
+        with pytest.raises(PreconditionFailed, match="there already, with 2 log streams"):
             await cluster.ask(messages.CreateTopic("orders", streams=1))
 
     run(story)
@@ -211,7 +211,9 @@ def test_a_topic_that_is_deleted_while_it_is_made_again_is_there_in_the_end_or_i
 
 def test_a_topic_that_cannot_be_placed_is_refused_before_anything_is_made() -> None:
     async def story(cluster: FakeCluster) -> None:
-        with pytest.raises(Refused, match="3 replicas need 3 living storage nodes, and there are 2"):
+        with pytest.raises(
+            PreconditionFailed, match="3 replicas need 3 living storage nodes, and there are 2"
+        ):
             await cluster.ask(messages.CreateTopic("orders"))
         with pytest.raises(InvalidRequest, match="not usable"):
             await cluster.ask(messages.CreateTopic("no/slash"))
@@ -223,7 +225,7 @@ def test_a_topic_that_cannot_be_placed_is_refused_before_anything_is_made() -> N
 def test_a_stream_that_a_node_refuses_leaves_nothing_on_the_others() -> None:
     async def story(cluster: FakeCluster) -> None:
         cluster.nodes[2].refuse[messages.AddLogStream] = None
-        with pytest.raises(Refused, match="told to refuse"):
+        with pytest.raises(PreconditionFailed, match="told to refuse"):
             await cluster.ask(messages.CreateTopic("orders"))
         assert cluster.repository.view.streams == ()
         assert all(node.replicas == {} for node in cluster.nodes.values())
@@ -309,7 +311,7 @@ def test_a_node_that_holds_replicas_cannot_be_removed_and_an_idle_one_can() -> N
         await cluster.ask(messages.CreateTopic("orders", replicas=3))
         idle = next(node for node in cluster.nodes.values() if not node.replicas)
         busy = next(node for node in cluster.nodes.values() if node.replicas)
-        with pytest.raises(Refused, match="holds replicas"):
+        with pytest.raises(PreconditionFailed, match="holds replicas"):
             await cluster.ask(messages.RemoveNode(busy.node))
         await cluster.ask(messages.RemoveNode(idle.node))
         assert cluster.repository.view.node(idle.node) is None
@@ -340,7 +342,7 @@ def test_a_topic_is_made_once_with_one_first_position() -> None:
         for _ in range(2):
             made = await cluster.ask(messages.CreateTopic("copy", first=GLSN(500)))
             assert isinstance(made, messages.TopicReply) and made.topic.first == 500
-        with pytest.raises(Refused, match="its first position is 500, not 1"):
+        with pytest.raises(PreconditionFailed, match="its first position is 500, not 1"):
             await cluster.ask(messages.CreateTopic("copy"))
         with pytest.raises(InvalidRequest, match="the first position of a topic"):
             await cluster.ask(messages.CreateTopic("other", first=GLSN(0)))

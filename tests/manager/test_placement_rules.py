@@ -21,7 +21,7 @@ from varlog.model.cluster import (
     changed,
 )
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 
@@ -51,7 +51,7 @@ def test_streams_made_one_after_the_other_load_all_nodes_alike(
 def test_the_chosen_are_never_busier_than_the_others(carried: list[tuple[int, int]], replicas: int) -> None:
     nodes = [NodeLoad(NodeID(at + 1), total, primaries) for at, (total, primaries) in enumerate(carried)]
     if replicas > len(nodes):
-        with pytest.raises(Refused, match="living storage nodes"):
+        with pytest.raises(PreconditionFailed, match="living storage nodes"):
             place(nodes, replicas)
         return
     chosen = place(nodes, replicas)
@@ -70,7 +70,7 @@ def test_a_node_at_its_limit_is_left_out_and_told_of() -> None:
     nodes = [NodeLoad(NodeID(1), 5, 0, streams_max=5), NodeLoad(NodeID(2), 0, 0)]
     assert place(nodes, 1) == (2,)
     assert spares(nodes) == (2,)
-    with pytest.raises(Refused, match="1 more hold 5 streams already"):
+    with pytest.raises(PreconditionFailed, match="1 more hold 5 streams already"):
         place(nodes, 2)
 
 
@@ -78,7 +78,7 @@ def test_a_node_without_disk_space_is_left_out_and_told_of() -> None:
     nodes = [NodeLoad(NodeID(1), 0, 0, full=True), NodeLoad(NodeID(2), 3, 0)]
     assert place(nodes, 1) == (2,)
     assert spares(nodes) == (2,)
-    with pytest.raises(Refused, match="the disk of 1 more is full"):
+    with pytest.raises(PreconditionFailed, match="the disk of 1 more is full"):
         place(nodes, 2)
 
 
@@ -109,7 +109,7 @@ def test_the_least_loaded_node_is_the_first_spare() -> None:
 
 @pytest.mark.parametrize("replicas", [0, -1, 17])
 def test_an_impossible_number_of_replicas_is_refused(replicas: int) -> None:
-    with pytest.raises(Refused, match="1 to 16 replicas"):
+    with pytest.raises(PreconditionFailed, match="1 to 16 replicas"):
         place([NodeLoad(NodeID(1), 0, 0)], replicas)
 
 
@@ -140,9 +140,9 @@ def test_a_storage_node_is_in_one_replica_group_of_a_topic() -> None:
 
 def test_a_group_without_room_and_too_few_other_nodes_refuse_the_next_stream() -> None:
     full = [*_free(1, 2, 4), NodeLoad(NodeID(3), 9, 0, streams_max=9)]
-    with pytest.raises(Refused, match="replica group"):
+    with pytest.raises(PreconditionFailed, match="replica group"):
         place_chain(full, 3, Grouping.NODE, [(NodeID(1), NodeID(2), NodeID(3))])
-    with pytest.raises(Refused, match="replica group"):
+    with pytest.raises(PreconditionFailed, match="replica group"):
         place_chain(_free(1, 2, 3, 4), 2, Grouping.NODE, [(NodeID(1), NodeID(2), NodeID(3))])
 
 

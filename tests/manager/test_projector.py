@@ -11,7 +11,7 @@ from tests.manager.sim_cluster import TOPIC
 from varlog.model.batch import HEADER_BYTES
 from varlog.model.cluster import StreamState
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, Unavailable
+from varlog.model.errors import PreconditionFailed, Unavailable
 from varlog.model.ids import NodeID
 from varlog.model.lsn import LLSN
 from varlog.rpc import messages as m
@@ -258,7 +258,7 @@ def test_one_stream_of_a_sequenced_topic_cannot_be_sealed_by_hand() -> None:
         cluster.start()
         log_stream = (await cluster.create()).chains[0].log_stream
         async with await cluster.admin() as admin:
-            with pytest.raises(Refused, match="sequenced"):
+            with pytest.raises(PreconditionFailed, match="sequenced"):
                 await admin.seal_stream(log_stream)
 
     run(story())

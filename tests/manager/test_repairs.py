@@ -13,7 +13,7 @@ from tests.manager.fakes import FakeCluster, FakeReplica
 from varlog.manager.manager import Manager
 from varlog.model.cluster import LogStream, ReplicaState, StreamState, SyncState
 from varlog.model.epoch import Epoch
-from varlog.model.errors import InvalidRequest, Refused
+from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.rpc import messages
@@ -299,11 +299,11 @@ def test_a_move_that_makes_no_sense_is_refused() -> None:
     async def story(cluster: FakeCluster) -> None:
         with pytest.raises(InvalidRequest, match="no replica on node 9"):
             await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(9), NodeID(8)))
-        with pytest.raises(Refused, match="not registered, or does not answer"):
+        with pytest.raises(PreconditionFailed, match="not registered, or does not answer"):
             await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1), NodeID(9)))
         with pytest.raises(InvalidRequest, match="has a replica on node 2 already"):
             await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1), NodeID(2)))
-        with pytest.raises(Refused, match="no other storage node lives and has room"):
+        with pytest.raises(PreconditionFailed, match="no other storage node lives and has room"):
             await cluster.ask(messages.AdminReplaceReplica(LS, NodeID(1)))
         assert cluster.all_run()
 
@@ -319,7 +319,7 @@ def test_a_sync_by_hand_tells_how_far_it_is() -> None:
             await cluster.ask(messages.AdminSyncReplica(LS, NodeID(9)))
         await cluster.nodes[3].stop()
         cluster.nodes[3].replicas[LS] = FakeReplica(TopicID(1), copies=0)
-        with pytest.raises(Refused, match="cannot be synced now"):
+        with pytest.raises(PreconditionFailed, match="cannot be synced now"):
             await cluster.ask(messages.AdminSyncReplica(LS, NodeID(3)))
         await cluster.nodes[3].start()
         await cluster.wait(lambda: cluster.nodes[3].replicas[LS].sync is not None)

@@ -150,7 +150,9 @@ def test_a_topic_that_is_made_by_managers_that_are_cut_off_has_its_streams_and_n
         creating = asyncio.ensure_future(
             _persistently(
                 cluster,
-                lambda admin: admin.create_topic(TOPIC, streams=2, ordering=Ordering.SEQUENCED, unit=2),
+                lambda admin: admin.create_topic(
+                    TOPIC, streams=2, ordering=Ordering.SEQUENCED, stripe_size=2
+                ),
             )
         )
         if cut.call:

@@ -13,7 +13,7 @@ from tests.metarepo.etcd import etcd_members, unused_cluster
 from varlog.cli.process import ServerProcess
 from varlog.metarepo.store.base import Change, Fenced, MetadataStore, Put
 from varlog.metarepo.store.etcd import etcd_store, members_of
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.runtime.doors import system_doors
 from varlog.testing.processes import stand_still
 
@@ -24,7 +24,7 @@ WAIT_S = 90.0
 
 @pytest.mark.parametrize("place", ["etcd://", "etcd://host", "etcd://host:1,", "etcd://host:port"])
 def test_a_place_that_names_no_members_is_refused_by_name(place: str) -> None:
-    with pytest.raises(StartError, match=f"{place} does not name etcd members"):
+    with pytest.raises(StartupError, match=f"{place} does not name etcd members"):
         members_of(place)
 
 

@@ -30,7 +30,7 @@ from varlog.metarepo.store.journal import (
     recover,
 )
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.doors import system_doors
 
@@ -377,7 +377,7 @@ def test_a_journal_that_is_gone_is_a_loss_unless_the_end_was_clean(tmp_path: Pat
     _commit_and_die(path, [Put("a", b"1")])
     journal_path(path).unlink()
     with pytest.raises(
-        StartError, match=r"metadata\.db\.journal .*it is missing, and the newest commits were in it"
+        StartupError, match=r"metadata\.db\.journal .*it is missing, and the newest commits were in it"
     ):
         _items(path)
 
@@ -390,7 +390,7 @@ def test_a_damaged_journal_is_told_at_the_start_and_left_as_it_is(tmp_path: Path
         content[content.index(b"cut/1", _place(1, copy))] ^= 1
     journal_path(path).write_bytes(content)
     for _ in range(2):
-        with pytest.raises(StartError, match="commit 2 cannot be read"):
+        with pytest.raises(StartupError, match="commit 2 cannot be read"):
             _items(path)
     assert journal_path(path).read_bytes()[2 * SECTOR_BYTES :] == content[2 * SECTOR_BYTES :]
 

@@ -10,7 +10,7 @@ from tests.metarepo.helpers import run, settle, until, world
 from tests.metarepo.test_reigns import Group
 from varlog.metarepo import named_service
 from varlog.model.cluster import NamedReader, NamedWriter
-from varlog.model.errors import InvalidRequest, ReaderBehind, Refused, TrimBeyondTail, UnknownTopic
+from varlog.model.errors import InvalidRequest, PreconditionFailed, ReaderBehind, TrimBeyondTail, UnknownTopic
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.rpc import messages as m
@@ -204,7 +204,7 @@ def test_a_topic_begins_at_its_first_position_over_restarts(restart: str) -> Non
         async with world(1) as w:
             made = (await w.ask(m.RegisterTopic("orders", first=GLSN(1000)), m.TopicReply)).topic
             assert (made.first, made.trimmed) == (1000, 999)
-            with pytest.raises(Refused, match="its first position is 1000, not 1"):
+            with pytest.raises(PreconditionFailed, match="its first position is 1000, not 1"):
                 await w.ask(m.RegisterTopic("orders"), m.TopicReply)
             log_stream = (await w.ask(m.NewLogStreamID(), m.NewLogStreamIDReply)).log_stream
             node = w.nodes[1]

@@ -15,7 +15,7 @@ from varlog.metarepo import commit_loop
 from varlog.metarepo.projection_service import KEEP_S
 from varlog.model.cluster import Ordering, StreamState
 from varlog.model.epoch import Epoch
-from varlog.model.errors import ProjectionTaken, Refused, Unavailable
+from varlog.model.errors import PreconditionFailed, ProjectionConflict, Unavailable
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN, LLSN
@@ -278,7 +278,7 @@ def test_a_proposal_that_comes_again_or_too_late_is_not_kept_a_second_time() -> 
                 found.propose(without, {found.log_stream: NODES}),
                 return_exceptions=True,
             )
-            assert made == following and isinstance(refused, ProjectionTaken)
+            assert made == following and isinstance(refused, ProjectionConflict)
             assert [one.projection.epoch for one in found.world.nodes[1].proposed] == [1, 2]
 
     run(body())
@@ -390,7 +390,7 @@ def test_of_two_who_wait_for_the_same_lease_the_first_is_taken() -> None:
             other = asyncio.ensure_future(found.reconfigure(2))
             await asyncio.wait([one, other])
             assert one.exception() is None
-            assert isinstance(other.exception(), ProjectionTaken)
+            assert isinstance(other.exception(), ProjectionConflict)
             assert (await found.present()).chain(found.log_stream).nodes == (NodeID(2), NodeID(3))
 
     run(body())
@@ -458,7 +458,7 @@ def test_a_trim_waits_for_who_does_not_apply_it_until_it_may_not_answer() -> Non
 def test_writers_need_a_primary_and_readers_do_not() -> None:
     async def body() -> None:
         async with sequenced() as found:
-            with pytest.raises(Refused, match="--ordering committed"):
+            with pytest.raises(PreconditionFailed, match="--ordering committed"):
                 await found.world.ask(m.BeginWrite(found.topic, "w", 1, (found.log_stream,)), m.WriterReply)
             readers = await found.world.ask(m.SetReader(found.topic, "r", GLSN(40)), m.GetReadersReply)
             assert readers.readers[0].position == 40

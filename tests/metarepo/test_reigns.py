@@ -12,7 +12,7 @@ from tests.metarepo.helpers import CLUSTER, ScriptedNode, seeded_doors
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata
-from varlog.model.errors import NotLeader, StartError, Unavailable
+from varlog.model.errors import NotLeader, StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryTransport
@@ -226,7 +226,7 @@ def test_metadata_of_another_cluster_end_the_process_with_a_word() -> None:
         await group.repositories.pop("mr1").stop()
         foreign = await group.start("mr2", ClusterID(99))
         failure = await foreign.wait_failed()
-        assert isinstance(failure, StartError) and "belongs to cluster" in str(failure)
+        assert isinstance(failure, StartupError) and "belongs to cluster" in str(failure)
         assert not foreign.leads
         await group.stop_all()
 

@@ -26,9 +26,9 @@ from varlog.model.cluster import ReplicaState, StreamState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
-    Refused,
+    PreconditionFailed,
     StaleEpoch,
-    StartError,
+    StartupError,
     TrimBeyondTail,
     Unavailable,
     UnknownTopic,
@@ -114,7 +114,7 @@ def test_another_node_behind_a_registered_address_gets_no_session() -> None:
 def test_a_living_node_keeps_its_id_and_a_dead_one_may_move() -> None:
     async def body() -> None:
         async with world(1) as w:
-            with pytest.raises(Refused, match="is alive at node-1"):
+            with pytest.raises(PreconditionFailed, match="is alive at node-1"):
                 await w.ask(m.RegisterNode(NodeID(1), "elsewhere", ()), m.Done)
             await w.nodes[1].stop()
             await settle()
@@ -747,7 +747,7 @@ def test_metadata_of_another_cluster_are_refused() -> None:
         await first.stop()
         other = MetadataRepositoryConfig(ClusterID(2), MR, advertise="mr.example:7100")
         second = MetadataRepository(other, MemoryStore(metadata, place="here"), seeded_doors(), transport)
-        with pytest.raises(StartError, match="here belongs to cluster 1, not to cluster 2"):
+        with pytest.raises(StartupError, match="here belongs to cluster 1, not to cluster 2"):
             await second.start()
 
     run(body())
@@ -758,7 +758,7 @@ def test_an_address_in_use_is_named_and_the_store_is_let_go() -> None:
         async with world() as w:
             config = MetadataRepositoryConfig(CLUSTER, MR)
             other = MetadataRepository(config, MemoryStore(MemoryMetadata()), seeded_doors(), w.transport)
-            with pytest.raises(StartError, match="cannot listen at mr"):
+            with pytest.raises(StartupError, match="cannot listen at mr"):
                 await other.start()
 
     run(body())
@@ -773,7 +773,7 @@ def test_damaged_metadata_are_refused_and_kept() -> None:
             await w.stop_repository()
             del w.metadata.items["cut/00000000000000000001"]
             before = dict(w.metadata.items)
-            with pytest.raises(StartError, match="memory is damaged"):
+            with pytest.raises(StartupError, match="memory is damaged"):
                 await w.start_repository()
             assert w.metadata.items == before
 

@@ -23,7 +23,7 @@ from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import Ordering
 from varlog.model.commit import Report
 from varlog.model.epoch import Epoch
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Done, Message
@@ -347,7 +347,7 @@ def test_metadata_of_a_newer_format_are_refused(monkeypatch: pytest.MonkeyPatch)
         newer.setattr(records, "FORMAT_VERSION", 2)
         items = _items(load({}, CLUSTER, "here")[1])
     with pytest.raises(
-        StartError, match="here holds metadata of format version 2, this program knows version 1"
+        StartupError, match="here holds metadata of format version 2, this program knows version 1"
     ):
         load(items, CLUSTER, "here")
 
@@ -356,5 +356,5 @@ def test_metadata_of_a_newer_format_are_refused(monkeypatch: pytest.MonkeyPatch)
     "items", [{"cluster": b""}, {"cluster": b"\x01"}, {"cluster": b"\x80"}, {"node/1": b"x"}]
 )
 def test_metadata_that_cannot_be_read_are_refused(items: dict[str, bytes]) -> None:
-    with pytest.raises(StartError, match="here is damaged"):
+    with pytest.raises(StartupError, match="here is damaged"):
         load(items, CLUSTER, "here")

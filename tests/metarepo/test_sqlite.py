@@ -10,7 +10,7 @@ import pytest
 
 from varlog.metarepo.store.base import Put
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.runtime.doors import system_doors
 
 
@@ -37,14 +37,14 @@ def _filled(path: Path, count: int = 1000) -> None:
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        StartError, match=r"nowhere/metadata\.sqlite cannot be used: No such file or directory"
+        StartupError, match=r"nowhere/metadata\.sqlite cannot be used: No such file or directory"
     ):
         _open(tmp_path / "nowhere" / "metadata.sqlite")
 
 
 def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "metadata.sqlite").mkdir()
-    with pytest.raises(StartError, match=r"metadata\.sqlite"):
+    with pytest.raises(StartupError, match=r"metadata\.sqlite"):
         _open(tmp_path / "metadata.sqlite")
 
 
@@ -52,7 +52,7 @@ def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "metadata.sqlite"
     path.write_bytes(content)
-    with pytest.raises(StartError, match=r"metadata\.sqlite cannot be opened as metadata"):
+    with pytest.raises(StartupError, match=r"metadata\.sqlite cannot be opened as metadata"):
         _open(path)
     assert path.read_bytes() == content
 
@@ -64,7 +64,7 @@ def test_another_programs_database_is_refused_and_kept(tmp_path: Path) -> None:
     foreign.commit()
     foreign.close()
     before = path.read_bytes()
-    with pytest.raises(StartError, match=r"metadata\.sqlite is a database of another program"):
+    with pytest.raises(StartupError, match=r"metadata\.sqlite is a database of another program"):
         _open(path)
     assert path.read_bytes() == before
 
@@ -75,7 +75,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA user_version = 4")
     newer.close()
-    with pytest.raises(StartError, match="has format version 4, this program knows version 3"):
+    with pytest.raises(StartupError, match="has format version 4, this program knows version 3"):
         _open(path)
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_page_is_found_when_the_store_is_opened(tmp_path: Path) -> Non
     content = bytearray(path.read_bytes())
     content[-4096 * 4 : -4096 * 3] = b"\xff" * 4096
     path.write_bytes(content)
-    with pytest.raises(StartError, match=r"metadata\.sqlite cannot be opened as metadata"):
+    with pytest.raises(StartupError, match=r"metadata\.sqlite cannot be opened as metadata"):
         _open(path)
 
 

@@ -14,7 +14,7 @@ from tests.paper.executor import LESS, PROPOSED, START, Arrow, Executor, arrows,
 from tests.paper.varlog import Varlog
 from varlog.model.batch import walk
 from varlog.model.cluster import ReplicaState
-from varlog.model.errors import Refused, Sealed, StartError
+from varlog.model.errors import PreconditionFailed, Sealed, StartupError
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import AddLogStream, Append, Fetch, FetchReply, GetNodeFacts, GetNodeFactsReply
@@ -58,7 +58,7 @@ def test_the_layout_of_volumes() -> None:
             "/volume2/cid=1/snid=1/lsid=4",
             "/volume3/cid=1/snid=1/lsid=3",
         ]
-        with pytest.raises(Refused, match="/elsewhere is no volume"):
+        with pytest.raises(PreconditionFailed, match="/elsewhere is no volume"):
             await add(varlog, mcl, 5, "/elsewhere")
 
     told(story)
@@ -72,7 +72,7 @@ def test_add_log_stream_refuses_what_is_on_another_volume_already() -> None:
         varlog, mcl = await three_volumes()
         await add(varlog, mcl, 10, "/volume1")
         for volume in ("/volume1", "/volume2", ""):
-            with pytest.raises(Refused, match="has data in /volume1/cid=1/snid=1/lsid=10"):
+            with pytest.raises(PreconditionFailed, match="has data in /volume1/cid=1/snid=1/lsid=10"):
                 await add(varlog, mcl, 10, volume)
         assert list(map(str, varlog.host("SN1").replica_paths())) == ["/volume1/cid=1/snid=1/lsid=10"]
 
@@ -123,7 +123,7 @@ def test_a_volume_that_cannot_be_used_ends_the_start(
         await varlog.host("SN1").stop()
         prepare(varlog.host("SN1").drive)
         varlog.node_settings["volumes"] = (*VOLUMES, absent)
-        with pytest.raises(StartError, match=f"volume /absent {why}"):
+        with pytest.raises(StartupError, match=f"volume /absent {why}"):
             await varlog.boot("SN1")
         assert not varlog.host("SN1").up
 
@@ -181,7 +181,7 @@ def test_a_log_stream_on_two_volumes_ends_the_start() -> None:
         host, home = varlog.host("SN1"), "cid=1/snid=1/lsid=10"
         await host.stop()
         copy_folder(host.drive, Path("/volume1") / home, Path("/volume2") / home)
-        with pytest.raises(StartError, match=f"10 is twice: in /volume1/{home} and in /volume2/{home}"):
+        with pytest.raises(StartupError, match=f"10 is twice: in /volume1/{home} and in /volume2/{home}"):
             await varlog.boot("SN1")
         assert not host.up
 
@@ -196,7 +196,7 @@ def test_error_if_exists() -> None:
         varlog = Varlog(1, node_settings={"error_if_exists": True})
         await varlog.start()
         await varlog.host("SN1").stop()
-        with pytest.raises(StartError, match="/data/cid=1/snid=1 exists already"):
+        with pytest.raises(StartupError, match="/data/cid=1/snid=1 exists already"):
             await varlog.boot("SN1")
         assert not varlog.host("SN1").up
         del varlog.node_settings["error_if_exists"]
@@ -231,7 +231,7 @@ def test_a_directory_is_not_trusted_by_its_name(
         await varlog.host("SN1").stop()
         prepare(varlog.host("SN1"))
         varlog.node_settings |= settings
-        with pytest.raises(StartError, match=why):
+        with pytest.raises(StartupError, match=why):
             await varlog.boot("SN1")
         assert not varlog.host("SN1").up
 

@@ -17,7 +17,7 @@ from tests.paper.varlog import Varlog, check_drawn, of, told
 from varlog.model.cluster import ReplicaState, StorageNode, StreamState
 from varlog.model.errors import (
     AlreadySyncing,
-    Refused,
+    PreconditionFailed,
     Sealed,
     Trimmed,
     Unavailable,
@@ -222,12 +222,12 @@ def test_a_storage_node_has_a_limit_of_log_streams() -> None:
     async def story() -> None:
         varlog = await Varlog(3, replicas=1, streams=2, node_settings={"streams_max": 1}).drawn()
         mcl = varlog.by_hand("MCL")
-        with pytest.raises(Refused, match="limit of 1 log streams"):
+        with pytest.raises(PreconditionFailed, match="limit of 1 log streams"):
             await mcl.ask("SN1", AddLogStream(TopicID(1), LogStreamID(9)))
         varlog.take()
         await varlog.operate(lambda admin: admin.add_stream(TOPIC, replicas=1))
         assert varlog.take(words=[AddLogStream]) == ["MCL -> SN3 AddLogStream ok"]
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await mcl.ask("MCL", AddStream(TOPIC), timeout_s=30)
         assert varlog.take(words=[AddLogStream]) == []
 
@@ -560,12 +560,12 @@ def test_only_a_sealed_replica_is_the_source_of_a_sync() -> None:
         await joining(varlog, mcl)
         await mcl.ask("SN2", SealReplica(one, varlog.stream.epoch, varlog.stream.sealed_end))
         assert varlog.replica("SN2").state is ReplicaState.SEALING
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await mcl.ask("SN2", CopyFrom(one, varlog.stream.epoch, LLSN(1)))
         varlog.take()
-        with pytest.raises(Refused):  # SN3 was not sealed in this epoch yet
+        with pytest.raises(PreconditionFailed):  # SN3 was not sealed in this epoch yet
             await mcl.ask("SN3", CopyFrom(one, varlog.stream.epoch, LLSN(1)))
-        assert varlog.take("MCL") == ["MCL -> SN3 CopyFrom e3 Refused"]
+        assert varlog.take("MCL") == ["MCL -> SN3 CopyFrom e3 PreconditionFailed"]
 
     told(story)
 
@@ -729,7 +729,7 @@ def test_a_replica_that_lacks_entries_is_not_unsealed() -> None:
         for name in ("SN1", "SN2", "SN3"):
             await mcl.ask(name, SealReplica(stream.log_stream, stream.epoch, stream.sealed_end))
         replicas = tuple(varlog.address(name) for name in ("SN1", "SN2", "SN3"))
-        with pytest.raises(Refused, match="sealing"):
+        with pytest.raises(PreconditionFailed, match="sealing"):
             await mcl.ask("SN2", UnsealReplica(stream.log_stream, stream.epoch, replicas))
         assert varlog.replica("SN2").state is ReplicaState.SEALING
 

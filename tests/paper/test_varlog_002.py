@@ -24,7 +24,14 @@ from tests.paper.varlog import Varlog
 from varlog.model.cluster import ReplicaState, SyncState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import NotPrimary, Refused, Sealed, StaleEpoch, UnknownLogStream, VarlogError
+from varlog.model.errors import (
+    NotPrimary,
+    PreconditionFailed,
+    Sealed,
+    StaleEpoch,
+    UnknownLogStream,
+    VarlogError,
+)
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
@@ -63,7 +70,7 @@ def test_the_operations_that_a_storage_node_is_managed_by() -> None:
         (made,) = varlog.storage_node("SN1").status().replicas
         assert (made.log_stream, made.committed_end) == (one, 1)
         assert [str(path) for path in varlog.host("SN1").replica_paths()] == [made.path]
-        with pytest.raises(Refused, match="has data in"):
+        with pytest.raises(PreconditionFailed, match="has data in"):
             await mcl.ask("SN1", add)
         await mcl.ask("SN1", RemoveLogStream(one, cluster_uuid=varlog.view.uuid))
         assert varlog.host("SN1").replica_paths() == []
@@ -122,17 +129,17 @@ def test_where_there_is_no_arrow_there_is_no_way(begin: str, end: str) -> None:
             executor.varlog.fail("SN2")
             await executor.varlog.boot("SN2")
             assert executor.state == "SEALING"
-            with pytest.raises((Refused, StaleEpoch)):
+            with pytest.raises((PreconditionFailed, StaleEpoch)):
                 await executor.unseal()
         elif begin == "SEALING":
             executor = await Executor.at(begin, behind=True)
-            with pytest.raises(Refused, match="not sealed"):
+            with pytest.raises(PreconditionFailed, match="not sealed"):
                 await executor.unseal()
             assert executor.state == begin
         else:
             executor = await Executor.at(begin)
             stream = executor.varlog.stream
-            with pytest.raises(Refused, match="an epoch is sealed at one position"):
+            with pytest.raises(PreconditionFailed, match="an epoch is sealed at one position"):
                 await executor.mcl.ask("SN2", SealReplica(stream.log_stream, stream.epoch, LLSN(5)))
             assert executor.state == "FROZEN"
         assert executor.state != end
@@ -247,7 +254,7 @@ def test_a_seal_below_what_is_committed_freezes_the_replica(caplog: pytest.LogCa
     async def story() -> None:
         executor = await Executor.at("RUNNING", streams=2)
         mcl, one = executor.mcl, executor.log_stream
-        with pytest.raises(Refused, match="a seal never undoes a commit"):
+        with pytest.raises(PreconditionFailed, match="a seal never undoes a commit"):
             await mcl.ask("SN2", SealReplica(one, Epoch(2), LLSN(3)))
         frozen = executor.varlog.replica("SN2")
         assert (frozen.state, frozen.committed_end, frozen.durable_end) == (ReplicaState.FROZEN, 4, 4)

@@ -15,10 +15,10 @@ from varlog.model.cluster import Grouping
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
     AlreadyWritten,
-    Filled,
+    JunkPosition,
     NoLease,
     NotWritten,
-    ProjectionTaken,
+    ProjectionConflict,
     StaleEpoch,
     Trimmed,
     Unavailable,
@@ -152,7 +152,7 @@ def test_fill() -> None:
             "CL -> SN1 list ok",
             "CL -> SN1 write e1 ok",
         ]
-        with pytest.raises(Filled):
+        with pytest.raises(JunkPosition):
             await cl.do(cl.log.read(1))
         assert [entry.glsn async for entry in cl.log.subscribe(1, 3)] == [2]
 
@@ -314,7 +314,7 @@ def test_a_second_reconfiguration_from_the_same_epoch_is_harmless() -> None:
         wokl.fail("SN1")
         await cl1.do(cl1.log.append(b"3"))
         wokl.transcript.take()
-        with pytest.raises(ProjectionTaken):
+        with pytest.raises(ProjectionConflict):
             await cl2.do(cl2.reconfigurer().run(old, wokl.projection.topic, Wish()))
         assert (await cl2.do(cl2.log.read(2))).data == b"2"
         assert wokl.transcript.take() == [
@@ -323,7 +323,7 @@ def test_a_second_reconfiguration_from_the_same_epoch_is_harmless() -> None:
             f"CL2 -> SN2 seal e2 ls{one} ok",
             f"CL2 -> SN1 seal e2 ls{two} ×",
             f"CL2 -> SN2 seal e2 ls{two} ok",
-            "CL2 -> MR propose e2 ProjectionTaken",
+            "CL2 -> MR propose e2 ProjectionConflict",
             f"CL2 -> SN1 read e1 ls{two} ×",
             "CL2 -> MR projection ok",
             f"CL2 -> SN2 read e2 ls{two} ok",
@@ -446,7 +446,7 @@ def test_junk_filling() -> None:
         _ = cl1.start(cl1.log.append(b"none"))
         await cl1.died.wait()
         assert wokl.transcript.take() == ["CL1 -> SQ next e1 ok", "CL1 -> SN1 write e1 ×"]
-        with pytest.raises(Filled):
+        with pytest.raises(JunkPosition):
             await cl2.do(cl2.log.read(1))
         assert wokl.transcript.take() == [
             "CL2 -> SN2 read e1 NotWritten",

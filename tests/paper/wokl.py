@@ -30,11 +30,11 @@ class Wokl(PaperCluster):
         *,
         replicas: int = 0,
         streams: int = 1,
-        unit: int = 1,
+        stripe_size: int = 1,
         grouping: Grouping = Grouping.STREAM,
     ) -> None:
         super().__init__(nodes, replicas=replicas or nodes, transcript=Transcript(streams=streams > 1))
-        self.streams, self.unit, self.grouping = streams, unit, grouping
+        self.streams, self.stripe_size, self.grouping = streams, stripe_size, grouping
         self.sequencer = self._hosts["SQ"] = self._host("sq", self._make_sequencer)
         self.transcript.names[SEQUENCER] = "SQ"
 
@@ -52,7 +52,7 @@ class Wokl(PaperCluster):
                 streams=self.streams,
                 replicas=self.replicas,
                 ordering=Ordering.SEQUENCED,
-                unit=self.unit,
+                stripe_size=self.stripe_size,
                 grouping=self.grouping,
             )
         )

@@ -112,7 +112,7 @@ def test_the_streams_of_a_sequenced_topic_are_not_sealed_one_by_one(tmp_path: Pa
         [stream] = (await proxy.http.get("/v1/log-streams?topic=fast")).json()["log_streams"]
         assert [replica["role"] for replica in stream["replicas"]] == ["only"]
         refused = await proxy.http.post(f"/v1/log-streams/{stream['log_stream']}/seal")
-        assert (refused.status_code, refused.json()["type"]) == (409, "urn:varlog:refused")
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:varlog:precondition-failed")
 
     with_proxy(tmp_path, story)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.proxy.helpers import TEST_S, running_proxy
 from varlog.client.admin import Admin
 from varlog.client.log import Log
-from varlog.model.errors import InvalidRequest, StartError, Unavailable, UnknownTopic
+from varlog.model.errors import InvalidRequest, StartupError, Unavailable, UnknownTopic
 from varlog.proxy.gateway import ClusterOpener, EmbeddedOpener, Gateway
 
 
@@ -160,7 +160,7 @@ def test_a_proxy_starts_before_its_cluster_does() -> None:
 def test_a_directory_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:
     async def story(gateway: Gateway, opener: CountingOpener) -> None:
         second = Gateway(EmbeddedOpener(tmp_path, sync=False))
-        with pytest.raises(StartError, match="open already"):
+        with pytest.raises(StartupError, match="open already"):
             await second.start()
 
     _with_gateway(tmp_path, story)

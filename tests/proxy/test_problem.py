@@ -34,7 +34,7 @@ def _bare(kind: type[VarlogError]) -> VarlogError:
     """One of a kind, whose facts do not matter."""
     error = kind.__new__(kind)
     Exception.__init__(error, "told")
-    error.told = lambda: "told"  # type: ignore[method-assign]
+    error.message = lambda: "told"  # type: ignore[method-assign]
     return error
 
 
@@ -44,7 +44,7 @@ def _bare(kind: type[VarlogError]) -> VarlogError:
         (model.UnknownTopic("a"), 404),
         (model.UnknownLogStream(LogStreamID(1)), 404),
         (model.NotWritten(2, 1), 404),
-        (model.Filled(2), 404),
+        (model.JunkPosition(2), 404),
         (model.Trimmed(1, 2), 410),
         (model.EmptyBatch(), 422),
         (model.EntryTooLarge(2, 1), 413),
@@ -54,8 +54,8 @@ def _bare(kind: type[VarlogError]) -> VarlogError:
         (model.Unavailable("nobody"), 503),
         (model.NotLeader(), 503),
         (model.OutcomeUnknown("lost"), 504),
-        (model.Refused("no"), 409),
-        (model.StartError("port"), 500),
+        (model.PreconditionFailed("no"), 409),
+        (model.StartupError("port"), 500),
     ],
 )
 def test_an_error_of_the_log_has_its_status(error: VarlogError, status: int) -> None:

@@ -13,7 +13,7 @@ from varlog.client.log import Log
 from varlog.model.cluster import NamedReader, Topic
 from varlog.model.entry import Entry, Position
 from varlog.model.errors import (
-    Filled,
+    JunkPosition,
     NotAccepted,
     OutcomeUnknown,
     ReaderBehind,
@@ -138,7 +138,7 @@ class ScriptedLog:
             raise Trimmed(glsn, self.trimmed_now + 1)
         data = self.entries[glsn - self.topic.first]
         if data is None:
-            raise Filled(glsn)
+            raise JunkPosition(glsn)
         return Entry(glsn, LLSN(glsn), STREAM, 0, data)
 
     async def subscribe_lists(self, begin: int, end: int) -> AsyncGenerator[list[Entry], None]:

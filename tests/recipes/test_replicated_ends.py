@@ -14,7 +14,7 @@ from varlog.model.errors import (
     InvalidRequest,
     NotAccepted,
     OutcomeUnknown,
-    Refused,
+    PreconditionFailed,
     Unavailable,
     UnknownTopic,
 )
@@ -96,7 +96,7 @@ def test_a_reader_that_comes_in_the_last_moment_keeps_what_it_needs() -> None:
 def test_without_a_store_there_is_no_checkpoint() -> None:
     async def body(log: ScriptedLog) -> None:
         async with opened(log) as replica:
-            assert "open it with `snapshots=`" in str(await expect(Refused, replica.checkpoint()))
+            assert "open it with `snapshots=`" in str(await expect(PreconditionFailed, replica.checkpoint()))
 
     in_virtual_time(body)
 
@@ -194,13 +194,13 @@ def test_a_snapshot_of_another_machine_or_version_is_refused_and_a_damaged_one_i
             await replica.checkpoint()
         position, content = shelf.saved[NAME]
         shelf.saved[NAME] = (position, content[:4] + b"\x07" + content[5:])
-        assert "has format 07" in str(await expect(Refused, opened(log, shelf)))
+        assert "has format 07" in str(await expect(PreconditionFailed, opened(log, shelf)))
         for damaged in (b"something", content[:-1], b""):
             shelf.saved[NAME] = (position, damaged)
             async with opened(log, shelf) as replica:
                 assert replica.machine.taken == [b"a"]
         shelf.saved["other"] = (position, content)
-        error = await expect(Refused, opened(log, shelf, name="other"))
+        error = await expect(PreconditionFailed, opened(log, shelf, name="other"))
         assert "a snapshot of machine 'list' under the name 'other'" in str(error)
 
     in_virtual_time(body)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.recipes.stores import Stores, run_stores
-from varlog.model.errors import InvalidRequest, Refused
+from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.recipes.errors import Conflict, SnapshotTooOld
 from varlog.recipes.key_order import KeyRange, prefix_range
 from varlog.recipes.kv import KeyValue
@@ -215,9 +215,9 @@ def test_what_the_function_raises_drops_the_transaction(tmp_path: Path) -> None:
             async with await Transactions(kv).begin() as transaction:
                 fails(transaction)
         assert await kv.get("key") is None
-        with pytest.raises(Refused, match="is over"):
+        with pytest.raises(PreconditionFailed, match="is over"):
             transaction.get("key")
-        with pytest.raises(Refused, match="is over"):
+        with pytest.raises(PreconditionFailed, match="is over"):
             await transaction.commit()
 
     run_stores(tmp_path, body)

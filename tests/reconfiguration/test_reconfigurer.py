@@ -11,7 +11,7 @@ import pytest
 
 from varlog.model.cluster import ClusterView, Ordering, StorageNode, SyncState, SyncStatus, Topic
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, StaleEpoch, Unavailable
+from varlog.model.errors import PreconditionFailed, StaleEpoch, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
@@ -154,7 +154,7 @@ def test_a_unit_in_a_newer_epoch_ends_it() -> None:
 
 def test_a_topic_without_a_projection_cannot_get_its_next_one() -> None:
     fakes = Fakes({A: 0})
-    with pytest.raises(Refused, match="still being made"):
+    with pytest.raises(PreconditionFailed, match="still being made"):
         _run(Reconfigurer(fakes.ask, fakes.ask_repository).run(_view(None), TOPIC.topic, Wish()))
 
 

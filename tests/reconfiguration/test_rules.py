@@ -28,8 +28,8 @@ def _answers(newest: int, *nodes: NodeID, trouble: str = "") -> dict[NodeID, Ans
     return dict.fromkeys(nodes, Answer(LLSN(newest), trouble))
 
 
-def _first(*nodes: NodeID, unit: int = 4) -> Projection:
-    return first_projection(TopicID(1), GLSN(1), unit, {LS: nodes}, {LS: _answers(0, *nodes)}, ONE)
+def _first(*nodes: NodeID, stripe_size: int = 4) -> Projection:
+    return first_projection(TopicID(1), GLSN(1), stripe_size, {LS: nodes}, {LS: _answers(0, *nodes)}, ONE)
 
 
 def _next(now: Projection, sealed: Sealed, wish: Wish | None = None) -> Projection:
@@ -123,7 +123,7 @@ def test_one_who_is_away_and_replaced_is_no_member_any_more() -> None:
 
 def test_a_new_stream_takes_turns_from_the_next_position_on() -> None:
     """R-SEQ-3: what is written stays where it is."""
-    now = _first(A, B, unit=2)
+    now = _first(A, B, stripe_size=2)
     sealed = {LS: _answers(5, A, B), OTHER: _answers(0, B, C)}
     grown = _next(now, sealed, Wish(streams={OTHER: (C, B, D)}))
     assert (grown.chain(OTHER).nodes, grown.chain(OTHER).away) == ((C, B), (D,))

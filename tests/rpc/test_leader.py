@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.rpc.helpers import DEADLINE_S, run
-from varlog.model.errors import NotLeader, Refused
+from varlog.model.errors import NotLeader, PreconditionFailed
 from varlog.rpc.leader import Leader, addresses_of
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.messages import Done, GetView, Message
@@ -140,10 +140,10 @@ def test_a_refusal_is_the_answer() -> None:
         transport = MemoryTransport()
 
         def handle(call: Call | None, message: Message, payload: bytearray) -> None:
-            raise Refused("no")
+            raise PreconditionFailed("no")
 
         await transport.serve("a", lambda _: handle)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await Leader(ConnectionPool(transport), "a,b").call(GetView(), timeout_s=DEADLINE_S)
 
     run(body())

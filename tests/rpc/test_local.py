@@ -12,7 +12,7 @@ import pytest
 
 from tests.rpc.helpers import DEADLINE_S, run
 from varlog.cli.ports import free_ports
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID, LogStreamID
 from varlog.rpc import local
 from varlog.rpc.messages import Append, Done, Message
@@ -136,7 +136,7 @@ def test_a_server_does_not_start_where_somebody_has_its_name() -> None:
         port = free_ports(1)[0]
         name = local.name_of("127.0.0.1", port)
         assert name is not None
-        with local.listen(name, 1), pytest.raises(StartError, match="another process listens there"):
+        with local.listen(name, 1), pytest.raises(StartupError, match="another process listens there"):
             await TcpTransport(HERE).serve(f"127.0.0.1:{port}", lambda _: _take)
         async with _served([], f"127.0.0.1:{port}"):
             pass

@@ -9,7 +9,7 @@ import pytest
 
 from tests.rpc.samples import ERROR_SAMPLES
 from varlog.model import errors
-from varlog.model.errors import Damaged, EntryTooLarge, Unavailable, VarlogError
+from varlog.model.errors import CorruptReplica, EntryTooLarge, Unavailable, VarlogError
 from varlog.rpc.codec import decode, encode, number_of
 from varlog.rpc.messages import Failure
 from varlog.rpc.status import ERRORS, error_of, failure_of
@@ -67,8 +67,8 @@ def test_our_own_bug_is_unavailable_for_the_caller_and_logged(caplog: pytest.Log
 
 
 def test_a_fact_that_no_wire_carries_travels_as_text() -> None:
-    there = over_the_wire(Damaged(PurePosixPath("/data/x"), "torn"))  # type: ignore[arg-type]
-    assert type(there) is Damaged
+    there = over_the_wire(CorruptReplica(PurePosixPath("/data/x"), "torn"))  # type: ignore[arg-type]
+    assert type(there) is CorruptReplica
     assert there.path == "/data/x"
 
 

@@ -16,7 +16,7 @@ import uvloop
 from tests.rpc.helpers import DEADLINE_S, run, wait_until
 from tests.rpc.samples import MESSAGES
 from varlog.model.epoch import Epoch
-from varlog.model.errors import InvalidRequest, NotInCluster, StartError, Unavailable
+from varlog.model.errors import InvalidRequest, NotInCluster, StartupError, Unavailable
 from varlog.model.ids import ANY_CLUSTER, ClusterID, LogStreamID
 from varlog.model.limits import FRAME_BYTES_MAX, MIB
 from varlog.model.lsn import LLSN
@@ -130,7 +130,7 @@ def test_who_knows_no_cluster_is_taken_by_any(run_on: Run) -> None:
 def test_a_port_in_use_is_named_with_the_remedy(run_on: Run) -> None:
     async def body() -> None:
         async with served(Service()) as server:
-            with pytest.raises(StartError) as refused:
+            with pytest.raises(StartupError) as refused:
                 await TcpTransport(HERE).serve(server.address, Service().make_handler)
             assert str(refused.value) == (
                 f"cannot listen at {server.address}: another process listens there. "
@@ -142,7 +142,7 @@ def test_a_port_in_use_is_named_with_the_remedy(run_on: Run) -> None:
 
 def test_an_address_that_is_not_ours_is_named(run_on: Run) -> None:
     async def body() -> None:
-        with pytest.raises(StartError, match=r"192\.0\.2\.1:7100.*address of this machine"):
+        with pytest.raises(StartupError, match=r"192\.0\.2\.1:7100.*address of this machine"):
             await TcpTransport(HERE).serve("192.0.2.1:7100", Service().make_handler)
 
     run_on(body())
@@ -153,7 +153,7 @@ def test_an_address_that_is_not_ours_is_named(run_on: Run) -> None:
 )
 def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
     async def body() -> None:
-        with pytest.raises(StartError, match=r"127\.0\.0\.1:7100"):
+        with pytest.raises(StartupError, match=r"127\.0\.0\.1:7100"):
             await TcpTransport(HERE).serve(address, Service().make_handler)
         with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1:7100"):
             await TcpTransport(HERE).connect(address, timeout_s=DEADLINE_S)

@@ -16,7 +16,14 @@ from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryCon
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.epoch import Epoch
-from varlog.model.errors import InvalidRequest, NoLease, NotInCluster, NotSequencing, StartError, Unavailable
+from varlog.model.errors import (
+    InvalidRequest,
+    NoLease,
+    NotInCluster,
+    NotSequencing,
+    StartupError,
+    Unavailable,
+)
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN, LLSN
@@ -324,7 +331,7 @@ def test_one_that_was_never_started_cannot_fail() -> None:
         config = SequencerConfig(CLUSTER, REPOSITORY, "sequencer", advertise="elsewhere:1")
         sequencer = Sequencer(config, made._doors(), made.transport)
         assert sequencer.address == "elsewhere:1"
-        with pytest.raises(StartError):
+        with pytest.raises(StartupError):
             await sequencer.wait_failed()
         await sequencer.start()
         assert sequencer.me.address == "elsewhere:1"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from varlog.model.errors import StartError, UnknownTopic
+from varlog.model.errors import StartupError, UnknownTopic
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import AddNode, Done, GetView, Message, RemoveNode, SealStream
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler
@@ -151,7 +151,7 @@ def test_an_address_is_listened_at_once_and_free_again_after_a_crash() -> None:
         await pair.connect()
         heir = Process("b", 2)
         transport = pair.network.transport(heir)
-        with pytest.raises(StartError, match=ADDRESS):
+        with pytest.raises(StartupError, match=ADDRESS):
             await heir.spawn("serve", transport.serve(ADDRESS, pair.make_handler))
         pair.server.die()
         server = await heir.spawn("serve", transport.serve(ADDRESS, pair.make_handler))

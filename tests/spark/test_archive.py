@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from tests.spark.logs import LiveTopic, as_rows, run_command
 from varlog.client import blocking
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive import files as archive_files
 from varlog.spark.archive import keeper as archive_keeper
 from varlog.spark.archive.files import ArrowFiles
@@ -227,7 +227,7 @@ def test_an_archive_of_another_log_is_refused(spark: SparkSession, topic: LiveTo
         (replace(commit, last_checksum=commit.last_checksum ^ 1), "another entry at position 10"),
     ]:
         manifest.write_bytes(encode_commit(planted))
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(PreconditionFailed, match=told):
             archive(spark, topic.address, topic.name, str(tmp_path))
     manifest.write_bytes(encode_commit(replace(commit, topic=commit.topic + 1)))
     with pytest.raises(PySparkException, match="deleted and made anew"):
@@ -241,7 +241,9 @@ def test_what_was_trimmed_before_it_was_archived_is_told(
     archive(spark, topic.address, topic.name, str(tmp_path))
     topic.append(20)
     topic.log.trim(25)
-    with pytest.raises(Refused, match=r"positions 21 to 25 .* were trimmed before they were archived"):
+    with pytest.raises(
+        PreconditionFailed, match=r"positions 21 to 25 .* were trimmed before they were archived"
+    ):
         archive(spark, topic.address, topic.name, str(tmp_path))
     with pytest.raises(PySparkException, match="positions 21 to 25"):
         read(spark, topic, tmp_path).collect()

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from varlog.client.arrow import schema
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.files import ArrowFiles, HadoopFiles
 from varlog.spark.archive.rows import rows_of
 from varlog.spark.archive.writer import archive_session, check_range, write_range
@@ -64,11 +64,11 @@ def test_both_ways_to_the_files_see_the_same(spark: SparkSession, tmp_path: Path
 
 def refuse(gaps: Sequence[tuple[int, int]]) -> None:
     """Every position has an entry."""
-    raise Refused(f"{gaps} have no row")
+    raise PreconditionFailed(f"{gaps} have no row")
 
 
 def test_a_place_that_pyarrow_cannot_open_is_named() -> None:
-    with pytest.raises(Refused, match="archive gopher://old/times cannot be opened"):
+    with pytest.raises(PreconditionFailed, match="archive gopher://old/times cannot be opened"):
         ArrowFiles("gopher://old/times")
 
 
@@ -101,7 +101,7 @@ def test_what_is_written_is_read_back_in_order_and_in_part(spark: SparkSession, 
 def test_a_range_that_is_not_whole_is_not_taken(spark: SparkSession, tmp_path: Path, fault: str) -> None:
     session, files = archive_session(spark), HadoopFiles(spark, str(tmp_path))
     write_range(log_rows(session, 101, 201).where(fault), files, "topic=t/r", 101, 201, 2)
-    with pytest.raises(Refused, match="does not hold positions 101 to 200, each once"):
+    with pytest.raises(PreconditionFailed, match="does not hold positions 101 to 200, each once"):
         check_range(session, files, "topic=t/r", 101, 201, refuse)
 
 
@@ -110,7 +110,7 @@ def test_a_doubled_position_that_hides_a_hole_is_found(spark: SparkSession, tmp_
     session, files = archive_session(spark), HadoopFiles(spark, str(tmp_path))
     moved = F.when(F.col("glsn") == 150, 151).otherwise(F.col("glsn")).cast("bigint")
     write_range(log_rows(session, 101, 201).withColumn("glsn", moved), files, "topic=t/r", 101, 201, 2)
-    with pytest.raises(Refused, match="each once"):
+    with pytest.raises(PreconditionFailed, match="each once"):
         check_range(session, files, "topic=t/r", 101, 201, refuse)
 
 
@@ -134,5 +134,5 @@ def test_a_file_that_is_gone_is_named_with_its_positions(spark: SparkSession, tm
     write_range(log_rows(session, 1, 11), files, "topic=t/r", 1, 11, 1)
     (made,) = check_range(session, files, "topic=t/r", 1, 11, refuse)
     (tmp_path / made.path).unlink()
-    with pytest.raises(Refused, match="which holds positions 1 to 10, is missing"):
+    with pytest.raises(PreconditionFailed, match="which holds positions 1 to 10, is missing"):
         list(rows_of(ArrowFiles(str(tmp_path)), made, 1, 11))

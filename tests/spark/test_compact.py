@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.logs import LiveTopic
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.jobs.compact import CompactReport, compact
 from varlog.spark.options import OptionError
 from varlog.spark.snapshot import StoredSnapshot, read_snapshot
@@ -94,7 +94,7 @@ def test_a_snapshot_goes_on_from_an_older_one_also_when_the_log_is_trimmed(
     say(topic, {"id": 1, "at": "newer"}, {"id": 2, "gone": True}, {"id": 7, "at": "new"})
     wanted = replayed(topic)
     topic.log.trim(15)
-    with pytest.raises(Refused, match=r"positions 1 to 15 .* are trimmed: give option 'archive'"):
+    with pytest.raises(PreconditionFailed, match=r"positions 1 to 15 .* are trimmed: give option 'archive'"):
         run(tmp_path / "whole")
     second = run(tmp_path / "second", since=first.path)
     assert (second.entries, second.since, second.position) == (3, 20, 23)
@@ -122,7 +122,7 @@ def test_a_run_that_fails_leaves_nothing(
         run(tmp_path / "broken", value="raise_error('no such value')")
     assert list(tmp_path.iterdir()) == []
     run(tmp_path / "whole")
-    with pytest.raises(Refused, match="is there already: name a new directory"):
+    with pytest.raises(PreconditionFailed, match="is there already: name a new directory"):
         run(tmp_path / "whole")
 
 
@@ -152,11 +152,11 @@ def test_what_is_no_whole_snapshot_is_not_read(
 ) -> None:
     say(topic, {"id": 1, "at": 2})
     path = Path(run(tmp_path / "snapshot").path)
-    with pytest.raises(Refused, match=r"is no snapshot: there is no _snapshot\.json"):
+    with pytest.raises(PreconditionFailed, match=r"is no snapshot: there is no _snapshot\.json"):
         read_snapshot(str(tmp_path))
-    with pytest.raises(Refused, match=r"is no snapshot: there is no _snapshot\.json"):
+    with pytest.raises(PreconditionFailed, match=r"is no snapshot: there is no _snapshot\.json"):
         run(tmp_path / "next", since=str(tmp_path))
     next(path.glob("*.parquet")).unlink()
     for read in (lambda: read_snapshot(str(path)), lambda: run(tmp_path / "next", since=str(path))):
-        with pytest.raises(Refused, match=r"is damaged: part-.* is not there"):
+        with pytest.raises(PreconditionFailed, match=r"is damaged: part-.* is not there"):
             read()

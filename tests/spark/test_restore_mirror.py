@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import varlog
 from tests.spark.logs import LiveTopic, as_rows, entries_of, run_command
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.jobs import mirror as mirror_job
 from varlog.spark.jobs import restore as restore_job
 from varlog.spark.jobs.archive import archive
@@ -121,9 +121,9 @@ def test_a_topic_with_something_else_in_it_is_not_restored_into(
         ("foreign", "something else at position 11"),
         ("longer", "the first position of topic 'longer'"),
     ]:
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(PreconditionFailed, match=told):
             restore(spark, str(tmp_path), other, name)
-    with pytest.raises(Refused, match="there is no archive of topic 'x'"):
+    with pytest.raises(PreconditionFailed, match="there is no archive of topic 'x'"):
         restore(spark, str(tmp_path / "empty"), other, "x")
 
 
@@ -197,10 +197,10 @@ def test_a_mirror_that_others_write_to_is_refused(spark: SparkSession, topic: Li
     assert run(dry_run=True).rows_written == 50
     run()
     append_to(other, topic.name)
-    with pytest.raises(Refused, match=r"goes up to position 61, and .* only to 60"):
+    with pytest.raises(PreconditionFailed, match=r"goes up to position 61, and .* only to 60"):
         run()
     topic.append(5)
-    with pytest.raises(Refused, match="something else at position 61"):
+    with pytest.raises(PreconditionFailed, match="something else at position 61"):
         run()
 
 
@@ -221,7 +221,9 @@ def test_what_was_trimmed_before_it_was_mirrored_is_told(
 ) -> None:
     with varlog.admin(other) as admin:
         admin.create_topic(topic.name, streams=1, first=5)
-    with pytest.raises(Refused, match=r"positions 5 to 10 .* were trimmed before they were mirrored"):
+    with pytest.raises(
+        PreconditionFailed, match=r"positions 5 to 10 .* were trimmed before they were mirrored"
+    ):
         mirror(spark, topic.address, topic.name, other, topic.name, continuous=False)
 
 

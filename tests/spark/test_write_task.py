@@ -13,8 +13,8 @@ import pytest
 
 import varlog
 from tests.spark.busy_topic import BusyTopic, busy_topic
-from varlog.client.chain_rules import IndeterminateInput
-from varlog.client.placed import OtherEntry
+from varlog.client.idempotent_rules import IndeterminateInput
+from varlog.client.positioned_writer import OtherEntry
 from varlog.model.errors import Unavailable
 from varlog.spark.options import write_options
 from varlog.spark.write.placed_task import PlacedTask

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.storage.helpers import STREAM, TOPIC, row
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.commit_store import CommitStore
@@ -227,13 +227,13 @@ def test_a_bad_row_that_was_durable_is_damage_even_if_it_is_the_last(bad: int) -
     """The repository may have forgotten it: cutting it would lose committed entries in silence."""
     content = bytearray(written(GAPPED[:3], GAPPED[3:]))
     content[ROW_BYTES * (bad + 1) + 9] ^= 4
-    with pytest.raises(Damaged, match=f"row {bad} "):
+    with pytest.raises(CorruptReplica, match=f"row {bad} "):
         found_in(bytes(content))
 
 
 def test_rows_that_do_not_go_on_are_damage() -> None:
     for wrong in ([GAPPED[0], GAPPED[2]], [GAPPED[0], row(3, 2, 1)]):
-        with pytest.raises(Damaged, match="row 1 does not go on"):
+        with pytest.raises(CorruptReplica, match="row 1 does not go on"):
             found_in(written(wrong))
 
 
@@ -252,7 +252,7 @@ def test_more_rows_than_fit_in_one_window_are_checked_like_few() -> None:
     found = found_in(bytes(content))
     assert (len(found), found.end_llsn, found.torn, found.marked) == (count, count + 1, False, True)
     content[ROW_BYTES * 20_001] ^= 1
-    with pytest.raises(Damaged, match="row 20000 "):
+    with pytest.raises(CorruptReplica, match="row 20000 "):
         found_in(bytes(content))
     # Without the mark nobody says that the sync was finished: it may be a torn one.
     assert len(found_in(bytes(content[:-ROW_BYTES]))) == 20_000

@@ -21,7 +21,7 @@ from tests.storage.helpers import (
 )
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import CorruptBatch, Damaged, NotWritten, Trimmed
+from varlog.model.errors import CorruptBatch, CorruptReplica, NotWritten, Trimmed
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage import copy
@@ -250,7 +250,7 @@ def test_rows_lost_in_an_ordinary_replica_are_damage_as_before(tmp_path: Path) -
     rows = store.path / "commits.log"
     fresh = new_store(tmp_path / "other")
     rows.write_bytes((fresh.path / "commits.log").read_bytes())
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptReplica):
         LogStore.open(OsDisk(synced=False), store.path)
 
 

@@ -22,7 +22,7 @@ from tests.storage.helpers import (
 )
 from varlog.model.batch import HEADER_BYTES
 from varlog.model.epoch import Epoch
-from varlog.model.errors import CorruptBatch, Damaged
+from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
@@ -85,13 +85,13 @@ def open_or_damaged(host: Host) -> tuple[LogStore | None, str]:
     """The store, or the path that is called damaged."""
     try:
         return LogStore.open(host.disk, DIRECTORY, segment_bytes=SEGMENT_BYTES), ""
-    except Damaged as damaged:
+    except CorruptReplica as damaged:
         return None, damaged.path
 
 
 @pytest.mark.parametrize("flip", [0x01, 0xFF])
 def test_a_flipped_byte_at_any_offset_is_put_right_or_told(tmp_path: Path, flip: int) -> None:
-    """Opening succeeds with every committed entry intact, or raises Damaged, names the file and touches nothing."""
+    """Opening succeeds with every committed entry intact, or raises CorruptReplica, names the file and touches nothing."""
     original = small_store(tmp_path)
     original.close()
     files = files_of(original.path)
@@ -174,7 +174,7 @@ def test_a_missing_file_is_told(tmp_path: Path, missing: str) -> None:
     store.close()
     (store.path / missing).unlink()
     before = files_of(store.path)
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptReplica):
         open_at(store.path)
     assert files_of(store.path) == before
 
@@ -184,7 +184,7 @@ def test_a_replica_under_another_streams_name_is_told(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     store.close()
     store.path.rename(tmp_path / "lsid=99")
-    with pytest.raises(Damaged, match="log stream 3"):
+    with pytest.raises(CorruptReplica, match="log stream 3"):
         LogStore.open(DISK, tmp_path / "lsid=99")
 
 
@@ -194,7 +194,7 @@ def test_rows_of_another_replica_are_told(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = LogStore.create(DISK, tmp_path / "other" / "lsid=4", topic=TOPIC, log_stream=LogStreamID(4))
     shutil.copy(other.path / "commits.log", store.path / "commits.log")
-    with pytest.raises(Damaged, match="log stream 4"):
+    with pytest.raises(CorruptReplica, match="log stream 4"):
         LogStore.open(DISK, store.path)
 
 
@@ -252,7 +252,7 @@ def test_entries_that_were_committed_behind_a_seal_are_damage_not_a_tail(tmp_pat
     store.set_epoch(Epoch(2), LLSN(2))
     store.close()
     before = files_of(store.path)
-    with pytest.raises(Damaged, match="older epoch"):
+    with pytest.raises(CorruptReplica, match="older epoch"):
         LogStore.open(DISK, store.path)
     assert files_of(store.path) == before
 

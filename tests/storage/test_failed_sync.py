@@ -14,7 +14,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from tests.storage.helpers import STREAM, TOPIC, Host, commit_all, fill, raised, read_all
 from tests.storage.test_crash_machine import CRASH, StoreMachine
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.storage.log_store import LogStore
 from varlog.testing.sim.process import ProcessCrashed
@@ -129,7 +129,7 @@ def test_a_disk_that_lost_what_was_durable_is_told_and_nothing_is_changed() -> N
     assert isinstance(raised(lambda: fill(store, ONE)), OSError)
     segment = next(name for name in host.disk.list(DIRECTORY) if name.endswith(".seg"))
     host.disk.open(DIRECTORY / segment).truncate(240)  # three entries of 80 bytes
-    with pytest.raises(Damaged, match="durable up to"):
+    with pytest.raises(CorruptReplica, match="durable up to"):
         mend(store)
     assert (store.committed_end, store.failure is None) == (5, False)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.storage.helpers import STREAM, TOPIC, FailingDisk, Host, batch, files_of
 from varlog.model.batch import Buffer, entries_of, junk, pack, parse_header, place
 from varlog.model.epoch import Epoch
-from varlog.model.errors import CorruptBatch, Damaged, Trimmed, Unavailable
+from varlog.model.errors import CorruptBatch, CorruptReplica, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
@@ -219,7 +219,7 @@ def test_a_closed_segment_that_is_cut_between_two_batches_is_damaged(tmp_path: P
     store.close()
     with page_segment_path(store.path, 1).open("r+b") as file:
         file.truncate(batches * 176)
-    with pytest.raises(Damaged, match=f"it has {batches * 176} bytes, and was closed with 528"):
+    with pytest.raises(CorruptReplica, match=f"it has {batches * 176} bytes, and was closed with 528"):
         PageStore.open(OsDisk(synced=False), store.path, segment_bytes=SEGMENT_BYTES)
 
 
@@ -328,7 +328,7 @@ def test_two_pages_that_are_not_trimmed_never_overlap(tmp_path: Path) -> None:
     segment = page_segment_path(store.path, 1)
     content = segment.read_bytes()[: store.bytes]
     segment.write_bytes(content + bytes(batch(2, [b"z"])))
-    with pytest.raises(Damaged, match="written twice"):
+    with pytest.raises(CorruptReplica, match="written twice"):
         reopen(store)
 
 
@@ -411,7 +411,7 @@ def test_what_no_crash_explains_is_damage_and_nothing_is_touched(tmp_path: Path,
     path = store.path / name
     path.unlink() if content is None else path.write_bytes(content)
     before = files_of(store.path)
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptReplica):
         PageStore.open(OsDisk(synced=False), store.path)
     assert files_of(store.path) == before
 
@@ -420,7 +420,7 @@ def test_a_renamed_unit_is_refused(tmp_path: Path) -> None:
     store = new_unit(tmp_path)
     store.close()
     other = store.path.rename(store.path.with_name("lsid=99"))
-    with pytest.raises(Damaged, match="renamed or copied"):
+    with pytest.raises(CorruptReplica, match="renamed or copied"):
         PageStore.open(OsDisk(synced=False), other)
 
 
@@ -473,7 +473,7 @@ def test_without_a_mark_rot_is_never_taken_for_a_torn_tail(
     unmark(store)
     rot(page_segment_path(store.path, 2))
     before = files_of(store.path)
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptReplica):
         PageStore.open(OsDisk(synced=False), store.path, segment_bytes=SEGMENT_BYTES)
     assert files_of(store.path) == before
 

@@ -10,7 +10,7 @@ import pytest
 from tests.storage.helpers import commit_all, files_of, fill, new_store, read_all, reopen, row
 from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsFile
 from varlog.storage.log_store import LogStore
@@ -144,7 +144,7 @@ def test_two_bad_rows_in_a_row_are_told_and_left_as_they_are(tmp_path: Path) -> 
     for number in (3, 4):
         flip(path, ROW_BYTES * (number + 1) + 10, 2)
     before = path.read_bytes()
-    with pytest.raises(Damaged, match="rows"):
+    with pytest.raises(CorruptReplica, match="rows"):
         store.tend()
     assert path.read_bytes() == before
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.helpers import TOPIC, Host, batch
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID
 from varlog.storage.log_store import LogStore
 from varlog.storage.page_store import PageStore
@@ -67,7 +67,7 @@ def test_a_damaged_unit_is_a_unit() -> None:
     host.disk.remove(volumes.streams[UNIT] / UNIT_NAME)
     opened = open_on_again(host, volumes)
     assert opened.is_unit(UNIT)
-    with pytest.raises(Refused):
+    with pytest.raises(PreconditionFailed):
         opened.place(UNIT)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.storage.helpers import Host, fill
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, StartError
+from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
@@ -57,7 +57,7 @@ def make(opened: NodeVolumes, stream: int = STREAM, volume: str = "") -> LogStor
 
 
 def refusal(volumes: list[Path], **how: object) -> str:
-    with pytest.raises(StartError) as refused:
+    with pytest.raises(StartupError) as refused:
         start(volumes, **how)  # type: ignore[arg-type]
     return str(refused.value)
 
@@ -113,12 +113,12 @@ def test_a_stream_with_data_anywhere_is_not_made_again(volumes: list[Path]) -> N
     """R-SN-6: also data of a replica that is not registered any more."""
     opened = start(volumes)
     make(opened, volume=str(volumes[1]))
-    with pytest.raises(Refused, match="lsid=9"):
+    with pytest.raises(PreconditionFailed, match="lsid=9"):
         opened.place(STREAM, str(volumes[0]))
     opened.forget(STREAM)
-    with pytest.raises(Refused, match="lsid=9"):
+    with pytest.raises(PreconditionFailed, match="lsid=9"):
         opened.place(STREAM)
-    with pytest.raises(Refused, match="no volume of node 4"):
+    with pytest.raises(PreconditionFailed, match="no volume of node 4"):
         opened.place(LogStreamID(77), "/elsewhere")
 
 

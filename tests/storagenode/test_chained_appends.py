@@ -13,10 +13,10 @@ from tests.storagenode.test_retries import running, start, stored, until_durable
 from varlog.model.batch import pack, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
-    ChainBroken,
     NotPrimary,
-    PositionTaken,
+    PositionConflict,
     Sealed,
+    SequenceConflict,
     StaleEpoch,
     Trimmed,
     Unavailable,
@@ -86,7 +86,7 @@ def test_each_batch_is_taken_behind_its_predecessor_and_once(tmp_path: Path) -> 
             (behind(chain[1]), batch(4), 3),  # not behind this one
             (behind(chain[1]), batch(3, b"other"), 3),
         ):
-            with pytest.raises(ChainBroken) as broken:
+            with pytest.raises(SequenceConflict) as broken:
                 await start(bench, request, sent)
             assert broken.value.newest == newest
         taken = start(bench, behind(chain[2]), batch(4, b"a", b"b"))
@@ -108,7 +108,7 @@ def test_what_is_under_way_is_joined_by_whoever_sends_it_again(tmp_path: Path) -
         tries = [start(bench, request, one) for request, one in zip(requests, chain, strict=True)]
         await until_durable(repository, 4)
         again = [start(bench, request, one) for request, one in zip(requests, chain, strict=True)]
-        with pytest.raises(ChainBroken):
+        with pytest.raises(SequenceConflict):
             await start(bench, behind(chain[0]), batch(2, b"other"))
         assert not any(one.done() for one in (*tries, *again))
         repository.commit(row(1, 4))
@@ -164,7 +164,7 @@ def test_a_chain_goes_on_in_the_next_epoch_behind_what_was_ordered_and_what_was_
         repository.reports.clear()
         with pytest.raises(Sealed):
             await lost
-        with pytest.raises(ChainBroken):
+        with pytest.raises(SequenceConflict):
             await start(bench, behind(batch(3)), batch(4))
         again = start(bench, behind(chain[1]), batch(3))
         await until_durable(repository, 4)
@@ -297,7 +297,7 @@ def test_chains_that_were_forgotten_for_lack_of_room_are_found_on_disk(
             repository.commit(row(number, number + 1))
             await other
         assert await start(bench, behind(chain[0]), chain[1]) == AppendReply(GLSN(2), LLSN(2))
-        with pytest.raises(ChainBroken):
+        with pytest.raises(SequenceConflict):
             await start(bench, behind(), batch(1, b"other"))
 
     run(tmp_path, story)
@@ -360,7 +360,7 @@ def test_what_waits_for_room_counts_as_taken_and_what_overflows_leaves_no_trace(
             await until_durable(repository, number + 1)
             repository.commit(row(number, number + 1))
         assert [answer.llsn for answer, _ in await asyncio.gather(*tries[:3])] == [1, 2, 3]  # type: ignore[attr-defined]
-        with pytest.raises(ChainBroken) as broken:
+        with pytest.raises(SequenceConflict) as broken:
             await start(bench, behind(chain[3]), chain[4])
         assert broken.value.newest == 3
         assert await stored(bench) == [b"1", b"2", b"3"]
@@ -414,7 +414,7 @@ def test_a_batch_for_one_llsn_is_taken_there_and_nowhere_else(tmp_path: Path) ->
         first = start(bench, at(1), batch(1, b"a", b"b"))
         await until_durable(repository, 3)
         for asked in (1, 2, 4):
-            with pytest.raises(PositionTaken) as taken:
+            with pytest.raises(PositionConflict) as taken:
                 await start(bench, at(asked), batch(2))
             assert (taken.value.asked, taken.value.next) == (asked, 3)
         second = start(bench, at(3), batch(2, b"c"))
@@ -443,7 +443,7 @@ def test_a_batch_for_one_llsn_counts_what_waits_for_room_before_it(
             await until_durable(repository, number + 1)
             repository.commit(row(number, number + 1))
         answers = await asyncio.gather(*tries, return_exceptions=True)
-        assert isinstance(answers[2], PositionTaken)
+        assert isinstance(answers[2], PositionConflict)
         assert await stored(bench) == [b"1", b"2", b"4"]
 
     run(tmp_path, story)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, run
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused, Unavailable
+from varlog.model.errors import PreconditionFailed, Unavailable
 from varlog.model.ids import NodeID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, Stripe
@@ -50,7 +50,7 @@ def test_nothing_is_kept_for_one_that_is_not_in_session(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.start()
         await bench.session()
-        with pytest.raises(Refused, match="in session"):
+        with pytest.raises(PreconditionFailed, match="in session"):
             await bench.call(KeepProjection(proposal(1, 1)))
         assert await kept(bench) == ()
 

@@ -28,10 +28,10 @@ from varlog.model.errors import (
     NotPrimary,
     NotWritten,
     OutcomeUnknown,
-    Refused,
+    PreconditionFailed,
     Sealed,
     StaleEpoch,
-    StartError,
+    StartupError,
     Trimmed,
     Unavailable,
     UnknownLogStream,
@@ -190,7 +190,7 @@ def test_a_seal_below_a_commit_freezes_the_replica_and_only_it(tmp_path: Path) -
         await until(lambda: any(report.durable_end == 3 for report in repository.reports))
         repository.commit(row(1, 3))
         await append
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await bench.call(SealReplica(STREAM, Epoch(2), LLSN(2)))
         status = await node_status(bench)
         assert status.status.replicas[0].state is ReplicaState.FROZEN
@@ -354,7 +354,7 @@ def test_an_older_repository_is_refused(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.start()
         newer = await bench.session(term=5)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await bench.session(term=4)
         newest = await bench.session(term=5)
         await until(lambda: newer.connection.closed)
@@ -442,11 +442,11 @@ def test_a_log_stream_is_made_once_within_the_limit_and_removed_with_its_data(tm
     async def story(bench: Bench) -> None:
         await bench.start(streams_max=1)
         await bench.call(AddLogStream(TOPIC, STREAM))
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await bench.call(AddLogStream(TOPIC, LogStreamID(2)))
         await bench.stop()
         await bench.start(streams_max=2)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await bench.call(AddLogStream(TOPIC, STREAM))
         await bench.call(RemoveLogStream(STREAM))
         assert not list(tmp_path.rglob("lsid=*"))
@@ -531,7 +531,7 @@ def test_a_primary_does_not_start_without_its_backups(tmp_path: Path) -> None:
         replicas = (ReplicaAddress(NodeID(1), "node1"), ReplicaAddress(NodeID(2), "node2"))
         with pytest.raises(Unavailable):
             await bench.call(UnsealReplica(STREAM, Epoch(1), replicas))
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await bench.call(UnsealReplica(STREAM, Epoch(1), replicas[1:]))
         status = await node_status(bench)
         assert status.status.replicas[0].state is ReplicaState.SEALED
@@ -543,7 +543,7 @@ def test_two_nodes_cannot_use_one_directory(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.start()
         other = Bench(tmp_path)
-        with pytest.raises(StartError):
+        with pytest.raises(StartupError):
             await other.start()
 
     run(tmp_path, story)

@@ -13,7 +13,7 @@ from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, run, unt
 from tests.storagenode.test_sync import ask_sync, assert_equal, filled, replica, seal, unsealed, wait_synced
 from varlog.model.cluster import ReplicaState, SyncState
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import Refused, StaleEpoch, Unavailable, UnknownLogStream
+from varlog.model.errors import PreconditionFailed, StaleEpoch, Unavailable, UnknownLogStream
 from varlog.model.ids import ClusterUUID, LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
@@ -163,16 +163,16 @@ def test_a_rebuild_that_the_disk_refuses_leaves_the_old_replica_in_its_place(
 def test_a_frozen_replica_is_made_anew_and_one_that_can_go_on_is_not(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         end = await filled(bench, 1, 2)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(2)), node=2)
         with pytest.raises(StaleEpoch):
             await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)
-        with pytest.raises(Refused):  # it freezes
+        with pytest.raises(PreconditionFailed):  # it freezes
             await bench.call(SealReplica(STREAM, Epoch(3), LLSN(end - 4)), node=2)
         assert (await replica(bench, 2)).state is ReplicaState.FROZEN
         with pytest.raises(StaleEpoch):
             await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)
-        with pytest.raises(Refused, match="evidence"):  # it froze for what it knows to be ordered
+        with pytest.raises(PreconditionFailed, match="evidence"):  # it froze for what it knows to be ordered
             await bench.call(RebuildReplica(TOPIC, STREAM, Epoch(3)), node=2)
         await bench.stop(2)
         await bench.start(2)
@@ -207,7 +207,7 @@ def test_a_replica_that_is_in_another_epoch_than_was_seen_is_not_removed(tmp_pat
     async def story(bench: Bench) -> None:
         await filled(bench, 1, 2)
         for epoch in (0, 1, 3):
-            with pytest.raises(Refused):
+            with pytest.raises(PreconditionFailed):
                 await bench.call(RemoveLogStream(STREAM, epoch), node=2)
         assert (await replica(bench, 2)).state is ReplicaState.SEALED
         await bench.call(RemoveLogStream(STREAM, 2), node=2)
@@ -277,7 +277,7 @@ def test_a_damaged_replica_that_was_in_an_epoch_is_not_called_blank(tmp_path: Pa
             (path / name).write_bytes(b"")
         await bench.start()
         assert not (await replica(bench, 1)).blank
-        with pytest.raises(Refused, match="they are kept"):
+        with pytest.raises(PreconditionFailed, match="they are kept"):
             await bench.call(RemoveLogStream(STREAM, NO_EPOCH, CLUSTER_UUID))
         assert path.exists()
 

@@ -29,7 +29,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import (
     AlreadySyncing,
     OutcomeUnknown,
-    Refused,
+    PreconditionFailed,
     Sealed,
     StaleEpoch,
     Trimmed,
@@ -271,9 +271,9 @@ def test_only_a_replica_that_is_sealed_in_that_epoch_is_a_source(tmp_path: Path)
         await bench.call(AddLogStream(TOPIC, STREAM), node=3)
         assert await seal(bench, 3, end) is ReplicaState.SEALING
         for epoch in (1, 3):
-            with pytest.raises(Refused):
+            with pytest.raises(PreconditionFailed):
                 await bench.call(CopyFrom(STREAM, Epoch(epoch), LLSN(1)), node=1)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await bench.call(CopyFrom(STREAM, Epoch(2), LLSN(1)), node=3)
         await bench.start(4)
         with pytest.raises(UnknownLogStream):
@@ -294,14 +294,14 @@ def test_only_a_replica_that_is_sealing_in_that_epoch_is_filled(tmp_path: Path) 
         assert (await ask_sync(bench, 1, 2)).state is SyncState.COMPLETE, "everything is there already"
         with pytest.raises(StaleEpoch):
             await ask_sync(bench, 1, 2, epoch=1)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await ask_sync(bench, 1, 2, epoch=3)
         await unsealed(bench, 1, 2)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await ask_sync(bench, 1, 2)
         await bench.start(3)
         await bench.call(AddLogStream(TOPIC, STREAM), node=3)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await ask_sync(bench, 3, 1)
         assert end > 1
 

@@ -29,10 +29,10 @@ def projections_table(seen: GetClusterStatusReply) -> Table:
             continue
         projection = seen.view.projection(topic.topic)
         if projection is None:
-            rows.append((topic.name, "?", "being made", "", topic.unit, topic.grouping))
+            rows.append((topic.name, "?", "being made", "", topic.stripe_size, topic.grouping))
             continue
         stripes = len(projection.newest_range.stripes)
-        unit = projection.newest_range.unit if stripes > 1 else "–"
+        unit = projection.newest_range.stripe_size if stripes > 1 else "–"
         rows.append(
             (
                 topic.name,
@@ -153,6 +153,6 @@ def projection_lines(seen: GetClusterStatusReply, topic: Topic) -> list[str]:
     for number, found in enumerate(projection.ranges):
         end = f"to {projection.ranges[number + 1].begin - 1}" if number + 1 < len(projection.ranges) else "on"
         streams = ", ".join(str(stripe.log_stream) for stripe in found.stripes)
-        turns = f", {found.unit} positions a turn" if len(found.stripes) > 1 else ""
+        turns = f", {found.stripe_size} positions a turn" if len(found.stripes) > 1 else ""
         lines.append(f"positions {found.begin} {end}: log stream{'s' if turns else ''} {streams}{turns}")
     return lines

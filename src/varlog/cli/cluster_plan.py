@@ -11,7 +11,7 @@ import msgspec
 from varlog.cli.etcd import EtcdPlan
 from varlog.cli.ports import HOST, free_ports
 from varlog.cli.process import ServerProcess
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.runtime.disk import OsDisk
 
 CLUSTER_FILE = "cluster.json"
@@ -105,16 +105,16 @@ class ClusterPlan:
         except FileNotFoundError:
             known = ClusterFile(self.cluster, 0, replicated=self.replicated)
         except msgspec.DecodeError as error:
-            raise StartError(
+            raise StartupError(
                 f"{path} does not describe a varlog cluster ({error}): choose another --data"
             ) from None
         if known.nodes > self.nodes:
-            raise StartError(
+            raise StartupError(
                 f"{self.data} holds a cluster of {known.nodes} storage nodes: start it with --nodes {known.nodes} or more"
             )
         if known.replicated != self.replicated:
             # The metadata lie elsewhere: the other kind would find a cluster without topics over nodes full of entries.
-            raise StartError(
+            raise StartupError(
                 f"{self.data} holds a cluster with {'three repositories' if known.replicated else 'one repository'}: "
                 f"start it {'with' if known.replicated else 'without'} --replicated"
             )
@@ -135,7 +135,7 @@ class ClusterPlan:
                 try:
                     probe.bind((HOST, port))
                 except (OSError, OverflowError) as error:
-                    raise StartError(
+                    raise StartupError(
                         f"port {port} cannot be had ({getattr(error, 'strerror', None) or error}): another cluster may "
                         "be running; stop it, or choose other ports with --port"
                     ) from None

@@ -309,13 +309,13 @@ async def _check(
 
 async def given_up(log: Log, entries: list[Entry], newest: int) -> frozenset[int]:
     """The positions of a sequenced topic that hold nothing, for ever, and say so (R-SEQ-7). In a committed one there are none."""
-    from varlog.model.errors import Filled, VarlogError
+    from varlog.model.errors import JunkPosition, VarlogError
 
     found = set()
     for glsn in sorted(set(range(1, newest + 1)).difference(entry.glsn for entry in entries)):
         try:
             await log.read(glsn)
-        except Filled:
+        except JunkPosition:
             found.add(glsn)
         except VarlogError:
             pass  # a gap: the verdict says so

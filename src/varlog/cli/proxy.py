@@ -142,14 +142,16 @@ def _serve(
     limits: dict[str, int | float | None],
     log_level: str,
 ) -> None:
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
     from varlog.proxy.config import ProxyConfig
     from varlog.proxy.host_rules import AcceptedNames
     from varlog.proxy.limits import ProxyLimits
     from varlog.proxy.service import ProxyService
 
     if data is not None and (data / "cluster.json").exists():
-        fail(StartError(f"{data} belongs to a cluster of processes: start it with `varlog up --data {data}`"))
+        fail(
+            StartupError(f"{data} belongs to a cluster of processes: start it with `varlog up --data {data}`")
+        )
     chosen = {name: value for name, value in limits.items() if value is not None}
     try:
         names = AcceptedNames(public_names)

@@ -55,7 +55,7 @@ async def _recover(
 ) -> None:
     from varlog.metarepo.recovery import find, write
     from varlog.metarepo.store.sqlite import SqliteStore
-    from varlog.model.errors import Refused
+    from varlog.model.errors import PreconditionFailed
     from varlog.model.ids import ANY_CLUSTER, NodeID
     from varlog.rpc.tcp import TcpTransport
     from varlog.runtime.doors import system_doors
@@ -66,7 +66,7 @@ async def _recover(
     )
     _tell(found)
     if found.rebuilt.stops:
-        raise Refused("not everything is proven, so nothing was written: see above")
+        raise PreconditionFailed("not everything is proven, so nothing was written: see above")
     view = found.rebuilt.members.view
     if not yes:
         print(f"dry run: nothing was written; run it again with --yes to write {path}")
@@ -141,13 +141,13 @@ def _count(number: int, what: str) -> str:
 
 def _check_new(path: Path) -> None:
     from varlog.metarepo.store.journal import journal_path
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
 
     for found in (path, journal_path(path)):
         if found.exists():
-            raise StartError(f"{found} exists: name a new file, or move this one away")
+            raise StartupError(f"{found} exists: name a new file, or move this one away")
     if not path.parent.is_dir():
-        raise StartError(f"{path.parent} is no directory: make it first")
+        raise StartupError(f"{path.parent} is no directory: make it first")
 
 
 def _tell(found: Recovery) -> None:

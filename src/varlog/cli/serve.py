@@ -285,7 +285,7 @@ def start_vseq(
 def _store(
     place: str, doors: Doors, cluster: ClusterID, lease_s: float, mirror: Path | None = None
 ) -> MetadataStore:
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
 
     if not place.startswith("etcd://"):
         from varlog.metarepo.store.sqlite import SqliteStore
@@ -295,14 +295,16 @@ def _store(
         if doors.disk.is_directory(path.parent):
             make_ours_private(doors.disk, path.parent, rf"{re.escape(path.name)}.*")
         if mirror is not None and not doors.disk.is_directory(mirror):
-            raise StartError(f"--journal-mirror: {mirror} is no directory: make it first, on another volume")
+            raise StartupError(
+                f"--journal-mirror: {mirror} is no directory: make it first, on another volume"
+            )
         return SqliteStore(path, doors, mirror=mirror.absolute() if mirror is not None else None)
     if mirror is not None:
-        raise StartError("--journal-mirror is for a SQLite file: etcd keeps its own copies")
+        raise StartupError("--journal-mirror is for a SQLite file: etcd keeps its own copies")
     try:
         from varlog.metarepo.store.etcd import etcd_store
     except ModuleNotFoundError as error:
-        raise StartError(
+        raise StartupError(
             f"the etcd client is not installed ({error.name}): pip install 'varlog[etcd]'"
         ) from None
     return etcd_store(place, doors, cluster, lease_s=lease_s)
@@ -336,12 +338,12 @@ def run_proxy() -> None:
 def run_etcd() -> None:
     """A member of the etcd below a replicated cluster on this machine: it must not outlive its starter either."""
     from varlog.cli.etcd import become_etcd
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
 
     _die_with_parent()
     try:
         become_etcd(sys.argv[1:])
-    except (StartError, OSError) as error:
+    except (StartupError, OSError) as error:
         print(f"etcd: error: {error}", file=sys.stderr)
         sys.exit(1)
 

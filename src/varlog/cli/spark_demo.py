@@ -103,7 +103,7 @@ def _entries(spark: SparkSession, address: str, topic: str, begin: int) -> DataF
 
 
 def main(address: str, topic: str, newest: str, into: str, before: str, directory: str) -> None:
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
     from varlog.spark import session
 
     settings = {
@@ -115,7 +115,7 @@ def main(address: str, topic: str, newest: str, into: str, before: str, director
     }
     try:
         spark = session("varlog demo", "local[2]", settings)
-    except StartError as missing:
+    except StartupError as missing:
         print(json.dumps(asdict(SparkFigures(skipped=str(missing)))))
         return
     try:

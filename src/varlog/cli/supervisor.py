@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from varlog.cli.cluster_plan import OURS, ClusterPlan
 from varlog.cli.output import wait_until
 from varlog.cli.process import ServerProcess
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.runtime.disk import Lock, OsDisk, make_ours_private
 
 READY_TIMEOUT_S = 60.0
@@ -127,11 +127,11 @@ class Supervisor:
             self.plan.prepare()
             make_ours_private(disk, data, OURS)
         except BlockingIOError:
-            raise StartError(
+            raise StartupError(
                 f"{data} is in use by another `varlog up`: stop that one, or choose another --data"
             ) from None
         except OSError as error:
-            raise StartError(f"{data} cannot be used for data: {error}. Choose another --data") from None
+            raise StartupError(f"{data} cannot be used for data: {error}. Choose another --data") from None
 
     def _start(self, care: _Care) -> None:
         care.process.start()
@@ -144,12 +144,12 @@ class Supervisor:
                 for care in cares:
                     while not care.process.address():
                         if (code := care.process.ended()) is not None:
-                            raise StartError(
+                            raise StartupError(
                                 f"{care.process.name} does not start: {_death(care.process, code)}"
                             )
                         await asyncio.sleep(0.01)
         except TimeoutError:
-            raise StartError(
+            raise StartupError(
                 f"the cluster is not ready after {READY_TIMEOUT_S:g} s: see {self.plan.data / 'logs'}"
             ) from None
 

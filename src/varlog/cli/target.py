@@ -106,15 +106,15 @@ class Target:
 @asynccontextmanager
 async def _directory(path: Path, *, make: bool) -> AsyncIterator[EmbeddedCluster]:
     from varlog.embedded import EmbeddedCluster
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
     from varlog.runtime.doors import system_doors
 
     if (path / "cluster.json").exists():
-        raise StartError(
+        raise StartupError(
             f"{path} belongs to a cluster of processes: start it with `varlog up --data {path}` and use --cluster"
         )
     if not make and not (path / "varlog.json").exists():
-        raise StartError(f"{path} holds no log: `varlog append --data {path} TOPIC TEXT` makes one")
+        raise StartupError(f"{path} holds no log: `varlog append --data {path} TOPIC TEXT` makes one")
     embedded = EmbeddedCluster(path, system_doors())
     await embedded.start()
     try:

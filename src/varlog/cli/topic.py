@@ -16,7 +16,7 @@ from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOp
 from varlog.client.cluster_status import replica_statuses, unit_statuses
 from varlog.model.cluster import Grouping, Ordering
 from varlog.model.lsn import FIRST_GLSN
-from varlog.model.projection import STRIPE_UNIT
+from varlog.model.projection import STRIPE_SIZE
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,12 +45,12 @@ def create(
             help="Who gives positions: the repository (committed) or a sequencer; docs/orderings.md."
         ),
     ] = Ordering.COMMITTED,
-    stripe_unit: Annotated[
+    stripe_size: Annotated[
         int | None,
         typer.Option(
             min=1,
             help=f"Of a sequenced topic with several log streams: positions that one takes in a row, and so the "
-            f"most entries of a batch [{STRIPE_UNIT}].",
+            f"most entries of a batch [{STRIPE_SIZE}].",
         ),
     ] = None,
     grouping: Annotated[
@@ -68,10 +68,10 @@ def create(
     json_: JsonOption = False,
 ) -> None:
     """Make a topic, and wait until its log streams run."""
-    if ordering is not Ordering.SEQUENCED and (stripe_unit is not None or grouping is not None):
-        option = "--stripe-unit" if stripe_unit is not None else "--grouping"
+    if ordering is not Ordering.SEQUENCED and (stripe_size is not None or grouping is not None):
+        option = "--stripe-size" if stripe_size is not None else "--grouping"
         fail(f"{option} is for sequenced topics: add --ordering sequenced, or leave it out", WRONG_USAGE)
-    shape = _Shape(streams, replicas, first, ordering, stripe_unit or 0, grouping or Grouping.STREAM)
+    shape = _Shape(streams, replicas, first, ordering, stripe_size or 0, grouping or Grouping.STREAM)
     made = run(_create(target(cluster, data), name, shape, if_not_exists))
     if json_:
         print_json(made)
@@ -87,7 +87,7 @@ class _Shape:
     replicas: int
     first: int
     ordering: Ordering
-    unit: int
+    stripe_size: int
     grouping: Grouping
 
 
@@ -290,7 +290,7 @@ def _told(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
 
 def _projection_told(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
     projection = seen.view.projection(found.topic)
-    return {"stripe_unit": found.unit, "grouping": str(found.grouping), "projection": projection}
+    return {"stripe_size": found.stripe_size, "grouping": str(found.grouping), "projection": projection}
 
 
 def _positions_told(seen: GetClusterStatusReply, name: str) -> str:

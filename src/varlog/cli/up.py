@@ -139,7 +139,7 @@ async def make_topic(
     topic: str,
     *,
     ordering: Ordering = Ordering.COMMITTED,
-    unit: int = 0,
+    stripe_size: int = 0,
     say: Callable[[str], None] = print,
 ) -> None:
     """Wait until every node is registered and alive, make the topic, and wait until all streams run.
@@ -147,7 +147,7 @@ async def make_topic(
     One stream that does not come back, with a damaged replica perhaps, is told of, and keeps nobody from the
     others.
     """
-    from varlog.model.errors import Refused, Unavailable
+    from varlog.model.errors import PreconditionFailed, Unavailable
 
     loop = asyncio.get_running_loop()
     silent: list[int] = []
@@ -160,11 +160,15 @@ async def make_topic(
                 silent = _not_running(seen)
                 if seen.view.topic_named(topic) is None:
                     await look.admin.create_topic(
-                        topic, streams=plan.streams, replicas=plan.replicas, ordering=ordering, unit=unit
+                        topic,
+                        streams=plan.streams,
+                        replicas=plan.replicas,
+                        ordering=ordering,
+                        stripe_size=stripe_size,
                     )
                 elif not silent or loop.time() > patience:
                     break
-            except (Refused, Unavailable) as error:
+            except (PreconditionFailed, Unavailable) as error:
                 # On a busy machine a node that answered a moment ago may not, or a stream takes its time: look again.
                 look.why = f" ({error})"
             await asyncio.sleep(LOOK_S)
@@ -196,9 +200,9 @@ class _Look:
 
 @asynccontextmanager
 async def _looking(plan: ClusterPlan) -> AsyncIterator[_Look]:
-    """Somebody looks at the cluster again and again; StartError if that takes too long."""
+    """Somebody looks at the cluster again and again; StartupError if that takes too long."""
     from varlog.cli.target import Target
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
 
     why = ""
     try:
@@ -209,7 +213,7 @@ async def _looking(plan: ClusterPlan) -> AsyncIterator[_Look]:
             finally:
                 why = look.why
     except TimeoutError:
-        raise StartError(
+        raise StartupError(
             f"the cluster did not come up within {READY_TIMEOUT_S:g} s{why}: see the logs in {plan.data / 'logs'}"
         ) from None
 

@@ -79,19 +79,20 @@ class Admin:
         replicas: int = 0,
         first: GLSN | int = FIRST_GLSN,
         ordering: Ordering | str = Ordering.COMMITTED,
-        unit: int = 0,
+        stripe_size: int = 0,
         grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
         """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
 
-        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. `unit` and `grouping` are
+        `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. `stripe_size` and
+        `grouping` are
         for a sequenced topic: how many positions one log stream takes in a row (0: the default), and what a replica group is."""
         try:
             check_topic_name(name)
         except ValueError as error:
             raise InvalidRequest(str(error)) from error
         request = CreateTopic(
-            name, streams, replicas, Ordering(ordering), GLSN(first), unit, Grouping(grouping)
+            name, streams, replicas, Ordering(ordering), GLSN(first), stripe_size, Grouping(grouping)
         )
         return (await self._manager(request, TopicReply)).topic
 

@@ -329,13 +329,13 @@ class Admin(_Blocking):
         replicas: int = 0,
         first: GLSN | int = FIRST_GLSN,
         ordering: Ordering | str = Ordering.COMMITTED,
-        unit: int = 0,
+        stripe_size: int = 0,
         grouping: Grouping | str = Grouping.STREAM,
     ) -> Topic:
         """A topic with so many log streams of so many replicas (0: the cluster's default). One that is there already is fine.
 
         `first` is the position that its first entry gets: for a copy of a topic whose beginning is gone. Of a sequenced topic the
-        log streams take turns, `unit` positions each (0: the default), and form replica groups by `grouping` (R-SEQ-3)."""
+        log streams take turns, `stripe_size` positions each (0: the default), and form replica groups by `grouping` (R-SEQ-3)."""
         return self._run(
             self._admin.create_topic(
                 name,
@@ -343,7 +343,7 @@ class Admin(_Blocking):
                 replicas=replicas,
                 first=first,
                 ordering=ordering,
-                unit=unit,
+                stripe_size=stripe_size,
                 grouping=grouping,
             )
         )

@@ -24,13 +24,14 @@ async def connect_log(
     streams: int = 0,
     replicas: int = 0,
     ordering: Ordering | str = Ordering.COMMITTED,
-    unit: int = 0,
+    stripe_size: int = 0,
     grouping: Grouping | str = Grouping.STREAM,
     timeout_s: float = TIMEOUT_S,
 ) -> Log:
     """The log of one topic. `create` makes a missing topic (None: if the cluster allows it); else UnknownTopic.
 
-    `streams`, `replicas`, `ordering`, `unit` and `grouping` are for a topic that is made now (see Admin.create_topic). `timeout_s`
+    `streams`, `replicas`, `ordering`, `stripe_size` and `grouping` are for a topic that is made now (see Admin.create_topic).
+    `timeout_s`
     is for this and for every later call that names no other.
     """
     try:
@@ -44,7 +45,12 @@ async def connect_log(
             if not (view.auto_create_topics if create is None else create):
                 raise UnknownTopic(topic)
             await Admin(routing, timeout_s).create_topic(
-                topic, streams=streams, replicas=replicas, ordering=ordering, unit=unit, grouping=grouping
+                topic,
+                streams=streams,
+                replicas=replicas,
+                ordering=ordering,
+                stripe_size=stripe_size,
+                grouping=grouping,
             )
             await routing.refresh(timeout_s)
         return Log(routing, timeout_s)

@@ -13,7 +13,8 @@ from varlog.model.lsn import GLSN, LLSN
 
 
 class Following:
-    """One reading of a topic, for ever. Some positions of a sequenced topic hold no entry (Filled): who waits for the entry at the
+    """One reading of a topic, for ever. Some positions of a sequenced topic hold no entry (JunkPosition): who waits for the entry
+    at the
     tail may wait for one that never comes, and asks `position` instead."""
 
     def __init__(self, subscription: Subscribed) -> None:

@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from varlog.client.appender import Appender
-from varlog.client.chain import Chain
 from varlog.client.committed_topic import CommittedTopic
 from varlog.client.following import Following, lists_of
+from varlog.client.idempotent_writer import IdempotentWriter
 from varlog.client.merge_rules import Stretch
 from varlog.client.names import Names
 from varlog.client.one_node import OneNode
 from varlog.client.ordering import OrderedTopic
-from varlog.client.placed import Placed
+from varlog.client.positioned_writer import PositionedWriter
 from varlog.client.range_reader import Cut, Part
 from varlog.client.reader import check_position
 from varlog.client.routing import Routing
@@ -97,27 +97,29 @@ class Log:
         check_position("GLSN", glsn)
         await self._ordered.trim(GLSN(glsn), respect_readers, self._limit(timeout_s))
 
-    def chain(
+    def idempotent_writer(
         self,
         log_stream: LogStreamID | int,
         producer: ProducerID | int,
         after: GLSN | int,
         *,
         timeout_s: float | None = None,
-    ) -> Chain:
+    ) -> IdempotentWriter:
         """One attempt at a chain of batches in a log stream, in which each row is once however many attempts there are, in turn or
         at once (R-USE-4). `producer` (below 2^63) names the chain, and all of it is above position `after`: the same for every
         attempt. `timeout_s`: it fails when nothing gets on for so long."""
         self._ordered.check_primary("a chain of batches")
-        return Chain(
+        return IdempotentWriter(
             self._routing, LogStreamID(log_stream), ProducerID(producer), GLSN(after), self._limit(timeout_s)
         )
 
-    def placed(self, log_stream: LogStreamID | int, *, timeout_s: float | None = None) -> Placed:
+    def positioned_writer(
+        self, log_stream: LogStreamID | int, *, timeout_s: float | None = None
+    ) -> PositionedWriter:
         """One attempt at a copy into a log stream, each entry at a given LLSN: for a topic with one log stream, to which nobody
         else appends. Its positions are then those of the source, from the topic's first position on."""
         self._ordered.check_primary("a copy at given places")
-        return Placed(self._routing, LogStreamID(log_stream), self._limit(timeout_s))
+        return PositionedWriter(self._routing, LogStreamID(log_stream), self._limit(timeout_s))
 
     # --- Reading --------------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ from varlog.manager.repair_steps import Nothing, RepairReplica
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.stream_maker import LOOK_LASTS_S, StreamMaker
 from varlog.model.cluster import Ordering, StreamState, Topic
-from varlog.model.errors import InvalidRequest, Refused, UnknownTopic
+from varlog.model.errors import InvalidRequest, PreconditionFailed, UnknownTopic
 from varlog.model.ids import LogStreamID, check_topic_name
-from varlog.model.projection import STRIPE_UNIT
+from varlog.model.projection import STRIPE_SIZE
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
@@ -70,7 +70,9 @@ class AdminService:
             topic = snapshot.view.topic_named(request.name)
             present = snapshot.view.streams_of(topic.topic) if topic else ()
             if request.streams and len(present) > request.streams:
-                raise Refused(f"topic {request.name!r} is there already, with {len(present)} log streams")
+                raise PreconditionFailed(
+                    f"topic {request.name!r} is there already, with {len(present)} log streams"
+                )
             if not present:  # refuse before a topic is made that can have no stream
                 snapshot, _ = await self._maker.place(
                     request.replicas,
@@ -81,7 +83,7 @@ class AdminService:
             caller.check()
             if topic is None or not _same_shape(topic, request):  # the repository refuses another shape
                 ask = messages.RegisterTopic(
-                    request.name, request.ordering, request.first, request.unit, request.grouping
+                    request.name, request.ordering, request.first, request.stripe_size, request.grouping
                 )
                 topic = (await self._peers.ask_repository(ask, messages.TopicReply)).topic
             streams = [stream.log_stream for stream in present]
@@ -121,7 +123,7 @@ class AdminService:
             seen = None if topic.sequenced else snapshot
             try:
                 present.append(await self._maker.make(topic, replicas, streams_max=wanted, seen=seen))
-            except Refused:
+            except PreconditionFailed:
                 snapshot = await self._outlook.look()
                 present = [stream.log_stream for stream in snapshot.view.streams_of(topic.topic)]
                 if len(present) < wanted:
@@ -174,7 +176,7 @@ class AdminService:
             if view.node(request.node) is None:
                 raise InvalidRequest(f"there is no storage node {request.node}: see `varlog node list`")
             if held := [stream.log_stream for stream in view.streams_on(request.node)]:
-                raise Refused(
+                raise PreconditionFailed(
                     f"storage node {request.node} holds replicas of log streams {held}: move each to another node with "
                     f"`varlog stream replace STREAM --old {request.node}`, or stop the node and wait until they are replaced"
                 )
@@ -219,7 +221,7 @@ class AdminService:
         stream = view.stream(log_stream) if view is not None else None
         topic = view.topic(stream.topic) if view is not None and stream is not None else None
         if topic is not None and topic.sequenced:
-            raise Refused(
+            raise PreconditionFailed(
                 f"log stream {log_stream} is of a sequenced topic, whose streams take turns: one alone cannot be sealed by hand"
             )
 
@@ -234,7 +236,8 @@ class AdminService:
 
 def _same_shape(topic: Topic, request: messages.CreateTopic) -> bool:
     return (topic.ordering, topic.first) == (request.ordering, request.first) and (
-        not topic.sequenced or (topic.unit, topic.grouping) == (request.unit or STRIPE_UNIT, request.grouping)
+        not topic.sequenced
+        or (topic.stripe_size, topic.grouping) == (request.stripe_size or STRIPE_SIZE, request.grouping)
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Answer, Dispatcher
 from varlog.rpc.transport import Call
@@ -30,11 +30,14 @@ class Caller:
         return max(0.0, self._until - self._loop.time())
 
     def check(self) -> None:
-        """To be called right before the first change; what has begun is finished. Refused: nobody waits for it any more."""
+        """To be called right before the first change; what has begun is finished. PreconditionFailed: nobody waits for it any
+        more."""
         if self.remaining_s <= 0:
-            raise Refused("it was not begun: its caller's time was over before its turn came")
+            raise PreconditionFailed("it was not begun: its caller's time was over before its turn came")
         if self._call is not None and self._call.connection.closed:
-            raise Refused("it was not begun: its caller's connection had ended before its turn came")
+            raise PreconditionFailed(
+                "it was not begun: its caller's connection had ended before its turn came"
+            )
 
 
 R = TypeVar(

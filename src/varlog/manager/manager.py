@@ -10,7 +10,7 @@ from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.replica_desk import ReplicaDesk
 from varlog.manager.status_service import StatusService
-from varlog.model.errors import NotInCluster, StartError, VarlogError
+from varlog.model.errors import NotInCluster, StartupError, VarlogError
 from varlog.model.limits import REPLICAS_MAX
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import GetView, GetViewReply
@@ -45,7 +45,9 @@ class Manager:
         """Listen, and begin to look after the cluster. A repository that is not there yet is waited for in
         the background."""
         if not 1 <= self.config.replicas <= REPLICAS_MAX or self.config.streams < 1:
-            raise StartError(f"a topic has at least one log stream, and 1 to {REPLICAS_MAX} replicas of each")
+            raise StartupError(
+                f"a topic has at least one log stream, and 1 to {REPLICAS_MAX} replicas of each"
+            )
         try:
             await self._refuse_foreign_repository()
             self._server = await self._transport.serve(self.config.listen, lambda _: self._dispatcher.handle)
@@ -72,13 +74,13 @@ class Manager:
         try:
             view = (await self._peers.ask_repository(GetView(), GetViewReply)).view
         except NotInCluster as error:
-            raise StartError(
+            raise StartupError(
                 f"the metadata repository at {self.config.repository} refuses: {error}"
             ) from None
         except VarlogError:
             return
         if view.cluster != self.config.cluster:
-            raise StartError(
+            raise StartupError(
                 f"the metadata repository at {self.config.repository} belongs to cluster {view.cluster}, "
                 f"not to {self.config.cluster}: check the address and --cluster-id"
             )

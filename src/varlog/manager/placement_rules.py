@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from varlog.model.cluster import ClusterView, Grouping, NodeStatus
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import NodeID
 from varlog.model.limits import REPLICAS_MAX, STREAMS_PER_NODE_MAX
 
@@ -51,10 +51,10 @@ def loads(view: ClusterView, alive: Mapping[NodeID, NodeStatus]) -> tuple[NodeLo
 def place(nodes: Sequence[NodeLoad], replicas: int) -> tuple[NodeID, ...]:
     """The nodes of a new stream, primary first. Refuses where there are too few with room."""
     if not 1 <= replicas <= REPLICAS_MAX:
-        raise Refused(f"a log stream has 1 to {REPLICAS_MAX} replicas, not {replicas}")
+        raise PreconditionFailed(f"a log stream has 1 to {REPLICAS_MAX} replicas, not {replicas}")
     fit = [node for node in nodes if node.has_room]
     if len(fit) < replicas:
-        raise Refused(
+        raise PreconditionFailed(
             f"{replicas} replicas need {replicas} living storage nodes, and there are {len(fit)}{_without_room(nodes)}: "
             "add nodes with `varlog node add`, or ask for fewer replicas"
         )
@@ -78,7 +78,7 @@ def place_chain(
     groups = Counter(tuple(sorted(chain)) for chain in chains)
     fit = [group for group in groups if len(group) == replicas and room.issuperset(group)]
     if not fit:
-        raise Refused(
+        raise PreconditionFailed(
             f"no replica group of {replicas} living storage nodes with room, and too few nodes for another one: add nodes with "
             "`varlog node add`, or ask for as many replicas as the topic's other log streams have"
         )

@@ -32,7 +32,7 @@ from varlog.manager.repair_steps import (
 from varlog.manager.sequencer_watch import SequencerWatch
 from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import ClusterView, LogStream, Topic
-from varlog.model.errors import ProjectionTaken, StaleEpoch, VarlogError
+from varlog.model.errors import ProjectionConflict, StaleEpoch, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.projection import Projection, SequencerID
 from varlog.reconfiguration.rules import thin
@@ -211,7 +211,7 @@ class Projector:
         try:
             self._tell(streams, str(change))
             projection = await self._runner.change(view, topic, change)
-        except (ProjectionTaken, StaleEpoch):
+        except (ProjectionConflict, StaleEpoch):
             pass  # somebody else was faster: whoever watches the view wakes the loop
         except VarlogError as error:
             # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.

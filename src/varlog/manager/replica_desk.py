@@ -9,7 +9,7 @@ from varlog.manager.repair_case import ALONE, Case, Move
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import LogStream, StreamState, SyncState, SyncStatus
-from varlog.model.errors import InvalidRequest, Refused
+from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.model.ids import NodeID
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc import messages
@@ -44,7 +44,9 @@ class ReplicaDesk:
             raise InvalidRequest(f"log stream {log_stream} has a replica on node {new} already")
         caller.check()
         if self._repair.moves.setdefault(log_stream, move) != move:
-            raise Refused(f"another replica of log stream {log_stream} is being moved: wait for that to end")
+            raise PreconditionFailed(
+                f"another replica of log stream {log_stream} is being moved: wait for that to end"
+            )
         try:
             snapshot = await self._outlook.wait(
                 f"the replica on node {move.old} is to move to node {move.new}",
@@ -75,10 +77,10 @@ class ReplicaDesk:
             return messages.SyncReply(SyncStatus(SyncState.COMPLETE, node, end, end))
         if stream.state is not StreamState.SEALED or node not in case.known or not case.is_behind(node):
             said = self._repair.told_of(stream.log_stream) or "it is being sealed"
-            raise Refused(f"the replica on node {node} cannot be synced now: {said}")
+            raise PreconditionFailed(f"the replica on node {node} cannot be synced now: {said}")
         sources = case.sources(node)
         if not sources:
-            raise Refused(
+            raise PreconditionFailed(
                 f"no other replica of log stream {stream.log_stream} is complete: there is nothing to sync from"
             )
         source, address = sources[0], _address(snapshot, sources[0])
@@ -89,7 +91,7 @@ class ReplicaDesk:
         """Only who is away can be behind its chain; the repair loop has it filled, and joined, by itself."""
         projection = snapshot.view.projection(stream.topic)
         if projection is None or node not in snapshot.nodes:
-            raise Refused(
+            raise PreconditionFailed(
                 f"the unit on node {node} cannot be filled now: {self._repair.told_of(stream.log_stream)}"
             )
         chain = projection.chain(stream.log_stream)
@@ -98,7 +100,9 @@ class ReplicaDesk:
             end = LLSN(newest.newest + 1) if newest is not None else FIRST_LLSN
             return messages.SyncReply(SyncStatus(SyncState.COMPLETE, node, end, end))
         if chain.tail not in snapshot.nodes:
-            raise Refused(f"node {chain.tail}, which has everything, does not answer: nothing to sync from")
+            raise PreconditionFailed(
+                f"node {chain.tail}, which has everything, does not answer: nothing to sync from"
+            )
         source = ReplicaAddress(chain.tail, _address(snapshot, chain.tail))
         ask = messages.SyncUnit(stream.log_stream, source, max_epoch=projection.epoch)
         return await self._peers.ask(_address(snapshot, node), ask, messages.SyncReply)
@@ -107,7 +111,7 @@ class ReplicaDesk:
 def _spare(snapshot: Snapshot, stream: LogStream) -> NodeID:
     found = next((node for node in snapshot.spares() if node not in stream.replicas), None)
     if found is None:
-        raise Refused("no other storage node lives and has room: add one with `varlog node add`")
+        raise PreconditionFailed("no other storage node lives and has room: add one with `varlog node add`")
     return found
 
 
@@ -117,14 +121,16 @@ def _check(snapshot: Snapshot, stream: LogStream, move: Move) -> None:
             f"log stream {stream.log_stream} has no replica on node {move.old}: see `varlog status`"
         )
     if move.new not in snapshot.nodes:
-        raise Refused(
+        raise PreconditionFailed(
             f"storage node {move.new} is not registered, or does not answer: see `varlog node list`"
         )
     taken = move.new in stream.replicas and len(stream.replicas) > 2
     if taken or move.new == move.old:
         raise InvalidRequest(f"log stream {stream.log_stream} has a replica on node {move.new} already")
     if move.new not in stream.replicas and move.new not in snapshot.spares():
-        raise Refused(f"storage node {move.new} has no room for another replica: see `varlog status`")
+        raise PreconditionFailed(
+            f"storage node {move.new} has no room for another replica: see `varlog status`"
+        )
 
 
 def _address(snapshot: Snapshot, node: NodeID) -> str:

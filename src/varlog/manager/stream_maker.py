@@ -14,7 +14,7 @@ from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import Grouping, Topic
 from varlog.model.epoch import NO_EPOCH
-from varlog.model.errors import Refused, Rejected
+from varlog.model.errors import PreconditionFailed, Rejected
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc import messages
 from varlog.rpc.messages import Message
@@ -75,7 +75,7 @@ class StreamMaker:
         try:
             register = messages.RegisterLogStream(topic.topic, log_stream, nodes, streams_max)
             await self._peers.ask_repository(register, Message)
-        except (Rejected, Refused):
+        except (Rejected, PreconditionFailed):
             await self._peers.ask_all(addresses, remove)
             raise
         self._made[log_stream] = (nodes, asyncio.get_running_loop().time())
@@ -108,7 +108,7 @@ class StreamMaker:
                     return snapshot, place(load, wanted)
                 chains = [stream.replicas for stream in present]
                 return snapshot, place_chain(load, wanted, grouping, chains)
-            except Refused:
+            except PreconditionFailed:
                 if not (more or _may_be_back(snapshot)) or loop.time() > deadline:
                     raise
             await asyncio.sleep(LOOK_S)

@@ -17,7 +17,7 @@ from varlog.metarepo import records
 from varlog.metarepo.recovery import check
 from varlog.metarepo.state import RepositoryState, load
 from varlog.metarepo.store.base import MetadataStore, Put
-from varlog.model.errors import InvalidRequest, Refused, StartError, Unavailable
+from varlog.model.errors import InvalidRequest, PreconditionFailed, StartupError, Unavailable
 from varlog.model.limits import MIB
 from varlog.model.lsn import FIRST_LLSN
 from varlog.rpc.dispatch import Dispatcher
@@ -57,7 +57,7 @@ class BackupService:
             self._stamp += 1
             self._content = msgspec.msgpack.encode(items_at(self._state, self._term()))
         elif request.stamp != self._stamp or not 0 < request.offset < len(self._content):
-            raise Refused("this copy is not held any more, another one was begun: begin again")
+            raise PreconditionFailed("this copy is not held any more, another one was begun: begin again")
         content, total = self._content, len(self._content)
         piece = content[request.offset : request.offset + PIECE_BYTES]
         if request.offset + len(piece) == total:
@@ -99,7 +99,7 @@ async def read_store(store: MetadataStore) -> dict[str, bytes]:
     opened = await store.open()
     await store.close()
     if not opened.items:
-        raise StartError(f"{store.place} holds no metadata")
+        raise StartupError(f"{store.place} holds no metadata")
     cluster = records.members_of(opened.items).view.cluster
     state, _ = load(opened.items, cluster, store.place)
     return items_at(state, opened.term + state.members.terms_lost)
@@ -110,7 +110,7 @@ async def write_backup(items: dict[str, bytes], store: MetadataStore) -> Backup:
     opened = await store.open()
     try:
         if opened.items:
-            raise StartError(f"{store.place} is not empty: name a file that does not exist")
+            raise StartupError(f"{store.place} is not empty: name a file that does not exist")
         await store.commit([Put(key, value) for key, value in items.items()])
     finally:
         await store.close()

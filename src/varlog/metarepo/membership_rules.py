@@ -25,7 +25,7 @@ from varlog.model.cluster import (
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
     InvalidRequest,
-    Refused,
+    PreconditionFailed,
     StaleEpoch,
     TrimBeyondTail,
     UnknownLogStream,
@@ -43,7 +43,7 @@ from varlog.model.ids import (
 )
 from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX
 from varlog.model.lsn import FIRST_GLSN, FIRST_LLSN, GLSN, LLSN, LSN_MAX
-from varlog.model.projection import STRIPE_UNIT
+from varlog.model.projection import STRIPE_SIZE
 
 # Log stream ids that were given out and not registered. A manager that keeps failing must not fill the repository.
 UNUSED_IDS_MAX = 1_000
@@ -91,7 +91,7 @@ def register_node(
     another cluster is refused."""
     _check_id("storage node id", node)
     if cluster_uuid not in (NO_UUID, members.view.uuid):
-        raise Refused(
+        raise PreconditionFailed(
             f"storage node {node} belongs to the cluster with UUID {cluster_uuid}, and this metadata repository to "
             f"{members.view.uuid}: start the repository on the store of {cluster_uuid}; if that is lost, rebuild it from the nodes "
             "with `vmr recover`; a node for this cluster needs empty volumes"
@@ -104,13 +104,13 @@ def register_node(
     if known == fresh:
         return members
     if known is not None and known.address != address and node in in_session:
-        raise Refused(
+        raise PreconditionFailed(
             f"storage node {node} is alive at {known.address}: the one at {address} needs an id of its own, "
             "or stop the first one before it moves"
         )
     holder = next((other for other in view.nodes if other.address == address and other.node != node), None)
     if holder is not None and holder.node in in_session:
-        raise Refused(
+        raise PreconditionFailed(
             f"{address} is the address of storage node {holder.node}, which is alive: check the node ids"
         )
     others = [other for other in view.nodes if other.node != node]
@@ -126,7 +126,7 @@ def unregister_node(members: Members, node: NodeID) -> Members:
     if streams := view.streams_on(node):
         named = ", ".join(str(stream.log_stream) for stream in streams[:5])
         more = ", …" if len(streams) > 5 else ""
-        raise Refused(
+        raise PreconditionFailed(
             f"storage node {node} holds replicas of log streams {named}{more}: move them away with "
             "`varlog stream replace`, or delete their topics"
         )
@@ -139,7 +139,7 @@ def raise_ids(members: Members, largest_topic: TopicID, largest_log_stream: LogS
     next_topic = max(members.next_topic, TopicID(largest_topic + 1))
     next_log_stream = max(members.next_log_stream, LogStreamID(largest_log_stream + 1))
     if next_topic > ID_MAX or next_log_stream > ID_MAX:
-        raise Refused(
+        raise PreconditionFailed(
             f"a storage node shows topic {largest_topic} and log stream {largest_log_stream}: no ids are left above"
         )
     foreign = members.foreign
@@ -161,34 +161,38 @@ def register_topic(
     name: str,
     ordering: Ordering,
     first: GLSN = FIRST_GLSN,
-    unit: int = 0,
+    stripe_size: int = 0,
     grouping: Grouping = Grouping.STREAM,
 ) -> tuple[Members, Topic]:
     """A new topic, or the one that is there already with the same ordering and first position. What is before that counts as
-    trimmed. `unit` (0: the default) and `grouping` are for a sequenced one that is new."""
+    trimmed. `stripe_size` (0: the default) and `grouping` are for a sequenced one that is new."""
     try:
         check_topic_name(name)
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     if (known := members.view.topic_named(name)) is not None:
         if known.ordering is not ordering:
-            raise Refused(
+            raise PreconditionFailed(
                 f"topic {name!r} is there already and its ordering is {known.ordering}, not {ordering}"
             )
         if known.first != first:
-            raise Refused(
+            raise PreconditionFailed(
                 f"topic {name!r} is there already and its first position is {known.first}, not {first}"
             )
-        if known.sequenced and unit not in (0, known.unit):
-            raise Refused(f"topic {name!r} is there already in stripes of {known.unit} positions, not {unit}")
+        if known.sequenced and stripe_size not in (0, known.stripe_size):
+            raise PreconditionFailed(
+                f"topic {name!r} is there already in stripes of {known.stripe_size} positions, not {stripe_size}"
+            )
         return members, known
-    if not 0 <= unit <= BATCH_ENTRIES_MAX:
+    if not 0 <= stripe_size <= BATCH_ENTRIES_MAX:
         raise InvalidRequest(
-            f"a stripe takes 1 to {BATCH_ENTRIES_MAX} consecutive positions, not {unit}: choose another unit"
+            f"a stripe takes 1 to {BATCH_ENTRIES_MAX} consecutive positions, not {stripe_size}: choose another size"
         )
     if not FIRST_GLSN <= first <= LSN_MAX // 2:
         raise InvalidRequest(f"the first position of a topic is between 1 and {LSN_MAX // 2}, not {first}")
-    topic = Topic(members.next_topic, name, ordering, GLSN(first - 1), first, unit or STRIPE_UNIT, grouping)
+    topic = Topic(
+        members.next_topic, name, ordering, GLSN(first - 1), first, stripe_size or STRIPE_SIZE, grouping
+    )
     grown = with_view(members, topics=(*members.view.topics, topic))
     return replace(grown, next_topic=TopicID(topic.topic + 1)), topic
 
@@ -308,7 +312,7 @@ def adopt_order(
 
 def check_not_stopped(topic: Topic) -> None:
     if topic.stopped:
-        raise Refused(
+        raise PreconditionFailed(
             f"topic {topic.name!r} is STOPPED: {topic.stopped}; run `varlog topic adopt-order {topic.name}`"
         )
 
@@ -335,7 +339,7 @@ def register_log_stream(
     view = members.view
     if (known := view.stream(log_stream)) is not None:
         if known.topic != topic or known.replicas != replicas:
-            raise Refused(
+            raise PreconditionFailed(
                 f"log stream {log_stream} is registered for topic {known.topic} with replicas {list(known.replicas)}: "
                 "ask for a new id"
             )
@@ -344,10 +348,12 @@ def register_log_stream(
     check_not_stopped(found)
     check_replicas(view, log_stream, replicas)
     if streams_max and len(view.streams_of(topic)) >= streams_max:
-        raise Refused(f"topic {topic} has its {streams_max} log streams already")
+        raise PreconditionFailed(f"topic {topic} has its {streams_max} log streams already")
     if log_stream not in members.unused:
         # An id that was registered once belongs to data that may still lie on disks; another stream there would meet it.
-        raise Refused(f"log stream id {log_stream} was not given out, or is used up: ask for a new one")
+        raise PreconditionFailed(
+            f"log stream id {log_stream} was not given out, or is used up: ask for a new one"
+        )
     # One of a sequenced topic has no epoch before a projection has it.
     stream = LogStream(log_stream, topic, replicas, epoch=NO_EPOCH if found.sequenced else FIRST_EPOCH)
     streams: tuple[LogStream, ...] = (*view.streams, stream)
@@ -373,7 +379,9 @@ def unseal_stream(members: Members, log_stream: LogStreamID, epoch: Epoch) -> tu
     if epoch < stream.epoch:
         raise StaleEpoch(log_stream, epoch, stream.epoch)
     if epoch > stream.epoch:
-        raise Refused(f"log stream {log_stream} is in epoch {stream.epoch}: epoch {epoch} was never begun")
+        raise PreconditionFailed(
+            f"log stream {log_stream} is in epoch {stream.epoch}: epoch {epoch} was never begun"
+        )
     if stream.state is StreamState.RUNNING:
         return members, stream
     running = changed(stream, state=StreamState.RUNNING)
@@ -400,12 +408,12 @@ def set_replicas(
     if epoch < stream.epoch:
         raise StaleEpoch(log_stream, epoch, stream.epoch)
     if epoch > stream.epoch or stream.state is not StreamState.SEALED:
-        raise Refused(
+        raise PreconditionFailed(
             f"log stream {log_stream} is {stream.state} in epoch {stream.epoch}: replicas change only while it is sealed"
         )
     check_replicas(members.view, log_stream, replicas)
     if stream.sealed_end > FIRST_LLSN and not any(node in stream.replicas for node in replicas):
-        raise Refused(
+        raise PreconditionFailed(
             f"log stream {log_stream} has entries, and none of {list(replicas)} holds them: one of its replicas "
             f"{list(stream.replicas)} must stay"
         )
@@ -419,7 +427,7 @@ def set_replicas(
 def raise_term(members: Members, term: int, seen: int) -> Members:
     """A node has seen a term that this store never gave, or gave to another opening: the next sessions are above it."""
     if seen - term > TERM_JUMP_MAX:
-        raise Refused(f"a node claims to have seen term {seen}: it cannot be so far above {term}")
+        raise PreconditionFailed(f"a node claims to have seen term {seen}: it cannot be so far above {term}")
     raised = with_view(members, revision_after_loss(0, seen + 1))
     return replace(raised, terms_lost=members.terms_lost + max(0, seen + 1 - term))
 
@@ -455,7 +463,7 @@ def _committed_stream(members: Members, log_stream: LogStreamID) -> LogStream:
         raise UnknownLogStream(log_stream)
     topic = topic_of(members, stream.topic)
     if topic.sequenced:
-        raise Refused(
+        raise PreconditionFailed(
             f"log stream {log_stream} is of the sequenced topic {topic.name!r}: who serves it is said by its projection, "
             "which the manager changes when need be"
         )
@@ -472,7 +480,7 @@ def check_replicas(view: ClusterView, log_stream: LogStreamID, replicas: tuple[N
         )
     for node in replicas:
         if view.node(node) is None:
-            raise Refused(f"storage node {node} is not registered: register it first")
+            raise PreconditionFailed(f"storage node {node} is not registered: register it first")
 
 
 def _with_stream(members: Members, stream: LogStream) -> Members:

@@ -13,7 +13,7 @@ from typing import Final
 from varlog.metarepo.membership_rules import Members, check_not_stopped, check_replicas, topic_of, with_view
 from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, changed
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import InvalidRequest, ProjectionTaken, Refused
+from varlog.model.errors import InvalidRequest, PreconditionFailed, ProjectionConflict
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID
@@ -41,14 +41,16 @@ def accept(members: Members, proposed: Projection, sealed: Sealed, term: int = 0
     view = members.view
     topic = topic_of(members, proposed.topic)
     if not topic.sequenced:
-        raise Refused(f"topic {topic.name!r} is ordered as {topic.ordering}: it has no projections")
+        raise PreconditionFailed(
+            f"topic {topic.name!r} is ordered as {topic.ordering}: it has no projections"
+        )
     now = view.projection(topic.topic)
     if proposed == now:
         return members
     check_not_stopped(topic)
     current = now.epoch if now is not None else NO_EPOCH
     if proposed.epoch != current + 1:
-        raise ProjectionTaken(topic.topic, proposed.epoch, current)
+        raise ProjectionConflict(topic.topic, proposed.epoch, current)
     _check_streams(view, proposed)
     for chain in proposed.chains:
         check_replicas(view, chain.log_stream, chain.members)
@@ -125,7 +127,9 @@ def register_sequencer(members: Members, sequencer: SequencerID) -> Members:
         named = [found.sequencer for found in view.projections]
         idle = [found for found in others if found not in named]
         if not idle:
-            raise Refused(f"the cluster has {SEQUENCERS_MAX} sequencers already, each with topics of its own")
+            raise PreconditionFailed(
+                f"the cluster has {SEQUENCERS_MAX} sequencers already, each with topics of its own"
+            )
         others.remove(idle[0])
     return with_view(members, sequencers=(*others, sequencer))
 
@@ -133,12 +137,14 @@ def register_sequencer(members: Members, sequencer: SequencerID) -> Members:
 def _check_streams(view: ClusterView, proposed: Projection) -> None:
     known = {found.log_stream for found in view.streams_of(proposed.topic)}
     if foreign := [chain.log_stream for chain in proposed.chains if chain.log_stream not in known]:
-        raise Refused(f"log stream {foreign[0]} is none of topic {proposed.topic}: register it first")
+        raise PreconditionFailed(
+            f"log stream {foreign[0]} is none of topic {proposed.topic}: register it first"
+        )
 
 
 def _check_sealed(chain: Chain, sealed: tuple[NodeID, ...]) -> None:
     if unsealed := [node for node in chain.nodes if node not in sealed]:
-        raise Refused(
+        raise PreconditionFailed(
             f"storage node {unsealed[0]} was not sealed for this epoch: it cannot serve log stream {chain.log_stream}"
         )
 
@@ -146,32 +152,32 @@ def _check_sealed(chain: Chain, sealed: tuple[NodeID, ...]) -> None:
 def _check_first(proposed: Projection, first: int) -> None:
     bases = [stripe.base for stripe in proposed.newest_range.stripes]
     if len(proposed.ranges) != 1 or proposed.begin != first or proposed.first != first:
-        raise Refused(
+        raise PreconditionFailed(
             f"the first projection of topic {proposed.topic} has one range, from position {first} on"
         )
     if any(base != FIRST_LLSN for base in bases):
-        raise Refused(
+        raise PreconditionFailed(
             f"the log streams of topic {proposed.topic} are empty: they begin at LLSN 1, not at {bases}"
         )
 
 
 def _check_next(now: Projection, proposed: Projection, sealed: Sealed, trimmed: GLSN) -> None:
     if proposed.begin < now.begin:
-        raise Refused(
+        raise PreconditionFailed(
             f"positions up to {now.begin - 1} may be written: epoch {proposed.epoch} cannot begin at {proposed.begin}"
         )
     # A range that begins where nothing was ever written may be replaced; of all others every position stays where it is (law 3).
     kept = tuple(found for found in now.ranges if found.begin < proposed.begin)
     if now.ranges != proposed.ranges:
         if proposed.ranges[: len(kept)] != kept or proposed.first != now.first:
-            raise Refused(
+            raise PreconditionFailed(
                 f"positions of topic {now.topic} that may be written cannot move to other log streams"
             )
         for fresh in proposed.ranges[len(kept) :]:
             _check_fresh(now, proposed, fresh)
             # Units have been told to be rid of what is trimmed by where it was: nothing else may come to lie there (law 9).
             if fresh.begin <= trimmed:
-                raise Refused(
+                raise PreconditionFailed(
                     f"a new range cannot begin at {fresh.begin}: topic {now.topic} is trimmed up to {trimmed}"
                 )
     for chain in now.chains:
@@ -180,14 +186,16 @@ def _check_next(now: Projection, proposed: Projection, sealed: Sealed, trimmed: 
 
 def _check_fresh(now: Projection, proposed: Projection, fresh: Range) -> None:
     if fresh.begin < proposed.begin:
-        raise Refused(
+        raise PreconditionFailed(
             f"a new range cannot begin at {fresh.begin}: positions up to {proposed.begin - 1} may be written"
         )
     known = {chain.log_stream for chain in now.chains}
     for stripe in fresh.stripes:
         expected = now.llsn_from(stripe.log_stream, fresh.begin) if stripe.log_stream in known else FIRST_LLSN
         if stripe.base != expected:
-            raise Refused(f"log stream {stripe.log_stream} goes on at LLSN {expected}, not at {stripe.base}")
+            raise PreconditionFailed(
+                f"log stream {stripe.log_stream} goes on at LLSN {expected}, not at {stripe.base}"
+            )
 
 
 def _check_order(before: Chain, proposed: Projection, sealed: tuple[NodeID, ...]) -> None:
@@ -195,16 +203,16 @@ def _check_order(before: Chain, proposed: Projection, sealed: tuple[NodeID, ...]
     try:
         after = proposed.chain(before.log_stream)
     except KeyError:
-        raise Refused(
+        raise PreconditionFailed(
             f"log stream {before.log_stream} holds positions: its chain cannot be left out"
         ) from None
     staying = tuple(node for node in before.nodes if node in after.nodes)
     if not any(node in sealed for node in before.nodes):
-        raise Refused(
+        raise PreconditionFailed(
             f"log stream {before.log_stream}: one of its nodes {list(before.nodes)} must be sealed, nobody else knows what it holds"
         )
     if after.nodes[: len(staying)] != staying:
-        raise Refused(
+        raise PreconditionFailed(
             f"the chain of log stream {before.log_stream} keeps its order, {list(staying)}, and who joins comes behind them"
         )
 
@@ -212,7 +220,7 @@ def _check_order(before: Chain, proposed: Projection, sealed: tuple[NodeID, ...]
 def _check_sequencer(view: ClusterView, now: Projection | None, proposed: Projection) -> None:
     stays = now is not None and proposed.sequencer == now.sequencer
     if proposed.sequencer is not None and not stays and proposed.sequencer not in view.sequencers:
-        raise Refused(
+        raise PreconditionFailed(
             f"the sequencer at {proposed.sequencer.address} is not there, or was started again since: choose another one"
         )
 

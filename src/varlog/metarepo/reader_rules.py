@@ -10,7 +10,7 @@ from typing import Final
 
 from varlog.metarepo.membership_rules import Members, topic_of
 from varlog.model.cluster import NamedReader
-from varlog.model.errors import InvalidRequest, ReaderBehind, Refused
+from varlog.model.errors import InvalidRequest, PreconditionFailed, ReaderBehind
 from varlog.model.ids import TopicID, check_name
 from varlog.model.lsn import GLSN
 
@@ -36,12 +36,12 @@ def set_reader(
             f"reader {name!r} cannot be at {position}: positions start at 1, and 0 is before all of them"
         )
     if position > high_watermark:
-        raise Refused(
+        raise PreconditionFailed(
             f"reader {name!r} of topic {found.name!r} cannot be at {position}: the newest position is {high_watermark}"
         )
     known = members.readers.get(topic, name)
     if known is None and len(members.readers) >= READERS_MAX:
-        raise Refused(
+        raise PreconditionFailed(
             f"the cluster has {READERS_MAX} named readers already: forget those that are not used any more with "
             "`varlog reader forget`"
         )

@@ -15,7 +15,14 @@ from varlog.metarepo.rebuild import NodeEvidence, Rebuilt, rebuild
 from varlog.metarepo.store.base import MetadataStore, Put
 from varlog.model.cluster import ReplicaStatus
 from varlog.model.commit import CommitRow
-from varlog.model.errors import Damaged, Refused, StartError, Unavailable, UnknownLogStream, VarlogError
+from varlog.model.errors import (
+    CorruptReplica,
+    PreconditionFailed,
+    StartupError,
+    Unavailable,
+    UnknownLogStream,
+    VarlogError,
+)
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc.messages import (
@@ -62,11 +69,11 @@ async def find(
 async def write(rebuilt: Rebuilt, store: MetadataStore) -> None:
     """Into a store that must be empty; read back before it counts. Refused where something is not proven."""
     if rebuilt.stops:
-        raise Refused("not everything is proven: nothing was written")
+        raise PreconditionFailed("not everything is proven: nothing was written")
     opened = await store.open()
     try:
         if opened.items:
-            raise StartError(f"{store.place} is not empty: name a new store, or move this one away")
+            raise StartupError(f"{store.place} is not empty: name a new store, or move this one away")
         items = records.items_of(rebuilt.members, rebuilt.base)
         await store.commit([Put(key, value) for key, value in items.items()])
     finally:
@@ -141,7 +148,7 @@ def _copy(content: bytearray, address: str) -> ViewCopy | None:
         return None
     try:
         return decode_view_copy(bytes(content), Path(address))
-    except Damaged as damaged:
+    except CorruptReplica as damaged:
         raise Unavailable(f"the copy of the view is damaged: {damaged}") from damaged
 
 

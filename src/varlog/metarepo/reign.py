@@ -117,7 +117,7 @@ class Reign:
 
     @classmethod
     async def begin(cls, parts: ReignParts, address: str) -> Reign:
-        """Wait until the store is ours, load what it holds, and start. StartError says why not."""
+        """Wait until the store is ours, load what it holds, and start. StartupError says why not."""
         opened = await parts.store.open(address)
         fresh_uuid = make_cluster_uuid(parts.doors.entropy.getrandbits(128))
         state, first = states.load(opened.items, parts.cluster, parts.store.place, fresh_uuid)

@@ -10,7 +10,7 @@ from varlog.metarepo.reign import WITNESS_GRACE_S, Reign, ReignParts
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
-from varlog.model.errors import NotLeader, StartError, Unavailable
+from varlog.model.errors import NotLeader, StartupError, Unavailable
 from varlog.model.ids import ClusterID
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call, Server, Transport
@@ -86,7 +86,7 @@ class MetadataRepository:
         return self._reign.state.view if self._reign is not None else None
 
     async def start(self) -> None:
-        """Listen, and lead if nobody shares the store; else wait for that in the background. StartError says why not, and leaves
+        """Listen, and lead if nobody shares the store; else wait for that in the background. StartupError says why not, and leaves
         nothing behind."""
         self._failure = asyncio.get_running_loop().create_future()
         try:
@@ -117,7 +117,7 @@ class MetadataRepository:
     async def wait_failed(self) -> BaseException:
         """Wait until the repository cannot go on (its own store failed, a law broke); its process must end then."""
         if self._failure is None:
-            raise StartError("the metadata repository was not started")
+            raise StartupError("the metadata repository was not started")
         return await asyncio.shield(self._failure)
 
     def _handle(self, call: Call | None, message: Message, payload: bytearray) -> None:

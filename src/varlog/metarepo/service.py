@@ -17,7 +17,7 @@ from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.suspicions import Suspicions
 from varlog.metarepo.witnesses import Witnesses
-from varlog.model.errors import InvalidRequest, Refused, Unavailable, UnknownTopic, VarlogError
+from varlog.model.errors import InvalidRequest, PreconditionFailed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX
 from varlog.rpc import messages as m
@@ -250,7 +250,7 @@ class RepositoryService:
     def _register_topic(self, call: Call | None, request: m.RegisterTopic, payload: bytearray) -> None:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             members, topic = rules.register_topic(
-                members, request.name, request.ordering, request.first, request.unit, request.grouping
+                members, request.name, request.ordering, request.first, request.stripe_size, request.grouping
             )
             return members, m.TopicReply(topic)
 
@@ -300,7 +300,7 @@ class RepositoryService:
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             stream = members.view.stream(request.log_stream)
             if stream is not None and (why := self._state.distrusted.get(stream.topic)) is not None:
-                raise Refused(f"log stream {request.log_stream} is not sealed: {why}")
+                raise PreconditionFailed(f"log stream {request.log_stream} is not sealed: {why}")
             committed_end = facts.committed_end(request.log_stream)
             members, stream = rules.seal_stream(members, request.log_stream, committed_end)
             return members, m.StreamReply(stream)

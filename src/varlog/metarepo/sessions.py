@@ -15,7 +15,7 @@ from varlog.metarepo.outbox import Outbox, StreamRows
 from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.state import RepositoryState
 from varlog.model.cluster import ClusterView, StorageNode
-from varlog.model.errors import InvalidRequest, Refused, StaleTerm, Unavailable, VarlogError
+from varlog.model.errors import InvalidRequest, PreconditionFailed, StaleTerm, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.rpc.messages import (
@@ -135,9 +135,9 @@ class NodeSession:
 
     def _checked(self, answer: Message) -> OpenSessionReply:
         if not isinstance(answer, OpenSessionReply):
-            raise Refused(f"{self.node.address} does not answer like a storage node")
+            raise PreconditionFailed(f"{self.node.address} does not answer like a storage node")
         if answer.node != self.node.node:
-            raise Refused(
+            raise PreconditionFailed(
                 f"storage node {answer.node} answers at {self.node.address}, where node {self.node.node} is registered: "
                 "register it at its new address"
             )

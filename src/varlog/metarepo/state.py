@@ -19,7 +19,7 @@ from varlog.metarepo.reports import ReportTable
 from varlog.metarepo.store.base import Change
 from varlog.model.cluster import ClusterView, LogStream, Topic, changed
 from varlog.model.commit import Report, TopicMark
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
@@ -120,25 +120,25 @@ def load(
     items: dict[str, bytes], cluster: ClusterID, place: str, fresh_uuid: ClusterUUID = NO_UUID
 ) -> tuple[RepositoryState, list[Change]]:
     """The state that `items` hold, and what must be written first if they hold none, or no UUID of the cluster (an older version
-    wrote them): then `fresh_uuid` is its UUID. StartError if they are not ours."""
+    wrote them): then `fresh_uuid` is its UUID. StartupError if they are not ours."""
     if not items:
         members = Members(ClusterView(cluster, revision=1, uuid=fresh_uuid))
         first: list[Change] = [records.put_cluster(members)]
         return RepositoryState(members, Order(records.base_of({}))), first
     try:
         if (version := records.format_of(items)) != records.FORMAT_VERSION:
-            raise StartError(
+            raise StartupError(
                 f"{place} holds metadata of format version {version}, this program knows version "
                 f"{records.FORMAT_VERSION}: use the version of varlog that wrote it"
             )
         members = records.members_of(items)
         order = Order(records.base_of(items), records.cuts_of(items), members.view.topics)
     except (KeyError, TypeError, ValueError, msgspec.DecodeError, InvariantBroken) as error:
-        raise StartError(
+        raise StartupError(
             f"{place} is damaged ({error}): restore it from a copy; nothing was changed"
         ) from error
     if members.view.cluster != cluster:
-        raise StartError(
+        raise StartupError(
             f"{place} belongs to cluster {members.view.cluster}, not to cluster {cluster}: "
             "check --cluster-id, or name another file"
         )

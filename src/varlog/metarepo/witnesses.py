@@ -40,7 +40,7 @@ from varlog.metarepo.witness_rules import (
 from varlog.model.cluster import LogStream, StreamState, Topic, changed
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import Refused, Unavailable, UnknownTopic, VarlogError
+from varlog.model.errors import PreconditionFailed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Projection
@@ -409,7 +409,7 @@ class Witnesses:
     # --- Taking the order from the nodes -------------------------------------------------------------------------------------
 
     async def adopt(self, topic: TopicID, *, dry_run: bool) -> AdoptOrderReply:
-        """What an operator asks for. Refused: what the nodes tell does not add up to an order."""
+        """What an operator asks for. PreconditionFailed: what the nodes tell does not add up to an order."""
         adoption = await self._survey(topic)
         if dry_run or not adoption.joined.is_whole:
             return adoption.told(adopted=False)
@@ -545,7 +545,7 @@ class Witnesses:
                 raise Unavailable(f"node {node} does not answer like a storage node")
             rows += answer.rows
             if len(rows) > ROWS_MAX:
-                raise Refused(
+                raise PreconditionFailed(
                     f"node {node} tells more than {ROWS_MAX} rows: restore a newer copy of the store"
                 )
             if answer.next_llsn <= at or answer.next_llsn >= answer.committed_end:
@@ -605,7 +605,9 @@ class Witnesses:
             if done.done():
                 return
             if isinstance(answer, BaseException):
-                done.set_exception(answer if isinstance(answer, VarlogError) else Refused(str(answer)))
+                done.set_exception(
+                    answer if isinstance(answer, VarlogError) else PreconditionFailed(str(answer))
+                )
             else:
                 done.set_result(None)
 

@@ -12,7 +12,7 @@ from typing import Final
 from varlog.metarepo.membership_rules import Members, topic_of
 from varlog.metarepo.named import Named
 from varlog.model.cluster import NamedWriter, changed
-from varlog.model.errors import InvalidRequest, Refused
+from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.model.ids import LogStreamID, TopicID, check_name
 from varlog.model.lsn import GLSN
 
@@ -40,7 +40,7 @@ def begin_write(
     except ValueError as error:
         raise InvalidRequest(str(error)) from None
     if found.sequenced:
-        raise Refused(
+        raise PreconditionFailed(
             f"topic {found.name!r} is sequenced: rows that many attempts write, each once, need a log stream with a primary. Write "
             "them to a topic made with `--ordering committed`"
         )
@@ -50,7 +50,7 @@ def begin_write(
     if known is not None and batch == known.batch:
         return members, known
     if known is not None and batch < known.batch:
-        raise Refused(
+        raise PreconditionFailed(
             f"writer {name!r} of topic {found.name!r} is at batch {known.batch}: batch {batch} is over. Two writers with one "
             "name, or one that went back to an old checkpoint?"
         )
@@ -67,9 +67,11 @@ def end_write(
     found = topic_of(members, topic)
     known = members.writers.get(topic, name)
     if known is None:
-        raise Refused(f"topic {found.name!r} knows no writer {name!r}: it was never begun, or is forgotten")
+        raise PreconditionFailed(
+            f"topic {found.name!r} knows no writer {name!r}: it was never begun, or is forgotten"
+        )
     if batch > known.batch:
-        raise Refused(
+        raise PreconditionFailed(
             f"writer {name!r} of topic {found.name!r} is at batch {known.batch}: batch {batch} was never begun"
         )
     if batch < known.batch or known.finished:
@@ -102,7 +104,7 @@ def _with_room(writers: Named[NamedWriter]) -> Named[NamedWriter]:
         return writers
     over = [writer for writer in writers if writer.finished and not writer.kept]
     if len(writers) - len(over) >= WRITERS_MAX:
-        raise Refused(
+        raise PreconditionFailed(
             f"the cluster has {WRITERS_MAX} named writers already that are kept or not finished: forget those that are not used "
             "any more with `varlog writer forget`"
         )

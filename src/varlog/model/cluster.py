@@ -11,7 +11,7 @@ from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import STREAMS_PER_NODE_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import STRIPE_UNIT, Projection, SequencerID
+from varlog.model.projection import STRIPE_SIZE, Projection, SequencerID
 from varlog.model.traffic import Traffic
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -71,7 +71,7 @@ class StorageNode(msgspec.Struct, frozen=True):
 
 class Topic(msgspec.Struct, frozen=True):
     """A log: one total order over its own log streams. `first` is the position of its first entry: 1, unless the topic is a copy of
-    one whose beginning was trimmed. `unit` and `grouping` are a sequenced topic's (see Projection).
+    one whose beginning was trimmed. `stripe_size` and `grouping` are a sequenced topic's (see Projection).
 
     `stopped` (empty: it is not): a storage node contradicts the repository, in words; nothing is ordered, sealed or trimmed in the
     topic until the order is taken from the nodes. `known`: the newest position that any of them has told of since.
@@ -87,7 +87,7 @@ class Topic(msgspec.Struct, frozen=True):
     ordering: Ordering = Ordering.COMMITTED
     trimmed: GLSN = GLSN(0)
     first: GLSN = GLSN(1)
-    unit: int = STRIPE_UNIT
+    stripe_size: int = msgspec.field(default=STRIPE_SIZE, name="unit")  # the key on disk and on the wire
     grouping: Grouping = Grouping.STREAM
     stopped: str = ""
     known: GLSN = GLSN(0)

@@ -1,33 +1,34 @@
 """The error tree. An error says what is known of the log, carries its facts as fields, and has one remedy.
 
     VarlogError
-    ├── Rejected             certainly not in the log: safe to try again, elsewhere or later
-    │   ├── InvalidRequest   … EmptyBatch, EntryTooLarge, BatchTooLarge, UnknownTopic, UnknownLogStream, NotInCluster
-    │   ├── Sealed           the log stream takes no appends now: another one may
-    │   ├── NotPrimary       the replica asked is not the stream's primary
-    │   ├── ChainBroken      a conditional append: the chain that it was to extend goes on elsewhere
-    │   ├── PositionTaken    a conditional append: the stream's next position is another one
-    │   ├── StaleEpoch       the caller has not heard of a newer epoch
-    │   ├── TopicStopped     a storage node knows the topic's order better than the repository: an operator must act
-    │   ├── AlreadyWritten   another value has the position (sequenced ordering): take a new one
-    │   └── NotAccepted      no replica took the request before its deadline
-    │       └── Overloaded   more waits than can be served before the deadline: refused immediately
-    ├── OutcomeUnknown       sent, and never answered: it may be in the log, or may still get there
-    ├── Unavailable          a read or an administrative call that could not be answered now
-    │   ├── NotLeader        this metadata repository does not lead: ask the one that does
-    │   ├── NotSequencing    this sequencer does not give positions of that topic in that epoch
-    │   └── NoLease          a node or sequencer that has not heard from the repository lately, and so does not answer
-    ├── NotWritten           nothing has this position yet
-    ├── Trimmed              the position was there, and was trimmed
-    ├── Filled               the position was given up by its appender: it holds nothing, for ever
-    ├── CorruptBatch         bytes that do not match their checksum; never served
-    ├── Refused              an administrative call that the present state does not allow
-    │   ├── ReaderBehind     a named reader has not read what was to be trimmed
-    │   ├── TrimBeyondTail   only what is in the log can be trimmed
-    │   ├── StaleTerm        a metadata repository whose term is over, or that shares its term with another one
-    │   ├── ProjectionTaken  a projection of another epoch than the next one was proposed
-    │   └── AlreadySyncing   the replica is being filled from another source
-    └── StartError           a process that must not start: wrong volume, foreign directory, port in use
+    ├── Rejected                certainly not in the log: safe to try again, elsewhere or later
+    │   ├── InvalidRequest      … EmptyBatch, EntryTooLarge, BatchTooLarge, UnknownTopic, UnknownLogStream, NotInCluster
+    │   ├── Sealed              the log stream takes no appends now: another one may
+    │   ├── NotPrimary          the replica asked is not the stream's primary
+    │   ├── SequenceConflict    a conditional append: the chain that it was to extend goes on elsewhere
+    │   ├── PositionConflict    a conditional append: the stream's next position is another one
+    │   ├── StaleEpoch          the caller has not heard of a newer epoch
+    │   ├── TopicStopped        a storage node knows the topic's order better than the repository: an operator must act
+    │   ├── AlreadyWritten      another value has the position (sequenced ordering): take a new one
+    │   └── NotAccepted         no replica took the request before its deadline
+    │       └── Overloaded      more waits than can be served before the deadline: refused immediately
+    ├── OutcomeUnknown          sent, and never answered: it may be in the log, or may still get there
+    ├── Unavailable             a read or an administrative call that could not be answered now
+    │   ├── NotLeader           this metadata repository does not lead: ask the one that does
+    │   ├── NotSequencing       this sequencer does not give positions of that topic in that epoch
+    │   └── NoLease             a node or sequencer that has not heard from the repository lately, and so does not answer
+    ├── NotWritten              nothing has this position yet
+    ├── Trimmed                 the position was there, and was trimmed
+    ├── JunkPosition            the position was given up by its appender: it holds nothing, for ever
+    ├── CorruptBatch            bytes that do not match their checksum; never served
+    ├── PreconditionFailed      an administrative call that the present state does not allow
+    │   ├── ReaderBehind        a named reader has not read what was to be trimmed
+    │   ├── TrimBeyondTail      only what is in the log can be trimmed
+    │   ├── StaleTerm           a metadata repository whose term is over, or that shares its term with another one
+    │   ├── ProjectionConflict  a projection of another epoch than the next one was proposed
+    │   └── AlreadySyncing      the replica is being filled from another source
+    ├── CorruptReplica          a replica's files contradict what it once acknowledged: kept as they are
+    └── StartupError            a process that must not start: wrong volume, foreign directory, port in use
 
 The arguments of an error are its facts, in order: they travel over the wire and rebuild the same error there.
 """
@@ -46,9 +47,9 @@ class VarlogError(Exception):
         super().__init__(*facts)
 
     def __str__(self) -> str:
-        return self.told() if type(self).told is not VarlogError.told else Exception.__str__(self)
+        return self.message() if type(self).message is not VarlogError.message else Exception.__str__(self)
 
-    def told(self) -> str:
+    def message(self) -> str:
         """One sentence: what is known, and the remedy."""
         return Exception.__str__(self)
 
@@ -80,7 +81,7 @@ class EntryTooLarge(InvalidRequest):
         self.size = size
         self.limit = limit
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"an entry of {self.size} bytes is over the limit of {self.limit}: split it, or append only its address"
 
 
@@ -93,7 +94,7 @@ class BatchTooLarge(InvalidRequest):
         self.size = size
         self.limit = limit
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"a batch of {self.size} {self.unit} is over the limit of {self.limit}: append it in several batches"
 
 
@@ -104,7 +105,7 @@ class UnknownTopic(InvalidRequest):
         super().__init__(name)
         self.name = name
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"there is no topic {self.name!r}: make it with `varlog topic create {self.name}`, or see `varlog topic list`"
 
 
@@ -115,7 +116,7 @@ class UnknownLogStream(InvalidRequest):
         Rejected.__init__(self, log_stream)
         self.log_stream = log_stream
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"log stream {self.log_stream} is not here: see `varlog status`"
 
 
@@ -127,7 +128,7 @@ class NotInCluster(InvalidRequest):
         self.asked = asked
         self.here = here
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"this node is of cluster {self.here}, the request of cluster {self.asked}: check address and cluster id"
 
 
@@ -139,7 +140,7 @@ class Sealed(Rejected):
         self.log_stream = log_stream
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         sealed = f"log stream {self.log_stream} is sealed and takes no appends until it is unsealed"
         return f"{sealed}: {self.why}" if self.why else sealed
 
@@ -151,7 +152,7 @@ class NotPrimary(Rejected):
         super().__init__(log_stream)
         self.log_stream = log_stream
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"this replica of log stream {self.log_stream} is not its primary"
 
 
@@ -164,7 +165,7 @@ class StaleEpoch(Rejected):
         self.asked = asked
         self.here = here
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"log stream {self.log_stream} is in epoch {self.here}; epoch {self.asked} is over"
 
 
@@ -176,7 +177,7 @@ class TopicStopped(Rejected):
         self.name = name
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"topic {self.name!r} is STOPPED: {self.why}; run `varlog topic adopt-order {self.name}`"
 
 
@@ -188,11 +189,11 @@ class AlreadyWritten(Rejected):
         self.log_stream = log_stream
         self.llsn = llsn
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"LLSN {self.llsn} of log stream {self.log_stream} is written already: take a new position"
 
 
-class ChainBroken(Rejected):
+class SequenceConflict(Rejected):
     """A batch of a chain that does not go on where the chain ends; `newest` is the sequence of its last batch, 0 if it has none."""
 
     def __init__(self, log_stream: LogStreamID, sequence: int, newest: int) -> None:
@@ -201,14 +202,14 @@ class ChainBroken(Rejected):
         self.sequence = sequence
         self.newest = newest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"batch {self.sequence} does not go on where its chain in log stream {self.log_stream} ends, which is at batch "
             f"{self.newest}: list the chain, and go on behind it"
         )
 
 
-class PositionTaken(Rejected):
+class PositionConflict(Rejected):
     """The entry cannot get the position it was sent for: the log stream goes on at `next`."""
 
     def __init__(self, log_stream: LogStreamID, asked: LLSN, next: LLSN) -> None:
@@ -217,7 +218,7 @@ class PositionTaken(Rejected):
         self.asked = asked
         self.next = next
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"LLSN {self.asked} of log stream {self.log_stream} cannot be written now: the next one is {self.next}"
 
 
@@ -228,7 +229,7 @@ class NotAccepted(Rejected):
         super().__init__(why)
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"nothing was appended: {self.why}"
 
 
@@ -256,7 +257,7 @@ class OutcomeUnknown(VarlogError):
         super().__init__(why)
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"it is not known whether this was appended: {self.why}"
 
 
@@ -274,9 +275,9 @@ class NotLeader(Unavailable):
     def __init__(self, leader: str = "") -> None:
         VarlogError.__init__(self, leader)
         self.leader = leader
-        self.what = self.told()
+        self.what = self.message()
 
-    def told(self) -> str:
+    def message(self) -> str:
         if self.leader:
             return f"this metadata repository does not lead: ask the one at {self.leader}"
         return "this metadata repository does not lead, and knows of none that does: ask again in a moment"
@@ -290,9 +291,9 @@ class NotSequencing(Unavailable):
         self.topic = topic
         self.asked = asked
         self.here = here
-        self.what = self.told()
+        self.what = self.message()
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"this sequencer gives no positions of topic {self.topic} in epoch {self.asked}: it knows epoch {self.here}"
 
 
@@ -302,9 +303,9 @@ class NoLease(Unavailable):
     def __init__(self, who: str) -> None:
         VarlogError.__init__(self, who)
         self.who = who
-        self.what = self.told()
+        self.what = self.message()
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.who} has not heard from the metadata repository lately, and answers nothing until it does"
         )
@@ -318,7 +319,7 @@ class NotWritten(VarlogError):
         self.position = position
         self.newest = newest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"position {self.position} is not written yet: the newest is {self.newest}"
 
 
@@ -330,18 +331,18 @@ class Trimmed(VarlogError):
         self.position = position
         self.oldest = oldest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"position {self.position} is trimmed: the oldest that can be read is {self.oldest}"
 
 
-class Filled(VarlogError):
+class JunkPosition(VarlogError):
     """Whoever was given this position gave it up: it is junk. Subscriptions pass over it."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
         self.position = position
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"position {self.position} holds no entry, and never will: its appender gave it up"
 
 
@@ -354,11 +355,11 @@ class CorruptBatch(VarlogError):
         self.at = at
         self.place = place
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"damaged batch at byte {self.at}{' of ' + self.place if self.place else ''}: {self.what}"
 
 
-class Refused(VarlogError):
+class PreconditionFailed(VarlogError):
     """The present state does not allow it; the sentence says what would."""
 
     def __init__(self, why: str) -> None:
@@ -366,7 +367,7 @@ class Refused(VarlogError):
         self.why = why
 
 
-class TrimBeyondTail(Refused):
+class TrimBeyondTail(PreconditionFailed):
     """Only what is in the log can be trimmed."""
 
     def __init__(self, position: GLSN, newest: GLSN) -> None:
@@ -374,11 +375,11 @@ class TrimBeyondTail(Refused):
         self.position = position
         self.newest = newest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"cannot trim up to {self.position}: the newest position is {self.newest}"
 
 
-class ReaderBehind(Refused):
+class ReaderBehind(PreconditionFailed):
     """A trim that was told to respect the readers would take away what one of them has not read."""
 
     def __init__(self, reader: str, position: GLSN, asked: GLSN) -> None:
@@ -387,7 +388,7 @@ class ReaderBehind(Refused):
         self.position = position
         self.asked = asked
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"cannot trim up to {self.asked}: reader {self.reader!r} has read up to {self.position}; trim up to "
             f"there, or forget the "
@@ -395,7 +396,7 @@ class ReaderBehind(Refused):
         )
 
 
-class StaleTerm(Refused):
+class StaleTerm(PreconditionFailed):
     """A node has seen term `seen` of a metadata repository, or another opening of the store in the same term (law 7)."""
 
     def __init__(self, term: int, seen: int, node: int = 0) -> None:
@@ -404,7 +405,7 @@ class StaleTerm(Refused):
         self.seen = seen
         self.node = node
 
-    def told(self) -> str:
+    def message(self) -> str:
         if self.seen == self.term:
             return f"node {self.node} has seen another metadata repository in term {self.term}: this one is a copy of it"
         return (
@@ -412,7 +413,7 @@ class StaleTerm(Refused):
         )
 
 
-class ProjectionTaken(Refused):
+class ProjectionConflict(PreconditionFailed):
     """Only the next epoch can be proposed: somebody else was faster (R-SEQ-3)."""
 
     def __init__(self, topic: TopicID, asked: Epoch, current: Epoch) -> None:
@@ -421,11 +422,11 @@ class ProjectionTaken(Refused):
         self.asked = asked
         self.current = current
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"topic {self.topic} is in epoch {self.current}: epoch {self.asked} cannot be proposed any more, or not yet"
 
 
-class AlreadySyncing(Refused):
+class AlreadySyncing(PreconditionFailed):
     """A replica is filled from one source at a time (R-SYNC-2)."""
 
     def __init__(self, log_stream: LogStreamID, source: str) -> None:
@@ -433,13 +434,13 @@ class AlreadySyncing(Refused):
         self.log_stream = log_stream
         self.source = source
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"log stream {self.log_stream} is being synced from {self.source} already: wait for that to end"
         )
 
 
-class StartError(VarlogError):
+class StartupError(VarlogError):
     """A process that must not start; names the thing and the remedy."""
 
     def __init__(self, what: str) -> None:
@@ -447,7 +448,7 @@ class StartError(VarlogError):
         self.what = what
 
 
-class Damaged(VarlogError):
+class CorruptReplica(VarlogError):
     """A replica's files contradict what it once acknowledged; they are kept as they are."""
 
     def __init__(self, path: str, what: str) -> None:
@@ -455,7 +456,7 @@ class Damaged(VarlogError):
         self.path = path
         self.what = what
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.path} is damaged: {self.what}. It is left as it is; the other replicas hold its entries"
         )

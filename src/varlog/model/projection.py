@@ -23,7 +23,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, LSN_MAX
 
 # How many consecutive positions one stripe takes, unless the topic says otherwise; also the entries of a batch, which is never cut.
-STRIPE_UNIT = 4096
+STRIPE_SIZE = 4096
 
 
 class SequencerID(msgspec.Struct, frozen=True):
@@ -45,10 +45,10 @@ class Range(msgspec.Struct, frozen=True):
 
     begin: GLSN
     stripes: tuple[Stripe, ...]
-    unit: int = STRIPE_UNIT
+    stripe_size: int = msgspec.field(default=STRIPE_SIZE, name="unit")  # the key on disk and on the wire
 
     def __post_init__(self) -> None:
-        if not self.stripes or self.unit < 1 or self.begin < 1:
+        if not self.stripes or self.stripe_size < 1 or self.begin < 1:
             raise ValueError(f"a range has stripes, a unit and a first position: {self}")
 
 
@@ -134,7 +134,7 @@ class Projection(msgspec.Struct, frozen=True):
         if number < 0:
             raise ValueError(f"position {glsn} is before the topic's first, {self.first}")
         found = self.ranges[number]
-        offset, unit, stripes = glsn - found.begin, found.unit, len(found.stripes)
+        offset, unit, stripes = glsn - found.begin, found.stripe_size, len(found.stripes)
         end = self.ranges[number + 1].begin if number + 1 < len(self.ranges) else LSN_MAX
         if stripes == 1:
             stripe = found.stripes[0]
@@ -154,8 +154,8 @@ class Projection(msgspec.Struct, frozen=True):
                 if stripe.log_stream == log_stream and stripe.base <= llsn:
                     offset, stripes = llsn - stripe.base, len(found.stripes)
                     if stripes > 1:
-                        lap, inside = divmod(offset, found.unit)
-                        offset = (lap * stripes + index) * found.unit + inside
+                        lap, inside = divmod(offset, found.stripe_size)
+                        offset = (lap * stripes + index) * found.stripe_size + inside
                     glsn = GLSN(found.begin + offset)
                     return glsn, self.locate(glsn).run
         raise ValueError(f"log stream {log_stream} has no entry {llsn}")
@@ -170,7 +170,8 @@ class Projection(msgspec.Struct, frozen=True):
                     continue
                 if found.begin <= glsn:
                     inside = LLSN(
-                        stripe.base + _before(glsn - found.begin, index, len(found.stripes), found.unit)
+                        stripe.base
+                        + _before(glsn - found.begin, index, len(found.stripes), found.stripe_size)
                     )
                     # Beyond the range's end the stream goes on where the next range that has it begins.
                     return inside if low is None else min(low, inside)
@@ -200,17 +201,17 @@ class Projection(msgspec.Struct, frozen=True):
     def run_max(self) -> int:
         """The most positions that are consecutive anywhere in the newest range."""
         newest = self.newest_range
-        return newest.unit if len(newest.stripes) > 1 else LSN_MAX
+        return newest.stripe_size if len(newest.stripes) > 1 else LSN_MAX
 
 
 def _begin(found: Range) -> GLSN:
     return found.begin
 
 
-def _before(offset: int, index: int, stripes: int, unit: int) -> int:
+def _before(offset: int, index: int, stripes: int, stripe_size: int) -> int:
     """How many of the first `offset` positions of a range are stripe number `index`'s."""
-    lap, rest = divmod(offset, unit * stripes)
-    return lap * unit + min(max(rest - index * unit, 0), unit)
+    lap, rest = divmod(offset, stripe_size * stripes)
+    return lap * stripe_size + min(max(rest - index * stripe_size, 0), stripe_size)
 
 
 class Proposal(msgspec.Struct, frozen=True):

@@ -77,7 +77,7 @@ async def make_topic(
         replicas=body.replicas,
         first=body.first,
         ordering=body.ordering,
-        unit=body.unit,
+        stripe_size=body.stripe_size,
         grouping=body.grouping,
     )
     await _change(gateway, work, deadline)

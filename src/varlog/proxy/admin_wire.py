@@ -16,7 +16,8 @@ STREAMS_MAX: Final = 64
 
 
 class TopicMake(Strict):
-    """A topic to be made. Zero means the cluster's default. `first`: the position that its first entry gets. `unit` and `grouping`
+    """A topic to be made. Zero means the cluster's default. `first`: the position that its first entry gets. `stripe_size` and
+    `grouping`
     are for a sequenced topic: how many positions a log stream takes in a row, and what a replica group is."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["orders"])
@@ -24,7 +25,7 @@ class TopicMake(Strict):
     streams: int = Field(0, ge=0, le=STREAMS_MAX)
     replicas: int = Field(0, ge=0, le=REPLICAS_MAX)
     first: int = Field(1, ge=1, le=JSON_POSITION_MAX)
-    unit: int = Field(0, ge=0, le=BATCH_ENTRIES_MAX)
+    stripe_size: int = Field(0, ge=0, le=BATCH_ENTRIES_MAX)
     grouping: Grouping = Field(Grouping.STREAM, strict=False)
 
 

@@ -43,7 +43,7 @@ class BadBody(ProxyError):
         super().__init__(why)
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"the body cannot be read: {self.why}"
 
 
@@ -57,7 +57,7 @@ class BadParameter(ProxyError):
         self.where = where
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"{self.where}: {self.why}"
 
 
@@ -71,7 +71,7 @@ class BodyTooLarge(ProxyError):
         super().__init__(limit)
         self.limit = limit
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"a body may have {self.limit} bytes, and this one has more"
 
 
@@ -84,7 +84,7 @@ class MalformedRequest(ProxyError):
         super().__init__(why)
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"this is no HTTP request: {self.why}"
 
 
@@ -98,7 +98,7 @@ class HeadTooLarge(ProxyError):
         super().__init__(limit)
         self.limit = limit
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"the head of a request may have {self.limit} bytes, and this one has more"
 
 
@@ -112,7 +112,7 @@ class SlowHead(ProxyError):
         super().__init__(head_s)
         self.head_s = head_s
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"the head of a request was not complete within {self.head_s:g} s"
 
 
@@ -126,7 +126,7 @@ class SlowBody(ProxyError):
         super().__init__(bytes_s_min)
         self.bytes_s_min = bytes_s_min
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"less than {self.bytes_s_min} bytes of the body arrive in a second"
 
 
@@ -140,7 +140,7 @@ class SlowMessage(ProxyError):
         super().__init__(why)
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"a message was begun and is not finished: {self.why}"
 
 
@@ -155,7 +155,7 @@ class UnsupportedMedia(ProxyError):
         self.taken = list(taken)
         self.remedy = f"Say with Content-Type what the body is: {', '.join(taken)}."
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"a body of type {self.given!r} is not taken here"
 
 
@@ -169,7 +169,7 @@ class CompressedBody(ProxyError):
         super().__init__(coding)
         self.coding = coding
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"a body with Content-Encoding {self.coding!r} is not taken here: a few bytes of it can become any number"
 
 
@@ -184,7 +184,7 @@ class NotAcceptable(ProxyError):
         self.offered = list(offered)
         self.remedy = f"Ask with Accept for one of {', '.join(offered)}."
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"there is no answer of type {self.asked!r} here"
 
 
@@ -198,7 +198,7 @@ class NoSuchNode(ProxyError):
         super().__init__(node)
         self.node = node
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"there is no storage node {self.node}"
 
 
@@ -213,7 +213,7 @@ class TooBusy(ProxyError):
         self.what = what
         self.limit = limit
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"the proxy has as many {self.what} under way as it allows, which is {self.limit}"
 
 
@@ -227,14 +227,14 @@ class TooSlow(ProxyError):
         super().__init__(slow_s)
         self.slow_s = slow_s
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"the consumer took nothing for {self.slow_s:g} s and was dropped"
 
 
 class ChangeUnknown(OutcomeUnknown):
     """Something was to be changed in the cluster, and it is not known whether it was."""
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"it is not known whether this was done: {self.why}"
 
 
@@ -248,7 +248,7 @@ class DeadlinePassed(ProxyError):
         super().__init__(timeout_s)
         self.timeout_s = timeout_s
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"there was no answer within {self.timeout_s:g} s"
 
 
@@ -258,7 +258,7 @@ class Stopping(ProxyError):
     status = 503
     remedy = "Connect again, to another proxy or in a moment to this one, and go on behind the last entry that arrived."
 
-    def told(self) -> str:
+    def message(self) -> str:
         return "the proxy stops, and its subscriptions end"
 
 
@@ -272,7 +272,7 @@ class SubscriptionOver(ProxyError):
         super().__init__(subscription_s)
         self.subscription_s = subscription_s
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"a subscription may last {self.subscription_s:g} s here, and this one has"
 
 
@@ -290,7 +290,7 @@ class ForeignOrigin(ProxyError):
         self.origin = origin
         self.host = host
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"a page of {self.origin} may not use {self.host}"
 
 
@@ -308,6 +308,6 @@ class Misdirected(ProxyError):
         self.host = host
         self.accepted = accepted
 
-    def told(self) -> str:
+    def message(self) -> str:
         asked = f"the host {self.host!r}" if self.host else "a request without a host"
         return f"this proxy does not answer for {asked}, but for: {self.accepted}"

@@ -148,7 +148,7 @@ class Gateway:
         self._status: _Shared[tuple[GetClusterStatusReply, float]] | None = None
 
     async def start(self) -> None:
-        """StartError says what is in the way. A cluster that cannot be reached yet is not."""
+        """StartupError says what is in the way. A cluster that cannot be reached yet is not."""
         await self._opener.start()
 
     async def close(self) -> None:

@@ -67,12 +67,15 @@ _ANSWERS: dict[type[model.VarlogError], tuple[int, str]] = {
     model.Unavailable: (503, _LATER),
     model.NotWritten: (404, "Subscribe from this position to wait for it."),
     model.Trimmed: (410, "Go on at the oldest position; what was before it is gone."),
-    model.Filled: (404, "Go on at the next position."),
+    model.JunkPosition: (404, "Go on at the next position."),
     model.CorruptBatch: (500, "Read again: another replica is asked; `varlog status` names the damaged one."),
-    model.Refused: (409, "Bring about what the sentence names, then try again."),
+    model.PreconditionFailed: (409, "Bring about what the sentence names, then try again."),
     model.TrimBeyondTail: (409, "Trim up to the newest position at most."),
     model.ReaderBehind: (409, "Trim less, forget the reader, or trim with force."),
-    model.Damaged: (500, "Read again: another replica is asked; `varlog status` names the damaged one."),
+    model.CorruptReplica: (
+        500,
+        "Read again: another replica is asked; `varlog status` names the damaged one.",
+    ),
     model.VarlogError: (500, "See the log of the proxy."),
 }
 

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 import uvicorn
 
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.proxy.app import make_app
 from varlog.proxy.config import ProxyConfig
 from varlog.proxy.gateway import ClusterOpener, EmbeddedOpener, Gateway, Opener
@@ -37,7 +37,7 @@ class ProxyService:
         self._tasks = Tasks("proxy", lambda name, error: None)  # `wait_failed` tells it
 
     async def start(self) -> None:
-        """StartError says what is in the way: an address that cannot be had, a directory that is in use."""
+        """StartupError says what is in the way: an address that cannot be had, a directory that is in use."""
         allow_open_files()
         listening = _listen(self.config.listen)
         try:
@@ -70,9 +70,9 @@ class ProxyService:
     async def wait_failed(self) -> BaseException:
         """Why it serves no more although nobody stopped it."""
         if self._serving is None:
-            raise StartError("the proxy has not been started")
+            raise StartupError("the proxy has not been started")
         await asyncio.wait([self._serving])
-        return self._serving.exception() or StartError("the HTTP server ended by itself")
+        return self._serving.exception() or StartupError("the HTTP server ended by itself")
 
 
 def _opener(config: ProxyConfig) -> Opener:
@@ -83,12 +83,12 @@ def _listen(address: str) -> socket.socket:
     try:
         host, port = split_address(address)
     except ValueError as error:
-        raise StartError(str(error)) from None
+        raise StartupError(str(error)) from None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise StartError(
+        raise StartupError(
             f"cannot listen at {address}: {error.strerror or error}. Stop who listens there, or choose another --listen "
             "(port 0 takes any free one)"
         ) from None

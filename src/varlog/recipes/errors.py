@@ -37,7 +37,7 @@ class MachineFailed(ReplicaStopped):
         self.at = at
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"machine {self.machine!r} failed at position {self.at}, and its replica has stopped there: {self.why}. "
             f"Mend the machine (apply() returns a refusal, and never raises), or have the position passed over by all replicas "
@@ -54,7 +54,7 @@ class BehindTrim(ReplicaStopped):
         self.applied = applied
         self.oldest = oldest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"machine {self.machine!r} is at position {self.applied}, and everything below {self.oldest} was trimmed: open it with "
             f"the store that has a snapshot of position {self.oldest - 1} or later, or begin it anew in another topic"
@@ -70,7 +70,7 @@ class NewerCommand(ReplicaStopped):
         self.at = at
         self.version = version
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"the command of machine {self.machine!r} at position {self.at} has format {self.version}, which this varlog does not "
             f"know: use the version that wrote it. If no version did, have it passed over by all replicas: "
@@ -87,7 +87,7 @@ class PositionSkipped(ReplicaStopped):
         self.at = at
         self.by = by
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"the entry at {self.by} has position {self.at} passed over by every replica of machine {self.machine!r}, and this one "
             f"had met it before: open it again, and it is built without that position"
@@ -97,7 +97,7 @@ class PositionSkipped(ReplicaStopped):
 class ResultLost(OutcomeUnknown):
     """It was applied, once. The replica that sent it went on from a snapshot that has it, and never saw what it returned."""
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"this was applied once, and its result is lost: {self.why}"
 
 
@@ -112,7 +112,7 @@ class Conflict(VarlogError):
         self.snapshot = snapshot
         self.keys = keys
 
-    def told(self) -> str:
+    def message(self) -> str:
         where = f" in the range {self.keys} that it read" if self.keys else ""
         return (
             f"the transaction is not committed: key {self.key!r}{where} was changed at {self.revision}, after the state at "
@@ -130,7 +130,7 @@ class SnapshotTooOld(Conflict):
         self.snapshot = snapshot
         self.keys = keys
 
-    def told(self) -> str:
+    def message(self) -> str:
         what = f"the range {self.keys}" if self.keys else f"key {self.key!r}"
         return (
             f"the transaction is not committed: {what} at {self.snapshot}, when it began, is not remembered any more. Run it "
@@ -146,7 +146,7 @@ class HistoryGone(VarlogError):
         self.after = after
         self.oldest = oldest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"changes after revision {self.after} are not all remembered, only those after {self.oldest}: read what is there with "
             f"range(), and watch from then on; KeyValue.retain() keeps more history"
@@ -162,7 +162,7 @@ class ClaimLost(VarlogError):
         self.token = token
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"item {self.number} is not claimed by token {self.token} any more: {self.why}. Whoever has it next does its work "
             f"again; a longer `ttl_s` gives more time"
@@ -179,7 +179,7 @@ class LockBusy(VarlogError):
         self.who = who
         self.token = token
 
-    def told(self) -> str:
+    def message(self) -> str:
         by = f" {self.who!r} has it, by token {self.token}:" if self.who else ""
         return f"{self.what} was not granted within {self.waited_s:g} s:{by} wait longer, or try again later"
 
@@ -192,7 +192,7 @@ class LockLost(VarlogError):
         self.what = what
         self.token = token
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"{self.what} is not held any more by token {self.token}: stop what needs it, and acquire it again; a longer "
             f"`ttl_s` survives longer outages of the log"
@@ -206,7 +206,7 @@ class NotHeld(VarlogError):
         super().__init__(what)
         self.what = what
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"{self.what} is not held here: it was released, or lost, or never acquired"
 
 
@@ -219,5 +219,5 @@ class StaleToken(VarlogError):
         self.token = token
         self.newest = newest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"{self.what} has seen token {self.newest}, and takes nothing by the older {self.token}: acquire the lock again"

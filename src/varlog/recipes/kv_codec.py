@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from varlog.model.batch import Buffer
-from varlog.model.errors import InvalidRequest, Refused
+from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.command_rules import MalformedCommand
 from varlog.recipes.decoding import DECODE_ERRORS, refusal_of
@@ -161,9 +161,11 @@ def decode_snapshot(snapshot: bytes) -> Snapshot:
     try:
         taken = _snapshot_decoder.decode(snapshot)
     except msgspec.DecodeError as error:
-        raise Refused(f"this is no snapshot of a key/value store that can be read here: {error}") from error
+        raise PreconditionFailed(
+            f"this is no snapshot of a key/value store that can be read here: {error}"
+        ) from error
     if taken.version != SNAPSHOT_VERSION:
-        raise Refused(
+        raise PreconditionFailed(
             f"a snapshot of version {taken.version} of a key/value store, and this varlog reads version "
             f"{SNAPSHOT_VERSION}: use the varlog that wrote it, or a newer one"
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.command_rules import MalformedCommand
 from varlog.recipes.decoding import DECODE_ERRORS, refusal_of
@@ -117,9 +117,11 @@ class CodedQueueMachine(QueueMachine):
         try:
             found = _snapshots.decode(snapshot)
         except msgspec.DecodeError as error:
-            raise Refused(f"this is no snapshot of a queue that can be read here: {error}") from error
+            raise PreconditionFailed(
+                f"this is no snapshot of a queue that can be read here: {error}"
+            ) from error
         if found.version != SNAPSHOT_VERSION:
-            raise Refused(
+            raise PreconditionFailed(
                 f"a snapshot of version {found.version} of a queue, and this varlog reads version {SNAPSHOT_VERSION}: use the "
                 f"varlog that wrote it, or a newer one"
             )

@@ -21,11 +21,11 @@ from varlog.client.following import Following
 from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import (
-    Filled,
     InvalidRequest,
+    JunkPosition,
     NotAccepted,
+    PreconditionFailed,
     ReaderBehind,
-    Refused,
     Trimmed,
     Unavailable,
     VarlogError,
@@ -247,7 +247,7 @@ class ReplicatedStateMachine(Generic[M]):
         Returns that position. `trim`: also trim the topic, up to where every named reader is."""
         self._check_open()
         if self._snapshots is None:
-            raise Refused(
+            raise PreconditionFailed(
                 f"machine {self.name!r} was opened without a store of snapshots: open it with `snapshots=`"
             )
         position = self.applied
@@ -423,7 +423,7 @@ class ReplicatedStateMachine(Generic[M]):
             found = self._opener.open((await self.log.read(at)).data)
         except NewerFormat:
             return True
-        except (Trimmed, Filled):
+        except (Trimmed, JunkPosition):
             return False
         return isinstance(found, Envelope) and found.possible_at(at)
 

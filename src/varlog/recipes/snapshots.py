@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
 from varlog.recipes.decoding import DECODE_ERRORS
 from varlog.recipes.session_rules import Sessions
@@ -61,18 +61,18 @@ def encode_snapshot(
     )
 
 
-class UnreadableSnapshot(Refused):
+class UnreadableSnapshot(PreconditionFailed):
     """What a store has is no snapshot, or is damaged: it is as if it were not there."""
 
 
 def decode_snapshot(content: bytes, machine: str) -> ReplicaSnapshot:
-    """What a store gave back. Refused: it is none, of another machine, or of a version that is not known here."""
+    """What a store gave back. PreconditionFailed: it is none, of another machine, or of a version that is not known here."""
     if not content.startswith(MAGIC):
         raise UnreadableSnapshot(
             f"what the store has as snapshot of machine {machine!r} is none: give it a store of its own"
         )
     if len(content) < len(HEAD) or content[len(MAGIC)] not in VERSIONS:
-        raise Refused(
+        raise PreconditionFailed(
             f"the snapshot of machine {machine!r} has format {content[len(MAGIC) : len(HEAD)].hex()}, this varlog knows "
             f"{VERSION:02x}: use the version that wrote it"
         )
@@ -83,7 +83,7 @@ def decode_snapshot(content: bytes, machine: str) -> ReplicaSnapshot:
             f"the snapshot of machine {machine!r} cannot be read ({error}): restore it from a copy"
         ) from error
     if found.machine != machine:
-        raise Refused(
+        raise PreconditionFailed(
             f"the store has a snapshot of machine {found.machine!r} under the name {machine!r}: mend its names"
         )
     return found

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from varlog.model.batch import Buffer
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.recipes.errors import Conflict, SnapshotTooOld
 from varlog.recipes.key_order import KeyRange, prefix_range, up_to
@@ -128,7 +128,7 @@ class Transaction:
 
     def _check_open(self) -> None:
         if self._over:
-            raise Refused("this transaction is over, committed or dropped: begin another one")
+            raise PreconditionFailed("this transaction is over, committed or dropped: begin another one")
 
     def _check_remembered(self, key: str, keys: KeyRange | None) -> None:
         if self.snapshot < self._replica.machine.horizon and self.isolation is not Isolation.READ_COMMITTED:

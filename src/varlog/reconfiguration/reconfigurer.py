@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 from varlog.model.cluster import ClusterView, SyncState, Topic
 from varlog.model.epoch import Epoch
-from varlog.model.errors import AlreadySyncing, Refused, StaleEpoch, Unavailable, VarlogError
+from varlog.model.errors import AlreadySyncing, PreconditionFailed, StaleEpoch, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import NO_GLSN
 from varlog.model.projection import Chain, Projection, SequencerID
@@ -89,17 +89,18 @@ class Reconfigurer:
         )
         if sequencer is None:
             raise Unavailable(NO_SEQUENCER)
-        first = first_projection(topic.topic, topic.first, topic.unit, streams, sealed, sequencer)
+        first = first_projection(topic.topic, topic.first, topic.stripe_size, streams, sealed, sequencer)
         return await self.propose(first, sealed)
 
     async def run(
         self, view: ClusterView, topic: TopicID, wish: Wish, *, seal_s: float = SEAL_S
     ) -> Projection:
-        """The topic's next projection, once it holds. ProjectionTaken, StaleEpoch: somebody else was faster. Unavailable: of some
+        """The topic's next projection, once it holds. ProjectionConflict, StaleEpoch: somebody else was faster. Unavailable: of
+        some
         log stream nobody answers, or the repository does not."""
         now = view.projection(topic)
         if now is None:
-            raise Refused(f"topic {topic} has no projection yet: it is still being made")
+            raise PreconditionFailed(f"topic {topic} has no projection yet: it is still being made")
         epoch = Epoch(now.epoch + 1)
         members = {
             chain.log_stream: (*chain.nodes, *wish.join.get(chain.log_stream, ())) for chain in now.chains
@@ -154,7 +155,7 @@ class Reconfigurer:
     ) -> SealUnitReply:
         found = view.node(node)
         if found is None:
-            raise Refused(f"node {node} is not registered")
+            raise PreconditionFailed(f"node {node} is not registered")
         return await self._ask(found.address, SealUnit(log_stream, epoch), SealUnitReply, seal_s)
 
     async def propose(self, projection: Projection, sealed: Sealed) -> Projection:

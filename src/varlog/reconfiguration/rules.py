@@ -52,12 +52,17 @@ class Wish:
 
 
 def first_projection(
-    topic: TopicID, first: GLSN, unit: int, streams: Members, sealed: Sealed, sequencer: SequencerID | None
+    topic: TopicID,
+    first: GLSN,
+    stripe_size: int,
+    streams: Members,
+    sealed: Sealed,
+    sequencer: SequencerID | None,
 ) -> Projection:
     """R-SEQ-12: a new topic's, all of whose units are empty; those that have answered were sealed with epoch 1."""
     stripes = tuple(Stripe(log_stream) for log_stream in streams)
     chains = _new_chains(streams, sealed)
-    return Projection(topic, Epoch(1), first, (Range(first, stripes, unit),), chains, sequencer)
+    return Projection(topic, Epoch(1), first, (Range(first, stripes, stripe_size),), chains, sequencer)
 
 
 def next_projection(
@@ -186,6 +191,6 @@ def _with_streams(now: Projection, begin: GLSN, streams: tuple[LogStreamID, ...]
     going_on = tuple(
         Stripe(stripe.log_stream, now.llsn_from(stripe.log_stream, begin)) for stripe in newest.stripes
     )
-    fresh = Range(begin, (*going_on, *map(Stripe, streams)), newest.unit)
+    fresh = Range(begin, (*going_on, *map(Stripe, streams)), newest.stripe_size)
     kept = now.ranges if newest.begin < begin else now.ranges[:-1]
     return (*kept, fresh)

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final
 
 from varlog.model.batch import Buffer
-from varlog.model.errors import InvalidRequest, StartError
+from varlog.model.errors import InvalidRequest, StartupError
 from varlog.model.limits import CONNECTION_WRITE_BYTES_MAX, FRAME_BYTES_MAX
 from varlog.rpc.endpoint import Endpoint
 from varlog.rpc.framing import REPLY, REQUEST
@@ -45,7 +45,7 @@ class MemoryTransport:
         if address.endswith(":0"):
             address = f"{address.removesuffix('0')}{next(self._ports)}"
         if address in self._servers:
-            raise StartError(
+            raise StartupError(
                 f"cannot listen at {address}: another service listens there. Stop it, or choose another address"
             )
         server = MemoryServer(address, make_handler, self._forget)

@@ -60,14 +60,14 @@ class Append(Message, frozen=True):
     it,
     and all of it is above `after`. This one is taken only behind the batch with the sequence before its own and the body checksum
     `previous_crc` (0 before the first). If it is there already, with the same checksum, its position is the answer; else
-    ChainBroken. May be sent as often as one likes, in any epoch.
+    SequenceConflict. May be sent as often as one likes, in any epoch.
 
     `writer_attempt` (0: not told) names whoever extends the chain, anew each time he has looked at it, and `known_sequence` is the
     sequence up to
     which he has: a batch behind that is taken only if its predecessor is of the same attempt. Else two orders of the same rows that
     have one row in the same place would meet there, and go on with rows that the chain has further up.
 
-    `at` (0: anywhere): taken only if its first entry gets this LLSN; else PositionTaken.
+    `at` (0: anywhere): taken only if its first entry gets this LLSN; else PositionConflict.
 
     `within_ms` (0: not told): for how long somebody waits for the answer, from when this was sent. What would be ordered later
     than that may be refused instead (Overloaded), before it gets an LLSN.
@@ -864,7 +864,7 @@ class RegisterTopic(Message, frozen=True):
     name: str
     ordering: Ordering = Ordering.COMMITTED
     first: GLSN = GLSN(1)
-    unit: int = 0
+    stripe_size: int = 0
     grouping: Grouping = Grouping.STREAM
 
 
@@ -980,7 +980,7 @@ class SetManager(Message, frozen=True):
 
 
 class ProposeProjection(Message, frozen=True):
-    """The next projection of a sequenced topic (R-SEQ-3): its epoch is the present one plus one, else ProjectionTaken. `sealed`:
+    """The next projection of a sequenced topic (R-SEQ-3): its epoch is the present one plus one, else ProjectionConflict. `sealed`:
     for each log stream the nodes that have answered a seal with that epoch; only they can be in its chain. Answered by
     ProposeProjectionReply
     once it is durable: where a former member has not been sealed, or a sequencer is replaced, not before their leases are over
@@ -1019,14 +1019,14 @@ class RemoveNode(Message, frozen=True):
 
 class CreateTopic(Message, frozen=True):
     """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default), whose first entry gets
-    position `first`. A sequenced one: in stripes of `unit` positions (0: the default), with replica groups by `grouping`."""
+    position `first`. A sequenced one: in stripes of `stripe_size` positions (0: the default), with replica groups by `grouping`."""
 
     name: str
     streams: int = 0
     replicas: int = 0
     ordering: Ordering = Ordering.COMMITTED
     first: GLSN = GLSN(1)
-    unit: int = 0
+    stripe_size: int = 0
     grouping: Grouping = Grouping.STREAM
     within_ms: int = 0
 

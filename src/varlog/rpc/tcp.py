@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from varlog.model.batch import Buffer
-from varlog.model.errors import InvalidRequest, NotInCluster, StartError, Unavailable, VarlogError
+from varlog.model.errors import InvalidRequest, NotInCluster, StartupError, Unavailable, VarlogError
 from varlog.model.ids import ClusterID
 from varlog.model.limits import (
     CONNECTION_WRITE_BYTES_MAX,
@@ -113,13 +113,13 @@ class TcpTransport:
         try:
             host, port = split_address(address)
         except ValueError as error:
-            raise StartError(str(error)) from None
+            raise StartupError(str(error)) from None
         server = TcpServer(self.cluster, self._scratch, make_handler, self._limits, self.counts)
         try:
             await server.listen(host, port, short_cuts=self._short_cuts)
         except OSError as error:
             await server.close()
-            raise StartError(f"cannot listen at {address}: {_reason(error)}. {_remedy(error)}") from None
+            raise StartupError(f"cannot listen at {address}: {_reason(error)}. {_remedy(error)}") from None
         return server
 
 

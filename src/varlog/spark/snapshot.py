@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.files import ArrowFiles
 
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def read_snapshot(path: str) -> StoredSnapshot:
     """The snapshot at a path: a local one, or a URI that pyarrow knows. Refused if it is none, or not whole."""
     files = ArrowFiles(path)
     if DESCRIPTION not in files.names(""):
-        raise Refused(f"{files.path} is no snapshot: there is no {DESCRIPTION}, which is written last")
+        raise PreconditionFailed(
+            f"{files.path} is no snapshot: there is no {DESCRIPTION}, which is written last"
+        )
     about = decode_snapshot(files.read(DESCRIPTION), f"{files.path}/{DESCRIPTION}")
     check_files(about, {file.name: _size(files, file.name) for file in about.files}, files.path)
     return StoredSnapshot(files.path, about)
@@ -93,7 +95,7 @@ def check_files(about: Snapshot, sizes: dict[str, int], path: str) -> None:
     """A file system that copies when it renames may have been cut off."""
     for file in about.files:
         if sizes.get(file.name, -1) != file.bytes:
-            raise Refused(
+            raise PreconditionFailed(
                 f"the snapshot {path} is damaged: {file.name} is not there with its {file.bytes} bytes"
             )
 
@@ -107,13 +109,13 @@ def decode_snapshot(content: bytes, place: str) -> Snapshot:
     try:
         kind = msgspec.json.decode(content, type=_Kind)
         if kind.format != FORMAT or kind.version != VERSION:
-            raise Refused(
+            raise PreconditionFailed(
                 f"{place} is {kind.format} of version {kind.version}, and this varlog reads {FORMAT} of version {VERSION}: use "
                 "a newer one"
             )
         return msgspec.json.decode(content, type=Snapshot)
     except msgspec.MsgspecError as error:
-        raise Refused(f"{place} is no description of a snapshot: {error}") from error
+        raise PreconditionFailed(f"{place} is no description of a snapshot: {error}") from error
 
 
 class _Kind(msgspec.Struct, frozen=True):

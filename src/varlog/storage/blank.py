@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from varlog.model.epoch import NO_EPOCH
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import FIRST_LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.row_file import ROW_BYTES, ROWS_NAME, encode_end_mark
@@ -39,7 +39,7 @@ def _state_blank(name: str, content: bytes, path: Path) -> bool:
     try:
         decode = decode_state if name == STATE_NAME else decode_unit
         return decode(content, path / name).epoch == NO_EPOCH
-    except Damaged:
+    except CorruptReplica:
         return False
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from varlog.model.batch import crc32c
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.ids import NO_UUID, ClusterUUID
 from varlog.runtime.disk import Disk
 
@@ -39,17 +39,17 @@ def encode_cluster(uuid: ClusterUUID) -> bytes:
 
 
 def decode_cluster(content: bytes, path: Path) -> ClusterUUID:
-    """The UUID in `content`; Damaged names `path` if these are not the bytes that were written."""
+    """The UUID in `content`; CorruptReplica names `path` if these are not the bytes that were written."""
     if len(content) != CLUSTER_BYTES:
-        raise Damaged(str(path), f"it has {len(content)} bytes, not {CLUSTER_BYTES}")
+        raise CorruptReplica(str(path), f"it has {len(content)} bytes, not {CLUSTER_BYTES}")
     (crc,) = _CRC.unpack_from(content, CLUSTER_BYTES - _CRC.size)
     if crc != crc32c(content[: -_CRC.size]):
-        raise Damaged(str(path), "its checksum is wrong")
+        raise CorruptReplica(str(path), "its checksum is wrong")
     magic, version, flags, uuid, reserved = _CLUSTER.unpack_from(content)
     if magic != _MAGIC:
-        raise Damaged(str(path), "it is not the cluster of a replica")
+        raise CorruptReplica(str(path), "it is not the cluster of a replica")
     if version != FORMAT_VERSION or flags or reserved:
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
         )
     digits = uuid.hex()

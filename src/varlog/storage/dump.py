@@ -11,7 +11,7 @@ from pathlib import Path
 
 from varlog.model.batch import BatchHeader
 from varlog.model.commit import CommitRow
-from varlog.model.errors import CorruptBatch, Damaged, StartError
+from varlog.model.errors import CorruptBatch, CorruptReplica, StartupError
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.identity import Identity, read_identity
@@ -134,12 +134,12 @@ def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
         ]
         replica.written_end, replica.committed_end = found.written_end, found.committed_end
         begin = found.rows.begin
-    except Damaged as damaged:
+    except CorruptReplica as damaged:
         replica.problems.append(str(damaged))
     try:
         replica.state = read_state(looking, path)
         _dump_rows(looking, path, replica)
-    except Damaged as damaged:
+    except CorruptReplica as damaged:
         if str(damaged) not in replica.problems:
             replica.problems.append(str(damaged))
     firsts = [
@@ -175,7 +175,7 @@ def dump_batches(disk: Disk, segment: Path) -> Iterator[tuple[int, BatchHeader |
 
 
 def dump_rows(disk: Disk, rows_file: Path) -> Iterator[CommitRow]:
-    """The commit rows of a `commits.log`, in order; Damaged if one that was durable is bad."""
+    """The commit rows of a `commits.log`, in order; CorruptReplica if one that was durable is bad."""
     content = disk.read_file(rows_file)
     read = _slices(content)
     for number in range(len(read_rows(read, len(content), rows_file))):
@@ -204,7 +204,7 @@ def _dump_node(disk: Disk, path: Path) -> NodeDump:
         node.identity = read_identity(disk, path)
         if node.identity is None:
             node.problems.append(f"{path} has no identity file")
-    except StartError as error:
+    except StartupError as error:
         node.problems.append(str(error))
     for _, found in numbered(disk, path, "lsid"):
         if _is_unit(disk, found):

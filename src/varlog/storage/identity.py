@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from varlog.model.batch import crc32c
-from varlog.model.errors import Refused, StartError
+from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, NodeID, check_cluster_uuid
 from varlog.runtime.disk import Disk
 
@@ -56,15 +56,15 @@ def read_identity(disk: Disk, directory: Path) -> Identity | None:
         identity = msgspec.json.decode(disk.read_file(path), type=Identity)
         check_cluster_uuid(identity.cluster_uuid)
     except (msgspec.DecodeError, ValueError) as error:
-        raise StartError(
+        raise StartupError(
             f"{path} is damaged ({error}): copy it from another volume of the same node"
         ) from error
     if not 1 <= identity.format <= FORMAT_VERSION:
-        raise StartError(
+        raise StartupError(
             f"{path} has format {identity.format}, this is format {FORMAT_VERSION}: start a newer varlog on it"
         )
     if identity.format > 1 and identity.crc32c != _checksum(identity):
-        raise StartError(
+        raise StartupError(
             f"{path} is damaged (its checksum is wrong): copy it from another volume of the same node"
         )
     return identity
@@ -75,12 +75,12 @@ def check_identity(
 ) -> None:
     """Refuse a directory of another cluster or node, and the wrong cluster key."""
     if (identity.cluster, identity.node) != (cluster, node):
-        raise StartError(
+        raise StartupError(
             f"{directory} belongs to node {identity.node} of cluster {identity.cluster}, not to node {node} of cluster {cluster}: "
             "it was copied or renamed; give the node its own volume, or put the directory back"
         )
     if identity.cluster_key_fingerprint != fingerprint(cluster, cluster_key):
-        raise StartError(
+        raise StartupError(
             f"{directory} was made with another cluster key: start with the key of cluster {cluster}, or use an empty volume"
         )
 
@@ -88,7 +88,7 @@ def check_identity(
 def check_cluster_uuid_of(node: NodeID, bound: ClusterUUID, asking: ClusterUUID) -> None:
     """Refuse a metadata repository of another cluster than the one this node is bound to. NO_UUID on either side: not known."""
     if bound and asking and bound != asking:
-        raise Refused(
+        raise PreconditionFailed(
             f"storage node {node} belongs to the cluster with UUID {bound}, and the metadata repository to {asking}: start the "
             f"repository on the store of {bound}; if that is lost, rebuild it from the nodes with `vmr recover`; a node for a new "
             "cluster needs empty volumes"

@@ -32,7 +32,7 @@ import msgspec
 from varlog.model.batch import HEADER_BYTES, Buffer
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import CorruptBatch, Damaged, NotWritten, StaleEpoch, Trimmed, Unavailable
+from varlog.model.errors import CorruptBatch, CorruptReplica, NotWritten, StaleEpoch, Trimmed, Unavailable
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, ProducerID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
@@ -136,11 +136,12 @@ class LogStore:
     def open(
         cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: Room | None = None
     ) -> LogStore:
-        """The replica in `path` after a stop or a crash. Damaged if its files contradict each other; then nothing is touched."""
+        """The replica in `path` after a stop or a crash. CorruptReplica if its files contradict each other; then nothing is
+        touched."""
         room = room or Room(disk, path)
         try:
             found = survey(disk, path)
-        except Damaged:
+        except CorruptReplica:
             _keep_evidence(disk, path / ROWS_NAME)
             raise
         lost = found.rows_kept < len(found.rows)
@@ -238,7 +239,7 @@ class LogStore:
 
     def reopened(self) -> LogStore:
         """Worker: what is on disk now, put right and proven by syncs that count. This one writes no more, and still serves reads
-        and takes commits, until it is told to `resume`. OSError: the disk still fails. Damaged: it lost what it had."""
+        and takes commits, until it is told to `resume`. OSError: the disk still fails. CorruptReplica: it lost what it had."""
         self._failure = self._rows_failure = self.failure or OSError(errno.EIO, "it is being opened again")
         # What was deleted or replaced is only in the open descriptor. Not the rows, which a failed compaction may have replaced.
         for segment in self._segments:
@@ -247,15 +248,15 @@ class LogStore:
 
     def resume(self, fresh: LogStore) -> None:
         """Event loop: go on with what `reopened` found. Rows that were only in memory are still true: the repository ordered them.
-        Damaged if entries are gone that were durable once, and nothing is changed."""
+        CorruptReplica if entries are gone that were durable once, and nothing is changed."""
         rows, hidden = self._commits.unsynced, self._hidden
         if fresh.written_end < self.committed_end:
-            raise Damaged(
+            raise CorruptReplica(
                 str(self.path),
                 f"entries end at LLSN {fresh.written_end}, and were durable up to {self.committed_end}",
             )
         if fresh.committed_end < self._commits.rows_synced_end:
-            raise Damaged(
+            raise CorruptReplica(
                 str(self.path),
                 f"its commit rows end at LLSN {fresh.committed_end}, and were durable up to {self._commits.rows_synced_end}",
             )
@@ -426,7 +427,8 @@ class LogStore:
         return "; ".join(filter(None, found))
 
     def tend(self) -> str:
-        """Look for bit rot in state and commit rows, and put it right from memory; tells what was wrong, or ''. Damaged: it cannot
+        """Look for bit rot in state and commit rows, and put it right from memory; tells what was wrong, or ''. CorruptReplica: it
+        cannot
         be put right."""
         self._check_sound()
         state, rewrite = self._state, self._tending
@@ -748,7 +750,7 @@ def _tail_epoch(segments: Sequence[Segment], committed_end: LLSN) -> Epoch:
     try:
         _, header = segment.batch_at(committed_end)
     except CorruptBatch as problem:
-        raise Damaged(str(segment.path), f"at byte {problem.at}: {problem.what}") from None
+        raise CorruptReplica(str(segment.path), f"at byte {problem.at}: {problem.what}") from None
     if segment is not segments[-1]:
         segment.let_go()
     return header.epoch

@@ -1,7 +1,8 @@
 """[Q5] Opening a log unit after a crash: look at everything first, decide, and only then let anyone change a file.
 
 What a crash may leave is put right: a torn tail behind the `synced` mark is cut, segments that a trim was removing go (law 9). What
-a crash cannot explain is Damaged, or, where the bytes of a page alone have rotted, said as spoilt. No crash takes the mark: where
+a crash cannot explain is CorruptReplica, or, where the bytes of a page alone have rotted, said as spoilt. No crash takes the mark:
+where
 it cannot be read, the newest segment has to be whole by itself, because what is cut off might have been acknowledged (law 10).
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.llsn_runs import LlsnRuns
@@ -55,7 +56,7 @@ class UnitRecovery:
     spoilt: tuple[tuple[LLSN, LLSN], ...]  # acknowledged pages whose bytes have rotted
 
     def pages(self) -> tuple[PageIndex, LlsnRuns]:
-        """The pages that are not trimmed, by LLSN. Damaged if two of them overlap (law 8)."""
+        """The pages that are not trimmed, by LLSN. CorruptReplica if two of them overlap (law 8)."""
         rows = np.concatenate([found.rows for found in self.segments])
         numbers = np.repeat(
             np.array([found.number for found in self.segments], "<u4"),
@@ -71,7 +72,7 @@ class UnitRecovery:
         if len(doubled):
             at = int(doubled[0]) + 1
             path = page_segment_path(self.segments[0].path.parent, int(numbers[at]))
-            raise Damaged(str(path), f"LLSN {rows['firsts'][at]} is written twice")
+            raise CorruptReplica(str(path), f"LLSN {rows['firsts'][at]} is written twice")
         columns = {name: rows[name] for name in rows.dtype.names or ()}
         gaps = np.flatnonzero(rows["firsts"][1:] > ends[:-1])
         begins = rows["firsts"][np.concatenate(([0], gaps + 1))] if len(rows) else rows["firsts"]
@@ -80,10 +81,12 @@ class UnitRecovery:
 
 
 def survey_unit(disk: Disk, directory: Path) -> UnitRecovery:
-    """Read what opening needs: state, mark, sidecars and the newest segment. Changes nothing; raises Damaged."""
+    """Read what opening needs: state, mark, sidecars and the newest segment. Changes nothing; raises CorruptReplica."""
     state = read_unit(disk, directory)
     if directory.name.startswith("lsid=") and directory.name != f"lsid={state.log_stream}":
-        raise Damaged(str(directory), f"it holds log stream {state.log_stream}: it was renamed or copied")
+        raise CorruptReplica(
+            str(directory), f"it holds log stream {state.log_stream}: it was renamed or copied"
+        )
     names = disk.list(directory)
     numbers = sorted(number for number in map(segment_number, _segments(names)) if number is not None)
     kept = [number for number in numbers if number >= state.first_segment]
@@ -109,7 +112,7 @@ def _check_complete(directory: Path, state: UnitStateFile, kept: list[int], mark
     newest = kept[-1] if kept else state.first_segment - 1
     missing = set(range(state.first_segment, max(newest, mark.segment, state.first_segment) + 1)) - set(kept)
     if missing:
-        raise Damaged(str(page_segment_path(directory, min(missing))), "it is missing")
+        raise CorruptReplica(str(page_segment_path(directory, min(missing))), "it is missing")
 
 
 def _check_whole(disk: Disk, newest: FoundPages, problem: str) -> None:
@@ -117,10 +120,10 @@ def _check_whole(disk: Disk, newest: FoundPages, problem: str) -> None:
     made like one that is gone."""
     unmarked = f"and the mark {SYNCED_NAME!r} that says what was synced is missing or damaged"
     if problem:
-        raise Damaged(str(newest.path), f"at byte {newest.size}: {problem}, {unmarked}")
+        raise CorruptReplica(str(newest.path), f"at byte {newest.size}: {problem}, {unmarked}")
     if disk.exists(index_path(newest.path)):
         following = page_segment_path(newest.path.parent, newest.number + 1)
-        raise Damaged(str(following), f"the segment before it is closed and it is missing, {unmarked}")
+        raise CorruptReplica(str(following), f"the segment before it is closed and it is missing, {unmarked}")
 
 
 def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN, LLSN]]) -> FoundPages:
@@ -135,16 +138,16 @@ def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN
             return FoundPages(path, number, rows, size, size)
         # Cut between two batches it would scan as whole, and nothing else knows what followed.
         if (closed_bytes(index, number) or 0) > size:
-            raise Damaged(
+            raise CorruptReplica(
                 str(path), f"it has {size} bytes, and was closed with {closed_bytes(index, number)}"
             )
         if size == 0 and disk.exists(sidecar):
-            raise Damaged(str(path), "it is empty, and its index is of something else")
+            raise CorruptReplica(str(path), "it is empty, and its index is of something else")
         found = scan_pages(file.read_at, size, size)
     finally:
         file.close()
     if found.size != size:
-        raise Damaged(str(path), f"at byte {found.size}: {found.problem or 'zeros follow'}")
+        raise CorruptReplica(str(path), f"at byte {found.size}: {found.problem or 'zeros follow'}")
     spoilt += found.spoilt
     return FoundPages(path, number, rows_of(encode_pages(found.pages)), size, size, sidecar_lost=True)
 
@@ -161,7 +164,7 @@ def _newest_segment(
         file.close()
     if found.size < synced:
         problem = found.problem or "nothing follows"
-        raise Damaged(str(path), f"at byte {found.size} of {synced} that were synced: {problem}")
+        raise CorruptReplica(str(path), f"at byte {found.size} of {synced} that were synced: {problem}")
     spoilt += found.spoilt
     return FoundPages(path, number, rows_of(encode_pages(found.pages)), found.size, size), found.problem
 

@@ -36,7 +36,7 @@ import msgspec
 
 from varlog.model.batch import HEADER_BYTES, Buffer, parse_header
 from varlog.model.epoch import Epoch
-from varlog.model.errors import CorruptBatch, Damaged, Trimmed, Unavailable
+from varlog.model.errors import CorruptBatch, CorruptReplica, Trimmed, Unavailable
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
@@ -147,7 +147,8 @@ class PageStore:
     def open(
         cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: Room | None = None
     ) -> PageStore:
-        """Worker: the unit in `path` after a stop or a crash. Damaged: its files contradict each other, and nothing was touched."""
+        """Worker: the unit in `path` after a stop or a crash. CorruptReplica: its files contradict each other, and nothing was
+        touched."""
         room = room or Room(disk, path)
         found = survey_unit(disk, path)
         index, runs = found.pages()
@@ -432,7 +433,7 @@ class PageStore:
             found = read_unit(self._disk, self.path)
             if found != state:
                 wrong = lost_write(self.path / UNIT_NAME, found, state)
-        except Damaged as damaged:
+        except CorruptReplica as damaged:
             wrong = str(damaged)
         if wrong:
             self.room.persist(lambda: write_unit(self._disk, self.path, state))
@@ -466,7 +467,7 @@ class PageStore:
 
     def reopened(self) -> PageStore:
         """What is on disk now, put right and proven by syncs that count: a new store in place of this one, which writes no more and
-        may serve reads until then. OSError: the disk still fails. Damaged: it lost what it had."""
+        may serve reads until then. OSError: the disk still fails. CorruptReplica: it lost what it had."""
         self._failure = self._failure or OSError(errno.EIO, "it is being opened again")
         # What was deleted or replaced is only in the open descriptor.
         for segment in self._segments:

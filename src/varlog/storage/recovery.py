@@ -1,7 +1,8 @@
 """Opening a replica after a crash: look at everything first, decide, and only then let anyone change a file.
 
 What a crash may leave is put right: a torn tail is cut, a tail that a seal has cut already is cut again (law 6), segments
-that a trim was removing go (law 9), commit rows beyond the data are dropped (R-CTX-3). What a crash cannot explain is Damaged:
+that a trim was removing go (law 9), commit rows beyond the data are dropped (R-CTX-3). What a crash cannot explain is
+CorruptReplica:
 the file is named, and not one byte of the replica is touched.
 """
 
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from varlog.model.commit import CommitRow
-from varlog.model.errors import CorruptBatch, Damaged
+from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.index import SparseIndex, decode_index
@@ -64,10 +65,12 @@ class Recovery:
 
 
 def survey(disk: Disk, directory: Path) -> Recovery:
-    """Read what opening needs: state, commit rows, sidecars and the newest segment. Changes nothing; raises Damaged."""
+    """Read what opening needs: state, commit rows, sidecars and the newest segment. Changes nothing; raises CorruptReplica."""
     state = read_state(disk, directory)
     if directory.name.startswith("lsid=") and directory.name != f"lsid={state.log_stream}":
-        raise Damaged(str(directory), f"it holds log stream {state.log_stream}: it was renamed or copied")
+        raise CorruptReplica(
+            str(directory), f"it holds log stream {state.log_stream}: it was renamed or copied"
+        )
     rows = _find_rows(disk, directory, state)
     state = msgspec.structs.replace(state, low_llsn=max(state.low_llsn, rows.begin))
     names = _Names(disk, directory, state.low_llsn)
@@ -124,7 +127,7 @@ class _Names:
         ]
         if not firsts or firsts[0] > low_llsn:
             oldest = f"the oldest segment begins at LLSN {firsts[0]}" if firsts else "there is no segment"
-            raise Damaged(str(directory), f"entries from LLSN {low_llsn} on are missing: {oldest}")
+            raise CorruptReplica(str(directory), f"entries from LLSN {low_llsn} on are missing: {oldest}")
         # A segment is trimmed when another one begins at or below the low LLSN. The first that stays holds it.
         oldest_kept = max(number for number, llsn in enumerate(firsts) if llsn <= low_llsn)
         self.trimmed = [segment_path(directory, llsn) for llsn in firsts[:oldest_kept]]
@@ -152,7 +155,7 @@ class _Names:
 def _find_rows(disk: Disk, directory: Path, state: ReplicaStateFile) -> FoundRows:
     path = directory / ROWS_NAME
     if not disk.exists(path):
-        raise Damaged(str(path), "it is missing")
+        raise CorruptReplica(str(path), "it is missing")
     file = disk.open(path)
     try:
         begin = check_header(file.read_at(ROW_BYTES, 0), state.topic, state.log_stream, path)
@@ -161,7 +164,7 @@ def _find_rows(disk: Disk, directory: Path, state: ReplicaStateFile) -> FoundRow
         file.close()
     low_llsn = max(state.low_llsn, rows.begin)
     if len(rows) and rows.llsns[0] > low_llsn:
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"its first row begins at LLSN {rows.llsns[0]}, after the low LLSN {low_llsn}"
         )
     return rows
@@ -185,11 +188,11 @@ def _closed_segment(disk: Disk, path: Path, end_llsn: LLSN) -> FoundSegment:
     finally:
         file.close()
     if found.problem or found.size != size:
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"at byte {found.size} (LLSN {found.end_llsn}): {found.problem or 'zeros follow'}"
         )
     if found.end_llsn != end_llsn:
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"it ends at LLSN {found.end_llsn}, and the next segment begins at {end_llsn}"
         )
     return FoundSegment(path, found.index, size, end_llsn, size, index_lost=True)
@@ -207,7 +210,7 @@ def _fenced_segment(disk: Disk, closed: list[FoundSegment], fence: Fence) -> tup
             opened = Segment(disk, segment.path, segment.index, segment.size, segment.end_llsn)
             offset, header = opened.batch_at(LLSN(max(fence.sealed_end, segment.first_llsn)))
         except CorruptBatch as problem:
-            raise Damaged(str(segment.path), f"at byte {problem.at}: {problem.what}") from None
+            raise CorruptReplica(str(segment.path), f"at byte {problem.at}: {problem.what}") from None
         if not fence.cuts(header):
             return None
         cut = FoundSegment(
@@ -236,9 +239,9 @@ def _judge_rows(
     problem: str,
     notes: list[str],
 ) -> tuple[int, CommitRow | None]:
-    """How many rows stand, and the last of them. Damaged if entries that the rows call committed are spoilt."""
+    """How many rows stand, and the last of them. CorruptReplica if entries that the rows call committed are spoilt."""
     if problem and newest.end_llsn < rows.end_llsn:
-        raise Damaged(
+        raise CorruptReplica(
             str(newest.path),
             f"at byte {newest.size}, LLSN {newest.end_llsn}, which is committed (up to {rows.end_llsn}): {problem}",
         )
@@ -258,7 +261,7 @@ def _judge_rows(
             file.close()
     committed_end = last_row.llsn_end if last_row is not None else rows.begin
     if committed_end < state.low_llsn:
-        raise Damaged(
+        raise CorruptReplica(
             str(directory),
             f"it is trimmed up to LLSN {state.low_llsn}, but its entries or rows end at {committed_end}",
         )

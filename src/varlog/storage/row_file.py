@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from varlog.model.batch import Buffer, crc32c
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import CorruptBatch, Damaged
+from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import File
@@ -69,12 +69,12 @@ def encode_header(topic: TopicID, log_stream: LogStreamID, begin: LLSN = FIRST_L
 def check_header(content: Buffer, topic: TopicID, log_stream: LogStreamID, path: Path) -> LLSN:
     """Refuse a file that is damaged at its start, of an unknown version, or of another replica. Returns where its rows begin."""
     if len(content) < ROW_BYTES or _CRC.unpack_from(content, _CHECKED)[0] != crc32c(content[:_CHECKED]):
-        raise Damaged(str(path), "its header's checksum is wrong")
+        raise CorruptReplica(str(path), "its header's checksum is wrong")
     magic, version, row_bytes, of_topic, of_log_stream, begin = _HEADER.unpack_from(content)
     if magic != _MAGIC or version != FORMAT_VERSION or row_bytes != ROW_BYTES:
-        raise Damaged(str(path), f"it has no format known here (this is version {FORMAT_VERSION})")
+        raise CorruptReplica(str(path), f"it has no format known here (this is version {FORMAT_VERSION})")
     if (of_topic, of_log_stream) != (topic, log_stream):
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"it is of log stream {of_log_stream} of topic {of_topic}, not {log_stream} of {topic}"
         )
     return LLSN(max(begin, FIRST_LLSN))
@@ -150,7 +150,7 @@ Read = Callable[[int, int], Buffer]
 
 
 def read_rows(read: Read, file_bytes: int, path: Path, begin: LLSN = FIRST_LLSN) -> FoundRows:
-    """All rows, checked without a loop over them; Damaged if one that was durable is bad."""
+    """All rows, checked without a loop over them; CorruptReplica if one that was durable is bad."""
     llsns, glsns, counts = [], [], []
     good, claimed, marked, at_end = 0, 0, False, False
     for rows in _windows(read, file_bytes):
@@ -168,7 +168,9 @@ def read_rows(read: Read, file_bytes: int, path: Path, begin: LLSN = FIRST_LLSN)
         counts.append(rows["count"][:end].copy())
         good += end
     if claimed > good:
-        raise Damaged(str(path), f"row {good} (byte {ROW_BYTES * (good + 1)}) is bad, and was durable once")
+        raise CorruptReplica(
+            str(path), f"row {good} (byte {ROW_BYTES * (good + 1)}) is bad, and was durable once"
+        )
     torn = file_bytes != ROW_BYTES * (1 + good + marked) and file_bytes != ROW_BYTES * (1 + good)
     found = FoundRows(_joined(llsns), _joined(glsns), _joined(counts), torn, marked, claimed, begin)
     _check_continuity(found, path)
@@ -252,7 +254,7 @@ def _check_continuity(found: FoundRows, path: Path) -> None:
     llsns, glsns, counts = found.llsns, found.glsns, found.counts
     gap = (llsns[1:] != llsns[:-1] + counts[:-1]) | (glsns[1:] < glsns[:-1] + counts[:-1])
     if gap.any():
-        raise Damaged(str(path), f"row {_first(gap) + 1} does not go on where the row before it ended")
+        raise CorruptReplica(str(path), f"row {_first(gap) + 1} does not go on where the row before it ended")
 
 
 @cache

@@ -17,7 +17,7 @@ import numpy as np
 
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import Disk, File
 from varlog.storage.index import decode_index
@@ -33,7 +33,7 @@ def tend_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite:
         found = read_state(disk, directory)
         if is_older(found, state):
             wrong = lost_write(directory / STATE_NAME, found, state)
-    except Damaged as damaged:
+    except CorruptReplica as damaged:
         wrong = str(damaged)
     if wrong or rewrite:
         write_state(disk, directory, state)
@@ -92,18 +92,19 @@ Runs = tuple[Sequence[int], Sequence[int]]
 
 
 def tend_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
-    """Put single bad rows, the header and the end mark right in place; tells what was wrong, or ''. Damaged: two rows in a row are
+    """Put single bad rows, the header and the end mark right in place; tells what was wrong, or ''. CorruptReplica: two rows in a
+    row are
     bad, and nothing says any more where one ended and the next began. `rewrite`: all of the file is written once more."""
     content = file.read_at(ROW_BYTES * (memory.count + 2), 0)
     rows = np.frombuffer(content[ROW_BYTES : ROW_BYTES * (memory.count + 1)], ROW_TYPE)
     if len(rows) < memory.count:
-        raise Damaged(str(file.path), f"it has {len(rows)} rows of {memory.count}")
+        raise CorruptReplica(str(file.path), f"it has {len(rows)} rows of {memory.count}")
     patches: list[tuple[int, bytes]] = []
     if content[:ROW_BYTES] != memory.header:
         patches.append((0, memory.header))
     bad = np.flatnonzero(~good_rows(rows)).tolist()
     if any(later == earlier + 1 for earlier, later in pairwise(bad)):
-        raise Damaged(str(file.path), f"rows {bad} are bad")
+        raise CorruptReplica(str(file.path), f"rows {bad} are bad")
     for number in bad:
         row = _row_again(rows, number, memory, file.path)
         patches.append((ROW_BYTES * (number + 1), encode_row(row, 0)))
@@ -154,7 +155,7 @@ def rows_again(
     not too new: what is told to be there is there, and what comes twice does no harm (R-CTX-4)."""
     last = memory.last
     if not len(rows) or last is None or last.llsn_end != memory.end:
-        raise Damaged(str(path), "it is old, and memory does not know all of its rows")
+        raise CorruptReplica(str(path), "it is old, and memory does not know all of its rows")
     version = int(rows["version"][-1])
     made = []
     for llsn, glsn, count in between:
@@ -202,13 +203,13 @@ def _row_again(rows: Rows, number: int, memory: RowsInMemory, path: Path) -> Com
         # Trimmed, and forgotten here: nobody asks for its place any more, but it must be behind the row before.
         glsn = before.glsn_end if before is not None else GLSN(1)
     else:
-        raise Damaged(str(path), f"row {number} is bad, and LLSNs [{begin}, {end}) are not one run")
+        raise CorruptReplica(str(path), f"row {number} is bad, and LLSNs [{begin}, {end}) are not one run")
     last = memory.last
     newest = last if after is None and last is not None and last.llsn_end == end else None
     like = newest or after or before or last
     epoch = memory.epoch_of(LLSN(end - 1))
     if like is None:
-        raise Damaged(str(path), f"row {number} is bad, and there is no other")
+        raise CorruptReplica(str(path), f"row {number} is bad, and there is no other")
     high = newest.high_watermark if newest is not None else GLSN(glsn + end - begin - 1)
     return CommitRow(
         like.version, high, GLSN(glsn - 1), glsn, begin, end - begin, like.epoch if epoch is None else epoch

@@ -24,7 +24,7 @@ import msgspec
 
 from varlog.model.batch import crc32c
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.runtime.disk import Disk
@@ -69,19 +69,19 @@ def encode_state(state: ReplicaStateFile) -> bytes:
 
 
 def decode_state(content: bytes, path: Path) -> ReplicaStateFile:
-    """The state in `content`; Damaged names `path` if these are not the bytes that were written."""
+    """The state in `content`; CorruptReplica names `path` if these are not the bytes that were written."""
     if len(content) != STATE_BYTES:
-        raise Damaged(str(path), f"it has {len(content)} bytes, not {STATE_BYTES}")
+        raise CorruptReplica(str(path), f"it has {len(content)} bytes, not {STATE_BYTES}")
     (crc,) = _CRC.unpack_from(content, STATE_BYTES - _CRC.size)
     if crc != crc32c(content[: -_CRC.size]):
-        raise Damaged(str(path), "its checksum is wrong")
+        raise CorruptReplica(str(path), "its checksum is wrong")
     magic, version, flags, topic, log_stream, epoch, sealed_end, trimmed, low_llsn, reserved = (
         _STATE.unpack_from(content)
     )
     if magic != _MAGIC:
-        raise Damaged(str(path), "it is not a state file")
+        raise CorruptReplica(str(path), "it is not a state file")
     if version != FORMAT_VERSION or flags & ~_OPENED or reserved:
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
         )
     return ReplicaStateFile(topic, log_stream, epoch, bool(flags & _OPENED), sealed_end, trimmed, low_llsn)
@@ -91,7 +91,7 @@ def read_state(disk: Disk, directory: Path) -> ReplicaStateFile:
     """The state of the replica in `directory`."""
     path = directory / STATE_NAME
     if not disk.exists(path):
-        raise Damaged(str(path), "it is missing")
+        raise CorruptReplica(str(path), "it is missing")
     return decode_state(disk.read_file(path), path)
 
 

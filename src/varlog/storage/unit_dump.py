@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.page_recovery import survey_unit
@@ -63,12 +63,12 @@ def dump_unit(disk: Disk, path: Path) -> UnitDump:
         unit.notes += found.notes
         unit.dense_end, unit.runs = runs.gap_from(low), len(runs)
         unit.newest = LLSN(max(low, *(segment.end_llsn for segment in found.segments)) - 1)
-    except Damaged as damaged:
+    except CorruptReplica as damaged:
         unit.problems.append(str(damaged))
     try:
         unit.state = read_unit(looking, path)
         first = unit.state.first_segment
-    except Damaged as damaged:
+    except CorruptReplica as damaged:
         if str(damaged) not in unit.problems:
             unit.problems.append(str(damaged))
     unit.synced = read_mark(looking, path) or Synced()

@@ -25,7 +25,7 @@ import msgspec
 
 from varlog.model.batch import crc32c
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.runtime.disk import Disk
@@ -68,17 +68,17 @@ def encode_unit(state: UnitStateFile) -> bytes:
 
 
 def decode_unit(content: bytes, path: Path) -> UnitStateFile:
-    """The state in `content`; Damaged names `path` if these are not the bytes that were written."""
+    """The state in `content`; CorruptReplica names `path` if these are not the bytes that were written."""
     if len(content) != UNIT_BYTES:
-        raise Damaged(str(path), f"it has {len(content)} bytes, not {UNIT_BYTES}")
+        raise CorruptReplica(str(path), f"it has {len(content)} bytes, not {UNIT_BYTES}")
     (crc,) = _CRC.unpack_from(content, UNIT_BYTES - _CRC.size)
     if crc != crc32c(content[: -_CRC.size]):
-        raise Damaged(str(path), "its checksum is wrong")
+        raise CorruptReplica(str(path), "its checksum is wrong")
     magic, version, flags, topic, log_stream, epoch, low, first_segment, reserved = _UNIT.unpack_from(content)
     if magic != _MAGIC:
-        raise Damaged(str(path), "it is not the state of a log unit")
+        raise CorruptReplica(str(path), "it is not the state of a log unit")
     if version != FORMAT_VERSION or flags or reserved != _RESERVED:
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
         )
     return UnitStateFile(topic, log_stream, epoch, low, first_segment)
@@ -88,7 +88,7 @@ def read_unit(disk: Disk, directory: Path) -> UnitStateFile:
     """The state of the log unit in `directory`."""
     path = directory / UNIT_NAME
     if not disk.exists(path):
-        raise Damaged(str(path), "it is missing")
+        raise CorruptReplica(str(path), "it is missing")
     return decode_unit(disk.read_file(path), path)
 
 

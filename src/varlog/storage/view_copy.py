@@ -23,7 +23,7 @@ import msgspec
 
 from varlog.model.batch import Buffer, crc32c
 from varlog.model.cluster import ClusterView
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.disk import Disk
 from varlog.storage.small_files import tend_file
@@ -54,23 +54,23 @@ def encode_view_copy(copy: ViewCopy) -> bytes:
 
 
 def decode_view_copy(content: Buffer, path: Path) -> ViewCopy:
-    """The copy in `content`; Damaged names `path` if these are not the bytes that were written."""
+    """The copy in `content`; CorruptReplica names `path` if these are not the bytes that were written."""
     if len(content) < _HEAD.size:
-        raise Damaged(str(path), f"it has {len(content)} bytes")
+        raise CorruptReplica(str(path), f"it has {len(content)} bytes")
     magic, version, flags, size, crc = _HEAD.unpack_from(content)
     body = bytes(content[_HEAD.size :])
     if magic != _MAGIC:
-        raise Damaged(str(path), "it is not a copy of the view")
+        raise CorruptReplica(str(path), "it is not a copy of the view")
     if version != FORMAT_VERSION or flags:
-        raise Damaged(
+        raise CorruptReplica(
             str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
         )
     if len(body) != size or crc32c(body) != crc:
-        raise Damaged(str(path), "its length or checksum is wrong")
+        raise CorruptReplica(str(path), "its length or checksum is wrong")
     try:
         return msgspec.msgpack.decode(body, type=ViewCopy)
     except (msgspec.DecodeError, ValueError) as error:
-        raise Damaged(str(path), str(error)) from error
+        raise CorruptReplica(str(path), str(error)) from error
 
 
 def read_view_copies(disk: Disk, homes: Sequence[Path]) -> list[tuple[ViewCopy, bytes]]:
@@ -83,7 +83,7 @@ def read_view_copies(disk: Disk, homes: Sequence[Path]) -> list[tuple[ViewCopy, 
         content = disk.read_file(path)
         try:
             found.append((decode_view_copy(content, path), content))
-        except Damaged:
+        except CorruptReplica:
             continue
     return sorted(found, key=lambda one: one[0].view.revision, reverse=True)
 

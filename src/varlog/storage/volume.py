@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from varlog.model.errors import Damaged, Refused, StartError
+from varlog.model.errors import CorruptReplica, PreconditionFailed, StartupError
 from varlog.model.ids import ID_MAX, NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID
 from varlog.runtime.disk import Disk, Lock
 from varlog.runtime.logs import get_logger, told
@@ -112,7 +112,7 @@ class NodeVolumes:
         error_if_exists: bool = False,
         disk_reserve_bytes: int = 0,
     ) -> NodeVolumes:
-        """Check, lock and identify the volumes, and find the replicas on them. StartError names the path and the remedy."""
+        """Check, lock and identify the volumes, and find the replicas on them. StartupError names the path and the remedy."""
         for volume in volumes:
             _check_volume(disk, volume)
         _check_doubled(volumes)
@@ -131,7 +131,7 @@ class NodeVolumes:
                 room.keep_ballast()
         except OSError as error:
             opened.release()
-            raise StartError(
+            raise StartupError(
                 f"{error.filename or paths[0]} cannot be used: {error.strerror or error}"
             ) from error
         except BaseException:
@@ -159,7 +159,7 @@ class NodeVolumes:
         for known in self._volumes:
             path = log_stream_path(known, self._cluster, self.node, log_stream)
             if self._disk.exists(path) and not _clear_unfinished(self._disk, path):
-                raise Refused(
+                raise PreconditionFailed(
                     f"log stream {log_stream} has data in {path}: remove it first, or choose another node"
                 )
         counts = {str(known): 0 for known in self._volumes}
@@ -167,7 +167,7 @@ class NodeVolumes:
             counts[str(path.parents[2])] += 1
         chosen = Path(volume or min(counts, key=lambda known: counts[known]))
         if str(chosen) not in counts:
-            raise Refused(f"{volume} is no volume of node {self.node}: it has {', '.join(counts)}")
+            raise PreconditionFailed(f"{volume} is no volume of node {self.node}: it has {', '.join(counts)}")
         path = self.streams[log_stream] = log_stream_path(chosen, self._cluster, self.node, log_stream)
         self.largest_log_stream = max(self.largest_log_stream, log_stream)
         return path
@@ -273,7 +273,7 @@ class NodeVolumes:
         try:
             return self._disk.lock(path / LOCK_NAME)
         except BlockingIOError:
-            raise StartError(
+            raise StartupError(
                 f"{path} is in use: another process runs node {self.node} on it, or the volume was given twice; stop that "
                 "process, or give this one its own id and volume"
             ) from None
@@ -289,19 +289,19 @@ class NodeVolumes:
                 found[identity.node_key] = path
                 uuids[path] = identity.cluster_uuid
             elif any(numbered(self._disk, path, "lsid")):
-                raise StartError(
+                raise StartupError(
                     f"{path} holds log streams and no {IDENTITY_NAME} file: copy it from another volume of the same node"
                 )
             else:
                 nameless.append(path)
         if len(found) > 1:
-            raise StartError(
+            raise StartupError(
                 f"{' and '.join(map(str, found.values()))} belong to different nodes that have the same id {self.node}: give each "
                 "node its own volumes"
             )
         bound = {uuid: path for path, uuid in uuids.items() if uuid}
         if len(bound) > 1:
-            raise StartError(
+            raise StartupError(
                 f"{' and '.join(f'{path} (cluster {uuid})' for uuid, path in bound.items())} belong to different clusters: give "
                 "each node its own volumes"
             )
@@ -331,7 +331,7 @@ class NodeVolumes:
                     continue
                 log_stream = LogStreamID(number)
                 if log_stream in self.streams:
-                    raise StartError(
+                    raise StartupError(
                         f"log stream {log_stream} is twice: in {self.streams[log_stream]} and in {path}: one of them is a copy; "
                         "move it away"
                     )
@@ -365,7 +365,7 @@ class NodeVolumes:
         bound = self.cluster_of(log_stream)
         if bound != uuid and not (bound == NO_UUID and blank):
             owner = f"the cluster with UUID {bound}" if bound else "no cluster yet"
-            raise Refused(
+            raise PreconditionFailed(
                 f"the data of log stream {log_stream} on node {self.node} belong to {owner}, not to {uuid or 'no cluster'}: "
                 "they are kept; if they are not needed, delete the directory by hand while the node is stopped"
             )
@@ -385,7 +385,7 @@ class NodeVolumes:
         self.check_cluster(uuid)
         for log_stream in registered:
             if self.cluster_of(log_stream) not in (NO_UUID, uuid):
-                raise Refused(
+                raise PreconditionFailed(
                     f"{self.streams[log_stream]} belongs to the cluster with UUID {self.cluster_of(log_stream)}, not to {uuid}: it "
                     "was copied or mounted here; put it back where it came from"
                 )
@@ -406,7 +406,7 @@ class NodeVolumes:
 
     def _write_identity(self, uuid: ClusterUUID) -> None:
         if self._identity is None:
-            raise StartError(f"node {self.node} has no identity yet")
+            raise StartupError(f"node {self.node} has no identity yet")
         identity = msgspec.structs.replace(self._identity, cluster_uuid=uuid)
         for volume in self._volumes:
             path = storage_node_path(volume, self._cluster, self.node)
@@ -417,7 +417,7 @@ class NodeVolumes:
 
     def tend(self) -> list[str]:
         """Worker: write the identity again where it is not what memory knows, and lock again what another process could lock now;
-        tells what was wrong. StartError: another process has the lock."""
+        tells what was wrong. StartupError: another process has the lock."""
         wrong = []
         for number, home in enumerate(self.node_paths):
             if not self._locks[number].is_linked():
@@ -433,28 +433,28 @@ class NodeVolumes:
         """A file that is damaged binds to nothing, so the replica is never removed; one that is registered is bound again."""
         try:
             return read_cluster(self._disk, path)
-        except Damaged as damaged:
+        except CorruptReplica as damaged:
             _log.warning(told("a replica does not say which cluster it is of", why=damaged))
             return NO_UUID
 
 
 def _check_volume(disk: Disk, volume: Path) -> None:
     if not disk.exists(volume):
-        raise StartError(f"volume {volume} does not exist: make the directory, or mount it")
+        raise StartupError(f"volume {volume} does not exist: make the directory, or mount it")
     if not disk.is_directory(volume):
-        raise StartError(f"volume {volume} is not a directory: give a directory")
+        raise StartupError(f"volume {volume} is not a directory: give a directory")
     if not disk.is_writable(volume):
-        raise StartError(
+        raise StartupError(
             f"volume {volume} is not writable: change its owner or mode, or mount it for writing"
         )
 
 
 def _check_doubled(volumes: Sequence[Path]) -> None:
     if not volumes:
-        raise StartError("a storage node needs at least one volume: give --volumes")
+        raise StartupError("a storage node needs at least one volume: give --volumes")
     doubled = [volume for number, volume in enumerate(volumes) if volume in volumes[:number]]
     if doubled:
-        raise StartError(f"volume {doubled[0]} is given twice: give each volume once")
+        raise StartupError(f"volume {doubled[0]} is given twice: give each volume once")
 
 
 def _check_cluster(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> None:
@@ -462,7 +462,7 @@ def _check_cluster(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> N
     for volume in volumes:
         others = [other for other, _ in numbered(disk, volume, "cid") if other != cluster]
         if others:
-            raise StartError(
+            raise StartupError(
                 f"volume {volume} belongs to cluster {others[0]}, not {cluster}: start with --cluster-id {others[0]}, or use "
                 "another volume"
             )
@@ -471,7 +471,7 @@ def _check_cluster(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> N
 def _check_new(disk: Disk, paths: Sequence[Path]) -> None:
     for path in paths:
         if disk.exists(path):
-            raise StartError(
+            raise StartupError(
                 f"{path} exists already: start without --error-if-exists, or use an empty volume"
             )
 
@@ -482,7 +482,7 @@ def _kept_node(disk: Disk, volumes: Sequence[Path], cluster: ClusterID) -> NodeI
         node: path for volume in volumes for node, path in numbered(disk, volume / f"cid={cluster}", "snid")
     }
     if len(found) > 1:
-        raise StartError(
+        raise StartupError(
             f"several nodes have data here ({', '.join(map(str, found.values()))}): say which one with --storage-node-id"
         )
     return NodeID(next(iter(found))) if found else None

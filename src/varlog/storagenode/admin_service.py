@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from varlog.model.cluster import NodeStatus
-from varlog.model.errors import Refused, Unavailable, UnknownLogStream
+from varlog.model.errors import PreconditionFailed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc.messages import (
     AddLogStream,
@@ -80,7 +80,9 @@ class AdminService:
         """The first of the replicas is the primary; it is told where the others are."""
         replicas = request.replicas
         if not any(replica.node == self._node for replica in replicas):
-            raise Refused(f"node {self._node} is not among the replicas of log stream {request.log_stream}")
+            raise PreconditionFailed(
+                f"node {self._node} is not among the replicas of log stream {request.log_stream}"
+            )
         primary = replicas[0].node == self._node
         backups = [replica.address for replica in replicas[1:]] if primary else []
         state = await self._replica(request.log_stream).unseal(request.epoch, backups, primary=primary)

@@ -10,7 +10,7 @@ import msgspec
 
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import Refused, Unavailable, UnknownLogStream, VarlogError
+from varlog.model.errors import PreconditionFailed, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.model.projection import Proposal
@@ -123,7 +123,9 @@ class CommitService:
         """The next projection of a topic. It is made once it is on disk here, or on another node of the chain: if the repository
         forgets it, clients that act by it are not the only ones that know it."""
         if not self.is_from(call.connection):
-            raise Refused("a projection is kept for the metadata repository that is in session here")
+            raise PreconditionFailed(
+                "a projection is kept for the metadata repository that is in session here"
+            )
         name = f"keep/{request.proposal.projection.topic}"
         _ = self._tasks.spawn(name, self._keep_projection(call, request.proposal))
 

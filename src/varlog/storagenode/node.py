@@ -12,7 +12,14 @@ import msgspec
 
 from varlog.model.cluster import NodeStatus, Ordering, ReplicaState, ReplicaStatus, UnitStatus, changed
 from varlog.model.epoch import NO_EPOCH
-from varlog.model.errors import Damaged, Refused, StartError, Unavailable, UnknownLogStream, VarlogError
+from varlog.model.errors import (
+    CorruptReplica,
+    PreconditionFailed,
+    StartupError,
+    Unavailable,
+    UnknownLogStream,
+    VarlogError,
+)
 from varlog.model.ids import ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, NO_GLSN, NO_LLSN
 from varlog.rpc.dispatch import Dispatcher
@@ -89,7 +96,7 @@ class StorageNode:
         self._transport = transport
         self._replicas: dict[LogStreamID, Replica] = {}
         self._units: dict[LogStreamID, LogUnit] = {}
-        self._damaged: dict[LogStreamID, Damaged] = {}
+        self._damaged: dict[LogStreamID, CorruptReplica] = {}
         # Those of the damaged ones whose files show that they never held an entry; a part of the keys of `_damaged`.
         self._blank: dict[LogStreamID, None] = {}
         # Replicas and units whose disk failed when they were to be opened: a seal tries again.
@@ -113,7 +120,7 @@ class StorageNode:
         return self._volumes.node
 
     async def start(self) -> None:
-        """Lock the volumes, restore every replica and unit, then listen. Raises StartError."""
+        """Lock the volumes, restore every replica and unit, then listen. Raises StartupError."""
         config, doors = self._config, self._doors
         self._started_us = doors.clock.wall_us()
         self._volumes = NodeVolumes.open(
@@ -222,7 +229,7 @@ class StorageNode:
         try:
             wrong = await self._read_worker.run(self._volumes.tend)
             wrong += filter(None, (await self._commit_service.tend(), await self._view.tend()))
-        except StartError as taken:
+        except StartupError as taken:
             _log.critical(told("another process uses the files of this node", node=self.node, why=taken))
         except OSError as error:
             _log.warning(told("files cannot be looked at, or written again", node=self.node, why=error))
@@ -313,12 +320,14 @@ class StorageNode:
         try:
             if self._volumes.is_foreign(log_stream):
                 uuid = self._volumes.cluster_of(log_stream)
-                raise Damaged(str(path), f"it belongs to the cluster with UUID {uuid}, and stays as it is")
+                raise CorruptReplica(
+                    str(path), f"it belongs to the cluster with UUID {uuid}, and stays as it is"
+                )
             if self._volumes.is_unit(log_stream):
                 await self._restore_unit(path, worker)
             else:
                 await self._restore_replica(path, worker)
-        except Damaged as damaged:
+        except CorruptReplica as damaged:
             _log.critical(told("replica is damaged", log_stream=log_stream, why=damaged))
             # Asked first: a status between the two would show the replica twice.
             blank = await self._read_worker.run(lambda: self._volumes.is_blank(log_stream))
@@ -448,7 +457,7 @@ class StorageNode:
         self._check_changing(log_stream)
         others = len({*self._replicas, *self._units} - {log_stream})
         if others >= self._config.streams_max:
-            raise Refused(
+            raise PreconditionFailed(
                 f"node {self.node} has its limit of {self._config.streams_max} log streams: use another node"
             )
         path = self._volumes.place(log_stream, request.volume)
@@ -558,7 +567,7 @@ class StorageNode:
         blank = epoch == NO_EPOCH if replica is not None else log_stream in self._blank
         self._volumes.check_change(log_stream, request.cluster_uuid, blank=blank)
         if request.epoch not in (-1, epoch):
-            raise Refused(
+            raise PreconditionFailed(
                 f"log stream {log_stream} is in epoch {epoch} here, not {request.epoch}: it is kept"
             )
         if isinstance(replica, Replica) and not request.forced:
@@ -570,13 +579,15 @@ class StorageNode:
         except OSError as error:
             # Shown until it is done: what nobody sees would be back after a restart.
             path = self._volumes.streams[log_stream]
-            self._damaged[log_stream] = half = Damaged(str(path), f"its removal is not finished ({error})")
+            self._damaged[log_stream] = half = CorruptReplica(
+                str(path), f"its removal is not finished ({error})"
+            )
             _ = self._tasks.spawn(f"remove/ls={log_stream}", self._finish_removal(log_stream, half))
             raise
         finally:
             self._changing.pop(log_stream, None)
 
-    async def _finish_removal(self, log_stream: LogStreamID, half: Damaged) -> None:
+    async def _finish_removal(self, log_stream: LogStreamID, half: CorruptReplica) -> None:
         """Until the disk takes it, or somebody has made something else of it."""
         while self._damaged.get(log_stream) is half:
             await asyncio.sleep(REMOVAL_RETRY_S)
@@ -604,7 +615,7 @@ class StorageNode:
 
     def _check_changing(self, log_stream: LogStreamID) -> None:
         if log_stream in self._changing:
-            raise Refused(f"log stream {log_stream} is being made or removed here right now")
+            raise PreconditionFailed(f"log stream {log_stream} is being made or removed here right now")
 
     def _opened(self, log_stream: LogStreamID) -> None:
         """The replica runs, or ran: what was set aside for it has done its service. If the disk refuses, it is tried again, unless
@@ -686,13 +697,15 @@ def _with_call(handler: Callable[[Call, M, bytearray], None]) -> Callable[[Call 
 
 def _unopened_status(log_stream: LogStreamID, path: Path, error: OSError) -> ReplicaStatus:
     """Its files are sound, for all that is known: sealed anew, it is opened and says where it stands."""
-    status = _damaged_status(log_stream, Damaged(str(path), str(error)))
+    status = _damaged_status(log_stream, CorruptReplica(str(path), str(error)))
     return msgspec.structs.replace(
         status, state=ReplicaState.SEALING, trouble=f"it cannot be opened: {error}"
     )
 
 
-def _damaged_status(log_stream: LogStreamID, damaged: Damaged, *, blank: bool = False) -> ReplicaStatus:
+def _damaged_status(
+    log_stream: LogStreamID, damaged: CorruptReplica, *, blank: bool = False
+) -> ReplicaStatus:
     return ReplicaStatus(
         log_stream=log_stream,
         topic=TopicID(0),

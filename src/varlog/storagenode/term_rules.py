@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from varlog.model.errors import Refused, StaleTerm
+from varlog.model.errors import PreconditionFailed, StaleTerm
 from varlog.model.ids import NodeID
 
 # Terms of a repository on etcd are its revisions, which grow with every commit: at 30 000 a second for a year they stay below.
@@ -17,6 +17,6 @@ def check_term(node: NodeID, seen: int, seen_nonce: int, term: int, nonce: int) 
     if term < seen or (term == seen and nonce != seen_nonce and seen_nonce and nonce):
         raise StaleTerm(term, seen, node)
     if term - seen > TERM_JUMP_MAX:
-        raise Refused(
+        raise PreconditionFailed(
             f"term {term} is too far above term {seen}, the newest that node {node} has seen: it is not believed"
         )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Damaged
+from varlog.model.errors import CorruptReplica
 from varlog.model.ids import ClusterUUID, LogStreamID, TopicID
 from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, told
@@ -70,7 +70,7 @@ class ViewKeeper:
         from an older copy: the newer names stay until it has got further."""
         try:
             copy = decode_view_copy(content, Path("session"))
-        except Damaged as damaged:
+        except CorruptReplica as damaged:
             _log.error(told("the repository sent no copy of its view", why=damaged))
             return
         if copy.view.uuid != cluster_uuid:

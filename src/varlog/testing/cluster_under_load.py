@@ -44,7 +44,7 @@ ENTRY_BYTES_MAX = 300
 BEFORE, AFTER = 200, 200
 WAIT_TIMEOUT_S = 90.0
 # Of a sequenced topic: small, so that a short story is about all of its log streams; as large as the largest batch.
-STRIPE_UNIT = Mix().batch_max
+STRIPE_SIZE = Mix().batch_max
 # Lines of a server's log that no fault explains: our own bug.
 _BUG = re.compile(r"Traceback|InvariantBroken|never retrieved|was never awaited")
 
@@ -75,7 +75,7 @@ class ClusterUnderLoad:
 
     async def start(self) -> None:
         await self.supervisor.start()
-        await make_topic(self.plan, TOPIC, ordering=self.ordering, unit=STRIPE_UNIT)
+        await make_topic(self.plan, TOPIC, ordering=self.ordering, stripe_size=STRIPE_SIZE)
 
     async def stop(self) -> None:
         """Whatever happened: no process is left."""

@@ -16,7 +16,7 @@ from varlog.cli.cluster_plan import ClusterPlan
 from varlog.client.log import Log
 from varlog.embedded import EmbeddedCluster
 from varlog.model.cluster import Ordering
-from varlog.model.errors import StartError, VarlogError
+from varlog.model.errors import StartupError, VarlogError
 from varlog.runtime.doors import system_doors
 from varlog.storage.cluster_file import CLUSTER_NAME
 from varlog.storage.room import BALLAST_NAME
@@ -263,7 +263,7 @@ async def _opened(place: Path, records: dict[str, Record]) -> Verdict:
     try:
         await cluster.start()
         return await _used(cluster, records)
-    except StartError as error:
+    except StartupError as error:
         return Verdict(Outcome.SAID, (str(error),))
     finally:
         await cluster.stop()

@@ -27,14 +27,14 @@ from varlog.cli.up import make_topic
 from varlog.client.log import Log
 from varlog.model.batch import check_body, entries_of, walk
 from varlog.model.cluster import Ordering
-from varlog.model.errors import CorruptBatch, StartError, Unavailable, VarlogError
+from varlog.model.errors import CorruptBatch, StartupError, Unavailable, VarlogError
 from varlog.model.lsn import FIRST_LLSN
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.storage.row_file import ROW_BYTES, ROW_TYPE, ROWS_NAME, good_rows
 from varlog.testing.processes import command
 
 COMMITTED, SEQUENCED = "orders", "chain"
-STRIPE_UNIT = 8
+STRIPE_SIZE = 8
 # A call that cannot be answered is to end soon: many cells wait for one.
 CALL_S = 5.0
 CONNECT_S = 10.0
@@ -106,7 +106,7 @@ class HarmedCluster:
 
     async def make_topics(self) -> None:
         for topic, ordering in self.topics.items():
-            await make_topic(self.plan, topic, ordering=ordering, unit=STRIPE_UNIT)
+            await make_topic(self.plan, topic, ordering=ordering, stripe_size=STRIPE_SIZE)
 
     async def stop(self) -> None:
         await self.supervisor.stop()
@@ -123,7 +123,7 @@ class HarmedCluster:
             self.supervisor.kill(name, restart=False)
 
     async def restart(self, *names: str) -> None:
-        """Those that were killed, the others continue. StartError if one refuses to start, with its reason."""
+        """Those that were killed, the others continue. StartupError if one refuses to start, with its reason."""
         for name in names:
             await self.supervisor.restart(name)
 
@@ -379,7 +379,7 @@ async def verdict_after_restart(
         else:
             await cluster.stop()
             await cluster.start()
-    except StartError as error:
+    except StartupError as error:
         return Verdict(Outcome.SAID, (str(error),))
     return await verdict(cluster, sizes, heal_s=heal_s, appends=appends)
 

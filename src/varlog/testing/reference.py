@@ -176,7 +176,7 @@ def _below(kind: type[errors.VarlogError], depth: int = 0) -> Iterator[tuple[typ
 def _answer(kind: type[errors.VarlogError]) -> tuple[str, str]:
     from varlog.proxy.problem import problem_of
 
-    if kind is errors.StartError:
+    if kind is errors.StartupError:
         return "", "The message names the thing and the remedy."
     facts = [0] * (
         len(inspect.signature(kind).parameters) if kind.__init__ is not errors.VarlogError.__init__ else 0

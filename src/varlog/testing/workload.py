@@ -12,7 +12,7 @@ from typing import TypeVar
 from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import (
-    Filled,
+    JunkPosition,
     NotWritten,
     OutcomeUnknown,
     Rejected,
@@ -265,7 +265,7 @@ class Client:
             operation.outcome, operation.told = Outcome.NOT_WRITTEN, str(error)
         except Trimmed as error:
             operation.outcome, operation.told = Outcome.TRIMMED, str(error)
-        except Filled as error:
+        except JunkPosition as error:
             operation.outcome, operation.told = Outcome.FILLED, str(error)
         except OutcomeUnknown as error:
             operation.outcome, operation.told = Outcome.UNKNOWN, str(error)

@@ -17,7 +17,7 @@ from varlog.model.errors import (
     AlreadyWritten,
     NotSequencing,
     NotWritten,
-    ProjectionTaken,
+    ProjectionConflict,
     StaleEpoch,
     Trimmed,
     UnknownLogStream,
@@ -99,7 +99,13 @@ class SequencedCluster:
     begin at node 1, or, with `rotated`, at another node for each stream."""
 
     def __init__(
-        self, *, nodes: int = 3, streams: int = 1, unit: int = 4, sequencers: int = 1, rotated: bool = False
+        self,
+        *,
+        nodes: int = 3,
+        streams: int = 1,
+        stripe_size: int = 4,
+        sequencers: int = 1,
+        rotated: bool = False,
     ) -> None:
         self.transport = MemoryTransport()
         self.requests: list[tuple[str, Message]] = []
@@ -118,12 +124,12 @@ class SequencedCluster:
         }
         self.units = {(node, log_stream): FakeUnit() for node in ids for log_stream in chains}
         empty = {stream: {node: Answer(LLSN(0)) for node in chain} for stream, chain in chains.items()}
-        projection = first_projection(TOPIC, GLSN(1), unit, chains, empty, known[0])
+        projection = first_projection(TOPIC, GLSN(1), stripe_size, chains, empty, known[0])
         self.view = ClusterView(
             ClusterID(7),
             1,
             tuple(StorageNode(node, f"node-{node}") for node in ids),
-            (Topic(TOPIC, "orders", Ordering.SEQUENCED, unit=unit),),
+            (Topic(TOPIC, "orders", Ordering.SEQUENCED, stripe_size=stripe_size),),
             tuple(LogStream(stream, TOPIC, chain, StreamState.RUNNING) for stream, chain in chains.items()),
             projections=(projection,),
             sequencers=known,
@@ -242,7 +248,7 @@ class SequencedCluster:
         elif isinstance(message, ProposeProjection):
             proposed = message.projection
             if proposed.epoch != self.projection.epoch + 1:
-                raise ProjectionTaken(TOPIC, proposed.epoch, self.projection.epoch)
+                raise ProjectionConflict(TOPIC, proposed.epoch, self.projection.epoch)
             self.change_view(projections=(proposed,))
             call.reply(ProposeProjectionReply(proposed))
         elif isinstance(message, Suspect):

@@ -53,7 +53,7 @@ def test_an_append_is_one_token_and_one_write_a_node_head_to_tail() -> None:
 
 def test_appends_that_wait_together_share_a_batch_and_two_batches_are_under_way() -> None:
     async def scenario() -> None:
-        cluster = SequencedCluster(nodes=2, unit=4096)
+        cluster = SequencedCluster(nodes=2, stripe_size=4096)
         await cluster.start()
         async with await cluster.connect() as log:
             positions = await asyncio.gather(*(log.append(b"%d" % n) for n in range(100)))
@@ -68,7 +68,7 @@ def test_stripes_take_turns_and_a_batch_never_crosses_one() -> None:
     """R-SEQ-3: what is left of a turn is filled by the one who was given it."""
 
     async def scenario() -> None:
-        cluster = SequencedCluster(nodes=2, streams=2, unit=4, rotated=True)
+        cluster = SequencedCluster(nodes=2, streams=2, stripe_size=4, rotated=True)
         await cluster.start()
         async with await cluster.connect() as log:
             first = await log.append_batch([b"1", b"2", b"3"])

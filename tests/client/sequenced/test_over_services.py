@@ -97,7 +97,7 @@ def test_the_order_holds_while_processes_go_and_come(story: Story, streams: int,
         logs: list[Log] = []
         try:
             async with aio.admin(address) as admin:
-                await admin.create_topic("orders", streams=streams, ordering="sequenced", unit=16)
+                await admin.create_topic("orders", streams=streams, ordering="sequenced", stripe_size=16)
             logs += [await aio.connect(address, "orders", timeout_s=TIMEOUT_S) for _ in range(3)]
             load = Load(logs)
             appending = [asyncio.ensure_future(load.append(name)) for name in range(6)]

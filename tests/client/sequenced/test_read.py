@@ -15,7 +15,14 @@ from varlog.model.batch import junk, pack, place
 from varlog.model.cluster import changed
 from varlog.model.entry import Entry
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Filled, NotWritten, Refused, TrimBeyondTail, Trimmed, UnknownLogStream
+from varlog.model.errors import (
+    JunkPosition,
+    NotWritten,
+    PreconditionFailed,
+    TrimBeyondTail,
+    Trimmed,
+    UnknownLogStream,
+)
 from varlog.model.ids import LogStreamID, NodeID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Range, Stripe
@@ -101,7 +108,7 @@ def test_what_nobody_wrote_is_filled_after_a_short_wait_with_its_neighbours() ->
         for node in (1, 2, 3):
             cluster.units[NodeID(node), STREAM].write(STREAM, batch_at(4, b"d"))
         async with await cluster.connect() as log:
-            with pytest.raises(Filled):
+            with pytest.raises(JunkPosition):
                 await log.read(2)
             assert [page[:2] for page in cluster.stored(3)] == [(2, 2), (4, 1)]
             assert cluster.stored(1) == cluster.stored(3)
@@ -142,7 +149,7 @@ def test_two_who_fill_different_pieces_of_a_hole_agree() -> None:
 
         cluster.meddle = meddle
         async with await cluster.connect() as log:
-            with pytest.raises(Filled):
+            with pytest.raises(JunkPosition):
                 await log.read(1)
             assert [page[:2] for page in cluster.stored(2)] == [(1, 3)]
 
@@ -153,7 +160,7 @@ def test_a_trimmed_position_is_said_to_be() -> None:
     """Law 9."""
 
     async def scenario() -> None:
-        cluster = SequencedCluster(nodes=2, streams=2, unit=2)
+        cluster = SequencedCluster(nodes=2, streams=2, stripe_size=2)
         await cluster.start()
         async with await cluster.connect() as log:
             for n in range(1, 9):
@@ -175,7 +182,7 @@ def test_a_subscription_merges_the_stripes_and_waits_for_more() -> None:
     """R-READ-3."""
 
     async def scenario() -> None:
-        cluster = SequencedCluster(nodes=3, streams=3, unit=2, rotated=True)
+        cluster = SequencedCluster(nodes=3, streams=3, stripe_size=2, rotated=True)
         await cluster.start()
         async with await cluster.connect() as log:
             got: list[Entry] = []
@@ -196,7 +203,7 @@ def test_a_subscription_merges_the_stripes_and_waits_for_more() -> None:
 
 def test_a_subscription_fills_what_nobody_wrote_and_goes_on_behind_it() -> None:
     async def scenario() -> None:
-        cluster = SequencedCluster(nodes=2, streams=2, unit=2)
+        cluster = SequencedCluster(nodes=2, streams=2, stripe_size=2)
         await cluster.start()
         async with await cluster.connect() as log:
             await log.append(b"1")
@@ -244,7 +251,7 @@ def test_a_reader_alone_does_without_a_dead_tail() -> None:
 
 def test_a_stream_that_is_added_takes_turns_from_then_on() -> None:
     async def scenario() -> None:
-        cluster = SequencedCluster(nodes=1, streams=2, unit=2)
+        cluster = SequencedCluster(nodes=1, streams=2, stripe_size=2)
         whole = cluster.projection
         alone = changed(whole, ranges=(Range(GLSN(1), (Stripe(STREAM),), 2),), chains=whole.chains[:1])
         cluster.change_view(projections=(alone,))
@@ -289,7 +296,7 @@ def test_ranges_of_a_stream_come_without_the_junk_in_them() -> None:
     pa = pytest.importorskip("pyarrow")
 
     async def scenario() -> None:
-        cluster = SequencedCluster(nodes=2, streams=2, unit=2)
+        cluster = SequencedCluster(nodes=2, streams=2, stripe_size=2)
         await cluster.start()
         async with await cluster.connect() as log:
             for n in (1, 2, 3):
@@ -320,11 +327,11 @@ def test_what_needs_a_primary_is_refused_and_the_remedy_is_named() -> None:
         cluster = SequencedCluster(nodes=1)
         await cluster.start()
         async with await cluster.connect() as log:
-            with pytest.raises(Refused, match="--ordering committed"):
-                log.chain(1, 5, 0)
-            with pytest.raises(Refused, match="sequenced"):
-                log.placed(1)
-            with pytest.raises(Refused, match="sequenced"):
+            with pytest.raises(PreconditionFailed, match="--ordering committed"):
+                log.idempotent_writer(1, 5, 0)
+            with pytest.raises(PreconditionFailed, match="sequenced"):
+                log.positioned_writer(1)
+            with pytest.raises(PreconditionFailed, match="sequenced"):
                 await log.begin_write("job", 1)
 
     run(scenario())

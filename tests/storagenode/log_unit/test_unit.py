@@ -17,7 +17,7 @@ from varlog.model.errors import (
     BatchTooLarge,
     InvalidRequest,
     NotWritten,
-    Refused,
+    PreconditionFailed,
     StaleEpoch,
     Trimmed,
     UnknownLogStream,
@@ -326,11 +326,11 @@ def test_a_unit_is_made_once_and_can_be_removed(tmp_path: Path) -> None:
 
     async def story(chain: Chain) -> None:
         await chain.serve()
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await chain.add()
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await chain.call(AddLogStream(TOPIC, STREAM, ordering=Ordering.COMMITTED))
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await chain.call(RemoveLogStream(STREAM, 7))
         waiting = asyncio.create_task(chain.fetch(1, wait_s=20.0))
         await asyncio.sleep(0.01)
@@ -353,7 +353,7 @@ def test_a_unit_that_was_just_made_takes_no_seal_but_a_new_streams(tmp_path: Pat
     async def story(chain: Chain) -> None:
         await chain.start()
         await chain.add()
-        with pytest.raises(Refused, match="synced"):
+        with pytest.raises(PreconditionFailed, match="synced"):
             await chain.seal(3)
         granter = await chain.lease()
         granter.order(3)

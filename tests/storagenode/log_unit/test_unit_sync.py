@@ -10,7 +10,7 @@ import pytest
 from tests.storagenode.log_unit.chain import STREAM, TOPIC, Chain, batch_at, entries_in, run_chain, until
 from varlog.model.cluster import SyncState
 from varlog.model.epoch import Epoch
-from varlog.model.errors import AlreadySyncing, Refused, Sealed, StaleEpoch, Unavailable
+from varlog.model.errors import AlreadySyncing, PreconditionFailed, Sealed, StaleEpoch, Unavailable
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import CopyUnit, CopyUnitReply, RebuildReplica, UnitOrder
 from varlog.rpc.transport import Call
@@ -217,7 +217,7 @@ def test_what_the_chain_has_not_cannot_stay(tmp_path: Path, other: int) -> None:
         await chain.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)
         assert ((await chain.status(2)).epoch, (await chain.status(2)).newest) == (0, 0)
         await chain.call(RebuildReplica(TOPIC, STREAM, Epoch(1)), node=2)  # asked again
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await chain.seal(2, 2)
         assert list(tmp_path.glob("volume2/*/*/aside-*"))
         assert (await chain.sync(2, 1)).state is SyncState.COMPLETE
@@ -249,7 +249,7 @@ def test_a_unit_that_can_go_on_is_not_made_anew(tmp_path: Path) -> None:
     async def story(chain: Chain) -> None:
         await chain.serve(epoch=2)
         await chain.write(batch_at(1, b"a"), epoch=2)
-        with pytest.raises(Refused):
+        with pytest.raises(PreconditionFailed):
             await chain.call(RebuildReplica(TOPIC, STREAM, Epoch(2)))
         with pytest.raises(StaleEpoch):
             await chain.call(RebuildReplica(TOPIC, STREAM, Epoch(1)))

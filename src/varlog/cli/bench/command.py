@@ -148,12 +148,12 @@ def bench_command(
 def _check_spark(workloads: list[Workload]) -> None:
     """Say what is missing before anything is measured."""
     if any(workload.place == "spark" for workload in workloads):
-        from varlog.model.errors import StartError
+        from varlog.model.errors import StartupError
         from varlog.spark.session import prepare
 
         try:
             prepare()
-        except StartError as missing:
+        except StartupError as missing:
             fail(missing)
 
 

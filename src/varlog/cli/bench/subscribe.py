@@ -99,7 +99,7 @@ class Subscribe:
 async def fill(stage: Stage, log: Log, count: int, entry_bytes: int, batch: int) -> None:
     """Append `count` entries, in batches, a few at a time."""
     if log.topic.sequenced and len(log.streams) > 1:
-        batch = min(batch, log.topic.unit)  # a batch lies within one turn of a stripe
+        batch = min(batch, log.topic.stripe_size)  # a batch lies within one turn of a stripe
     entries = [os.urandom(entry_bytes) for _ in range(batch)]
     left = count
 

@@ -17,7 +17,7 @@ from varlog.cli.output import wait_until
 from varlog.cli.process import ServerProcess
 from varlog.model.cluster import ReplicaStatus, SyncState
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.limits import MIB
 from varlog.model.lsn import LLSN
@@ -74,7 +74,7 @@ async def _timed(source: Node, destination: Node, end: LLSN, stage: Stage) -> Me
     while True:
         sync = (await _status(destination)).sync
         if sync is None or sync.state is SyncState.ERROR:
-            raise Refused(f"the sync failed: {sync.why if sync is not None else 'it is gone'}")
+            raise PreconditionFailed(f"the sync failed: {sync.why if sync is not None else 'it is gone'}")
         if sync.state is SyncState.COMPLETE:
             break
         stage.display.advance(sync.copied_end / end, "copying")
@@ -102,7 +102,7 @@ class Node:
 async def _status(node: Node) -> ReplicaStatus:
     answer = await node.ask(GetNodeStatus())
     if not isinstance(answer, GetNodeStatusReply) or not answer.status.replicas:
-        raise Refused(f"{node.address} does not answer like a storage node with a replica")
+        raise PreconditionFailed(f"{node.address} does not answer like a storage node with a replica")
     return answer.status.replicas[0]
 
 
@@ -135,7 +135,7 @@ async def started_node(directory: Path, node: NodeID) -> AsyncIterator[Node]:
         async with asyncio.timeout(START_S):
             await wait_until(lambda: bool(process.address()) or process.ended() is not None)
         if not process.address():
-            raise Refused(f"storage node {node} did not start: {process.last_words()}")
+            raise PreconditionFailed(f"storage node {node} did not start: {process.last_words()}")
         connection = await TcpTransport(CLUSTER).connect(process.address(), timeout_s=CALL_S)
         try:
             yield Node(process.address(), connection)

@@ -27,7 +27,7 @@ from varlog.cli.bench.workload import Measured
 from varlog.model.batch import pack, place
 from varlog.model.cluster import Ordering, SyncState
 from varlog.model.epoch import Epoch
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc.messages import AddLogStream, ReplicaAddress, SyncReply, SyncUnit
@@ -78,7 +78,9 @@ async def _timed(source: Node, destination: Node, stage: Stage) -> Measured:
     while True:
         answer = await destination.ask(request)
         if not isinstance(answer, SyncReply) or answer.sync.state is SyncState.ERROR:
-            raise Refused(f"the sync failed: {answer.sync.why if isinstance(answer, SyncReply) else answer}")
+            raise PreconditionFailed(
+                f"the sync failed: {answer.sync.why if isinstance(answer, SyncReply) else answer}"
+            )
         sync = answer.sync
         if sync.state is SyncState.COMPLETE:
             break

@@ -165,7 +165,7 @@ def _session(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> 
 
 def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> SparkSession:
     from varlog.cli.spark.hush import hushed
-    from varlog.model.errors import StartError
+    from varlog.model.errors import StartupError
     from varlog.spark.failure import failure_of
     from varlog.spark.session import FAST_SOCKETS, prepare, session, submitted
 
@@ -178,10 +178,10 @@ def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Sp
         try:
             # Errors reach the user through the job's exception: Spark's log would say them again, with every stack.
             return session(name, master, {"spark.log.level": "OFF", **FAST_SOCKETS, **conf})
-        except StartError:
+        except StartupError:
             raise
         except Exception as error:  # whatever Java and its bridge come up with
-            raise StartError(f"Spark did not start: {failure_of(error).told} {aside.last()}") from error
+            raise StartupError(f"Spark did not start: {failure_of(error).told} {aside.last()}") from error
 
 
 def _hush_python() -> None:

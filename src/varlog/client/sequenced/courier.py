@@ -95,7 +95,7 @@ class Courier:
     def gather_entries_max(self) -> int:
         """A batch must fit in one stripe's turn, also in a projection that comes while it is packed."""
         try:
-            return min(GATHER_ENTRIES_MAX, self._routing.topic.unit)
+            return min(GATHER_ENTRIES_MAX, self._routing.topic.stripe_size)
         except UnknownTopic:
             return GATHER_ENTRIES_MAX
 

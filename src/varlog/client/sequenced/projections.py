@@ -19,8 +19,8 @@ from varlog.model.errors import (
     NoLease,
     NotAccepted,
     NotSequencing,
-    ProjectionTaken,
-    Refused,
+    PreconditionFailed,
+    ProjectionConflict,
     StaleEpoch,
     Unavailable,
     VarlogError,
@@ -252,9 +252,9 @@ class Projections:
                 self._learn(made)
             self._on_news()
             self._routing.refresh_soon()
-        except (ProjectionTaken, StaleEpoch):
+        except (ProjectionConflict, StaleEpoch):
             await self._routing.refresh(PROPOSE_S)  # somebody else was faster
-        except (Unavailable, Refused) as error:
+        except (Unavailable, PreconditionFailed) as error:
             _log.warning(told("not reconfigured", topic=self._routing.topic_name, epoch=epoch, why=error))
             await asyncio.sleep(AGAIN_S * (0.5 + self._routing.doors.entropy.random()))
 

@@ -12,7 +12,7 @@ from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import TRY_S, Units
 from varlog.model.entry import Entry
-from varlog.model.errors import CorruptBatch, Filled, NotWritten, Trimmed, Unavailable, VarlogError
+from varlog.model.errors import CorruptBatch, JunkPosition, NotWritten, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Place, Projection
@@ -35,7 +35,7 @@ class Reader:
         self._loop = asyncio.get_running_loop()
 
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
-        """NotWritten: it was given to nobody yet. Filled: its owner gave it up. Trimmed."""
+        """NotWritten: it was given to nobody yet. JunkPosition: its owner gave it up. Trimmed."""
         check_position("GLSN", glsn)
         backoff = Backoff(self._routing.doors, timeout_s)
         while True:
@@ -123,7 +123,7 @@ class Reader:
                 return entry_of(payload, glsn, place)
             except CorruptBatch as error:
                 self._reports.tell(node, place.log_stream, place.llsn, LLSN(place.llsn + 1), error)
-            except Filled:
+            except JunkPosition:
                 raise
             except VarlogError:
                 continue
@@ -136,12 +136,12 @@ class Reader:
 
 
 def entry_of(payload: bytearray, glsn: GLSN, place: Place) -> Entry:
-    """The one entry that was asked for. Filled: it is junk."""
+    """The one entry that was asked for. JunkPosition: it is junk."""
     chunk = Chunk(payload)
     if chunk.first_llsn != place.llsn or chunk.end_llsn != place.llsn + 1:
         raise CorruptBatch(
             f"LLSN {place.llsn} was asked for, and [{chunk.first_llsn}, {chunk.end_llsn}) came"
         )
     if chunk.has_junk:
-        raise Filled(glsn)
+        raise JunkPosition(glsn)
     return chunk.entries(place.log_stream, glsn, place.llsn, 1)[0]

@@ -19,7 +19,7 @@ from varlog.client.sequenced.surveyor import Surveyor
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units
 from varlog.model.entry import Entry
-from varlog.model.errors import Refused, TrimBeyondTail
+from varlog.model.errors import PreconditionFailed, TrimBeyondTail
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Done, FindTimeReply, GetTailReply, MeasureRangeReply, TrimTopic
@@ -86,7 +86,7 @@ class SequencedTopic:
         return await self._surveyor.find_time(log_stream, time_us, timeout_s)
 
     def check_primary(self, deed: str) -> None:
-        raise Refused(
+        raise PreconditionFailed(
             f"{deed} needs a primary, and topic {self._routing.topic_name!r} is sequenced: write to a topic that is made with "
             f"`varlog topic create --ordering committed`"
         )

@@ -74,7 +74,7 @@ class MetadataStore(Protocol):
     async def open(self, address: str = "") -> Opened:
         """Wait until this one leads, take a new, larger term, durably, and load everything.
 
-        `address` is where others find this repository, while it waits and when it leads. StartError names the place and
+        `address` is where others find this repository, while it waits and when it leads. StartupError names the place and
         the remedy.
         """
         ...

@@ -22,7 +22,7 @@ from varlog.metarepo.store.keyspace import (
     Silent,
 )
 from varlog.metarepo.store.replicated import LEASE_S, ReplicatedStore
-from varlog.model.errors import StartError, Unavailable
+from varlog.model.errors import StartupError, Unavailable
 from varlog.model.ids import ClusterID
 from varlog.runtime.doors import Doors
 
@@ -63,7 +63,7 @@ def members_of(place: str) -> list[str]:
     for name in members:
         host, _, port = name.rpartition(":")
         if not host or not port.isdecimal():
-            raise StartError(f"{place} does not name etcd members: write {SCHEME}host:port,host:port,…")
+            raise StartupError(f"{place} does not name etcd members: write {SCHEME}host:port,host:port,…")
     return members
 
 

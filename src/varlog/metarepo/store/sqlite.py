@@ -40,7 +40,7 @@ from varlog.metarepo.store.journal import (
     recover,
 )
 from varlog.model.batch import crc32c
-from varlog.model.errors import StartError, Unavailable
+from varlog.model.errors import StartupError, Unavailable
 from varlog.model.lsn import LSN_MAX
 from varlog.runtime.disk import Lock
 from varlog.runtime.doors import Doors
@@ -295,22 +295,22 @@ class SqliteStore(SoleStore):
         try:
             self._lock = self._doors.disk.lock(self._lock_path)
         except BlockingIOError:
-            raise StartError(
+            raise StartupError(
                 f"{self._path} is in use by another metadata repository: stop that one first, or name another file"
             ) from None
         except OSError as error:
-            raise StartError(
+            raise StartupError(
                 f"{self._path} cannot be used: {error.strerror}; its directory must exist and be writable"
             ) from error
         try:
             return self._open_database()
         except JournalDamaged as error:
-            raise StartError(
+            raise StartupError(
                 f"{journal_path(self._path)} does not go with {self._path}: {error}; {REMEDY}"
             ) from error
         except (sqlite3.Error, OSError, Corrupt, TypeError, ValueError) as error:
             # The last two: a flipped bit makes a text unreadable, or a row or a number disappear.
-            raise StartError(
+            raise StartupError(
                 f"{self._path} cannot be opened as metadata ({error}): if it is damaged, {REMEDY}; "
                 "if it is another program's file, name another one"
             ) from error
@@ -339,9 +339,9 @@ class SqliteStore(SoleStore):
                 raise Corrupt("it is missing or empty, and its journal is there: the database is lost")
             return
         if application != APPLICATION_ID:
-            raise StartError(f"{self._path} is a database of another program: name another file")
+            raise StartupError(f"{self._path} is a database of another program: name another file")
         if not 1 <= version <= FORMAT_VERSION:
-            raise StartError(
+            raise StartupError(
                 f"{self._path} has format version {version}, this program knows version {FORMAT_VERSION}: "
                 "use the version of varlog that wrote it"
             )

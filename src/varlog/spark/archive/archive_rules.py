@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 
 FORMAT_VERSION = 1
 # As 1, and some positions have no row: a reader of 1 would take the rows behind them for others.
@@ -115,14 +115,16 @@ def _check_commit(number: int, commit: Commit, before: Commit | None) -> None:
         before.topic,
         before.name,
     ):
-        raise Refused(f"commit {number} of the manifest is of another topic than commit {number - 1}")
+        raise PreconditionFailed(
+            f"commit {number} of the manifest is of another topic than commit {number - 1}"
+        )
     if before is not None and commit.begin != before.end:
-        raise Refused(
+        raise PreconditionFailed(
             f"commit {number} of the manifest begins at {commit.begin}, not at {before.end}: positions are missing"
         )
     ends = [commit.begin, *(file.end for file in commit.files)]
     if [file.begin for file in commit.files] != ends[:-1] or ends[-1] != commit.end:
-        raise Refused(
+        raise PreconditionFailed(
             f"the files of commit {number} of the manifest do not hold {told(commit.begin, commit.end)}"
         )
 
@@ -133,13 +135,13 @@ def check_same_topic(contents: Contents, cluster: int, topic: int, name: str) ->
         return
     found = contents.commits[-1]
     if found.name != name:
-        raise Refused(f"this is an archive of topic {found.name!r}, not of {name!r}")
+        raise PreconditionFailed(f"this is an archive of topic {found.name!r}, not of {name!r}")
     if found.cluster != cluster:
-        raise Refused(
+        raise PreconditionFailed(
             f"this is an archive of topic {name!r} of cluster {found.cluster}, and the log is of cluster {cluster}"
         )
     if found.topic != topic:
-        raise Refused(
+        raise PreconditionFailed(
             f"this is an archive of topic {name!r} with the id {found.topic}, and the cluster's has the id {topic}: it was "
             "deleted and made anew; take another path for it"
         )
@@ -163,7 +165,8 @@ class RowRun:
 def files_of_runs(
     runs: Sequence[RowRun], directory: str, sizes: Mapping[str, int], begin: int, end: int
 ) -> tuple[tuple[ArchivedFile, ...], list[tuple[int, int]]]:
-    """The files that were written for [begin, end), and the positions of it that have no row. Refused: a position is there twice,
+    """The files that were written for [begin, end), and the positions of it that have no row. PreconditionFailed: a position is
+    there twice,
     files are interleaved, or the last position has no row."""
     made: list[ArchivedFile] = []
     gaps: list[tuple[int, int]] = []
@@ -172,14 +175,16 @@ def files_of_runs(
         first, parts = at, list(own)
         for run in parts:
             if run.begin < at or any(file.path == f"{directory}/{name}" for file in made):
-                raise Refused(f"{told(run.begin, run.end)} are there twice, or in a file of others")
+                raise PreconditionFailed(
+                    f"{told(run.begin, run.end)} are there twice, or in a file of others"
+                )
             gaps += [(at, run.begin)] if run.begin > at else []
             at = run.end
         times = min(run.first_us for run in parts), max(run.last_us for run in parts)
         missing = at - first - sum(run.rows for run in parts)
         made.append(ArchivedFile(f"{directory}/{name}", first, at, sizes[name], *times, missing))
     if at != end:
-        raise Refused(f"it ends before {told(at, end) if at < end else told(end, at)}")
+        raise PreconditionFailed(f"it ends before {told(at, end) if at < end else told(end, at)}")
     return tuple(made), gaps
 
 

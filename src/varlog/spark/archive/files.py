@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ class ArrowFiles:
             if not is_local(self.path):
                 self._files, self._root = pafs.FileSystem.from_uri(_known_to_arrow(self.path))
         except (ValueError, OSError, NotImplementedError) as error:
-            raise Refused(f"archive {self.path} cannot be opened by pyarrow: {error}") from error
+            raise PreconditionFailed(f"archive {self.path} cannot be opened by pyarrow: {error}") from error
 
     def names(self, directory: str) -> list[str]:
         import pyarrow.fs as pafs
@@ -84,7 +84,7 @@ class HadoopFiles:
         try:
             self._files: Any = root.getFileSystem(self._conf)
         except Exception as error:
-            raise Refused(f"archive {self.path} cannot be opened: {_cause(error)}") from error
+            raise PreconditionFailed(f"archive {self.path} cannot be opened: {_cause(error)}") from error
         self.scheme = "file" if is_local(self.path) else str(self._files.getScheme())
 
     def uri(self, name: str) -> str:
@@ -124,7 +124,7 @@ class HadoopFiles:
         """Give a directory that is whole its name; refused if something has it. At once, where the file system can."""
         taken = self._files.exists(self._place(to))
         if taken or not self._files.rename(self._place(directory), self._place(to)):
-            raise Refused(f"{self.uri(to)} cannot be made: something of that name is there")
+            raise PreconditionFailed(f"{self.uri(to)} cannot be made: something of that name is there")
         if self.scheme == "file":
             _sync(Path(self.path))
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import FORMAT_VERSION, HOLES_VERSION, Commit, Contents
 
 _NUMBER = re.compile(r"(\d{20})\.json")
@@ -55,12 +55,12 @@ def decode_commit(content: bytes, place: str) -> Commit:
         version = msgspec.json.decode(content, type=dict[str, msgspec.Raw]).get("version")
         if version is None or msgspec.json.decode(version, type=int) not in (FORMAT_VERSION, HOLES_VERSION):
             told = "no version" if version is None else f"version {bytes(version).decode()}"
-            raise Refused(
+            raise PreconditionFailed(
                 f"{place} has {told}, and this varlog reads versions {FORMAT_VERSION} and {HOLES_VERSION}: use a newer one"
             )
         return msgspec.json.decode(content, type=Commit)
     except msgspec.MsgspecError as error:
-        raise Refused(f"{place} is no manifest of an archive: {error}") from error
+        raise PreconditionFailed(f"{place} is no manifest of an archive: {error}") from error
 
 
 def read_contents(files: FileReader, topic: str) -> Contents:
@@ -74,7 +74,7 @@ def more_contents(files: FileReader, topic: str, known: Contents) -> Contents:
     numbers = sorted(int(match[1]) for match in found)
     for expected, number in enumerate(numbers, 1):
         if number != expected:
-            raise Refused(f"{commit_name(topic, expected)} is missing, and later ones are there")
+            raise PreconditionFailed(f"{commit_name(topic, expected)} is missing, and later ones are there")
     places = [commit_name(topic, number) for number in numbers[len(known.commits) :]]
     return Contents((*known.commits, *(decode_commit(files.read(place), place) for place in places)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-from varlog.model.errors import Refused, VarlogError
+from varlog.model.errors import PreconditionFailed, VarlogError
 from varlog.spark.archive.archive_rules import Contents, Slice, check_same_topic, pieces, slices, split, told
 from varlog.spark.archive.files import ArrowFiles
 from varlog.spark.archive.manifest import more_contents
@@ -34,7 +34,7 @@ class NotArchived(VarlogError):
         self.end = end
         self.path = path
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"{told(self.begin, self.end)} of topic {self.topic!r} are missing: trimmed from the log, and not in the archive "
             f"{self.path}; set failOnDataLoss=false to read what is there"
@@ -78,7 +78,7 @@ class ArchivedResolver(Resolver):
             found = self._contents[span.name] = more_contents(self._files, span.name, known)
             check_same_topic(found, self._origin.cluster(), span.topic, span.name)
             _check_not_ahead(found, span)
-        except Refused as refused:
+        except PreconditionFailed as refused:
             raise OptionError(f"option 'archive' is {self._files.path!r}: {refused}") from refused
         except OSError as error:
             raise OptionError(
@@ -119,13 +119,13 @@ class ArchivedResolver(Resolver):
 def _opened(path: str) -> ArrowFiles:
     try:
         return ArrowFiles(path)
-    except Refused as refused:
+    except PreconditionFailed as refused:
         raise OptionError(f"option 'archive' is {path!r}: {refused}") from refused
 
 
 def _check_not_ahead(contents: Contents, span: TopicSpan) -> None:
     if contents and contents.end > span.end:
-        raise Refused(
+        raise PreconditionFailed(
             f"it goes up to position {contents.end - 1}, and topic {span.name!r} only to {span.end - 1}: it is of another log"
         )
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 from varlog.client.arrow import schema
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import ArchivedFile, told
 from varlog.spark.archive.files import ArrowFiles
 
@@ -31,7 +31,7 @@ def rows_of(files: ArrowFiles, file: ArchivedFile, begin: int, end: int) -> Iter
     try:
         with files.open(file.path) as opened, pq.ParquetFile(opened) as parquet:
             if parquet.metadata.num_rows != file.rows:
-                raise Refused(
+                raise PreconditionFailed(
                     f"archive {files.path}: {file.path} does not hold {told(file.begin, file.end)} any more"
                 )
             if file.missing:
@@ -40,7 +40,7 @@ def rows_of(files: ArrowFiles, file: ArchivedFile, begin: int, end: int) -> Iter
                 yield from _rows_between(parquet, begin - file.begin, end - file.begin)
     except (OSError, pa.ArrowInvalid) as error:
         wrong = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
-        raise Refused(
+        raise PreconditionFailed(
             f"archive {files.path}: {file.path}, which holds {told(file.begin, file.end)}, {wrong}"
         ) from error
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import ArchivedFile, RowRun, files_of_runs, told
 from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.rows import COLUMNS
 
-# Told which positions have no row; raises Refused if there should be one.
+# Told which positions have no row; raises PreconditionFailed if there should be one.
 Explain = Callable[[Sequence[tuple[int, int]]], None]
 
 # What a reader holds of a file at a time.
@@ -80,8 +80,8 @@ def check_range(
         )
         if gaps:
             explain(gaps)
-    except Refused as refused:
-        raise Refused(
+    except PreconditionFailed as refused:
+        raise PreconditionFailed(
             f"{files.uri(directory)} does not hold {told(begin, end)}, each once: it was not taken into the archive: {refused}"
         ) from refused
     return made

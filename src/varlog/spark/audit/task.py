@@ -101,7 +101,7 @@ def _read_on(link: Link, one: Holder, walk: Walk) -> None:
             if walk.stuck:
                 break
     except CorruptBatch as damage:
-        walk.damaged(damage.told())
+        walk.damaged(damage.message())
     except Trimmed:
         walk.trimmed()
     finally:

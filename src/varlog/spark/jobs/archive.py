@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 import varlog
-from varlog.model.errors import Filled, NotWritten, ReaderBehind, Refused, Trimmed
+from varlog.model.errors import JunkPosition, NotWritten, PreconditionFailed, ReaderBehind, Trimmed
 from varlog.model.lsn import GLSN
 from varlog.spark.archive.archive_rules import (
     FILE_BYTES,
@@ -72,7 +72,9 @@ class ArchiveSettings:
 
     def __post_init__(self) -> None:
         if self.range_records < 1 or self.file_bytes < 1 or self.keep_records < 0:
-            raise Refused("records of a range and bytes of a file are 1 or more, records to keep 0 or more")
+            raise PreconditionFailed(
+                "records of a range and bytes of a file are 1 or more, records to keep 0 or more"
+            )
 
 
 def archive(
@@ -150,12 +152,12 @@ class Archiver:
         except Trimmed:
             return
         except NotWritten as beyond:
-            raise Refused(
+            raise PreconditionFailed(
                 f"archive {self.path} goes up to position {last.end - 1}, and the log only to {beyond.newest}: it is of "
                 "another log"
             ) from beyond
         if zlib.crc32(entry.data) != last.last_checksum:
-            raise Refused(
+            raise PreconditionFailed(
                 f"archive {self.path} has another entry at position {last.end - 1} than the log: it is of another log"
             )
 
@@ -167,7 +169,7 @@ class Archiver:
         if not self.contents:
             return max(oldest, self.topic.first)
         if oldest > self.contents.end:
-            raise Refused(
+            raise PreconditionFailed(
                 f"{told(self.contents.end, oldest)} of topic {self.topic.name!r} were trimmed before they were archived: begin "
                 f"a new archive in another path than {self.path}"
             )
@@ -241,7 +243,7 @@ class Archiver:
         left for the next range. `begin`: none of those up to `newest` holds one."""
         while True:
             for last in range(end - 1, begin - 1, -1):
-                with suppress(Filled):
+                with suppress(JunkPosition):
                     self._log.read(last)
                     return last + 1
             if end > newest:
@@ -257,7 +259,7 @@ class Archiver:
                 else begin
             )
             if entry is not None:
-                raise Refused(f"{told(begin, end)} have no row, and the log has an entry there")
+                raise PreconditionFailed(f"{told(begin, end)} have no row, and the log has an entry there")
 
     def _rows(self, begin: int, end: int) -> DataFrame:
         place = {"startingOffsets": str(begin), "endingOffsets": str(end)}

@@ -12,7 +12,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as sql
 
 from varlog.model.cluster import Topic
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.columns import READ_SCHEMA
 from varlog.spark.jobs.expressions import checked
 from varlog.spark.jobs.progress import Progress, silent, watching
@@ -181,7 +181,7 @@ class _Source:
             self._check(previous, rules)
             begin = previous.position + 1
         if begin < self._oldest and not self._archived:
-            raise Refused(
+            raise PreconditionFailed(
                 f"positions {begin} to {self._oldest - 1} of topic {self._topic.name!r} are trimmed: give option 'archive' (where "
                 f"they are), or 'since' (a snapshot that is good for {self._oldest - 1} or later)"
             )
@@ -189,7 +189,7 @@ class _Source:
 
     def _check(self, previous: Snapshot, rules: _Rules) -> None:
         if (previous.topic.cluster, previous.topic.id) != (self.identity.cluster, self.identity.id):
-            raise Refused(
+            raise PreconditionFailed(
                 f"option 'since' is a snapshot of topic {previous.topic.name!r} (number {previous.topic.id}) of cluster "
                 f"{previous.topic.cluster}, and this is {self.identity.name!r} (number {self.identity.id}) of cluster "
                 f"{self.identity.cluster}"
@@ -201,7 +201,7 @@ class _Source:
                     f"{getattr(previous, option)!r}: give the same, or begin anew without 'since'"
                 )
         if previous.position > self._tail:
-            raise Refused(
+            raise PreconditionFailed(
                 f"option 'since' is a snapshot that is good for position {previous.position}, and the log ends at {self._tail}: it "
                 "is of another log"
             )

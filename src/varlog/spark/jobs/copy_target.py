@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 import varlog
 from varlog.model.cluster import Topic
-from varlog.model.errors import Refused, Trimmed
+from varlog.model.errors import PreconditionFailed, Trimmed
 from varlog.model.lsn import GLSN
 
 COLUMNS = ("glsn", "timestamp", "data")
@@ -27,17 +27,17 @@ def find_target(address: str, topic: str, first: int) -> Topic | None:
             return None
         streams = len(admin.streams(topic))
     if found.sequenced:
-        raise Refused(
+        raise PreconditionFailed(
             f"topic {topic!r} at {address} is sequenced, and a copy that keeps positions needs a committed one: copy into a topic "
             "that is not there yet"
         )
     if streams != 1:
-        raise Refused(
+        raise PreconditionFailed(
             f"topic {topic!r} at {address} has {streams} log streams, and a copy that keeps positions needs exactly one: copy into "
             "a topic that is not there yet"
         )
     if found.first > first:
-        raise Refused(
+        raise PreconditionFailed(
             f"the first position of topic {topic!r} at {address} is {found.first}, and the copy begins at {first}: copy into a "
             "topic that is not there yet"
         )
@@ -61,7 +61,7 @@ def check_last(log: varlog.Log, data: bytes, time_us: int) -> None:
     except Trimmed:
         return
     if entry.data != data or entry.time_us != time_us:
-        raise Refused(
+        raise PreconditionFailed(
             f"topic {log.topic.name!r} has something else at position {newest} than what it is to be a copy of: others have "
             "written to it; copy into a topic that is not there yet"
         )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 import varlog
-from varlog.model.errors import Refused, Trimmed
+from varlog.model.errors import PreconditionFailed, Trimmed
 from varlog.model.ids import NAME_CHARACTERS_MAX
 from varlog.spark.archive.archive_rules import told
 from varlog.spark.jobs.copy_target import check_last, find_target, make_target, write_copy
@@ -65,7 +65,7 @@ def mirror(
     """
     with varlog.connect(address, topic, create=False) as source:
         if source.topic.sequenced:
-            raise Refused(
+            raise PreconditionFailed(
                 f"topic {topic!r} is sequenced: positions that were given up have no entry, and a mirror has one at each. Archive "
                 "it (`varlog spark archive`), or read it and write its rows to a committed topic"
             )
@@ -85,12 +85,12 @@ def _next_position(source: varlog.Log, target: varlog.Log) -> int:
     """Where the mirror goes on. Refuses one that cannot: with entries of others, or behind what is trimmed."""
     newest, oldest = target.tail(), max(source.trimmed() + 1, source.topic.first)
     if newest > source.tail():
-        raise Refused(
+        raise PreconditionFailed(
             f"topic {target.topic.name!r} goes up to position {newest}, and {source.topic.name!r} only to {source.tail()}: others "
             "have written to it; mirror into a topic that is not there yet"
         )
     if newest + 1 < oldest:
-        raise Refused(
+        raise PreconditionFailed(
             f"{told(newest + 1, oldest)} of topic {source.topic.name!r} were trimmed before they were mirrored: mirror into a "
             "topic that is not there yet"
         )
@@ -175,7 +175,7 @@ class _Mirroring:
         """A checkpoint may be of another target: a mirror that begins behind the end of this one would have a hole."""
         first = batch.agg({"glsn": "min"}).collect()[0][0]
         if first is not None and first > self._target.tail() + 1:
-            raise Refused(
+            raise PreconditionFailed(
                 f"the checkpoint goes on at position {first}, and topic {self._target_at[1]!r} at {self._target.tail() + 1}: it is "
                 "of another mirror; leave it out, and the mirror goes on where its topic ends"
             )

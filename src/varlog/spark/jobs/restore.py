@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 import varlog
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import ArchivedFile, Contents, files_between
 from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.manifest import read_contents, topics_in
@@ -58,9 +58,9 @@ def restore(
     source = _source(files, source_topic, topic)
     contents = read_contents(files, source)
     if not contents:
-        raise Refused(f"there is no archive of topic {source!r} at {files.path}")
+        raise PreconditionFailed(f"there is no archive of topic {source!r} at {files.path}")
     if not contents.dense:
-        raise Refused(
+        raise PreconditionFailed(
             f"the archive of topic {source!r} at {files.path} is of a sequenced topic, some positions of which hold no entry: a "
             "topic that is restored has one at each. Read it with option archive, and write its rows to a topic of their own"
         )
@@ -91,7 +91,7 @@ def _source(files: HadoopFiles, given: str | None, topic: str) -> str:
     if topic in there or not there:
         return topic
     if len(there) > 1:
-        raise Refused(
+        raise PreconditionFailed(
             f"the archive at {files.path} has the topics {', '.join(there)}: say which with source_topic"
         )
     return there[0]
@@ -112,12 +112,12 @@ class _Restoring:
         """Where to go on. Refuses a topic that has something else than the archive."""
         begin = self._log.tail() + 1
         if begin > self._contents.end:
-            raise Refused(
+            raise PreconditionFailed(
                 f"topic {self._log.topic.name!r} goes up to position {begin - 1}, and the archive to {self._contents.end - 1}: "
                 "others have written to it; restore into a topic that is not there yet"
             )
         if begin < self._contents.begin:
-            raise Refused(
+            raise PreconditionFailed(
                 f"topic {self._log.topic.name!r} goes on at position {begin}, and the archive begins at {self._contents.begin}: "
                 "restore into a topic that is not there yet"
             )
@@ -145,7 +145,7 @@ class _Restoring:
         progress(what, rows, rows)
         end = self._log.tail() + 1
         if end != self._contents.end:
-            raise Refused(
+            raise PreconditionFailed(
                 f"topic {self._log.topic.name!r} ends at position {end - 1} after the restore, not at {self._contents.end - 1}: "
                 "somebody else writes to it"
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from varlog.model.errors import Refused
+from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.files import HadoopFiles, absolute
 from varlog.spark.jobs.settings import settings
 from varlog.spark.options import OptionError
@@ -43,11 +43,13 @@ class SnapshotPlace:
     def check_free(self) -> None:
         """Before the work, not behind it."""
         if self._name in self._files.names(""):
-            raise Refused(f"{self.path} is there already: name a new directory for the snapshot")
+            raise PreconditionFailed(f"{self.path} is there already: name a new directory for the snapshot")
 
     def read(self) -> Snapshot:
         if DESCRIPTION not in self._files.names(self._name):
-            raise Refused(f"{self.path} is no snapshot: there is no {DESCRIPTION}, which is written last")
+            raise PreconditionFailed(
+                f"{self.path} is no snapshot: there is no {DESCRIPTION}, which is written last"
+            )
         place = f"{self._name}/{DESCRIPTION}"
         about = decode_snapshot(self._files.read(place), self._files.uri(place))
         check_files(about, self._files.sizes(self._name), self.path)

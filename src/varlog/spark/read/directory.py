@@ -28,7 +28,7 @@ from varlog.metarepo import records
 from varlog.metarepo.store.journal import JournalDamaged, apply_changes, journal_path, recover
 from varlog.model.cluster import ClusterView, Topic
 from varlog.model.commit import CommitRow
-from varlog.model.errors import Damaged, Trimmed, Unavailable, UnknownTopic
+from varlog.model.errors import CorruptReplica, Trimmed, Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import MIB
 from varlog.model.lsn import GLSN, LLSN
@@ -159,7 +159,7 @@ class DirectoryOrigin:
             raise Unavailable(f"{self._path} has no files of log stream {log_stream}")
         for _ in range(LOOKS - 1):
             # Somebody who has it open may remove or make a segment between two of our steps.
-            with suppress(FileNotFoundError, Damaged):
+            with suppress(FileNotFoundError, CorruptReplica):
                 return ReplicaFiles(self._disk, places[0], rows)
         return ReplicaFiles(self._disk, places[0], rows)
 

@@ -26,7 +26,7 @@ class TrimmedOffsets(VarlogError):
         self.begin = begin
         self.oldest = oldest
 
-    def told(self) -> str:
+    def message(self) -> str:
         asked = f"position {self.begin} is" if self.begin else "entries before that are"
         return (
             f"topic {self.topic!r} is trimmed up to position {self.oldest - 1}, and {asked} to be read: "
@@ -43,7 +43,7 @@ class MissingOffsets(VarlogError):
         self.topic = topic
         self.what = what
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"topic {self.topic!r}: {self.what}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from varlog.client.log import Log
 from varlog.model.commit import TopicMark
-from varlog.model.errors import Filled, NotWritten, Trimmed, Unavailable
+from varlog.model.errors import JunkPosition, NotWritten, Trimmed, Unavailable
 
 # A tail that falls back while it is looked at is looked at again so often.
 LOOKS = 5
@@ -22,7 +22,7 @@ async def settled_mark(log: Log) -> TopicMark:
             return mark
         try:
             await log.read(mark.high_watermark)
-        except (Filled, Trimmed):
+        except (JunkPosition, Trimmed):
             return mark
         except NotWritten:
             continue

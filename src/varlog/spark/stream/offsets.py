@@ -82,7 +82,7 @@ class ForeignCheckpoint(CheckpointError):
         super().__init__(why)
         self.why = why
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"the checkpoint of this query is of something else: {self.why}; check the options, or {ANEW}"
 
 
@@ -97,7 +97,7 @@ class TopicGone(DataLoss):
         super().__init__(topic)
         self.topic = topic
 
-    def told(self) -> str:
+    def message(self) -> str:
         return f"the checkpoint of this query names topic {self.topic!r}, which is no longer there: {ANEW}, {GO_ON} without it"
 
 
@@ -110,7 +110,7 @@ class TopicMadeAnew(DataLoss):
         self.was = was
         self.now = now
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"the checkpoint of this query is of topic {self.topic!r} with id {self.was}, which was deleted; the one that is there "
             f"now has id {self.now}: {ANEW}, {GO_ON} from the oldest entry of the new one"
@@ -126,7 +126,7 @@ class EntriesTrimmed(DataLoss):
         self.position = position
         self.oldest = oldest
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"the checkpoint of this query goes on at position {self.position} of topic {self.topic!r}, which is trimmed: the "
             f"oldest that can be read is {self.oldest}; {ANEW}, {GO_ON} from there (option reader and `varlog trim "
@@ -143,7 +143,7 @@ class EntriesMissing(DataLoss):
         self.position = position
         self.end = end
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"the checkpoint of this query goes on at position {self.position} of topic {self.topic!r}, which ends before "
             f"{self.end}: entries are missing, as after the restore of an older copy of the cluster; {ANEW}, {GO_ON} from its end"

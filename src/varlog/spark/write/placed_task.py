@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from varlog.client.log import Log
-from varlog.client.placed import Placed
+from varlog.client.positioned_writer import PositionedWriter
 from varlog.model.errors import Unavailable
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import WriteOptions
@@ -80,7 +80,7 @@ class _Copy:
                 f"with admin.create_topic(…, streams=1, first={first})"
             )
         link.run(_wait_turn(log, first, timeout_s))
-        self._placed: Placed = log.placed(log.streams[0].log_stream)
+        self._placed: PositionedWriter = log.positioned_writer(log.streams[0].log_stream)
 
     def take(self, glsns: Numbers, times_us: Numbers, rows: pa.Array, column: str) -> None:
         """One batch of the log has one time: a new one begins where it changes."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from varlog.client.chain import Chain, ChainEnd
+from varlog.client.idempotent_writer import IdempotentWriter, IdempotentWriteResult
 from varlog.client.log import Log
 from varlog.model.cluster import NamedWriter
 from varlog.model.ids import LogStreamID, ProducerID
@@ -81,7 +81,7 @@ class _Chains:
         self._record = record
         self._producer = producer
         self._data = data
-        self._open: dict[int, tuple[Chain, Cutter]] = {}
+        self._open: dict[int, tuple[IdempotentWriter, Cutter]] = {}
         self._sending: Started[None] | None = None
 
     @property
@@ -104,14 +104,14 @@ class _Chains:
         ends = [self._link.run(chain.finish()) for chain, _ in self._open.values()]
         return _told(write, ends)
 
-    def _opened(self, index: int) -> tuple[Chain, Cutter]:
+    def _opened(self, index: int) -> tuple[IdempotentWriter, Cutter]:
         if index not in self._open:
             stream = self._record.streams[index]
-            chain = self._log.chain(stream, self._producer, self._record.begin)
+            chain = self._log.idempotent_writer(stream, self._producer, self._record.begin)
             self._open[index] = chain, Cutter(self._data)
         return self._open[index]
 
-    def _send(self, chain: Chain, rows: pa.Array) -> None:
+    def _send(self, chain: IdempotentWriter, rows: pa.Array) -> None:
         """The chain's window bounds what is under way; one batch more waits for room in it."""
         columns = columns_of(rows)
         self._wait_sent()
@@ -123,7 +123,7 @@ class _Chains:
             sending.wait()
 
 
-def _told(write: Write, ends: list[ChainEnd]) -> Written:
+def _told(write: Write, ends: list[IdempotentWriteResult]) -> Written:
     return Written(
         write,
         sum(end.rows_written for end in ends),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 from varlog.client.log import Log
 from varlog.model.cluster import Topic
-from varlog.model.errors import InvalidRequest, Refused, Unavailable, UnknownTopic, VarlogError
+from varlog.model.errors import InvalidRequest, PreconditionFailed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import check_name
 from varlog.runtime.logs import get_logger
 from varlog.spark.link import link_to
@@ -159,7 +159,7 @@ def _begin(options: WriteOptions, write: Write) -> None:
     link = link_to(options.where)
     try:
         link.run(begin_write(link.log(options.topic), options, write))
-    except Refused as refused:
+    except PreconditionFailed as refused:
         raise OptionError(f"option 'batch' is {write.batch}: {refused}") from None
 
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from varlog.model.errors import ChainBroken, NotAccepted, NotPrimary, PositionTaken, Unavailable, VarlogError
+from varlog.model.errors import (
+    NotAccepted,
+    NotPrimary,
+    PositionConflict,
+    SequenceConflict,
+    Unavailable,
+    VarlogError,
+)
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Append, AppendReply
@@ -66,7 +73,7 @@ class ChainedAppends:
         if request.idempotent and not self._extends(arrival, request):
             return False
         if request.expected_llsn and request.expected_llsn != machine.assigned_end:
-            raise PositionTaken(machine.log_stream, request.expected_llsn, machine.assigned_end)
+            raise PositionConflict(machine.log_stream, request.expected_llsn, machine.assigned_end)
         return True
 
     def refuse(self, error: VarlogError) -> None:
@@ -100,14 +107,14 @@ class ChainedAppends:
         return False
 
     def _answer_same(self, arrival: Arrival, newest: Link | None, judgement: Judgement) -> None:
-        """The batch is there already, or under way; else ChainBroken."""
+        """The batch is there already, or under way; else SequenceConflict."""
         header, parts = arrival.header, self._parts
         link = newest if judgement is Judgement.SAME else None
         if newest is not None and not parts.chains.is_committed(newest):
             link = link_of(parts.chains.pending(header.producer), header.sequence, header.body_crc)
         if link is None:
             last = newest.sequence if newest is not None else 0
-            raise ChainBroken(parts.machine.log_stream, header.sequence, last)
+            raise SequenceConflict(parts.machine.log_stream, header.sequence, last)
         if parts.chains.is_committed(link):
             arrival.call.reply(AppendReply(parts.store.glsn_of(link.llsn), link.llsn))
         else:

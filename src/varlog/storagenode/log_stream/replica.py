@@ -18,10 +18,10 @@ from varlog.model.commit import CommitRow, Report
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
     CorruptBatch,
-    Damaged,
+    CorruptReplica,
     InvalidRequest,
     OutcomeUnknown,
-    Refused,
+    PreconditionFailed,
     Sealed,
     StaleEpoch,
     Trimmed,
@@ -411,7 +411,7 @@ class Replica:
                 effect = self._machine.seal(epoch, committed_end)
             except InvariantBroken as broken:
                 self._freeze_as_evidence(broken)
-                raise Refused(
+                raise PreconditionFailed(
                     f"log stream {self.log_stream} refuses this seal and is frozen: {broken}; {self._knowledge}"
                 ) from broken
             if effect is not None:
@@ -459,15 +459,17 @@ class Replica:
         try:
             fresh = await self._parts.worker.run(store.reopened)
             found = fresh.written_end, fresh.tail_epoch, fresh.committed_end
-            store.resume(fresh)  # first: it says Damaged where the disk has lost what was durable
+            store.resume(fresh)  # first: it says CorruptReplica where the disk has lost what was durable
             machine.reopened(*found)
             self._suspect_all(fresh.spoilt)
         except OSError as error:
             machine.trouble = f"the disk still fails: {error}"
             raise Unavailable(f"log stream {self.log_stream} cannot be opened again: {error}") from error
-        except (Damaged, InvariantBroken) as lost:
+        except (CorruptReplica, InvariantBroken) as lost:
             self.freeze(lost)
-            raise Refused(f"log stream {self.log_stream} lost entries with its disk: {lost}") from lost
+            raise PreconditionFailed(
+                f"log stream {self.log_stream} lost entries with its disk: {lost}"
+            ) from lost
         _log.info(told("replica opened again after a disk failure", log_stream=self.log_stream))
         self._sync_rows_soon()
 
@@ -528,10 +530,11 @@ class Replica:
         )
 
     def check_no_evidence(self, what: str, sealed_end: LLSN = NO_LLSN) -> None:
-        """Refused: this replica contradicts the repository, or has ordered entries that the caller does not know of. Nothing but
+        """PreconditionFailed: this replica contradicts the repository, or has ordered entries that the caller does not know of.
+        Nothing but
         an operator's word undoes that."""
         if self._machine.evidence or (sealed_end and self.store.committed_end > sealed_end):
-            raise Refused(f"log stream {self.log_stream} is not {what}: {self._knowledge}")
+            raise PreconditionFailed(f"log stream {self.log_stream} is not {what}: {self._knowledge}")
 
     def check_rebuild(self, epoch: Epoch) -> bool:
         """True if this replica cannot go on and may be made anew, False if it is empty and new already."""
@@ -542,7 +545,7 @@ class Replica:
             return True
         if machine.epoch == NO_EPOCH and machine.durable_end == FIRST_LLSN:
             return False
-        raise Refused(
+        raise PreconditionFailed(
             f"log stream {self.log_stream} is {machine.state.value} here and can go on: it is not made anew"
         )
 
@@ -656,7 +659,7 @@ class Replica:
             self._break(f"a damaged file cannot be written anew: {error}")
         except CorruptBatch as damaged:
             _log.warning(told("commit rows cannot be mended yet", log_stream=self.log_stream, why=damaged))
-        except Damaged as damaged:
+        except CorruptReplica as damaged:
             self.freeze(damaged)
         else:
             if wrong:

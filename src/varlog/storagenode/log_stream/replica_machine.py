@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from varlog.model.cluster import ReplicaState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import NotPrimary, Refused, Sealed, StaleEpoch, Unavailable
+from varlog.model.errors import NotPrimary, PreconditionFailed, Sealed, StaleEpoch, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.lsn import FIRST_LLSN, LLSN
@@ -97,9 +97,11 @@ class ReplicaMachine:
         if self.state is not ReplicaState.RUNNING:
             raise Sealed(self.log_stream, self.trouble)
         if self.primary:
-            raise Refused(f"log stream {self.log_stream}: this replica is the primary itself")
+            raise PreconditionFailed(f"log stream {self.log_stream}: this replica is the primary itself")
         if first != self.assigned_end:
-            raise Refused(f"log stream {self.log_stream}: expected LLSN {self.assigned_end}, not {first}")
+            raise PreconditionFailed(
+                f"log stream {self.log_stream}: expected LLSN {self.assigned_end}, not {first}"
+            )
 
     def written(self, epoch: Epoch, end: LLSN) -> bool:
         """Everything below `end` is durable now. False if a seal came between: those entries are no longer ours to report."""
@@ -153,17 +155,19 @@ class ReplicaMachine:
     def check_sync(self, epoch: Epoch) -> bool:
         """True if a sync in this epoch is needed, False if everything is here already."""
         if self.state is ReplicaState.FROZEN:
-            raise Refused(f"log stream {self.log_stream} is frozen: {self.trouble}")
+            raise PreconditionFailed(f"log stream {self.log_stream} is frozen: {self.trouble}")
         if epoch < self.epoch:
             raise StaleEpoch(self.log_stream, epoch, self.epoch)
         if epoch > self.epoch or self.opened:
-            raise Refused(f"log stream {self.log_stream} is not sealed in epoch {epoch} here: seal it first")
+            raise PreconditionFailed(
+                f"log stream {self.log_stream} is not sealed in epoch {epoch} here: seal it first"
+            )
         return self.lacks_entries
 
     def check_source(self, epoch: Epoch) -> None:
         """R-SYNC-2: what is SEALED neither grows nor is cut while it is copied."""
         if self.state is not ReplicaState.SEALED or epoch != self.epoch:
-            raise Refused(
+            raise PreconditionFailed(
                 f"log stream {self.log_stream} is {self.state.value} in epoch {self.epoch} here: only a replica that is sealed "
                 f"in epoch {epoch} can be copied"
             )
@@ -196,7 +200,7 @@ class ReplicaMachine:
         """R-SEAL-4. Appends stop at once; SEALED is told only after the tail is cut. One that was frozen for what it knows, and is
         not asked to give it up any more, goes on."""
         if self.state is ReplicaState.FROZEN and not self.evidence:
-            raise Refused(f"log stream {self.log_stream} is frozen: {self.trouble}")
+            raise PreconditionFailed(f"log stream {self.log_stream} is frozen: {self.trouble}")
         if epoch < self.epoch or (epoch == self.epoch and self.opened):
             raise StaleEpoch(self.log_stream, epoch, self.epoch)
         if committed_end < self.committed_end:
@@ -245,7 +249,7 @@ class ReplicaMachine:
         if epoch != self.epoch:
             raise StaleEpoch(self.log_stream, epoch, self.epoch)
         if self.state is not ReplicaState.SEALED:
-            raise Refused(
+            raise PreconditionFailed(
                 f"log stream {self.log_stream} is {self.state.value}, not sealed: seal it, then unseal it"
             )
         return True

@@ -17,7 +17,7 @@ import msgspec
 from varlog.model.cluster import SyncState, SyncStatus
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import AlreadySyncing, CorruptBatch, Refused, Unavailable, VarlogError
+from varlog.model.errors import AlreadySyncing, CorruptBatch, PreconditionFailed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.limits import COPY_BYTES_MAX
@@ -187,7 +187,7 @@ class _Sync:
             request = CopyFrom(self._parts.log_stream, self._epoch, llsn, COPY_BYTES_MAX)
             answer, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
             if not isinstance(answer, CopyFromReply):
-                raise Refused(f"{connection.peer} does not answer like a storage node")
+                raise PreconditionFailed(f"{connection.peer} does not answer like a storage node")
             return answer, payload
 
         # Not one of the owner's tasks: it fails whoever waits for it, and nobody waits for the last one.
@@ -199,7 +199,7 @@ class _Sync:
         """One piece. Trims first: nothing of what is trimmed may be readable for a moment (law 9)."""
         parts, machine = self._parts, self._parts.machine
         if copied.sealed_end != machine.sealed_end:
-            raise Refused(
+            raise PreconditionFailed(
                 f"the source is sealed at {copied.sealed_end}, this replica at {machine.sealed_end}"
             )
         if copied.trimmed > parts.store.trimmed and not await parts.trim(copied.trimmed):
@@ -208,7 +208,7 @@ class _Sync:
         if begin > machine.committed_end:
             await self._begin_at(begin, copied)
         elif not copied.rows:
-            raise Refused(f"the source has nothing from LLSN {begin} on")
+            raise PreconditionFailed(f"the source has nothing from LLSN {begin} on")
         rows = copied.rows
         for run in await parts.worker.run(lambda: runs_of(rows, payload)):
             await self._take_run(run)
@@ -217,7 +217,7 @@ class _Sync:
         """All that is missing below is trimmed at the source, and so is all that is here."""
         parts, machine, store = self._parts, self._parts.machine, self._parts.store
         if machine.committed_end >= copied.low_llsn:
-            raise Refused(f"the source skipped LLSNs [{machine.committed_end}, {begin})")
+            raise PreconditionFailed(f"the source skipped LLSNs [{machine.committed_end}, {begin})")
         # They may have been ordered, and trimmed since.
         parts.give_up_waiting()
         machine.give_up_tail()
@@ -243,7 +243,7 @@ class _Sync:
             self._copied_bytes += len(data)
         parts.commit(run.rows)
         if machine.committed_end < run.end_llsn:
-            raise Refused(f"the copied rows cannot be committed: {machine.trouble}")
+            raise PreconditionFailed(f"the copied rows cannot be committed: {machine.trouble}")
 
     async def _leave_tail(self) -> None:
         """What comes now was written in another epoch than what is held behind the committed end: that was never ordered, nor was

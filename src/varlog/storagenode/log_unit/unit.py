@@ -28,7 +28,7 @@ from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
     AlreadyWritten,
     CorruptBatch,
-    Damaged,
+    CorruptReplica,
     InvalidRequest,
     NoLease,
     NotAccepted,
@@ -463,7 +463,7 @@ class LogUnit:
         except OSError as error:
             self._disk_failure = f"the disk still fails: {error}"
             raise Unavailable(f"log stream {self.log_stream} cannot be opened again: {error}") from error
-        except (Damaged, InvariantBroken) as lost:
+        except (CorruptReplica, InvariantBroken) as lost:
             self.freeze(lost)
             raise Unavailable(f"log stream {self.log_stream} lost entries with its disk: {lost}") from lost
         self.store, self._disk_failure = fresh, ""

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import AlreadyWritten, Refused, StaleEpoch, Trimmed, Unavailable
+from varlog.model.errors import AlreadyWritten, PreconditionFailed, StaleEpoch, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import LLSN
@@ -99,7 +99,7 @@ class UnitMachine:
         # A new stream's seal may come late, when the stream has long gone on and this unit was made in place of a lost one.
         late = epoch > FIRST_EPOCH or epoch < self.heard
         if self.epoch == NO_EPOCH and late and not self.filled:
-            raise Refused(
+            raise PreconditionFailed(
                 f"log stream {self.log_stream} was just made here and lacks what its chain holds: have it synced before it is "
                 f"sealed in epoch {epoch}"
             )
@@ -140,7 +140,7 @@ class UnitMachine:
             return False
         if trouble:
             return True
-        raise Refused(
+        raise PreconditionFailed(
             f"log stream {self.log_stream} is in epoch {self.epoch} here and can go on: it is not made anew"
         )
 

@@ -17,7 +17,7 @@ import msgspec
 from varlog.model.batch import BatchHeader, check_body, walk
 from varlog.model.cluster import SyncState, SyncStatus
 from varlog.model.epoch import NO_EPOCH, Epoch
-from varlog.model.errors import AlreadySyncing, AlreadyWritten, Refused, VarlogError
+from varlog.model.errors import AlreadySyncing, AlreadyWritten, PreconditionFailed, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
@@ -184,7 +184,7 @@ class _UnitSync:
             while llsn <= newest:
                 listed = await self._list(connection, llsn)
                 if listed.next_llsn <= llsn and listed.newest >= llsn:
-                    raise Refused(f"{connection.peer} lists nothing from LLSN {llsn} on")
+                    raise PreconditionFailed(f"{connection.peer} lists nothing from LLSN {llsn} on")
                 await self._take_window(connection, llsn, listed)
                 llsn, newest = listed.next_llsn, listed.newest
                 self._tell(copied_end=llsn, target_end=LLSN(newest + 1), copied_bytes=self._copied_bytes)
@@ -197,7 +197,9 @@ class _UnitSync:
     async def _list(self, connection: Connection, llsn: LLSN) -> ListUnitReply:
         listed, _ = await _ask(connection, ListUnit(self._parts.log_stream, llsn), ListUnitReply)
         if self._epoch not in (NO_EPOCH, listed.epoch):
-            raise Refused(f"{connection.peer} is in epoch {listed.epoch}, not sealed in {self._epoch}")
+            raise PreconditionFailed(
+                f"{connection.peer} is in epoch {listed.epoch}, not sealed in {self._epoch}"
+            )
         return listed
 
     async def _take_window(self, connection: Connection, llsn: LLSN, listed: ListUnitReply) -> None:
@@ -216,7 +218,7 @@ class _UnitSync:
         if self._lacks(theirs):
             await self._take_trim(connection, llsn)
             if lacking := self._lacks(theirs):
-                raise Refused(f"{connection.peer} has listed LLSN {lacking}, and does not copy it")
+                raise PreconditionFailed(f"{connection.peer} has listed LLSN {lacking}, and does not copy it")
 
     def _lacks(self, theirs: dict[LLSN, tuple[LLSN, int, int]]) -> LLSN | None:
         """The first of these pages that is not here, and not trimmed here either."""
@@ -269,7 +271,7 @@ class _UnitSync:
             finally:
                 asked.cancel()
             if payload and copied.next_llsn <= following:
-                raise Refused(f"{connection.peer} copies nothing from LLSN {following} on")
+                raise PreconditionFailed(f"{connection.peer} copies nothing from LLSN {following} on")
 
     async def _write(self, payload: bytearray) -> None:
         view = memoryview(payload)
@@ -300,7 +302,7 @@ class _UnitSync:
 async def _ask(connection: Connection, request: Message, answer: type[M]) -> tuple[M, bytearray]:
     found, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
     if not isinstance(found, answer):
-        raise Refused(f"{connection.peer} does not answer like a storage node")
+        raise PreconditionFailed(f"{connection.peer} does not answer like a storage node")
     return found, payload
 
 

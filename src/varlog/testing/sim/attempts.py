@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from varlog.client.chain_rules import IndeterminateInput
+from varlog.client.idempotent_rules import IndeterminateInput
 from varlog.client.log import Log
 from varlog.model.errors import VarlogError
 from varlog.testing.history import History, WriteTask
@@ -77,7 +77,7 @@ class Attempts:
             rng.shuffle(rows)
         if rng.random() < 0.2:
             size = rng.randint(1, 10)
-        chain = log.chain(task.stream, task.producer, task.after, timeout_s=timeout_s)
+        chain = log.idempotent_writer(task.stream, task.producer, task.after, timeout_s=timeout_s)
         for begin in range(0, len(rows), size):
             if breaks_off and rng.random() < 0.3:
                 return "broken off"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from varlog.model.cluster import LogStream
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.storage.synced_mark import SYNCED_NAME
 from varlog.testing.sim.drive import Folder
 from varlog.testing.sim.harm import STORE_HARMS, Harm, Past, files_of, harm_file
@@ -73,7 +73,7 @@ class Beyond:
     def refused(self, host: Host, error: Exception) -> bool:
         """A process reports that it cannot start over its files. Its owner leaves it so, or gives a node an empty directory, or
         a repository a copy of its files."""
-        if self._stores is None or not isinstance(error, StartError):
+        if self._stores is None or not isinstance(error, StartupError):
             return False
         self._reported(f"{host.name} refuses to start: {error}")
         if host.name.startswith("sn") and self._rng.random() < EMPTIED_SHARE:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from varlog.client.log import Log
-from varlog.client.placed import OtherEntry
+from varlog.client.positioned_writer import OtherEntry
 from varlog.model.errors import Trimmed, VarlogError
 from varlog.testing.history import History
 
@@ -58,7 +58,7 @@ class Copier:
         rng, newest = self._rng, await copy.tail()
         begin = max(self._first, newest + 1 - rng.choice((0, 0, 3, 20)))
         end = await source.tail() + 1
-        placed = copy.placed(copy.streams[0].log_stream, timeout_s=timeout_s)
+        placed = copy.positioned_writer(copy.streams[0].log_stream, timeout_s=timeout_s)
         async with aclosing(source.subscribe_lists(begin, end)) as lists:
             async for entries in lists:
                 size = rng.choice((1, 5, 50))

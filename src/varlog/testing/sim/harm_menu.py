@@ -14,7 +14,7 @@ from contextvars import copy_context
 from pathlib import Path
 
 from varlog.metarepo.repository import MetadataRepository
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.rpc.messages import Message
 from varlog.testing.sim.beyond import Beyond
 from varlog.testing.sim.connection import SimConnection
@@ -107,19 +107,19 @@ class HarmMenu:
     def _refused(self, host: Host, error: Exception) -> bool:
         """A process does not start over files that were harmed: it says so. Somebody puts the repository's files back, as they
         were, and gives a node an empty directory."""
-        if isinstance(error, StartError) and self._link_store(host):
+        if isinstance(error, StartupError) and self._link_store(host):
             self._said(f"{host.name} refuses to start: {error}")
             self._tell(f"the deleted file of {host.name} is put back")
             return True
         before = self._unharmed.pop(host.name, None)
-        if before is not None and isinstance(error, StartError):
+        if before is not None and isinstance(error, StartupError):
             self._said(f"{host.name} refuses to start: {error}")
             self._tell(f"the files of {host.name} are put back")
             host.drive.restore(before)
             return True
         if self.beyond.refused(host, error):
             return True
-        if host.name not in self._keepers.harmed or not isinstance(error, StartError):
+        if host.name not in self._keepers.harmed or not isinstance(error, StartupError):
             return False
         self._said(f"{host.name} refuses to start: {error}")
         self._tell(f"{host.name} is given an empty directory")

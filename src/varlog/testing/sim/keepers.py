@@ -8,7 +8,7 @@ from pathlib import Path
 
 from varlog.model.batch import check_body, parse_header
 from varlog.model.cluster import ClusterView, LogStream, ReplicaState, ReplicaStatus, StreamState
-from varlog.model.errors import CorruptBatch, Damaged
+from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Projection
 from varlog.storage.dump import dump_replica
@@ -120,7 +120,7 @@ class Keepers:
         disk = SimDisk(host.drive, Process("keeper"), random.Random(0), lambda: None)
         try:
             found = survey_unit(disk, store.path)
-        except Damaged:
+        except CorruptReplica:
             return False
         return not found.spoilt and all(
             _is_good(host, store, page) for page in store.pages_from(store.low, PAGES_A_LOOK)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from itertools import count
 
-from varlog.model.errors import StartError
+from varlog.model.errors import StartupError
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Connection, ConnectionLost, Handler
 from varlog.testing.sim.connection import SimConnection, link
@@ -222,7 +222,7 @@ class SimTransport:
         self._process.check()
         address = self._network.free_address(address)
         if self._network.listener(address) is not None:
-            raise StartError(
+            raise StartupError(
                 f"cannot listen at {address}: another process listens there. Stop it, or choose another address"
             )
         server = SimServer(self._network, self._process, address, make_handler)

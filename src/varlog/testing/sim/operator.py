@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
 from varlog.model.cluster import LogStream
-from varlog.model.errors import Refused, VarlogError
+from varlog.model.errors import PreconditionFailed, VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.doors import Doors
 from varlog.testing.sim.plan import Plan
@@ -90,7 +90,7 @@ class Operator:
                         shown = await admin.adopt_order(name, dry_run=False)
                         self._tell(f"the operator asks for the order of {name}: {shown}")
                         tries += bool(shown.missing and not shown.silent)
-            except Refused as error:
+            except PreconditionFailed as error:
                 self._tell(f"the operator cannot adopt an order: {error}")
                 tries += 1
             except VarlogError as error:

@@ -100,8 +100,8 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A stream's positions are counted as if its topic had one stream, once its stripe has been around (R-SEQ-3).",
         (
             "varlog.model.projection:Projection.position",
-            "offset = (lap * stripes + index) * found.unit + inside",
-            "offset = (lap + index) * found.unit + inside",
+            "offset = (lap * stripes + index) * found.stripe_size + inside",
+            "offset = (lap + index) * found.stripe_size + inside",
         ),
         ordering=Ordering.SEQUENCED,
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from varlog.model.cluster import Grouping, Ordering
-from varlog.model.projection import STRIPE_UNIT
+from varlog.model.projection import STRIPE_SIZE
 from varlog.testing.workload import Mix
 
 
@@ -193,7 +193,7 @@ class Plan:
     ordering: Ordering = Ordering.COMMITTED
     mixed: bool = False  # the last topic is a committed one
     sequencers: int = 0
-    unit: int = STRIPE_UNIT
+    stripe_size: int = STRIPE_SIZE
     grouping: Grouping = Grouping.STREAM
     meddling: int = 0  # reconfigurations that each user tries for no reason
     drift: float = 0.0  # how far from true time the steady clocks run, at most
@@ -396,7 +396,7 @@ class Plan:
         faults = ", ".join(f"{kind} {rate:g}" for kind, rate in self.rates.items()) or "none"
         pair = f", {' with '.join(self.pair)} {PAIR_RATE:g}" if self.pair else ""
         sequenced = (
-            f"sequenced by {self.sequencers} sequencers in stripes of {self.unit} by {self.grouping}, "
+            f"sequenced by {self.sequencers} sequencers in stripes of {self.stripe_size} by {self.grouping}, "
             f"{self.meddling} reconfigurations a user, {'slow' if self.slow_disks else 'fast'} disks, "
             f"clocks off by {self.drift:g}, {int(self.mixed)} topics committed; "
             if self.ordering is Ordering.SEQUENCED

@@ -41,7 +41,7 @@ class RecipeWorld(World):
         self._apart = [RECIPE_TOPIC, SNAPSHOT_TOPIC]
         if ordering is Ordering.SEQUENCED:
             # A batch must fit into a stripe: that of snapshots has up to 30 chunks.
-            self.history.sequenced.update([RECIPE_TOPIC, SNAPSHOT_TOPIC][: 1 + (self.plan.unit > 30)])
+            self.history.sequenced.update([RECIPE_TOPIC, SNAPSHOT_TOPIC][: 1 + (self.plan.stripe_size > 30)])
         self._pauses = random.Random(f"{seed}/pauses")
         if ordering is not Ordering.SEQUENCED:
             self._let_drift(random.Random(f"{seed}/drift"))

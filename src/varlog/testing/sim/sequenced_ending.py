@@ -8,7 +8,7 @@ from pathlib import Path
 
 from varlog.model.batch import check_body, crc32c, entries_of, parse_header
 from varlog.model.cluster import ClusterView, StreamState, Topic, UnitStatus
-from varlog.model.errors import CorruptBatch, Damaged, VarlogError
+from varlog.model.errors import CorruptBatch, CorruptReplica, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.model.projection import Projection
@@ -114,11 +114,11 @@ def examine_units(
 def _is_trimmed_rot(disk: SimDisk, path: Path, error: VarlogError) -> bool:
     """Whether the damage may be of trimmed pages: in a segment of a unit in which something is trimmed."""
     segment = isinstance(error, CorruptBatch) or (
-        isinstance(error, Damaged) and error.path.endswith(SEGMENT_SUFFIX)
+        isinstance(error, CorruptReplica) and error.path.endswith(SEGMENT_SUFFIX)
     )
     try:
         return segment and read_unit(disk, path).low > FIRST_LLSN
-    except Damaged:
+    except CorruptReplica:
         return False
 
 

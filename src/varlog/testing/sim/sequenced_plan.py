@@ -6,7 +6,7 @@ import random
 
 from varlog.model.cluster import Grouping, Ordering
 from varlog.model.limits import CLOCK_DRIFT_MAX
-from varlog.model.projection import STRIPE_UNIT
+from varlog.model.projection import STRIPE_SIZE
 from varlog.testing.sim.plan import FEW_RATE, MANY, SEQUENCED_KINDS, Kind, Plan
 
 # What rots can be made good only from a chain that still serves: nothing else may take a node out of it meanwhile.
@@ -18,7 +18,7 @@ def make_sequenced(plan: Plan, rng: random.Random) -> None:
     plan.ordering = Ordering.SEQUENCED
     plan.mixed = plan.topics > 1 and rng.random() < 0.5
     plan.sequencers = rng.choices((1, 2), (1, 2))[0]
-    plan.unit = rng.choices((1, 3, 10, STRIPE_UNIT), (1, 3, 3, 2))[0]
+    plan.stripe_size = rng.choices((1, 3, 10, STRIPE_SIZE), (1, 3, 3, 2))[0]
     plan.grouping = rng.choice((Grouping.NODE, Grouping.STREAM))
     plan.drift = rng.choice((0.0, CLOCK_DRIFT_MAX / 2, CLOCK_DRIFT_MAX))
     meddling = rng.choices((0, 2, 8), (3, 1, 1))[0]
@@ -26,7 +26,7 @@ def make_sequenced(plan: Plan, rng: random.Random) -> None:
     plan.tasks = plan.attempts = 0
     plan.copied = False
     if plan.mix is not None and (plan.streams > 1 or plan.new_streams):
-        plan.mix.batch_max = min(plan.mix.batch_max, plan.unit)
+        plan.mix.batch_max = min(plan.mix.batch_max, plan.stripe_size)
     if plan.calm:
         return
     plan.meddling = meddling

@@ -415,7 +415,7 @@ class World:
                             more: dict[str, Any] = (
                                 {
                                     "ordering": Ordering.SEQUENCED,
-                                    "unit": self.plan.unit,
+                                    "stripe_size": self.plan.stripe_size,
                                     "grouping": self.plan.grouping,
                                 }
                                 if sequenced

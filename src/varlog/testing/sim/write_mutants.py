@@ -50,7 +50,13 @@ WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "chain-rows-written-again",
         "An attempt writes rows that another one has written in another order (R-USE-4).",
-        (("varlog.client.chain:Chain._leave_out", "self._others.leave_out(rows)", "rows"),),
+        (
+            (
+                "varlog.client.idempotent_writer:IdempotentWriter._leave_out",
+                "self._others.leave_out(rows)",
+                "rows",
+            ),
+        ),
     ),
     Mutant(
         "placed-anywhere",

@@ -1,4 +1,5 @@
-"""[A2] Chain: writes one chain of batches to a log stream, in which each row is once however many attempts there are (R-USE-4).
+"""[A2] IdempotentWriter: writes one chain of batches to a log stream, in which each row is once however many attempts there are
+(R-USE-4).
 
 An attempt sends batches 1, 2, 3 …, each behind the one before it. Where another attempt was earlier, the log says so: this one
 lists what is there, skips its own batches while they are the same, and from the first difference on (the same rows in another
@@ -11,7 +12,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from varlog.client.chain_rules import IndeterminateInput, Mine, Recorded, Rows, TrimmedWrite, behind, common
+from varlog.client.idempotent_rules import (
+    IndeterminateInput,
+    Mine,
+    Recorded,
+    Rows,
+    TrimmedWrite,
+    behind,
+    common,
+)
 from varlog.client.pipelined import Pipelined
 from varlog.client.range_reader import RangeReader
 from varlog.client.reader import Reader
@@ -19,13 +28,13 @@ from varlog.client.routing import Routing
 from varlog.client.window import Outgoing
 from varlog.model.batch import Columns, entries_of, pack
 from varlog.model.entry import Position
-from varlog.model.errors import ChainBroken, Trimmed, VarlogError
+from varlog.model.errors import SequenceConflict, Trimmed, VarlogError
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN, NO_LLSN
 from varlog.rpc.messages import Append, AppendReply, ListIdempotentBatches, ListIdempotentBatchesReply
 
 
-class ChainEnd(NamedTuple):
+class IdempotentWriteResult(NamedTuple):
     """What became of a chain: rows that this attempt sent, rows that it found there, and where the newest of them all is (None:
     there are none, or it is trimmed already)."""
 
@@ -34,7 +43,7 @@ class ChainEnd(NamedTuple):
     last: Position | None
 
 
-class Chain(Pipelined):
+class IdempotentWriter(Pipelined):
     """One attempt at a chain. `producer` names the chain in its log stream, and all of it is above GLSN `after`: both are the same
     for every attempt. For one user at a time; used from the log's event loop."""
 
@@ -72,10 +81,10 @@ class Chain(Pipelined):
         else:
             self._window.batches.append(outgoing)
             await self._recover(
-                ChainBroken(self._log_stream, outgoing.header.sequence, self._recorded[-1].sequence)
+                SequenceConflict(self._log_stream, outgoing.header.sequence, self._recorded[-1].sequence)
             )
 
-    async def finish(self) -> ChainEnd:
+    async def finish(self) -> IdempotentWriteResult:
         """Everything is in the log, once. IndeterminateInput: so are rows that were never appended here."""
         await self._settle_all()
         foreign = len(self._others) + sum(recorded.rows for recorded in self._recorded)
@@ -84,7 +93,7 @@ class Chain(Pipelined):
             raise self._failure
         if self._last is None and self._end.llsn:
             self._last = await self._place_of(LLSN(self._end.llsn + self._end.rows - 1))
-        return ChainEnd(self._rows_written, self._rows_found, self._last)
+        return IdempotentWriteResult(self._rows_written, self._rows_found, self._last)
 
     # --- one batch -----------------------------------------------------------------------------------------------------------
 
@@ -137,7 +146,7 @@ class Chain(Pipelined):
     # --- a chain that others extend as well ----------------------------------------------------------------------------------
 
     def _conflicts(self, error: VarlogError) -> bool:
-        return isinstance(error, ChainBroken)
+        return isinstance(error, SequenceConflict)
 
     def _is_final(self, error: VarlogError) -> bool:
         return isinstance(error, TrimmedWrite)

@@ -14,8 +14,8 @@ from tests.client.chained_cluster import ChainedCluster
 from tests.client.fakes import run, run_in_real_time, until
 from varlog import aio
 from varlog.client import window as window_module
-from varlog.client.chain import Chain, ChainEnd
-from varlog.client.chain_rules import IndeterminateInput, TrimmedWrite
+from varlog.client.idempotent_rules import IndeterminateInput, TrimmedWrite
+from varlog.client.idempotent_writer import IdempotentWriter, IdempotentWriteResult
 from varlog.client.log import Log
 from varlog.model.batch import Columns, pack, parse_header
 from varlog.model.entry import Position
@@ -28,11 +28,11 @@ ONE, CHAIN = LogStreamID(1), ProducerID(77)
 ROWS = [b"row %d" % n for n in range(20)]
 
 
-def chain_of(log: Log, *, timeout_s: float | None = None) -> Chain:
-    return log.chain(ONE, CHAIN, 0, timeout_s=timeout_s)
+def chain_of(log: Log, *, timeout_s: float | None = None) -> IdempotentWriter:
+    return log.idempotent_writer(ONE, CHAIN, 0, timeout_s=timeout_s)
 
 
-async def write(chain: Chain, rows: list[bytes], size: int = 3) -> ChainEnd:
+async def write(chain: IdempotentWriter, rows: list[bytes], size: int = 3) -> IdempotentWriteResult:
     for begin in range(0, len(rows), size):
         await chain.append(rows[begin : begin + size])
     return await chain.finish()
@@ -57,7 +57,9 @@ def test_rows_are_written_in_order_and_their_last_position_is_told() -> None:
         cluster = ChainedCluster()
         await cluster.start()
         async with await cluster.connect() as log:
-            assert await write(chain_of(log), ROWS) == ChainEnd(20, 0, Position(GLSN(20), LLSN(20), ONE))
+            assert await write(chain_of(log), ROWS) == IdempotentWriteResult(
+                20, 0, Position(GLSN(20), LLSN(20), ONE)
+            )
         assert cluster.rows == ROWS
         assert lists(cluster) == 0
 
@@ -69,7 +71,7 @@ def test_an_empty_chain_is_finished_at_once() -> None:
         cluster = ChainedCluster()
         await cluster.start()
         async with await cluster.connect() as log:
-            assert await chain_of(log).finish() == ChainEnd(0, 0, None)
+            assert await chain_of(log).finish() == IdempotentWriteResult(0, 0, None)
 
     run(body())
 
@@ -121,7 +123,7 @@ def test_a_row_in_the_same_place_of_two_orders_lets_nothing_behind_it_in_twice()
             for row in (b"a", b"b"):
                 await first.append([row])
             await first.finish()
-            assert await write(chain_of(log), [b"c", b"b", b"a"], 1) == ChainEnd(
+            assert await write(chain_of(log), [b"c", b"b", b"a"], 1) == IdempotentWriteResult(
                 1, 2, Position(GLSN(3), LLSN(3), ONE)
             )
         assert cluster.rows == [b"a", b"b", b"c"]
@@ -396,13 +398,13 @@ def test_a_task_that_is_run_again_after_a_restart_finds_its_rows_on_disk(tmp_pat
             stream = log.streams[0].log_stream
             await log.append(b"before", log_stream=stream)
             after = await log.tail()
-            first = log.chain(stream, CHAIN, after)
+            first = log.idempotent_writer(stream, CHAIN, after)
             await first.append(ROWS[:3])
             await first.append(ROWS[3:6])
             await first.finish()
             await log.append(b"between", log_stream=stream)
         async with await aio.open(tmp_path / "log", topic="t") as log:
-            again = log.chain(stream, CHAIN, after)
+            again = log.idempotent_writer(stream, CHAIN, after)
             end = await write(again, [*ROWS[:3], *ROWS[:2:-1]])
             assert (end.rows_written, end.rows_found) == (14, 6)
             entries = [entry.data async for entry in log.subscribe(1, await log.tail() + 1)]

@@ -23,7 +23,7 @@ class IndeterminateInput(VarlogError):
         self.log_stream = log_stream
         self.rows = rows
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"an earlier attempt of this write brought {self.rows} rows into log stream {self.log_stream} that are not among the "
             f"rows of this attempt: the input, or how it is cut into tasks, is not the same each time. This attempt wrote nothing "
@@ -41,7 +41,7 @@ class TrimmedWrite(VarlogError):
         self.begin = begin
         self.end = end
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"batches {self.begin} to {self.end - 1} that an earlier attempt of this write brought into log stream "
             f"{self.log_stream} were trimmed before the write ended: whether their rows are those of this attempt is not known. "

@@ -11,10 +11,10 @@ from tests.client.chained_cluster import ChainedCluster
 from tests.client.fakes import doors, run, run_in_real_time, until
 from varlog import aio
 from varlog.client.log import Log
-from varlog.client.placed import OtherEntry, PlacedEnd
+from varlog.client.positioned_writer import OtherEntry, PositionedWriteResult
 from varlog.embedded import EmbeddedCluster
 from varlog.model.batch import Columns
-from varlog.model.errors import InvalidRequest, OutcomeUnknown, PositionTaken, Sealed
+from varlog.model.errors import InvalidRequest, OutcomeUnknown, PositionConflict, Sealed
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import LLSN
 
@@ -24,9 +24,9 @@ ROWS = [b"row %d" % n for n in range(12)]
 
 async def copy(
     log: Log, *, begin: int = 1, end: int = 12, size: int = 3, timeout_s: float | None = None
-) -> PlacedEnd:
+) -> PositionedWriteResult:
     """Entries [begin, end] of the source, in batches of this size."""
-    placed = log.placed(ONE, timeout_s=timeout_s)
+    placed = log.positioned_writer(ONE, timeout_s=timeout_s)
     for llsn in range(begin, end + 1, size):
         await placed.append(llsn, ROWS[llsn - 1 : min(end, llsn - 1 + size)], time_us=llsn)
     return await placed.finish()
@@ -37,7 +37,7 @@ def test_entries_are_written_where_they_belong_with_the_time_they_had() -> None:
         cluster = ChainedCluster()
         await cluster.start()
         async with await cluster.connect() as log:
-            assert await copy(log) == PlacedEnd(12, 0, LLSN(13))
+            assert await copy(log) == PositionedWriteResult(12, 0, LLSN(13))
             entries = [entry async for entry in log.subscribe(1, 13)]
         assert [(entry.llsn, entry.time_us, entry.data) for entry in entries[:4]] == [
             (1, 1, b"row 0"), (2, 1, b"row 1"), (3, 1, b"row 2"), (4, 4, b"row 3")
@@ -69,7 +69,7 @@ def test_another_entry_at_a_position_is_an_error_that_names_it_and_nothing_is_wr
         await cluster.start()
         async with await cluster.connect() as log:
             await copy(log, end=4)
-            placed = log.placed(ONE)
+            placed = log.positioned_writer(ONE)
             await placed.append(3, [b"row 2", b"something else", b"more"], 1)
             with pytest.raises(OtherEntry, match="LLSN 4 of log stream 1"):
                 await placed.finish()
@@ -83,13 +83,13 @@ def test_a_copy_has_no_gaps() -> None:
         cluster = ChainedCluster()
         await cluster.start()
         async with await cluster.connect() as log:
-            placed = log.placed(ONE)
+            placed = log.positioned_writer(ONE)
             await placed.append(1, [b"a", b"b"], 1)
             for wrong in (1, 2, 4):
                 with pytest.raises(InvalidRequest, match="LLSN 3 is next"):
                     await placed.append(wrong, [b"c"], 1)
             await placed.append(3, Columns(b"\0\0\0\0\1\0\0\0", b"c"), 1)
-            assert await placed.finish() == PlacedEnd(3, 0, LLSN(4))
+            assert await placed.finish() == PositionedWriteResult(3, 0, LLSN(4))
             with pytest.raises(OutcomeUnknown, match="goes on at LLSN 4, and LLSN 9 is next here"):
                 await copy(log, begin=9, timeout_s=0.1)
         assert cluster.rows == [b"a", b"b", b"c"]
@@ -149,8 +149,8 @@ def test_what_was_in_the_way_and_was_cut_by_a_seal_is_not_waited_for() -> None:
             [(call, _, _)], cluster.held = cluster.held, []
             cluster.requests_held.clear()
             cluster.hold_appends = False
-            call.fail(PositionTaken(ONE, LLSN(1), LLSN(9)))
-            assert await copying == PlacedEnd(3, 0, LLSN(4))
+            call.fail(PositionConflict(ONE, LLSN(1), LLSN(9)))
+            assert await copying == PositionedWriteResult(3, 0, LLSN(4))
         assert cluster.rows == ROWS[:3]
 
     run(body())
@@ -167,7 +167,7 @@ def test_a_copy_goes_on_after_a_restart_at_the_positions_of_its_source(tmp_path:
         await cluster.stop()
         for end in (5, 9, 12):
             async with await aio.open(tmp_path / "log", topic="copy") as log:
-                placed = log.placed(log.streams[0].log_stream)
+                placed = log.positioned_writer(log.streams[0].log_stream)
                 for llsn in range(1, end + 1, 2):
                     await placed.append(llsn, ROWS[llsn - 1 : min(end, llsn + 1)], llsn)
                 assert (await placed.finish()).end == end + 1

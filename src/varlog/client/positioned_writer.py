@@ -1,4 +1,5 @@
-"""[A2] Placed: writes entries to a log stream at given LLSNs, for a copy that keeps positions; may be broken off and begun again.
+"""[A2] PositionedWriter: writes entries to a log stream at given LLSNs, for a copy that keeps positions; may be broken off and
+begun again.
 
 The log takes a batch only where it belongs. What is there already, from an earlier attempt or another one at the same time, is read
 and compared: the same entries need not be written, others are an error.
@@ -15,7 +16,7 @@ from varlog.client.reader import check_position
 from varlog.client.routing import Routing
 from varlog.client.window import Outgoing
 from varlog.model.batch import Columns, entries_of, pack
-from varlog.model.errors import InvalidRequest, PositionTaken, Trimmed, Unavailable, VarlogError
+from varlog.model.errors import InvalidRequest, PositionConflict, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN, NO_LLSN
 from varlog.rpc.messages import Append, AppendReply
@@ -32,14 +33,14 @@ class OtherEntry(VarlogError):
         self.log_stream = log_stream
         self.llsn = llsn
 
-    def told(self) -> str:
+    def message(self) -> str:
         return (
             f"LLSN {self.llsn} of log stream {self.log_stream} holds another entry than the one that was to be copied there: "
             f"somebody else writes to this topic, or it is no copy of that one. Copy into a topic of its own"
         )
 
 
-class PlacedEnd(NamedTuple):
+class PositionedWriteResult(NamedTuple):
     """Entries that were written, entries that were there already, and the first LLSN behind them."""
 
     written: int
@@ -47,7 +48,7 @@ class PlacedEnd(NamedTuple):
     end: LLSN
 
 
-class Placed(Pipelined):
+class PositionedWriter(Pipelined):
     """One attempt at a copy into one log stream. For one user at a time; used from the log's event loop."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
@@ -70,10 +71,10 @@ class Placed(Pipelined):
         self._next = LLSN(at_llsn + outgoing.header.count)
         await self._push(outgoing)
 
-    async def finish(self) -> PlacedEnd:
+    async def finish(self) -> PositionedWriteResult:
         """Everything is in the log, where it belongs."""
         await self._settle_all()
-        return PlacedEnd(self._written, self._found, self._next)
+        return PositionedWriteResult(self._written, self._found, self._next)
 
     def _pack(self, at: LLSN, entries: Sequence[bytes] | Columns, time_us: int) -> Outgoing:
         batch = pack(entries, producer=self._producer, sequence=self._sequence + 1, time_us=time_us)
@@ -86,9 +87,9 @@ class Placed(Pipelined):
     # --- positions that are taken --------------------------------------------------------------------------------------------
 
     def _conflicts(self, error: VarlogError) -> bool:
-        if isinstance(error, PositionTaken):
+        if isinstance(error, PositionConflict):
             self._taken = error.next
-        return isinstance(error, PositionTaken)
+        return isinstance(error, PositionConflict)
 
     def _is_final(self, error: VarlogError) -> bool:
         return isinstance(error, OtherEntry | Trimmed)
