@@ -87,12 +87,12 @@ def connect(
 
     async def make() -> Log:
         from varlog.rpc.tcp import TcpTransport
-        from varlog.runtime.doors import system_doors
+        from varlog.runtime.environment import system_environment
 
         cid = await _cluster_at(address, ClusterID(cluster), timeout_s)
         return await connect_log(
             TcpTransport(cid),
-            system_doors(),
+            system_environment(),
             address,
             topic=topic,
             cluster=cid,
@@ -110,11 +110,11 @@ def admin(address: str, *, cluster: int = ANY_CLUSTER, timeout_s: float = 15.0) 
 
     async def make() -> Admin:
         from varlog.rpc.tcp import TcpTransport
-        from varlog.runtime.doors import system_doors
+        from varlog.runtime.environment import system_environment
 
         cid = await _cluster_at(address, ClusterID(cluster), timeout_s)
         return await connect_admin(
-            TcpTransport(cid), system_doors(), address, cluster=cid, timeout_s=timeout_s
+            TcpTransport(cid), system_environment(), address, cluster=cid, timeout_s=timeout_s
         )
 
     return Opening(make)
@@ -125,9 +125,9 @@ async def _cluster_at(address: str, cluster: ClusterID, timeout_s: float) -> Clu
     if cluster != ANY_CLUSTER:
         return cluster
     from varlog.rpc.tcp import TcpTransport
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
 
     async with await connect_admin(
-        TcpTransport(ANY_CLUSTER), system_doors(), address, timeout_s=timeout_s
+        TcpTransport(ANY_CLUSTER), system_environment(), address, timeout_s=timeout_s
     ) as asked:
         return asked.cluster

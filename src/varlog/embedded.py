@@ -26,8 +26,8 @@ from varlog.model.ids import ID_MAX, ClusterID, NodeID
 from varlog.model.limits import SEGMENT_BYTES
 from varlog.rpc.memory import MemoryTransport
 from varlog.runtime.disk import make_ours_private
-from varlog.runtime.doors import Doors, system_doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment, system_environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
 from varlog.storage.small_files import tend_file
@@ -54,10 +54,10 @@ class EmbeddedCluster:
     """One directory, open. Only one process can have it open at a time."""
 
     def __init__(
-        self, path: Path, doors: Doors, *, sync: bool = True, segment_bytes: int = SEGMENT_BYTES
+        self, path: Path, environment: Environment, *, sync: bool = True, segment_bytes: int = SEGMENT_BYTES
     ) -> None:
         self._path = path
-        self._doors = doors
+        self._environment = environment
         self._sync = sync
         self._segment_bytes = segment_bytes
         self._transport = MemoryTransport()
@@ -85,12 +85,12 @@ class EmbeddedCluster:
         timeout_s: float = TIMEOUT_S,
     ) -> Log:
         """The log of one topic, made with `streams` log streams and this ordering if it is new and `create` allows it."""
-        backoff = Backoff(self._doors, timeout_s)
+        backoff = Backoff(self._environment, timeout_s)
         while True:
             try:
                 return await connect_log(
                     self._transport,
-                    self._doors,
+                    self._environment,
                     REPOSITORY,
                     topic=topic,
                     cluster=self._cluster,
@@ -106,7 +106,7 @@ class EmbeddedCluster:
 
     async def admin(self) -> Admin:
         """Administration of what is in the directory."""
-        return await connect_admin(self._transport, self._doors, REPOSITORY, cluster=self._cluster)
+        return await connect_admin(self._transport, self._environment, REPOSITORY, cluster=self._cluster)
 
     async def stop(self) -> None:
         """Stop cleanly, in the opposite order; then others may open the directory."""
@@ -116,23 +116,23 @@ class EmbeddedCluster:
     async def _start_services(self) -> None:
         # The node first: the repository dials it, and with it there is nothing to wait for.
         volume = self._path / "volume"
-        self._doors.disk.make_directory(volume)
+        self._environment.disk.make_directory(volume)
         config = StorageNodeConfig(
             self._cluster, NodeID(1), (volume,), listen=NODE, segment_bytes=self._segment_bytes
         )
-        node = StorageNode(config, self._doors, self._transport)
+        node = StorageNode(config, self._environment, self._transport)
         await node.start()
         self._stops.append(node.stop)
-        store = SqliteStore(self._path / "metadata.db", self._doors, synced=self._sync)
+        store = SqliteStore(self._path / "metadata.db", self._environment, synced=self._sync)
         # The directory's lock says so: whoever had a lease before was of a process that is gone.
         config_of_repository = MetadataRepositoryConfig(
             self._cluster, REPOSITORY, leases_outlive_reigns=False
         )
-        repository = MetadataRepository(config_of_repository, store, self._doors, self._transport)
+        repository = MetadataRepository(config_of_repository, store, self._environment, self._transport)
         await repository.start()
         self._stops.append(repository.stop)
         sequencer = Sequencer(
-            SequencerConfig(self._cluster, REPOSITORY, SEQUENCER), self._doors, self._transport
+            SequencerConfig(self._cluster, REPOSITORY, SEQUENCER), self._environment, self._transport
         )
         await sequencer.start()
         self._stops.append(sequencer.stop)
@@ -146,7 +146,7 @@ class EmbeddedCluster:
                 streams=1,
                 auto_create_topics=True,
             ),
-            self._doors,
+            self._environment,
             self._transport,
         )
         await manager.start()
@@ -154,7 +154,7 @@ class EmbeddedCluster:
         await sequencer.wait_leased()
 
     def _lock(self) -> None:
-        disk, path = self._doors.disk, self._path
+        disk, path = self._environment.disk, self._path
         if disk.exists(path) and not disk.is_directory(path):
             raise StartupError(f"{path} is not a directory: name one, or a path where one can be made")
         try:
@@ -176,12 +176,12 @@ class EmbeddedCluster:
     def _identify(self) -> ClusterID:
         """The cluster that lives here; a new one in a directory without any."""
         file = self._path / "varlog.json"
-        if not self._doors.disk.exists(file):
-            cluster = ClusterID(self._doors.entropy.randrange(1, ID_MAX + 1))
-            self._doors.disk.replace_file(file, msgspec.json.encode(_Identity(FORMAT_VERSION, cluster)))
+        if not self._environment.disk.exists(file):
+            cluster = ClusterID(self._environment.entropy.randrange(1, ID_MAX + 1))
+            self._environment.disk.replace_file(file, msgspec.json.encode(_Identity(FORMAT_VERSION, cluster)))
             return cluster
         try:
-            identity = msgspec.json.decode(self._doors.disk.read_file(file), type=_Identity)
+            identity = msgspec.json.decode(self._environment.disk.read_file(file), type=_Identity)
         except msgspec.DecodeError as error:
             raise StartupError(f"{file} cannot be read ({error}): restore it from a backup") from error
         if identity.format != FORMAT_VERSION:
@@ -194,8 +194,8 @@ class EmbeddedCluster:
         """At the end: if it was deleted or replaced meanwhile, the next start would make another cluster."""
         identity = msgspec.json.encode(_Identity(FORMAT_VERSION, self._cluster))
         with contextlib.suppress(OSError):
-            if wrong := tend_file(self._doors.disk, self._path / "varlog.json", identity):
-                _log.warning(told("files written again", why=wrong))
+            if wrong := tend_file(self._environment.disk, self._path / "varlog.json", identity):
+                _log.warning(logfmt("files written again", why=wrong))
 
 
 async def open_log(
@@ -209,7 +209,9 @@ async def open_log(
     timeout_s: float = TIMEOUT_S,
 ) -> Log:
     """An embedded cluster and the log of one of its topics; closing the log stops the cluster."""
-    cluster = EmbeddedCluster(Path(path), system_doors(synced=sync), sync=sync, segment_bytes=segment_bytes)
+    cluster = EmbeddedCluster(
+        Path(path), system_environment(synced=sync), sync=sync, segment_bytes=segment_bytes
+    )
     await cluster.start()
     try:
         log = await cluster.connect(topic, streams=streams, ordering=ordering, timeout_s=timeout_s)

@@ -15,7 +15,7 @@ from varlog.cli import serve
 from varlog.metarepo.store.base import Put
 from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.processes import PATIENCE_S
 
 SCRIPT = """
@@ -46,15 +46,15 @@ def test_a_journal_mirror_is_kept_where_the_option_says_and_used_when_the_journa
     tmp_path: Path,
 ) -> None:
     """`vmr start --journal-mirror DIR`: the option reaches the store, and either file is enough."""
-    doors, cluster, mirror = system_doors(), ClusterID(1), tmp_path / "mirror"
+    environment, cluster, mirror = system_environment(), ClusterID(1), tmp_path / "mirror"
     with pytest.raises(StartupError, match="is no directory"):
-        serve._store(str(tmp_path / "metadata.db"), doors, cluster, 3, mirror)
+        serve._store(str(tmp_path / "metadata.db"), environment, cluster, 3, mirror)
     with pytest.raises(StartupError, match="is for a SQLite file"):
-        serve._store("etcd://127.0.0.1:1", doors, cluster, 3, mirror)
+        serve._store("etcd://127.0.0.1:1", environment, cluster, 3, mirror)
     mirror.mkdir()
 
     async def commit_and_leave() -> None:
-        store = serve._store(str(tmp_path / "metadata.db"), doors, cluster, 3, mirror)
+        store = serve._store(str(tmp_path / "metadata.db"), environment, cluster, 3, mirror)
         await store.open()
         await store.commit([Put("key", b"value")])
         shutil.copytree(tmp_path, tmp_path.with_name("left"))
@@ -66,7 +66,7 @@ def test_a_journal_mirror_is_kept_where_the_option_says_and_used_when_the_journa
     os.truncate(journal, 4 * 4096)
 
     async def again() -> tuple[dict[str, bytes], list[str]]:
-        store = serve._store(str(left / "metadata.db"), doors, cluster, 3, left / "mirror")
+        store = serve._store(str(left / "metadata.db"), environment, cluster, 3, left / "mirror")
         opened = await store.open()
         await store.close()
         return dict(opened.items), list(store.complaints)

@@ -50,7 +50,7 @@ from varlog.rpc.messages import (
 from varlog.rpc.transport import Call, Connection, Handler
 from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
 from varlog.testing.sim.loop import run as run_in_virtual_time
 
@@ -63,8 +63,8 @@ Row = tuple[LLSN, GLSN, int]
 Held = tuple[Call, LogStreamID, bytearray]
 
 
-def doors(seed: int = 1) -> Doors:
-    return Doors(SystemClock(), Random(seed), OsDisk(), ThreadWorker)
+def environment(seed: int = 1) -> Environment:
+    return Environment(SystemClock(), Random(seed), OsDisk(), ThreadWorker)
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -188,7 +188,7 @@ class FakeCluster:
         self, *, seed: int = 1, timeout_s: float = WAIT_S, topic: str = "orders", **more: Any
     ) -> Log:
         return await connect_log(
-            self.transport, doors(seed), "repository", topic=topic, timeout_s=timeout_s, **more
+            self.transport, environment(seed), "repository", topic=topic, timeout_s=timeout_s, **more
         )
 
     def order(self, log_stream: LogStreamID, payload: bytearray) -> AppendReply:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.client.fakes import FakeCluster, doors
+from tests.client.fakes import FakeCluster, environment
 from varlog.client.blocking import Admin, Log, start
 from varlog.client.connect import connect_admin
 from varlog.client.log import Log as AsyncLog
@@ -140,7 +140,7 @@ def test_administration_without_async() -> None:
 
     async def make() -> object:
         await cluster.start()
-        return await connect_admin(cluster.transport, doors(), "repository")
+        return await connect_admin(cluster.transport, environment(), "repository")
 
     with Admin(*start(make())) as admin:  # type: ignore[arg-type]
         assert [node.node for node in admin.nodes()] == [1, 2]

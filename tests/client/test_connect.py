@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.client.fakes import FakeCluster, doors, run
+from tests.client.fakes import FakeCluster, environment, run
 from varlog.client.connect import connect_admin
 from varlog.model.cluster import StreamState
 from varlog.model.errors import InvalidRequest, NotAccepted, NotInCluster, Unavailable, UnknownTopic
@@ -107,7 +107,9 @@ def test_administration_without_a_manager_says_so() -> None:
     async def body() -> None:
         cluster = FakeCluster()
         await cluster.start("repository")
-        async with await connect_admin(cluster.transport, doors(), "repository", timeout_s=0.1) as admin:
+        async with await connect_admin(
+            cluster.transport, environment(), "repository", timeout_s=0.1
+        ) as admin:
             assert [topic.name for topic in await admin.topics()] == ["orders"]
             assert len(await admin.streams("orders")) == 1
             with pytest.raises(UnknownTopic):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.chained_cluster import ChainedCluster
-from tests.client.fakes import doors, run, run_in_real_time, until
+from tests.client.fakes import environment, run, run_in_real_time, until
 from varlog import aio
 from varlog.client.log import Log
 from varlog.client.positioned_writer import OtherEntry, PositionedWriteResult
@@ -160,7 +160,7 @@ def test_a_copy_goes_on_after_a_restart_at_the_positions_of_its_source(tmp_path:
     """R-USE-4: what a mirror writes with. Embedded, into a topic that begins where its source begins."""
 
     async def body() -> None:
-        cluster = EmbeddedCluster(tmp_path / "log", doors())
+        cluster = EmbeddedCluster(tmp_path / "log", environment())
         await cluster.start()
         await cluster.connect("another")  # the manager has met the node then
         await (await cluster.admin()).create_topic("copy", streams=1, first=1001)

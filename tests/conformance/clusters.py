@@ -13,7 +13,7 @@ from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.embedded import EmbeddedCluster
 from varlog.model.cluster import Ordering
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.tcp_cluster import TcpCluster
 
 # Few positions to a stripe's turn: short tests go round all of them.
@@ -49,7 +49,7 @@ class Embedded:
         self._running: EmbeddedCluster
 
     async def start(self) -> None:
-        self._running = EmbeddedCluster(self._path, system_doors(synced=False), sync=False)
+        self._running = EmbeddedCluster(self._path, system_environment(synced=False), sync=False)
         await self._running.start()
 
     async def stop(self) -> None:

@@ -26,7 +26,7 @@ from varlog.model.cluster import ClusterView, NamedReader, NamedWriter
 from varlog.model.errors import StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.drive import Drive
 from varlog.testing.sim.process import Process
@@ -63,7 +63,7 @@ def _sqlite(path: Path, *, synced: bool) -> Backend:
     async def break_lock() -> None:
         path.with_name(path.name + ".lock").unlink()
 
-    return Backend(lambda: SqliteStore(path, system_doors(), synced=synced), break_lock)
+    return Backend(lambda: SqliteStore(path, system_environment(), synced=synced), break_lock)
 
 
 def _over_a_door() -> Backend:
@@ -71,12 +71,12 @@ def _over_a_door() -> Backend:
     drive, process = Drive(), Process("mr")
     disk = SimDisk(drive, process, random.Random(1), process.die)
     disk.make_directory(Path("/data"))
-    doors = dataclasses.replace(system_doors(), disk=disk)
+    environment = dataclasses.replace(system_environment(), disk=disk)
 
     async def break_lock() -> None:
         drive.locks.clear()
 
-    return Backend(lambda: SqliteStore(Path("/data/metadata.db"), doors), break_lock)
+    return Backend(lambda: SqliteStore(Path("/data/metadata.db"), environment), break_lock)
 
 
 def _leased() -> Backend:
@@ -87,7 +87,8 @@ def _leased() -> Backend:
         metadata.keys.depose()
 
     return Backend(
-        lambda: LeasedStore(metadata, system_doors(), f"mr{next(numbers)}:7100", lease_s=LEASE_S), break_lock
+        lambda: LeasedStore(metadata, system_environment(), f"mr{next(numbers)}:7100", lease_s=LEASE_S),
+        break_lock,
     )
 
 
@@ -102,7 +103,7 @@ def _etcd(plan: EtcdPlan) -> Backend:
         await keys.transact([], [DeleteKeys(leader, leader + "\0")])
         await keys.close()
 
-    return Backend(lambda: etcd_store(plan.store, system_doors(), cluster, lease_s=LEASE_S), break_lock)
+    return Backend(lambda: etcd_store(plan.store, system_environment(), cluster, lease_s=LEASE_S), break_lock)
 
 
 SHARED = ["leased", pytest.param("etcd", marks=pytest.mark.process)]
@@ -395,7 +396,7 @@ def test_a_file_that_another_repository_has_open_is_refused_by_name(tmp_path: Pa
     path = tmp_path / "metadata.sqlite"
 
     async def body() -> None:
-        first, second = SqliteStore(path, system_doors()), SqliteStore(path, system_doors())
+        first, second = SqliteStore(path, system_environment()), SqliteStore(path, system_environment())
         await first.open()
         with pytest.raises(StartupError, match=r"metadata\.sqlite is in use by another metadata repository"):
             await second.open()

@@ -21,7 +21,7 @@ from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.messages import Append
 from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.log_stream.replica import Replica
@@ -38,22 +38,22 @@ class InProcessCluster:
     def __init__(self, root: Path, seed: int) -> None:
         self._root = root
         self.transport = MemoryTransport()
-        self.doors = Doors(SystemClock(), Random(seed), OsDisk(synced=False), ThreadWorker)
+        self.environment = Environment(SystemClock(), Random(seed), OsDisk(synced=False), ThreadWorker)
         self.nodes: dict[int, StorageNode] = {}
 
     async def start(self) -> None:
         for node in (1, 2, 3):
             await self.start_node(node)
-        store = SqliteStore(self._root / "metadata.db", self.doors, synced=False)
+        store = SqliteStore(self._root / "metadata.db", self.environment, synced=False)
         config = MetadataRepositoryConfig(CLUSTER, "repository")
-        self._repository = MetadataRepository(config, store, self.doors, self.transport)
+        self._repository = MetadataRepository(config, store, self.environment, self.transport)
         await self._repository.start()
         addresses = tuple(f"node-{node}" for node in self.nodes)
         self._manager = Manager(
             ManagerConfig(
                 CLUSTER, "repository", "manager", nodes=addresses, replicas=2, streams=2, heartbeat_s=0.05
             ),
-            self.doors,
+            self.environment,
             self.transport,
         )
         await self._manager.start()
@@ -62,7 +62,7 @@ class InProcessCluster:
         volume = self._root / f"volume{node}"
         volume.mkdir(exist_ok=True)
         config = StorageNodeConfig(CLUSTER, NodeID(node), (volume,), listen=f"node-{node}")
-        self.nodes[node] = StorageNode(config, self.doors, self.transport)
+        self.nodes[node] = StorageNode(config, self.environment, self.transport)
         await self.nodes[node].start()
 
     async def kill_node(self, node: int) -> None:
@@ -76,13 +76,13 @@ class InProcessCluster:
         await self._repository.stop()
 
     async def connect(self, streams: int) -> Log:
-        admin = await connect_admin(self.transport, self.doors, "repository", cluster=CLUSTER)
+        admin = await connect_admin(self.transport, self.environment, "repository", cluster=CLUSTER)
         async with admin, asyncio.timeout(TIMEOUT_S):
             while len(await admin.nodes()) < 3:
                 await asyncio.sleep(0.01)
         log = await connect_log(
             self.transport,
-            self.doors,
+            self.environment,
             "repository",
             topic="orders",
             create=True,

@@ -18,7 +18,7 @@ from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryCon
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.memory import MemoryTransport
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 
@@ -34,18 +34,18 @@ class Cluster:
     def __init__(self, root: Path, *, scrub: bool) -> None:
         self._root = root
         self._scrub = scrub
-        self._doors = system_doors(synced=False)
+        self._environment = system_environment(synced=False)
         self._transport = MemoryTransport()
         self._nodes: dict[int, StorageNode] = {}
-        store = SqliteStore(root / "metadata.db", self._doors, synced=False)
+        store = SqliteStore(root / "metadata.db", self._environment, synced=False)
         repository = MetadataRepositoryConfig(CLUSTER, "repository")
-        self._repository = MetadataRepository(repository, store, self._doors, self._transport)
+        self._repository = MetadataRepository(repository, store, self._environment, self._transport)
         addresses = tuple(f"node{node}" for node in NODES)
         # Nobody hangs here: a machine that does must not be taken for a node, which would be sealed out.
         config = ManagerConfig(
             CLUSTER, "repository", "manager", nodes=addresses, heartbeat_s=0.05, node_timeout_s=TIMEOUT_S
         )
-        self._manager = Manager(config, self._doors, self._transport)
+        self._manager = Manager(config, self._environment, self._transport)
 
     async def start_node(self, node: int) -> None:
         volume = self._root / f"volume{node}"
@@ -60,7 +60,7 @@ class Cluster:
             scrub_bytes_per_s=1 << 30 if self._scrub else 0,
             scrub_interval_s=0.05,
         )
-        self._nodes[node] = StorageNode(config, self._doors, self._transport)
+        self._nodes[node] = StorageNode(config, self._environment, self._transport)
         await self._nodes[node].start()
 
     async def stop_node(self, node: int) -> None:
@@ -80,13 +80,13 @@ class Cluster:
 
     async def connect(self) -> Log:
         log = await connect_log(
-            self._transport, self._doors, "repository", topic="rot", create=True, timeout_s=TIMEOUT_S
+            self._transport, self._environment, "repository", topic="rot", create=True, timeout_s=TIMEOUT_S
         )
         await log.wait_running()
         return log
 
     async def admin(self) -> Admin:
-        return await connect_admin(self._transport, self._doors, "repository")
+        return await connect_admin(self._transport, self._environment, "repository")
 
     def segments(self, node: int) -> dict[str, bytes]:
         """What is written in each segment file of a node."""

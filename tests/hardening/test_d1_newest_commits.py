@@ -14,7 +14,7 @@ from varlog.metarepo.store.base import Put
 from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 COMMITS = {f"cut/{number:03d}": f"order {number:03d}".encode() * 3 for number in range(1, 41)}
 NEWEST = b"order 040"
@@ -27,7 +27,7 @@ def left(tmp_path: Path) -> Path:
     path.parent.mkdir()
 
     async def body() -> Path:
-        store = SqliteStore(path, system_doors())
+        store = SqliteStore(path, system_environment())
         await store.open()
         for key, value in COMMITS.items():
             await store.commit([Put(key, value)])
@@ -40,7 +40,7 @@ def left(tmp_path: Path) -> Path:
 
 def _items(path: Path) -> dict[str, bytes]:
     async def body() -> dict[str, bytes]:
-        store = SqliteStore(path, system_doors())
+        store = SqliteStore(path, system_environment())
         try:
             return (await store.open()).items
         finally:
@@ -99,7 +99,7 @@ def test_an_older_database_beside_a_newer_journal_is_right_or_said(left: Path, t
     shutil.copy(left, older)
 
     async def body() -> None:
-        store = SqliteStore(left, system_doors())
+        store = SqliteStore(left, system_environment())
         await store.open()
         await store.commit([Put("cut/041", b"")])
         await store.close()

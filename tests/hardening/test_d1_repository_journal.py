@@ -21,7 +21,7 @@ from varlog.metarepo.store.journal import SECTOR_BYTES, apply_changes
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import Doors, system_doors
+from varlog.runtime.environment import Environment, system_environment
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.drive import Drive
 from varlog.testing.sim.process import Process
@@ -51,19 +51,19 @@ def _small_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "JOURNAL_BYTES", 28 * SECTOR_BYTES)
 
 
-def _doors(drive: Drive) -> Doors:
+def _environment(drive: Drive) -> Environment:
     process = Process("mr")
     disk = SimDisk(drive, process, random.Random(1), process.die)
     disk.make_directory(FOLDER)
-    return dataclasses.replace(system_doors(), disk=disk, entropy=SALTS)
+    return dataclasses.replace(system_environment(), disk=disk, entropy=SALTS)
 
 
-def _drive(files: Files) -> tuple[Drive, Doors]:
+def _drive(files: Files) -> tuple[Drive, Environment]:
     drive = Drive()
-    doors = _doors(drive)
+    environment = _environment(drive)
     for name, content in files.items():
-        doors.disk.replace_file(FOLDER / name, content)
-    return drive, doors
+        environment.disk.replace_file(FOLDER / name, content)
+    return drive, environment
 
 
 def _files(drive: Drive) -> Files:
@@ -81,8 +81,8 @@ def _run(files: Files, commits: Sequence[Sequence[Change]], *, killed: bool = Tr
     """The files after each commit; and at the end, where that is a clean one."""
 
     async def body() -> list[Files]:
-        drive, doors = _drive(files)
-        store = SqliteStore(FOLDER / DATABASE, doors)
+        drive, environment = _drive(files)
+        store = SqliteStore(FOLDER / DATABASE, environment)
         await store.open()
         seen = [_files(drive)]
         for changes in commits:
@@ -98,8 +98,8 @@ def _run(files: Files, commits: Sequence[Sequence[Change]], *, killed: bool = Tr
 
 def _opened(files: Files) -> tuple[Items, list[str]]:
     async def body() -> tuple[Items, list[str]]:
-        _, doors = _drive(files)
-        store = SqliteStore(FOLDER / DATABASE, doors)
+        _, environment = _drive(files)
+        store = SqliteStore(FOLDER / DATABASE, environment)
         items = (await store.open()).items
         await store.close()
         return items, store.complaints
@@ -196,8 +196,8 @@ def test_after_a_pause_two_bad_copies_of_the_newest_commit_are_said() -> None:
     """An empty commit follows the newest one: that it is bad in both copies cannot be a write in flight."""
 
     async def body() -> Files:
-        drive, doors = _drive({})
-        store = SqliteStore(FOLDER / DATABASE, doors)
+        drive, environment = _drive({})
+        store = SqliteStore(FOLDER / DATABASE, environment)
         await store.open()
         for changes in CUTS:
             await store.commit(changes)
@@ -284,8 +284,8 @@ def test_files_of_two_repositories_are_said() -> None:
     files = _run({}, CUTS)[-1]
 
     async def body() -> Files:
-        drive, doors = _drive({})
-        store = SqliteStore(FOLDER / DATABASE, doors)
+        drive, environment = _drive({})
+        store = SqliteStore(FOLDER / DATABASE, environment)
         await store.open()
         await store.commit([Put("of another cluster", b"")])
         return _files(drive)
@@ -350,11 +350,11 @@ def _mirrored(
 
     async def body() -> tuple[Items, list[str], dict[Path, bytes]]:
         drive = Drive()
-        doors = _doors(drive)
-        doors.disk.make_directory(MIRROR)
+        environment = _environment(drive)
+        environment.disk.make_directory(MIRROR)
         for path, content in files.items():
-            doors.disk.replace_file(path, content)
-        store = SqliteStore(FOLDER / DATABASE, doors, mirror=MIRROR)
+            environment.disk.replace_file(path, content)
+        store = SqliteStore(FOLDER / DATABASE, environment, mirror=MIRROR)
         items = (await store.open()).items
         for changes in commits:
             await store.commit(changes)
@@ -404,14 +404,14 @@ def test_a_journal_that_knows_of_more_than_the_other_one_is_believed() -> None:
 def test_a_mirror_that_fails_is_given_up_and_said() -> None:
     async def body() -> tuple[Items, list[str]]:
         drive = Drive()
-        doors = _doors(drive)
-        store = SqliteStore(FOLDER / DATABASE, doors, mirror=MIRROR)  # there is no such directory
+        environment = _environment(drive)
+        store = SqliteStore(FOLDER / DATABASE, environment, mirror=MIRROR)  # there is no such directory
         await store.open()
         for changes in CUTS:
             await store.commit(changes)
         complaints = store.complaints
         await store.close()
-        again = SqliteStore(FOLDER / DATABASE, doors)
+        again = SqliteStore(FOLDER / DATABASE, environment)
         return (await again.open()).items, complaints
 
     items, complaints = asyncio.run(body())
@@ -427,7 +427,9 @@ def _left_by_a_kill(path: Path, commits: Sequence[Sequence[Change]]) -> Path:
     path.mkdir()
 
     async def body() -> Path:
-        store = SqliteStore(path / DATABASE, dataclasses.replace(system_doors(), disk=OsDisk(synced=False)))
+        store = SqliteStore(
+            path / DATABASE, dataclasses.replace(system_environment(), disk=OsDisk(synced=False))
+        )
         await store.open()
         for changes in commits:
             await store.commit(changes)
@@ -441,7 +443,9 @@ def _left_by_a_kill(path: Path, commits: Sequence[Sequence[Change]]) -> Path:
 
 def _real_items(path: Path) -> Items:
     async def body() -> Items:
-        store = SqliteStore(path / DATABASE, dataclasses.replace(system_doors(), disk=OsDisk(synced=False)))
+        store = SqliteStore(
+            path / DATABASE, dataclasses.replace(system_environment(), disk=OsDisk(synced=False))
+        )
         try:
             return (await store.open()).items
         finally:

@@ -88,7 +88,7 @@ def test_a_repository_begins_above_the_ids_of_a_node_that_belonged_to_no_cluster
     async def story() -> None:
         cluster = SimCluster(nodes=1, replicas=1)
         host = cluster.nodes[1]
-        disk = host.doors(Process("factory")).disk
+        disk = host.environment(Process("factory")).disk
         disk.make_directory(VOLUME)
         home = VOLUME / "cid=7" / "snid=1"
         disk.make_directory(home)
@@ -122,24 +122,24 @@ def test_a_repository_begins_above_the_ids_of_a_node_that_belonged_to_no_cluster
 def _host() -> Host:
     import random
 
-    def never(doors: object, transport: object) -> object:
+    def never(environment: object, transport: object) -> object:
         raise AssertionError("it is not started")
 
     host = Host("sn", "1", SimNetwork(random.Random(1)), never, lambda text: None, lambda text: None)  # type: ignore[arg-type]
-    host.doors(Process("factory")).disk.make_directory(VOLUME)
+    host.environment(Process("factory")).disk.make_directory(VOLUME)
     return host
 
 
 def _open(host: Host) -> NodeVolumes:
-    doors = host.doors(Process("sn"))
+    environment = host.environment(Process("sn"))
     return NodeVolumes.open(
-        doors.disk, doors.entropy, cluster=ClusterID(7), node=NodeID(1), volumes=(VOLUME,)
+        environment.disk, environment.entropy, cluster=ClusterID(7), node=NodeID(1), volumes=(VOLUME,)
     )
 
 
 def _make(host: Host, volumes: NodeVolumes, uuid: ClusterUUID, stream: LogStreamID = STREAM) -> Path:
     path = volumes.place(stream)
-    disk = host.doors(Process("sn")).disk
+    disk = host.environment(Process("sn")).disk
     LogStore.create(disk, path, topic=TopicID(1), log_stream=stream, cluster=uuid).close()
     volumes.note_cluster(stream, uuid)
     return path
@@ -159,7 +159,7 @@ def test_what_is_registered_is_bound_once_and_what_is_bound_is_refused_to_others
             ONE,
             NO_UUID,
         )
-        disk = host.doors(Process("look")).disk
+        disk = host.environment(Process("look")).disk
         assert (read_cluster(disk, path), read_cluster(disk, other)) == (ONE, NO_UUID)
         with pytest.raises(PreconditionFailed, match=rf"{ONE}.*{OTHER}"):
             again.bind(OTHER, ())
@@ -179,7 +179,7 @@ def test_a_replica_of_another_cluster_on_this_nodes_volume_is_foreign() -> None:
         volumes.bind(ONE, ())
         path = _make(host, volumes, ONE)
         assert not volumes.is_foreign(STREAM)
-        host.doors(Process("operator")).disk.replace_file(path / CLUSTER_NAME, encode_cluster(OTHER))
+        host.environment(Process("operator")).disk.replace_file(path / CLUSTER_NAME, encode_cluster(OTHER))
         volumes.release()
         again = _open(host)
         assert again.is_foreign(STREAM)
@@ -195,7 +195,7 @@ def test_an_identity_from_an_older_copy_learns_its_cluster_from_its_replicas() -
     async def story() -> None:
         host = _host()
         volumes = _open(host)
-        disk = host.doors(Process("operator")).disk
+        disk = host.environment(Process("operator")).disk
         identity = VOLUME / "cid=7" / "snid=1" / IDENTITY_NAME
         old = disk.read_file(identity)
         volumes.bind(ONE, ())
@@ -213,7 +213,7 @@ def test_a_flipped_bit_in_an_identity_is_found() -> None:
         volumes = _open(host)
         volumes.bind(ONE, ())
         volumes.release()
-        disk = host.doors(Process("operator")).disk
+        disk = host.environment(Process("operator")).disk
         identity = VOLUME / "cid=7" / "snid=1" / IDENTITY_NAME
         content = disk.read_file(identity)
         disk.replace_file(identity, content.replace(ONE.encode(), OTHER.encode()))
@@ -232,7 +232,7 @@ def test_a_damaged_cluster_file_binds_to_nothing() -> None:
         volumes.release()
         content = bytearray(encode_cluster(ONE))
         content[9] ^= 1
-        host.doors(Process("operator")).disk.replace_file(path / CLUSTER_NAME, bytes(content))
+        host.environment(Process("operator")).disk.replace_file(path / CLUSTER_NAME, bytes(content))
         again = _open(host)
         assert again.cluster_of(STREAM) == NO_UUID
         with pytest.raises(PreconditionFailed, match="no cluster yet"):

@@ -21,7 +21,7 @@ def _kept(cluster: SimCluster) -> set[str]:
 
 async def _make_and_delete(cluster: SimCluster) -> None:
     """What an operator does who believes in the new, empty cluster. All of it may be refused."""
-    admin = await connect_admin(cluster.transport, cluster.doors, REPOSITORY, timeout_s=20.0)
+    admin = await connect_admin(cluster.transport, cluster.environment, REPOSITORY, timeout_s=20.0)
     try:
         for name in ("new", "newer", "newest"):
             with suppress(VarlogError):

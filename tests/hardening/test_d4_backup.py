@@ -16,7 +16,7 @@ from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.rpc import messages as m
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.sim.loop import run
 
 
@@ -101,14 +101,14 @@ def test_a_backup_goes_into_a_new_store_alone(tmp_path: Path) -> None:
     items = msgspec.msgpack.decode((tmp_path / "items").read_bytes(), type=dict[str, bytes])
 
     async def real() -> None:
-        doors = system_doors()
-        made = await write_backup(items, SqliteStore(tmp_path / "copy.db", doors))
-        again = await read_store(SqliteStore(tmp_path / "copy.db", doors))
-        copy = await write_backup(again, SqliteStore(tmp_path / "copy of the copy.db", doors))
+        environment = system_environment()
+        made = await write_backup(items, SqliteStore(tmp_path / "copy.db", environment))
+        again = await read_store(SqliteStore(tmp_path / "copy.db", environment))
+        copy = await write_backup(again, SqliteStore(tmp_path / "copy of the copy.db", environment))
         assert copy.state.view == made.state.view
         assert copy.state.order == made.state.order
         assert copy.term > made.term
         with pytest.raises(StartupError, match="not empty"):
-            await write_backup(items, SqliteStore(tmp_path / "copy.db", doors))
+            await write_backup(items, SqliteStore(tmp_path / "copy.db", environment))
 
     asyncio.run(real())

@@ -23,7 +23,7 @@ from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID, ClusterUUID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.storage.identity import IDENTITY_NAME
 from varlog.storage.log_store import LogStore
 from varlog.storage.row_file import ROWS_NAME
@@ -257,7 +257,7 @@ def of_repository(directory: Path, which: str) -> Path:
 def repository(directory: Path) -> SqliteStore:
     for name in ("home", "mirror"):
         (directory / name).mkdir(parents=True, exist_ok=True)
-    return SqliteStore(directory / "home" / DATABASE, system_doors(), mirror=directory / "mirror")
+    return SqliteStore(directory / "home" / DATABASE, system_environment(), mirror=directory / "mirror")
 
 
 async def looked(store: SqliteStore) -> list[str]:

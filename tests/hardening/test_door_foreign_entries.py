@@ -45,7 +45,7 @@ from varlog.recipes.queue_codec import CodedQueueMachine
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.recipes.topic_snapshots import MAGIC as CHUNK_MAGIC
 from varlog.recipes.topic_snapshots import TopicSnapshots
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.processes import PATIENCE_S, command
 
 SIX_BYTES = MAGIC + b"\x02\x90"
@@ -131,7 +131,7 @@ def test_no_recipe_is_stopped_by_what_others_write(tmp_path: Path) -> None:
                 await recipe.close()
 
     async def story() -> None:
-        cluster = EmbeddedCluster(tmp_path, system_doors(synced=False), sync=False)
+        cluster = EmbeddedCluster(tmp_path, system_environment(synced=False), sync=False)
         await cluster.start()
         try:
             log = await cluster.connect("recipes", streams=1)
@@ -320,7 +320,7 @@ def test_a_command_that_its_machine_refuses_fails_for_its_sender_alone() -> None
 
 def test_a_topic_of_snapshots_passes_over_what_is_none(tmp_path: Path) -> None:
     async def story() -> None:
-        cluster = EmbeddedCluster(tmp_path, system_doors(synced=False), sync=False)
+        cluster = EmbeddedCluster(tmp_path, system_environment(synced=False), sync=False)
         await cluster.start()
         try:
             log, snapshots = await cluster.connect("recipes"), await cluster.connect("snapshots")
@@ -353,7 +353,7 @@ def test_the_command_skips_what_stops_a_recipe_and_nothing_else(tmp_path: Path) 
         return done.returncode, done.stdout + done.stderr
 
     async def fill() -> None:
-        cluster = EmbeddedCluster(tmp_path, system_doors())
+        cluster = EmbeddedCluster(tmp_path, system_environment())
         await cluster.start()
         log = await cluster.connect("recipes", streams=1)
         async with Counter.open(log) as counter:
@@ -364,7 +364,7 @@ def test_the_command_skips_what_stops_a_recipe_and_nothing_else(tmp_path: Path) 
         await cluster.stop()
 
     async def value() -> int:
-        cluster = EmbeddedCluster(tmp_path, system_doors())
+        cluster = EmbeddedCluster(tmp_path, system_environment())
         await cluster.start()
         try:
             log = await cluster.connect("recipes")

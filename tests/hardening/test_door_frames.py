@@ -472,7 +472,9 @@ def test_corrupt_frames_of_nodes_repository_and_manager_are_a_metric(monkeypatch
         log = await cluster.log(create=True)
         await log.close()
         await cluster.wait_whole()
-        async with await connect_admin(cluster.transport, cluster.doors, REPOSITORY, timeout_s=30.0) as admin:
+        async with await connect_admin(
+            cluster.transport, cluster.environment, REPOSITORY, timeout_s=30.0
+        ) as admin:
             return await admin.status()
 
     found = {

@@ -10,7 +10,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.runtime.logs import VALUE_CHARS_MAX, LineFormatter, escaped, told
+from varlog.runtime.logs import VALUE_CHARS_MAX, LineFormatter, escaped, logfmt
 
 FORGED = "orders\n2026-11-18 00:00:00,000 INFO varlog.metarepo everything is fine"
 CLEARS_THE_SCREEN = "\x1b[2J\x1b]0;owned\x07"
@@ -18,35 +18,35 @@ WRITES_BACKWARDS = "\u202egnp.exe"
 
 
 def test_a_value_with_a_line_break_stays_on_its_line() -> None:
-    assert told("made", topic=FORGED).count("\n") == 0
-    assert told("made", topic="a\rb") == r"made topic='a\rb'"
+    assert logfmt("made", topic=FORGED).count("\n") == 0
+    assert logfmt("made", topic="a\rb") == r"made topic='a\rb'"
 
 
 def test_escape_sequences_and_writing_marks_reach_no_terminal() -> None:
     for text in (CLEARS_THE_SCREEN, WRITES_BACKWARDS, "\x9b2J", "\udc80"):
-        line = told("made", topic=text)
+        line = logfmt("made", topic=text)
         assert line.isprintable()
         line.encode("utf-8")
 
 
 def test_a_value_cannot_pretend_to_be_another_fact() -> None:
-    assert told("made", topic="a' level='critical", node=1) == "made topic=\"a' level='critical\" node=1"
-    assert told("made", topic="'a'") == "made topic=\"'a'\""
+    assert logfmt("made", topic="a' level='critical", node=1) == "made topic=\"a' level='critical\" node=1"
+    assert logfmt("made", topic="'a'") == "made topic=\"'a'\""
 
 
 def test_plain_values_are_not_quoted() -> None:
     assert (
-        told("made", topic="주문-1", path=r"a\b", count=3, why="")
+        logfmt("made", topic="주문-1", path=r"a\b", count=3, why="")
         == r"made topic=주문-1 path=a\b count=3 why=''"
     )
 
 
 def test_the_message_itself_is_escaped() -> None:
-    assert told("lost\nconnection") == r"lost\nconnection"
+    assert logfmt("lost\nconnection") == r"lost\nconnection"
 
 
 def test_a_huge_value_is_cut() -> None:
-    assert len(told("made", topic="x" * 1_000_000)) < VALUE_CHARS_MAX + 100
+    assert len(logfmt("made", topic="x" * 1_000_000)) < VALUE_CHARS_MAX + 100
 
 
 def test_lines_of_a_traceback_cannot_look_like_records() -> None:
@@ -68,7 +68,7 @@ def test_lines_of_a_traceback_cannot_look_like_records() -> None:
 @given(st.text(st.characters()))
 def test_whatever_is_escaped_is_one_printable_line(text: str) -> None:
     assert escaped(text).isprintable()
-    assert told("made", topic=text).isprintable()
+    assert logfmt("made", topic=text).isprintable()
 
 
 @given(st.text(st.characters()).filter(str.isprintable))

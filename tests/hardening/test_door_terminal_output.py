@@ -15,7 +15,7 @@ import pytest
 
 from varlog.cli.output import complain, make_console, make_table
 from varlog.embedded import EmbeddedCluster
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.processes import PATIENCE_S
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\n\x9b31mrow\u202e[red]x[/red]\x00"
@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-m", "varlog.cli"]
 @pytest.fixture
 def filled(tmp_path: Path) -> Path:
     async def fill() -> None:
-        cluster = EmbeddedCluster(tmp_path / "data", system_doors(synced=False), sync=False)
+        cluster = EmbeddedCluster(tmp_path / "data", system_environment(synced=False), sync=False)
         await cluster.start()
         log = await cluster.connect("orders", streams=1)
         await log.append(HOSTILE.encode())

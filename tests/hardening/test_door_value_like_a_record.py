@@ -14,7 +14,7 @@ import pytest
 from varlog.metarepo.store.base import Put
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.batch import crc32c
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 BODY = b"\x91\x92\xa4base\xc4\x01x"  # MessagePack: [["base", b"x"]]
 
@@ -44,7 +44,7 @@ def test_a_value_that_looks_like_a_record_is_a_value(tmp_path: Path, salted: boo
     expected: dict[str, bytes] = {}
 
     async def body() -> Path:
-        store = SqliteStore(path, system_doors())
+        store = SqliteStore(path, system_environment())
         await store.open()
         journal = path.with_name("metadata.db.journal")
         salt = journal.read_bytes()[12:28] if salted else bytes(16)
@@ -71,4 +71,4 @@ def test_a_value_that_looks_like_a_record_is_a_value(tmp_path: Path, salted: boo
             content[at] ^= 1
             at = content.find(newest.encode(), at)
         journal.write_bytes(content)
-    assert asyncio.run(items(SqliteStore(left, system_doors()))) == expected
+    assert asyncio.run(items(SqliteStore(left, system_environment()))) == expected

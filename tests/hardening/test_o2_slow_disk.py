@@ -281,13 +281,13 @@ def test_few_writes_that_take_long_are_told() -> None:
     meter = TrafficMeter(lambda: now)
     for seconds in (0.001, 0.001, 0.001):
         meter.wrote(seconds)
-    assert meter.told().write_s == 0.0
+    assert meter.snapshot().write_s == 0.0
     for _ in range(3):
         now += 5.0
-        assert meter.told().write_s == 0.0
+        assert meter.snapshot().write_s == 0.0
     for seconds in (0.4, 0.5, 0.6):
         meter.wrote(seconds)
-    assert meter.told().write_s == pytest.approx(0.5)
+    assert meter.snapshot().write_s == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(

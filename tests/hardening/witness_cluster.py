@@ -86,7 +86,7 @@ class RewoundCluster(SimCluster):
         return found
 
     async def admin(self) -> Admin:
-        return await connect_admin(self.transport, self.doors, REPOSITORY, timeout_s=30.0)
+        return await connect_admin(self.transport, self.environment, REPOSITORY, timeout_s=30.0)
 
     async def two_streams(self) -> tuple[Log, LogStreamID, LogStreamID]:
         """A topic of two log streams on two nodes with a copy each: that of node 1, and that of node 2."""

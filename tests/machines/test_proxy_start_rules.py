@@ -35,7 +35,7 @@ def test_who_comes_back_begins_behind_what_it_has(position: int) -> None:
 def test_what_the_pattern_allows_is_a_start_unless_it_is_too_large(told: str) -> None:
     matches = re.fullmatch(PATTERN.strip("^$"), told, re.ASCII) is not None
     if matches and (told in ("oldest", "next") or abs(int(told)) <= LSN_MAX):
-        assert Start(told).told == told
+        assert Start(told).text == told
     elif matches:
         with pytest.raises(ValueError, match="at most"):
             Start(told)

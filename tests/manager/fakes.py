@@ -40,7 +40,7 @@ from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Server, Transport
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 CLUSTER = ClusterID(7)
 # Only so that nothing hangs: a busy machine may stand still for seconds.
@@ -323,7 +323,7 @@ class FakeCluster:
             replicas=replicas,
             **{"heartbeat_s": 0.02, "auto_create_topics": True, "node_timeout_s": WAIT_S, **settings},
         )
-        self.manager = Manager(self.config, system_doors(), self.transport)
+        self.manager = Manager(self.config, system_environment(), self.transport)
 
     async def __aenter__(self) -> FakeCluster:
         await self.repository.start()

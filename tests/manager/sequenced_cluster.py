@@ -29,7 +29,9 @@ class SequencedCluster(SimCluster):
 
     def _sequencer(self, number: int) -> Host:
         config = SequencerConfig(CLUSTER, REPOSITORY, f"sq{number}:7120")
-        return self._host(f"sq{number}", lambda doors, transport: Sequencer(config, doors, transport))
+        return self._host(
+            f"sq{number}", lambda environment, transport: Sequencer(config, environment, transport)
+        )
 
     def start(self) -> None:
         super().start()
@@ -37,7 +39,7 @@ class SequencedCluster(SimCluster):
             host.boot()
 
     async def admin(self) -> Admin:
-        return await connect_admin(self.transport, self.doors, REPOSITORY)
+        return await connect_admin(self.transport, self.environment, REPOSITORY)
 
     async def create(self, *, streams: int = 1, stripe_size: int = 4, grouping: str = "stream") -> Projection:
         async with await self.admin() as admin:

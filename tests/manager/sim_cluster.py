@@ -19,7 +19,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc import messages as m
 from varlog.rpc.transport import Connection, Handler, Server, Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 from varlog.testing.sim.host import VOLUME, Host, Service
@@ -142,15 +142,15 @@ class SimCluster:
         self.repository = self._host("mr", self._make_repository)
         self.manager = self._host("mc", self._make_manager)
         self._client = Process("client")
-        self.doors = self._host("client", self._make_manager).doors(self._client)
+        self.environment = self._host("client", self._make_manager).environment(self._client)
         self.transport = self.network.transport(self._client)
 
     # --- the parts ------------------------------------------------------------------------------------------------
 
-    def _host(self, name: str, make: Callable[[Doors, Transport], Service]) -> Host:
+    def _host(self, name: str, make: Callable[[Environment, Transport], Service]) -> Host:
         return Host(name, "1", self.network, make, lambda text: None, self.complaints.append)
 
-    def _node(self, number: int) -> Callable[[Doors, Transport], Service]:
+    def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
         config = StorageNodeConfig(
             CLUSTER,
             NodeID(number),
@@ -159,15 +159,15 @@ class SimCluster:
             segment_bytes=1 << 16,
             scrub_bytes_per_s=0,
         )
-        return lambda doors, transport: StorageNode(config, doors, transport)
+        return lambda environment, transport: StorageNode(config, environment, transport)
 
-    def _make_repository(self, doors: Doors, transport: Transport) -> Service:
+    def _make_repository(self, environment: Environment, transport: Transport) -> Service:
         config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)
-        return MetadataRepository(config, MemoryStore(self._metadata), doors, transport)
+        return MetadataRepository(config, MemoryStore(self._metadata), environment, transport)
 
-    def _make_manager(self, doors: Doors, transport: Transport) -> Service:
+    def _make_manager(self, environment: Environment, transport: Transport) -> Service:
         cutting = CutTransport(transport, self.cut, self.manager.crash)
-        return Manager(self._manager_config("mc:7101"), doors, cutting)
+        return Manager(self._manager_config("mc:7101"), environment, cutting)
 
     def _manager_config(self, listen: str) -> ManagerConfig:
         nodes = tuple(f"sn{number}:7110" for number in self.nodes)
@@ -184,13 +184,13 @@ class SimCluster:
     def second_manager(self) -> Host:
         """One more, which nobody cuts off."""
         config = self._manager_config("mc2:7101")
-        return self._host("mc2", lambda doors, transport: Manager(config, doors, transport))
+        return self._host("mc2", lambda environment, transport: Manager(config, environment, transport))
 
     # --- what a story does ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         for host in self.nodes.values():
-            host.doors(Process("factory")).disk.make_directory(VOLUME)
+            host.environment(Process("factory")).disk.make_directory(VOLUME)
             host.boot()
         self.repository.boot()
         self.manager.boot()
@@ -209,7 +209,7 @@ class SimCluster:
 
     async def log(self, topic: str = TOPIC, *, create: bool = False) -> Log:
         return await connect_log(
-            self.transport, self.doors, REPOSITORY, topic=topic, create=create, timeout_s=60.0
+            self.transport, self.environment, REPOSITORY, topic=topic, create=create, timeout_s=60.0
         )
 
     async def ask(self, address: str, request: m.Message) -> m.Message:

@@ -17,7 +17,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc import messages
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.sim.loop import run as run_in_virtual_time
 
 STREAM = LogStreamID(1)
@@ -148,7 +148,9 @@ def test_an_admin_names_the_time_for_which_it_waits(monkeypatch: pytest.MonkeyPa
         async with FakeCluster(3) as cluster:
             gate = Gate(monkeypatch)
             gate.opened.set()
-            admin: Admin = await connect_admin(cluster.transport, system_doors(), "mr:1", timeout_s=WAIT_S)
+            admin: Admin = await connect_admin(
+                cluster.transport, system_environment(), "mr:1", timeout_s=WAIT_S
+            )
             async with admin:
                 await admin.create_topic("orders")
                 await admin.status()

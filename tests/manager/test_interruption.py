@@ -150,7 +150,7 @@ async def _create(cluster: SimCluster) -> None:
     while True:
         try:
             async with await connect_admin(
-                cluster.transport, cluster.doors, "mr:7100", timeout_s=5.0
+                cluster.transport, cluster.environment, "mr:7100", timeout_s=5.0
             ) as admin:
                 await admin.create_topic(TOPIC, streams=2)
                 return
@@ -212,7 +212,7 @@ async def _move(cluster: SimCluster, old: int) -> None:
     while old in (await cluster.view()).streams[0].replicas:
         try:
             async with await connect_admin(
-                cluster.transport, cluster.doors, "mr:7100", timeout_s=5.0
+                cluster.transport, cluster.environment, "mr:7100", timeout_s=5.0
             ) as admin:
                 await admin.replace_replica(1, old)
         except VarlogError:

@@ -19,7 +19,9 @@ def test_a_replica_made_anew_knows_what_was_trimmed_before_it_was_made() -> None
     async def story() -> None:
         cluster = SimCluster(nodes=3)
         cluster.start()
-        async with await connect_admin(cluster.transport, cluster.doors, "mr:7100", timeout_s=30.0) as admin:
+        async with await connect_admin(
+            cluster.transport, cluster.environment, "mr:7100", timeout_s=30.0
+        ) as admin:
             await admin.create_topic("orders", streams=2)
         log = await cluster.log()
         written = [await log.append(b"x", log_stream=1) for _ in range(5)]

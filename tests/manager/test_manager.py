@@ -28,7 +28,7 @@ from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc import messages
 from varlog.rpc.memory import MemoryTransport
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 Story = Callable[[FakeCluster], Awaitable[None]]
 
@@ -127,7 +127,7 @@ def test_a_repository_of_another_cluster_ends_the_start() -> None:
         transport = MemoryTransport()
         repository = FakeRepository(transport, ClusterID(CLUSTER + 1))
         await repository.start()
-        manager = Manager(FakeCluster(0).config, system_doors(), transport)
+        manager = Manager(FakeCluster(0).config, system_environment(), transport)
         with pytest.raises(StartupError, match="belongs to cluster 8, not to 7"):
             await manager.start()
         await manager.stop()
@@ -386,7 +386,7 @@ def test_a_new_manager_goes_on_where_the_old_one_was_cut_off() -> None:
             await cluster.nodes[1].stop()
             await cluster.nodes[1].start()
             await cluster.manager.stop()
-            cluster.manager = Manager(cluster.config, system_doors(), cluster.transport)
+            cluster.manager = Manager(cluster.config, system_environment(), cluster.transport)
             await cluster.manager.start()
         await cluster.wait(cluster.all_run)
         assert cluster.all_run()
@@ -399,7 +399,7 @@ def test_two_managers_at_once_do_no_harm() -> None:
     more."""
 
     async def story(cluster: FakeCluster) -> None:
-        second = Manager(replace(cluster.config, listen="vmc:2"), system_doors(), cluster.transport)
+        second = Manager(replace(cluster.config, listen="vmc:2"), system_environment(), cluster.transport)
         await second.start()
         await cluster.ask(messages.CreateTopic("orders", streams=3))
         for node in cluster.nodes.values():

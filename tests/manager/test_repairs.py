@@ -17,7 +17,7 @@ from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.rpc import messages
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 Story = Callable[[FakeCluster], Awaitable[None]]
 LS = LogStreamID(1)
@@ -334,7 +334,7 @@ def test_a_hold_by_hand_outlives_the_manager() -> None:
     async def story(cluster: FakeCluster) -> None:
         await cluster.ask(messages.AdminSealStream(LS))
         await cluster.manager.stop()
-        cluster.manager = Manager(cluster.config, system_doors(), cluster.transport)
+        cluster.manager = Manager(cluster.config, system_environment(), cluster.transport)
         await cluster.manager.start()
         for _ in range(5):
             await cluster.ask(messages.GetClusterStatus())
@@ -380,7 +380,7 @@ def test_a_broken_connection_wakes_the_manager_at_once_and_a_silent_node_holds_n
 
 def test_two_managers_that_make_the_same_topic_make_no_stream_too_many() -> None:
     async def story(cluster: FakeCluster) -> None:
-        second = Manager(replace(cluster.config, listen="vmc:2"), system_doors(), cluster.transport)
+        second = Manager(replace(cluster.config, listen="vmc:2"), system_environment(), cluster.transport)
         await second.start()
         connections = [await cluster.transport.connect(f"vmc:{n}", timeout_s=5) for n in (1, 2)]
         asks = [

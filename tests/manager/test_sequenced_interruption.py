@@ -131,7 +131,7 @@ async def _persistently(cluster: SequencedCluster, ask: Callable[..., Awaitable[
     while True:
         try:
             async with await connect_admin(
-                cluster.transport, cluster.doors, "mr:7100", timeout_s=5.0
+                cluster.transport, cluster.environment, "mr:7100", timeout_s=5.0
             ) as admin:
                 await ask(admin)
                 return

@@ -21,7 +21,7 @@ from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.transport import Call, Connection, Server
 from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
 
 M = TypeVar("M", bound=m.Message)
@@ -32,8 +32,8 @@ MR = "mr"
 WAIT_S = 90.0
 
 
-def seeded_doors() -> Doors:
-    return Doors(SystemClock(), random.Random(1), OsDisk(), ThreadWorker)
+def seeded_doors() -> Environment:
+    return Environment(SystemClock(), random.Random(1), OsDisk(), ThreadWorker)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -200,9 +200,9 @@ class ScriptedNode:
 class World:
     """A transport, metadata that outlive the repository, the repository, and a client's connection to it."""
 
-    def __init__(self, doors: Doors | None = None) -> None:
+    def __init__(self, environment: Environment | None = None) -> None:
         self.transport = MemoryTransport()
-        self.doors = doors or seeded_doors()
+        self.environment = environment or seeded_doors()
         self.commits = 0
         self.hold: Callable[[], Awaitable[None]] | None = None
         self.metadata = MemoryMetadata(before_commit=self._before_commit)
@@ -217,7 +217,9 @@ class World:
 
     async def start_repository(self, retry_s: float = 0.001) -> None:
         config = MetadataRepositoryConfig(CLUSTER, MR, node_retry_s=retry_s)
-        self.repository = MetadataRepository(config, MemoryStore(self.metadata), self.doors, self.transport)
+        self.repository = MetadataRepository(
+            config, MemoryStore(self.metadata), self.environment, self.transport
+        )
         await self.repository.start()
         self._client = await self.transport.connect(MR, timeout_s=WAIT_S)
 
@@ -269,9 +271,9 @@ class World:
 
 
 @asynccontextmanager
-async def world(*nodes: int, doors: Doors | None = None) -> AsyncIterator[World]:
+async def world(*nodes: int, environment: Environment | None = None) -> AsyncIterator[World]:
     """A repository and registered nodes in session."""
-    made = World(doors)
+    made = World(environment)
     await made.start_repository()
     try:
         for number in nodes:

@@ -14,7 +14,7 @@ from varlog.cli.process import ServerProcess
 from varlog.metarepo.store.base import Change, Fenced, MetadataStore, Put
 from varlog.metarepo.store.etcd import etcd_store, members_of
 from varlog.model.errors import StartupError
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.testing.processes import stand_still
 
 LEASE_S = 4.0
@@ -56,7 +56,7 @@ async def commit_in_some_reign(store: MetadataStore, change: Change) -> None:
 @pytest.mark.process
 def test_members_that_hang_cost_a_try_or_the_reign_and_never_what_was_committed(tmp_path: Path) -> None:
     async def story(store_place: str, members: list[ServerProcess]) -> None:
-        store = etcd_store(store_place, system_doors(), unused_cluster(), lease_s=LEASE_S)
+        store = etcd_store(store_place, system_environment(), unused_cluster(), lease_s=LEASE_S)
         term = (await store.open("mr:1")).term
         await commit_in_some_reign(store, Put("a", b"1"))
         # Whichever member is asked is among them: each hangs for a while, and a majority is always there.

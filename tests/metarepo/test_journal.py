@@ -32,7 +32,7 @@ from varlog.metarepo.store.journal import (
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SALT = bytes(range(16))
@@ -315,7 +315,7 @@ class _Killed(SqliteStore):
 
 def _commit_and_die(path: Path, *commits: Sequence[Change]) -> None:
     async def body() -> None:
-        store = _Killed(path, system_doors())
+        store = _Killed(path, system_environment())
         await store.open()
         for changes in commits:
             await store.commit(changes)
@@ -326,7 +326,7 @@ def _commit_and_die(path: Path, *commits: Sequence[Change]) -> None:
 
 def _items(path: Path, make: type[SqliteStore] = SqliteStore) -> dict[str, bytes]:
     async def body() -> dict[str, bytes]:
-        store = make(path, system_doors())
+        store = make(path, system_environment())
         try:
             return (await store.open()).items
         finally:
@@ -400,7 +400,7 @@ def test_a_commit_that_a_newer_opening_did_not_read_is_not_acknowledged(tmp_path
     path = tmp_path / "metadata.db"
 
     async def body() -> dict[str, bytes]:
-        older, newer = _Killed(path, system_doors()), SqliteStore(path, system_doors())
+        older, newer = _Killed(path, system_environment()), SqliteStore(path, system_environment())
         await older.open()
         await older.commit([Put("a", b"1")])
         path.with_name("metadata.db.lock").unlink()
@@ -431,7 +431,7 @@ def test_a_database_from_before_the_journal_is_taken_over(tmp_path: Path) -> Non
     old.close()
 
     async def body() -> tuple[int, dict[str, bytes]]:
-        store = SqliteStore(path, system_doors())
+        store = SqliteStore(path, system_environment())
         opened = await store.open()
         await store.close()
         return opened.term, opened.items

@@ -23,7 +23,7 @@ from varlog.model.projection import Chain, Projection, SequencerID
 from varlog.reconfiguration.rules import Answer, Wish, first_projection, next_projection
 from varlog.rpc import messages as m
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
 from varlog.testing.sim.loop import run as run_virtual
 
@@ -123,8 +123,8 @@ class Sequenced:
 
 @asynccontextmanager
 async def sequenced() -> AsyncIterator[Sequenced]:
-    doors = Doors(LoopClock(), random.Random(1), OsDisk(), ThreadWorker)
-    async with world(1, 2, 3, doors=doors) as made:
+    environment = Environment(LoopClock(), random.Random(1), OsDisk(), ThreadWorker)
+    async with world(1, 2, 3, environment=environment) as made:
         found = Sequenced(made)
         await found.begin()
         yield found

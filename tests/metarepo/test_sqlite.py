@@ -11,12 +11,12 @@ import pytest
 from varlog.metarepo.store.base import Put
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 
 def _open(path: Path) -> dict[str, bytes]:
     async def body() -> dict[str, bytes]:
-        store = SqliteStore(path, system_doors())
+        store = SqliteStore(path, system_environment())
         try:
             return (await store.open()).items
         finally:
@@ -27,7 +27,7 @@ def _open(path: Path) -> dict[str, bytes]:
 
 def _filled(path: Path, count: int = 1000) -> None:
     async def body() -> None:
-        store = SqliteStore(path, system_doors())
+        store = SqliteStore(path, system_environment())
         await store.open()
         await store.commit([Put(f"key/{number:05d}", b"x" * 100) for number in range(count)])
         await store.close()
@@ -101,7 +101,7 @@ def test_every_commit_waits_for_the_device_unless_asked_not_to(
     tmp_path: Path, synced: bool, expected: int
 ) -> None:
     async def body() -> tuple[int, str]:
-        store = SqliteStore(tmp_path / "metadata.sqlite", system_doors(), synced=synced)
+        store = SqliteStore(tmp_path / "metadata.sqlite", system_environment(), synced=synced)
         await store.open()
         database = store._database
         assert database is not None

@@ -16,7 +16,7 @@ import pytest
 
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 SECONDS = 6.0
 KEYS = 40
@@ -72,7 +72,7 @@ def test_commits_are_whole_and_in_order_whatever_else_runs(tmp_path: Path, seed:
         number, rounds, until = 0, 0, time.monotonic() + SECONDS
         while time.monotonic() < until:
             rounds += 1
-            store = SqliteStore(tmp_path / "metadata.db", system_doors(synced=False), synced=False)
+            store = SqliteStore(tmp_path / "metadata.db", system_environment(synced=False), synced=False)
             opened = await store.open()
             assert dict(opened.items) == model
             for _ in range(rng.randrange(1, 60)):
@@ -105,7 +105,7 @@ async def check_crash(directory: Path, model: dict[str, bytes]) -> None:
     copy.mkdir()
     for path in directory.glob("metadata.db*"):
         shutil.copy(path, copy)
-    store = SqliteStore(copy / "metadata.db", system_doors(synced=False), synced=False)
+    store = SqliteStore(copy / "metadata.db", system_environment(synced=False), synced=False)
     try:
         assert dict((await store.open()).items) == model
     finally:

@@ -28,7 +28,7 @@ from varlog.model.ids import ClusterID, NodeID
 from varlog.reconfiguration.reconfigurer import Reconfigurer
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 from varlog.testing.sim.host import VOLUME, Host, Service
@@ -55,8 +55,8 @@ def node_address(number: int) -> str:
 class Idle:
     """A host on which nothing runs but what a test does there."""
 
-    def __init__(self, doors: Doors, transport: Transport) -> None:
-        self.doors = doors
+    def __init__(self, environment: Environment, transport: Transport) -> None:
+        self.environment = environment
         self.transport = transport
 
     async def start(self) -> None: ...
@@ -77,7 +77,7 @@ class Client:
 
     async def connect(self) -> None:
         self.log = await self.do(
-            connect_log(self.transport, self._idle.doors, REPOSITORY, topic=TOPIC, create=False)
+            connect_log(self.transport, self._idle.environment, REPOSITORY, topic=TOPIC, create=False)
         )
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -147,7 +147,7 @@ class PaperCluster:
         """All processes run; there is no topic yet."""
         for number, host in self.nodes.items():
             for volume in self._node_config(number).volumes:
-                host.doors(Process("factory")).disk.make_directory(volume)
+                host.environment(Process("factory")).disk.make_directory(volume)
         for host in (*self.nodes.values(), *self._others()):
             host.boot()
         await self.wait(self._ready)
@@ -171,7 +171,7 @@ class PaperCluster:
         async with asyncio.timeout(START_S):
             while True:
                 try:
-                    async with await connect_admin(idle.transport, idle.doors, REPOSITORY) as admin:
+                    async with await connect_admin(idle.transport, idle.environment, REPOSITORY) as admin:
                         return await work(admin)
                 except VarlogError:
                     await asyncio.sleep(0.1)
@@ -260,7 +260,7 @@ class PaperCluster:
 
     # --- The processes ------------------------------------------------------------------------------------------------
 
-    def _host(self, name: str, make: Callable[[Doors, Transport], Service]) -> Host:
+    def _host(self, name: str, make: Callable[[Environment, Transport], Service]) -> Host:
         return Host(name, "wokl", self.network, make, lambda text: None, self.complaints.append)
 
     def _idle(self, name: str) -> Idle:
@@ -272,12 +272,12 @@ class PaperCluster:
     def _node_config(self, number: int) -> StorageNodeConfig:
         return StorageNodeConfig(CLUSTER, NodeID(number), (VOLUME,), listen=node_address(number))
 
-    def _node(self, number: int) -> Callable[[Doors, Transport], Service]:
-        return lambda doors, transport: StorageNode(self._node_config(number), doors, transport)
+    def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
+        return lambda environment, transport: StorageNode(self._node_config(number), environment, transport)
 
-    def _make_repository(self, doors: Doors, transport: Transport) -> Service:
+    def _make_repository(self, environment: Environment, transport: Transport) -> Service:
         config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)
-        return MetadataRepository(config, MemoryStore(self._metadata), doors, transport)
+        return MetadataRepository(config, MemoryStore(self._metadata), environment, transport)
 
     def _manager_config(self) -> ManagerConfig:
         return ManagerConfig(
@@ -288,8 +288,10 @@ class PaperCluster:
             replicas=self.replicas,
         )
 
-    def _make_manager(self, doors: Doors, transport: Transport) -> Service:
-        return Manager(self._manager_config(), doors, ToldTransport(MANAGER, transport, self.transcript))
+    def _make_manager(self, environment: Environment, transport: Transport) -> Service:
+        return Manager(
+            self._manager_config(), environment, ToldTransport(MANAGER, transport, self.transcript)
+        )
 
 
 def told(story: Callable[[], Coroutine[Any, Any, T]]) -> T:

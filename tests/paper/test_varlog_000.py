@@ -401,7 +401,7 @@ def test_a_log_stream_context_is_restored_from_its_last_commit_context() -> None
 
 def look(host: Host) -> Recovery:
     """What is on the disk of a storage node, whose process is gone, of its one replica."""
-    return survey(host.doors(Process("look")).disk, host.replica_paths()[0])
+    return survey(host.environment(Process("look")).disk, host.replica_paths()[0])
 
 
 def lose_last_batch(host: Host) -> None:

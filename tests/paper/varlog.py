@@ -41,7 +41,7 @@ from varlog.rpc.messages import (
     UnsealStream,
 )
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 from varlog.testing.sim.host import Service
@@ -194,19 +194,19 @@ class Varlog(PaperCluster):
 
     # --- The processes ------------------------------------------------------------------------------------------------
 
-    def _node(self, number: int) -> Callable[[Doors, Transport], Service]:
-        def make(doors: Doors, transport: Transport) -> Service:
+    def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
+        def make(environment: Environment, transport: Transport) -> Service:
             network = ToldTransport(node_address(number), transport, self.transcript, late=False)
-            return StorageNode(self._node_config(number), doors, network)
+            return StorageNode(self._node_config(number), environment, network)
 
         return make
 
     def _node_config(self, number: int) -> StorageNodeConfig:
         return replace(super()._node_config(number), scrub_bytes_per_s=0, **self.node_settings)
 
-    def _make_repository(self, doors: Doors, transport: Transport) -> Service:
+    def _make_repository(self, environment: Environment, transport: Transport) -> Service:
         network = ToldTransport("MR", transport, self.transcript, late=False)
-        return super()._make_repository(doors, network)
+        return super()._make_repository(environment, network)
 
     def _manager_config(self) -> ManagerConfig:
         return replace(super()._manager_config(), **self.settings)

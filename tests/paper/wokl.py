@@ -11,7 +11,7 @@ from varlog.model.cluster import Grouping, Ordering, UnitStatus
 from varlog.model.ids import LogStreamID
 from varlog.model.projection import Projection
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
 from varlog.testing.sim.host import Host, Service
@@ -91,5 +91,5 @@ class Wokl(PaperCluster):
         """Of the first log unit of each."""
         return [self.units(name)[0].epoch for name in names]
 
-    def _make_sequencer(self, doors: Doors, transport: Transport) -> Service:
-        return Sequencer(SequencerConfig(CLUSTER, REPOSITORY, SEQUENCER), doors, transport)
+    def _make_sequencer(self, environment: Environment, transport: Transport) -> Service:
+        return Sequencer(SequencerConfig(CLUSTER, REPOSITORY, SEQUENCER), environment, transport)

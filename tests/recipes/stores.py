@@ -10,7 +10,7 @@ from pathlib import Path
 from varlog.embedded import EmbeddedCluster
 from varlog.recipes.kv import KeyValue
 from varlog.recipes.snapshots import Snapshots
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 DEADLINE_S = 60
 
@@ -29,7 +29,7 @@ class Stores:
 
 @asynccontextmanager
 async def stores_in(path: Path) -> AsyncIterator[Stores]:
-    cluster = EmbeddedCluster(path, system_doors(synced=False), sync=False)
+    cluster = EmbeddedCluster(path, system_environment(synced=False), sync=False)
     async with AsyncExitStack() as stack:
         await cluster.start()
         stack.push_async_callback(cluster.stop)

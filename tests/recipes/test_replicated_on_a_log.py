@@ -19,7 +19,7 @@ from varlog.recipes.directory_snapshots import DirectorySnapshots
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
 from varlog.recipes.topic_snapshots import TopicSnapshots
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 DEADLINE_S = 60
 Connect = Callable[[str], Awaitable[Log]]
@@ -49,7 +49,7 @@ def on_a_log(
     """Each log is one of its own, as of a process of its own."""
 
     async def work() -> None:
-        cluster = EmbeddedCluster(path / "cluster", system_doors(synced=False), sync=False)
+        cluster = EmbeddedCluster(path / "cluster", system_environment(synced=False), sync=False)
         logs: list[Log] = []
 
         async def connect(topic: str) -> Log:
@@ -127,7 +127,7 @@ def test_a_position_at_the_tail_whose_appender_is_gone_holds_nobody_up(tmp_path:
         async with ReplicatedStateMachine.open(log, Positions(), name="p") as replica:
             await replica.execute(b"a")
             dying = await connect("t")
-            projections, backoff = Projections(dying._routing), Backoff(system_doors(), 10.0)
+            projections, backoff = Projections(dying._routing), Backoff(system_environment(), 10.0)
             await Tokens(dying._routing, projections).take(await projections.get(backoff), 1, backoff)
             assert await log.tail() == 2
             assert await replica.catch_up() == 2

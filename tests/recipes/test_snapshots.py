@@ -16,7 +16,7 @@ from varlog.recipes import topic_snapshots
 from varlog.recipes.directory_snapshots import DirectorySnapshots
 from varlog.recipes.snapshots import Snapshots
 from varlog.recipes.topic_snapshots import Chunk, TopicSnapshots, encode_chunk
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 DEADLINE_S = 60
 Store = Callable[[], Snapshots]
@@ -24,7 +24,7 @@ Store = Callable[[], Snapshots]
 
 @asynccontextmanager
 async def topics(path: Path) -> AsyncIterator[Callable[[str], Awaitable[Log]]]:
-    cluster = EmbeddedCluster(path / "cluster", system_doors(synced=False), sync=False)
+    cluster = EmbeddedCluster(path / "cluster", system_environment(synced=False), sync=False)
     await cluster.start()
     opened: list[Log] = []
 

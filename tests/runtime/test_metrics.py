@@ -16,11 +16,11 @@ def test_a_value_is_counted_in_the_first_bucket_that_is_large_enough() -> None:
 
 def test_traffic_is_told_as_it_was_counted() -> None:
     meter = TrafficMeter(lambda: 0.0)
-    assert meter.told() == Traffic()
+    assert meter.snapshot() == Traffic()
     meter.appended(10, 1_000, 0.002)
     meter.appended(1, 50, 99.0)
     meter.read(7, 700)
-    told = meter.told()
+    told = meter.snapshot()
     assert (told.appends, told.append_entries, told.append_bytes, told.append_s) == (2, 11, 1_050, 99.002)
     assert (told.reads, told.read_entries, told.read_bytes) == (1, 7, 700)
     assert len(told.append_buckets) == len(LATENCY_BOUNDS_S) + 1

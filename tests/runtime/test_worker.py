@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from varlog.runtime import worker as workers
-from varlog.runtime.worker import Pace, ThreadWorker, Worker
+from varlog.runtime.worker import LatencyGate, ThreadWorker, Worker
 from varlog.runtime.worker_pool import WorkerPool
 
 Make = Callable[[], tuple[Worker, Callable[[], Awaitable[None]]]]
@@ -157,10 +157,10 @@ def test_a_brief_job_overtakes_no_job_of_the_thread() -> None:
 
         one = worker.run(first)
         two = worker.run(lambda: ran.append("second"), brief=True)
-        at_once = [worker.at_once]
+        at_once = [worker.can_run_inline]
         gate.set()
         await asyncio.gather(one, two)
-        at_once.append(worker.at_once)
+        at_once.append(worker.can_run_inline)
         await worker.close()
         assert at_once == [False, True]
         return ran
@@ -186,7 +186,7 @@ def test_after_a_slow_one_brief_jobs_go_to_the_thread_until_enough_were_quick(
 
 
 def test_one_slow_job_among_quick_ones_begins_the_count_anew() -> None:
-    pace = Pace()
+    pace = LatencyGate()
     pace.took(1.0)
     for _ in range(workers.QUICK_IN_A_ROW - 1):
         pace.took(0.0)

@@ -34,7 +34,7 @@ from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Call
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
@@ -83,12 +83,12 @@ class World:
         self.sequencers: list[Sequencer] = []
         self._pool = ConnectionPool(self.transport)
 
-    def _doors(self, clock: LoopClock | None = None) -> Doors:
-        return Doors(clock or LoopClock(), self._chance, OsDisk(), ThreadWorker)
+    def _environment(self, clock: LoopClock | None = None) -> Environment:
+        return Environment(clock or LoopClock(), self._chance, OsDisk(), ThreadWorker)
 
     def _repository(self) -> MetadataRepository:
         config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)
-        return MetadataRepository(config, MemoryStore(self.metadata), self._doors(), self.transport)
+        return MetadataRepository(config, MemoryStore(self.metadata), self._environment(), self.transport)
 
     async def restart_repository(self) -> None:
         await self.repository.stop()
@@ -97,7 +97,7 @@ class World:
 
     async def start_sequencer(self, address: str = "sequencer") -> Sequencer:
         config = SequencerConfig(CLUSTER, REPOSITORY, address)
-        made = Sequencer(config, self._doors(self.clock), self.transport)
+        made = Sequencer(config, self._environment(self.clock), self.transport)
         await made.start()
         self.sequencers.append(made)
         return made
@@ -329,7 +329,7 @@ def test_one_that_was_never_started_cannot_fail() -> None:
     async def body() -> None:
         made = World()
         config = SequencerConfig(CLUSTER, REPOSITORY, "sequencer", advertise="elsewhere:1")
-        sequencer = Sequencer(config, made._doors(), made.transport)
+        sequencer = Sequencer(config, made._environment(), made.transport)
         assert sequencer.address == "elsewhere:1"
         with pytest.raises(StartupError):
             await sequencer.wait_failed()

@@ -12,7 +12,7 @@ from varlog.model.cluster import ClusterView, LogStream, changed
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append, SealStream
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.sim import loop
 from varlog.testing.sim.connection import SimConnection, link
 from varlog.testing.sim.faults import Faults
@@ -65,7 +65,7 @@ class Scene:
         self.told: list[str] = []
         self.hosts = [self._host(name) for name in ("mr", "mc", "sn1", "sn2", "c1", "sq1")]
         for host in self.hosts:
-            host.doors(Process(host.name)).disk.make_directory(VOLUME / "lsid=1")
+            host.environment(Process(host.name)).disk.make_directory(VOLUME / "lsid=1")
             host.boot()
             disk = host.disk
             assert disk is not None
@@ -74,7 +74,7 @@ class Scene:
         self.menu = Menu(self.plan, random.Random(1), self.network, self.hosts, Lucky(), self.told.append)
 
     def _host(self, name: str) -> Host:
-        def make(doors: Doors, transport: Transport) -> Service:
+        def make(environment: Environment, transport: Transport) -> Service:
             return Idle()
 
         return Host(name, "1", self.network, make, self.told.append, self.told.append)

@@ -16,7 +16,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import CopyUnit, Message
 from varlog.rpc.transport import Connection, ConnectionLost, Handler, Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.sim import loop
 from varlog.testing.sim.damaged import damaged
 from varlog.testing.sim.drive import BLOCK_BYTES
@@ -107,11 +107,11 @@ class Idle:
 
 
 def machine() -> Machine:
-    def make(doors: Doors, transport: Transport) -> Service:
+    def make(environment: Environment, transport: Transport) -> Service:
         return Idle()
 
     found = Machine("sn1", "1", SimNetwork(random.Random(1)), make, lambda text: None, lambda text: None)
-    disk = found.doors(Process("sn1")).disk
+    disk = found.environment(Process("sn1")).disk
     disk.make_directory(VOLUME / "lsid=1")
     disk.replace_file(VOLUME / "lsid=1" / "state", b"one")
     disk.replace_file(VOLUME / "lock", b"")
@@ -125,7 +125,7 @@ def test_every_way_to_harm_a_file_is_met_and_a_lock_is_left_alone() -> None:
         past = Past([host])
         past.take(0.0)
         path = VOLUME / "lsid=1" / "state"
-        host.doors(Process("sn1")).disk.replace_file(path, b"two and more")
+        host.environment(Process("sn1")).disk.replace_file(path, b"two and more")
         assert files_of(host, VOLUME) == [path]
         before = host.drive.find(path)
         how = harm_file(host, path, random.Random(seed), past)
@@ -231,7 +231,7 @@ def test_only_a_start_that_began_on_a_failing_disk_may_fail_when_the_faults_have
         complaints: list[str] = []
         network = SimNetwork(random.Random(1))
         host = Machine(
-            "mr", "1", network, lambda doors, transport: Slow(), lambda text: None, complaints.append
+            "mr", "1", network, lambda environment, transport: Slow(), lambda text: None, complaints.append
         )
         host.excused = excused
         host.boot()

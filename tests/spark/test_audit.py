@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import varlog
-from varlog.cli.spark.audit import show, told
+from varlog.cli.spark.audit import show, summary
 from varlog.model.batch import BatchHeader, pack, place, walk
 from varlog.model.errors import UnknownTopic
 from varlog.model.ids import LogStreamID, TopicID
@@ -254,7 +254,7 @@ def test_the_report_is_for_people_and_for_programs(
     import dataclasses
 
     clean, damaged = (audit(spark, planted.address, topic) for topic in ("clean", "body"))
-    assert told(clean).startswith("clean: 240 positions of 1 topics on 6 replicas")
+    assert summary(clean).startswith("clean: 240 positions of 1 topics on 6 replicas")
     show(damaged)
     shown = capsys.readouterr().out
     assert "the body's checksum is wrong" in shown

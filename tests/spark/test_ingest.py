@@ -88,7 +88,7 @@ def test_a_write_that_fails_says_why_and_how_to_complete_it(
     lines(tmp_path / "in", ["a.txt"], 5)
     with pytest.raises(Exception, match="Writing job failed") as failed:
         run(tmp_path / "in", expression="nullif(value, 'a.txt 3')")
-    told = failure_of(failed.value).told
+    told = failure_of(failed.value).message
     assert told.startswith("1 of 5 rows have no value (null)") and "run the same job again" in told
     assert entries(topic) == []
 

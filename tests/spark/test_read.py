@@ -201,7 +201,7 @@ def test_a_wrong_option_is_an_error_that_names_it(
         read(spark, cluster, **{"topic": "orders", **options}).count()  # type: ignore[arg-type]
     failure = failure_of(raised.value)
     assert failure.kind == kind
-    assert re.search(told, failure.told), failure.told
+    assert re.search(told, failure.message), failure.message
 
 
 def test_what_is_trimmed_is_told_apart_and_can_be_left_out(spark: SparkSession, cluster: TcpCluster) -> None:
@@ -215,8 +215,8 @@ def test_what_is_trimmed_is_told_apart_and_can_be_left_out(spark: SparkSession, 
             read(spark, cluster, topic="trimmed", startingOffsets=100).count()
         failure = failure_of(raised.value)
         assert failure.kind == "TrimmedOffsets"
-        assert "trimmed up to position 120" in failure.told
-        assert "failOnDataLoss=false" in failure.told
+        assert "trimmed up to position 120" in failure.message
+        assert "failOnDataLoss=false" in failure.message
         lenient = read(spark, cluster, topic="trimmed", startingOffsets=100, failOnDataLoss=False)
         assert rows(lenient) == expected(log, 121, 201, "trimmed")
         assert read(spark, cluster, topic="trimmed").count() == 80
@@ -246,4 +246,4 @@ def test_an_embedded_directory_is_read_closed_and_while_it_is_open(
     assert rows(frame.load(str(path)).where("glsn < 20")) == wanted[:9]
     with pytest.raises(PySparkException) as raised:
         frame.load(str(tmp_path)).count()
-    assert "is no embedded directory" in failure_of(raised.value).told
+    assert "is no embedded directory" in failure_of(raised.value).message

@@ -29,7 +29,7 @@ from varlog.rpc.messages import (
 from varlog.rpc.transport import Call, Connection
 from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import Disk, OsDisk
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
@@ -116,8 +116,8 @@ class Bench:
             streams_max=streams_max,
             **more,
         )
-        doors = Doors(SystemClock(), random.Random(1), self.disk, ThreadWorker)
-        self.nodes[node] = started = StorageNode(config, doors, self.transport)
+        environment = Environment(SystemClock(), random.Random(1), self.disk, ThreadWorker)
+        self.nodes[node] = started = StorageNode(config, environment, self.transport)
         await started.start()
         return started
 

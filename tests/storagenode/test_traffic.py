@@ -11,13 +11,13 @@ import pytest
 from varlog.client.cluster_status import held_by, node_statuses
 from varlog.embedded import EmbeddedCluster
 from varlog.model.traffic import Traffic
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 
 @pytest.mark.parametrize("ordering", ["committed", "sequenced"])
 def test_a_node_counts_what_it_acknowledged_and_what_it_served(ordering: str, tmp_path: Path) -> None:
     async def story() -> None:
-        cluster = EmbeddedCluster(tmp_path, system_doors(synced=False), sync=False)
+        cluster = EmbeddedCluster(tmp_path, system_environment(synced=False), sync=False)
         await cluster.start()
         try:
             async with (

@@ -457,7 +457,7 @@ def _never_ended() -> Story:
 
 
 def _stopped(story: Story, why: str = "node 2 knows positions up to 9, the repository up to 4") -> Story:
-    story.add(Tail(topic="", client=""), Outcome.FAILED).told = f"Refused: topic 't' {STOPPED}: {why}"
+    story.add(Tail(topic="", client=""), Outcome.FAILED).message = f"Refused: topic 't' {STOPPED}: {why}"
     return story
 
 

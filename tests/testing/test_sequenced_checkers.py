@@ -28,8 +28,8 @@ def _projection(epoch: int = 1, begin: int = 1, nodes: tuple[int, ...] = (1, 2))
 
 
 def _tell(story: Story, *projections: Projection) -> None:
-    story.told.names[1] = TOPIC
-    story.told.projections[1] = {projection.epoch: projection for projection in projections}
+    story.event_texts.names[1] = TOPIC
+    story.event_texts.projections[1] = {projection.epoch: projection for projection in projections}
 
 
 def _end(story: Story, *entries: Seen, junk: set[int], tail: int) -> Ending:
@@ -44,7 +44,7 @@ def good() -> Story:
     story = Story()
     story.sequenced = {TOPIC}
     _tell(story, _projection(), _projection(2, 6), _projection(3, 6, (1,)))
-    story.told.tokens = [Tokens(1, 1, 1, 3, "sq1#1"), Tokens(1, 2, 3, 6, "sq1#1")]
+    story.event_texts.tokens = [Tokens(1, 1, 1, 3, "sq1#1"), Tokens(1, 2, 3, 6, "sq1#1")]
     story.append(A)
     story.tail(9)  # positions that nobody was to write
     story.append(B)
@@ -158,27 +158,27 @@ def _begins_earlier() -> Story:
 
 def _two_of_one_epoch() -> Story:
     story = good()
-    story.told.contradictions.append("topic 1 has two projections of epoch 2")
+    story.event_texts.contradictions.append("topic 1 has two projections of epoch 2")
     return story
 
 
 def _given_twice() -> Story:
     story = good()
-    story.told.tokens.append(Tokens(1, 2, 5, 6, "sq1#1"))
+    story.event_texts.tokens.append(Tokens(1, 2, 5, 6, "sq1#1"))
     return story
 
 
 def _given_from_before_its_time() -> Story:
     story = good()
     _tell(story, _projection(), changed(_projection(2, 6), sequencer=TWO))
-    story.told.tokens = [Tokens(1, 2, 5, 6, "sq2#1")]
+    story.event_texts.tokens = [Tokens(1, 2, 5, 6, "sq2#1")]
     return story
 
 
 def _told(what: str) -> Callable[[], Story]:
     def make() -> Story:
         story = good()
-        getattr(story.told, what).append("it did")
+        getattr(story.event_texts, what).append("it did")
         return story
 
     return make

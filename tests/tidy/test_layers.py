@@ -221,14 +221,17 @@ def private_names_stay_home(module: Module) -> Iterator[str]:
 
 def doors_are_where_they_belong(module: Module) -> Iterator[str]:
     allowed = {
-        door for at, (doors, _) in DOORS_ALLOWED.items() if module.name.startswith(at) for door in doors
+        door
+        for at, (environment, _) in DOORS_ALLOWED.items()
+        if module.name.startswith(at)
+        for door in environment
     }
-    for line, what, door in _doors(module):
+    for line, what, door in _environment(module):
         if door not in allowed:
             yield f"{module.at(line)}: {what} is a door ({door}); take it from runtime"
 
 
-def _doors(module: Module) -> Iterator[tuple[int, str, str]]:
+def _environment(module: Module) -> Iterator[tuple[int, str, str]]:
     for imported in module.imports:
         if imported.top in DOOR_MODULES:
             yield imported.line, imported.module, DOOR_MODULES[imported.top]

@@ -58,7 +58,7 @@ async def _recover(
     from varlog.model.errors import PreconditionFailed
     from varlog.model.ids import ANY_CLUSTER, NodeID
     from varlog.rpc.tcp import TcpTransport
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
 
     _check_new(path)
     found = await find(
@@ -71,7 +71,7 @@ async def _recover(
     if not yes:
         print(f"dry run: nothing was written; run it again with --yes to write {path}")
         return
-    await write(found.rebuilt, SqliteStore(path, system_doors()))
+    await write(found.rebuilt, SqliteStore(path, system_environment()))
     print(f"written and read back: {path}")
     print(
         f"start it with `vmr start --cluster-id {view.cluster} --store {path}`; the manager brings the streams back"
@@ -104,14 +104,14 @@ async def _backup(source: str | Path, target: Path) -> None:
     from varlog.metarepo.store.sqlite import SqliteStore
     from varlog.model.ids import ANY_CLUSTER
     from varlog.rpc.tcp import TcpTransport
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
 
     _check_new(target)
     if isinstance(source, Path):
-        items = await read_store(SqliteStore(source, system_doors()))
+        items = await read_store(SqliteStore(source, system_environment()))
     else:
         items = await fetch_backup(TcpTransport(ANY_CLUSTER), source)
-    made = await write_backup(items, SqliteStore(target, system_doors()))
+    made = await write_backup(items, SqliteStore(target, system_environment()))
     view = made.state.view
     print(
         f"{target}: cluster {view.cluster} ({view.uuid}), revision {view.revision}, term {made.term}; read back"

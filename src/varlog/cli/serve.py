@@ -25,7 +25,7 @@ from varlog.model.limits import DISK_RESERVE_BYTES, MIB, SCRUB_BYTES_PER_S
 if TYPE_CHECKING:
     from varlog.metarepo.store.base import MetadataStore
     from varlog.model.ids import ClusterID
-    from varlog.runtime.doors import Doors
+    from varlog.runtime.environment import Environment
 
 # Set by whoever starts a process that must not outlive him, to his own process id.
 PARENT_VARIABLE = "VARLOG_PARENT_PID"
@@ -127,7 +127,7 @@ def start_vsn(
     """Start a storage node."""
     from varlog.model.ids import NodeID
     from varlog.rpc.tcp import TcpTransport
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
     from varlog.storagenode.config import StorageNodeConfig
     from varlog.storagenode.node import StorageNode
 
@@ -153,7 +153,7 @@ def start_vsn(
         disk_reserve_bytes=disk_reserve * MIB,
         scrub_bytes_per_s=int(scrub_rate * MIB),
     )
-    run_service("vsn", log_level, lambda: StorageNode(config, system_doors(), TcpTransport(cluster)))
+    run_service("vsn", log_level, lambda: StorageNode(config, system_environment(), TcpTransport(cluster)))
 
 
 @vmr.command("start")
@@ -184,15 +184,18 @@ def start_vmr(
     """Start the metadata repository."""
     from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
     from varlog.rpc.tcp import TcpTransport
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
 
     cluster = _cluster("vmr", cluster_id)
     config = MetadataRepositoryConfig(cluster=cluster, listen=listen, advertise=advertise)
 
     def make() -> Service:
-        doors = system_doors()
+        environment = system_environment()
         return MetadataRepository(
-            config, _store(store, doors, cluster, lease, journal_mirror), doors, TcpTransport(cluster)
+            config,
+            _store(store, environment, cluster, lease, journal_mirror),
+            environment,
+            TcpTransport(cluster),
         )
 
     run_service("vmr", log_level, make)
@@ -238,7 +241,7 @@ def start_vmc(
     """Start the manager."""
     from varlog.manager.manager import Manager, ManagerConfig
     from varlog.rpc.tcp import TcpTransport
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
 
     cluster = _cluster("vmc", cluster_id)
     config = ManagerConfig(
@@ -255,7 +258,7 @@ def start_vmc(
         zombie_grace_s=zombie_grace,
         auto_create_topics=auto_create_topics,
     )
-    run_service("vmc", log_level, lambda: Manager(config, system_doors(), TcpTransport(cluster)))
+    run_service("vmc", log_level, lambda: Manager(config, system_environment(), TcpTransport(cluster)))
 
 
 @vseq.command("start")
@@ -273,17 +276,17 @@ def start_vseq(
 ) -> None:
     """Start a sequencer. It keeps nothing on disk; start two or more, and one takes over when another is lost."""
     from varlog.rpc.tcp import TcpTransport
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
     from varlog.sequencer.config import SequencerConfig
     from varlog.sequencer.sequencer import Sequencer
 
     cluster = _cluster("vseq", cluster_id)
     config = SequencerConfig(cluster, repository, listen, advertise)
-    run_service("vseq", log_level, lambda: Sequencer(config, system_doors(), TcpTransport(cluster)))
+    run_service("vseq", log_level, lambda: Sequencer(config, system_environment(), TcpTransport(cluster)))
 
 
 def _store(
-    place: str, doors: Doors, cluster: ClusterID, lease_s: float, mirror: Path | None = None
+    place: str, environment: Environment, cluster: ClusterID, lease_s: float, mirror: Path | None = None
 ) -> MetadataStore:
     from varlog.model.errors import StartupError
 
@@ -292,13 +295,13 @@ def _store(
         from varlog.runtime.disk import make_ours_private
 
         path = Path(place).absolute()
-        if doors.disk.is_directory(path.parent):
-            make_ours_private(doors.disk, path.parent, rf"{re.escape(path.name)}.*")
-        if mirror is not None and not doors.disk.is_directory(mirror):
+        if environment.disk.is_directory(path.parent):
+            make_ours_private(environment.disk, path.parent, rf"{re.escape(path.name)}.*")
+        if mirror is not None and not environment.disk.is_directory(mirror):
             raise StartupError(
                 f"--journal-mirror: {mirror} is no directory: make it first, on another volume"
             )
-        return SqliteStore(path, doors, mirror=mirror.absolute() if mirror is not None else None)
+        return SqliteStore(path, environment, mirror=mirror.absolute() if mirror is not None else None)
     if mirror is not None:
         raise StartupError("--journal-mirror is for a SQLite file: etcd keeps its own copies")
     try:
@@ -307,7 +310,7 @@ def _store(
         raise StartupError(
             f"the etcd client is not installed ({error.name}): pip install 'varlog[etcd]'"
         ) from None
-    return etcd_store(place, doors, cluster, lease_s=lease_s)
+    return etcd_store(place, environment, cluster, lease_s=lease_s)
 
 
 vmr.command("recover")(recover)

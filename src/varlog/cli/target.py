@@ -107,7 +107,7 @@ class Target:
 async def _directory(path: Path, *, make: bool) -> AsyncIterator[EmbeddedCluster]:
     from varlog.embedded import EmbeddedCluster
     from varlog.model.errors import StartupError
-    from varlog.runtime.doors import system_doors
+    from varlog.runtime.environment import system_environment
 
     if (path / "cluster.json").exists():
         raise StartupError(
@@ -115,7 +115,7 @@ async def _directory(path: Path, *, make: bool) -> AsyncIterator[EmbeddedCluster
         )
     if not make and not (path / "varlog.json").exists():
         raise StartupError(f"{path} holds no log: `varlog append --data {path} TOPIC TEXT` makes one")
-    embedded = EmbeddedCluster(path, system_doors())
+    embedded = EmbeddedCluster(path, system_environment())
     await embedded.start()
     try:
         yield embedded

@@ -121,7 +121,7 @@ class Admin:
 
     async def _sequenced_tail(self, topic: Topic) -> GLSN:
         """What the sequencer has given last. One that was replaced meanwhile refuses, and the newest view names the other."""
-        backoff = Backoff(self._routing.doors, self._timeout_s)
+        backoff = Backoff(self._routing.environment, self._timeout_s)
         while True:
             projection = self._routing.view.projection(topic.topic)
             try:
@@ -233,7 +233,7 @@ class Admin:
     async def _manager(self, request: Message, answer: type[M]) -> M:
         """Ask the manager, wherever the newest view says it is. Tried again only while it certainly did not hear us. A
         change names the time that is left: the manager does not begin it later."""
-        backoff = Backoff(self._routing.doors, self._timeout_s)
+        backoff = Backoff(self._routing.environment, self._timeout_s)
         address = ""
         while True:
             try:

@@ -23,10 +23,10 @@ class Appender:
 
     def __init__(self, routing: Routing, courier: Carrier) -> None:
         self._routing = routing
-        self._clock = routing.doors.clock
+        self._clock = routing.environment.clock
         self._courier = courier
         self._courier.on_slow = self._dispatch_all
-        self._producer = ProducerID(routing.doors.entropy.getrandbits(63) | 1)
+        self._producer = ProducerID(routing.environment.entropy.getrandbits(63) | 1)
         self._sequence = 0
         self._gatherers: dict[LogStreamID | None, Gatherer] = {}
         self._sent = Budget(SENT_BYTES_MAX)

@@ -10,12 +10,12 @@ from varlog.model.errors import InvalidRequest, UnknownTopic
 from varlog.model.ids import ANY_CLUSTER, ClusterID, check_topic_name
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 
 
 async def connect_log(
     transport: Transport,
-    doors: Doors,
+    environment: Environment,
     repository: str,
     *,
     topic: str,
@@ -38,7 +38,7 @@ async def connect_log(
         check_topic_name(topic)
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
-    routing = Routing(ConnectionPool(transport), doors, repository, topic_name=topic, cluster=cluster)
+    routing = Routing(ConnectionPool(transport), environment, repository, topic_name=topic, cluster=cluster)
     try:
         view = await routing.refresh(timeout_s)
         if view.topic_named(topic) is None:
@@ -61,14 +61,14 @@ async def connect_log(
 
 async def connect_admin(
     transport: Transport,
-    doors: Doors,
+    environment: Environment,
     repository: str,
     *,
     cluster: ClusterID = ANY_CLUSTER,
     timeout_s: float = 15.0,
 ) -> Admin:
     """Administration of the cluster whose metadata repository listens at `repository`."""
-    routing = Routing(ConnectionPool(transport), doors, repository, cluster=cluster)
+    routing = Routing(ConnectionPool(transport), environment, repository, cluster=cluster)
     try:
         await routing.refresh(timeout_s)
     except BaseException:

@@ -125,7 +125,7 @@ class Courier:
         if not self._learning_tail:
             self._learning_tail = True
             _ = self._routing.tasks.spawn("learn tail", self._learn_tail())
-        backoff = Backoff(self._routing.doors, parcel.timeout_s)
+        backoff = Backoff(self._routing.environment, parcel.timeout_s)
         try:
             # A try with no time left for its answer would turn a certain no into an unknown.
             while not (self.closed or parcel.dropped or backoff.remaining_s < TRY_S_MIN):

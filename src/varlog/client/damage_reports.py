@@ -9,7 +9,7 @@ from varlog.model.errors import CorruptBatch, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import CheckEntries
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # So many are under way at a time; what comes meanwhile is not told: whoever reads it again says it again.
 REPORTS_MAX = 4
@@ -33,7 +33,9 @@ class DamageReports:
             return
         entries = f"[{begin}, {end})"
         logger.warning(
-            told("a storage node served damage", node=node, log_stream=log_stream, entries=entries, why=error)
+            logfmt(
+                "a storage node served damage", node=node, log_stream=log_stream, entries=entries, why=error
+            )
         )
         self._under_way[key] = None
         report = self._report(node, CheckEntries(log_stream, begin, end))

@@ -19,7 +19,7 @@ from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import Fetch, FetchReply
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Fetcher:
         self._routing = routing
         self._reports = reports
         self._turn = routing.turn
-        self._backoff = Backoff(routing.doors, 0.0)
+        self._backoff = Backoff(routing.environment, 0.0)
         self._failures = 0
         self._damaged = False  # the last fetch brought damage
         self._waits: dict[int, tuple[LogStream, NodeID, asyncio.Timeout]] = {}
@@ -58,7 +58,7 @@ class Fetcher:
         except VarlogError as error:
             await self._failed(node, error, len(replicas))
             return None
-        self._failures, self._backoff = 0, Backoff(self._routing.doors, 0.0)
+        self._failures, self._backoff = 0, Backoff(self._routing.environment, 0.0)
         return taken
 
     async def ask(self, node: NodeID, request: Fetch) -> tuple[FetchReply, Chunk | None]:
@@ -132,7 +132,7 @@ class Fetcher:
             self._damaged = True  # not held against the node: the rest of what it has is sound
         elif node is not None:
             self._routing.hold_against(node, error)
-        logger.debug(told("fetch failed", log_stream=self.log_stream, node=node, error=error))
+        logger.debug(logfmt("fetch failed", log_stream=self.log_stream, node=node, error=error))
         if self._failures >= replicas:
             self._routing.refresh_soon()
             await self.pause()

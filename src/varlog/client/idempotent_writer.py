@@ -105,7 +105,7 @@ class IdempotentWriter(Pipelined):
         return self._end.sequence + 1, self._end.body_crc
 
     def _pack(self, entries: Sequence[bytes] | Columns, sequence: int, previous_crc: int) -> Outgoing:
-        time_us = self._routing.doors.clock.wall_us()
+        time_us = self._routing.environment.clock.wall_us()
         batch = pack(entries, producer=self._producer, sequence=sequence, time_us=time_us)
         return Outgoing(self._request(previous_crc), batch)
 
@@ -218,7 +218,7 @@ class IdempotentWriter(Pipelined):
 
 def _new_attempt(routing: Routing) -> int:
     """What was sent before this look at the chain is none of ours any more: it may still arrive."""
-    return routing.doors.entropy.getrandbits(63) | 1
+    return routing.environment.entropy.getrandbits(63) | 1
 
 
 def _mine(outgoing: Outgoing) -> Mine:

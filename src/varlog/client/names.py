@@ -42,7 +42,7 @@ class Names:
         return (await self._routing.ask_repository(request, GetReadersReply, timeout_s)).readers[0]
 
     async def readers(self, topic: TopicID, timeout_s: float) -> tuple[NamedReader, ...]:
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         found: list[NamedReader] = []
         after = (EVERY_TOPIC, "")
         while True:
@@ -61,7 +61,7 @@ class Names:
     async def begin_write(
         self, name: str, batch: int, streams: Iterable[int] | None, kept: bool, timeout_s: float
     ) -> NamedWriter:
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         if streams is None:
             streams = await self._streams_now(backoff.remaining_s)
         topic = self._routing.topic.topic
@@ -83,7 +83,7 @@ class Names:
         return (await self._routing.ask_repository(request, WriterReply, timeout_s)).writer
 
     async def writers(self, topic: TopicID, timeout_s: float) -> tuple[NamedWriter, ...]:
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         found: list[NamedWriter] = []
         after = (EVERY_TOPIC, "")
         while True:
@@ -99,4 +99,4 @@ class Names:
 
     @property
     def _now_us(self) -> int:
-        return self._routing.doors.clock.wall_us()
+        return self._routing.environment.clock.wall_us()

@@ -133,7 +133,7 @@ class Pipelined(ABC):
 
     def _patiently(self) -> Backoff:
         if self._patience is None:
-            self._patience = Backoff(self._routing.doors, self._timeout_s)
+            self._patience = Backoff(self._routing.environment, self._timeout_s)
         return self._patience
 
     def _over(self, error: VarlogError) -> VarlogError:

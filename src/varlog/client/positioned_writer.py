@@ -53,7 +53,7 @@ class PositionedWriter(Pipelined):
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
         super().__init__(routing, log_stream, timeout_s)
-        self._producer = ProducerID(routing.doors.entropy.getrandbits(63) | 1)
+        self._producer = ProducerID(routing.environment.entropy.getrandbits(63) | 1)
         self._sequence = 0
         self._next = NO_LLSN
         self._taken = NO_LLSN

@@ -111,7 +111,7 @@ class RangeReader:
 
     async def _ask(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
         """Rows from `begin` on, in pieces without a gap, and what they are in: from any replica, until the deadline."""
-        backoff = Backoff(self._routing.doors, self._timeout_s)
+        backoff = Backoff(self._routing.environment, self._timeout_s)
         request = Fetch(self._log_stream, begin, bytes_max=size, wait_s=WAIT_S)
         while True:
             self._routing.check_open()

@@ -24,7 +24,7 @@ from varlog.model.errors import (
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX
 from varlog.rpc.messages import ReadAt, ReadAtReply
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # How long a node that lags behind the repository is given to hear of a position that is ordered.
 BEHIND_S = 1.0
@@ -43,7 +43,7 @@ class Reader:
 
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
         check_position("GLSN", glsn)
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         wait_s, trouble = 0.0, "no storage node holds all of the topic"
         failed: dict[NodeID, float] = {}
         while True:
@@ -83,7 +83,7 @@ class Reader:
 
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
         check_position("LLSN", llsn)
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         trouble = "no replica answered"
         while True:
             self._routing.check_open()
@@ -154,7 +154,7 @@ class Reader:
         if request.log_stream:
             self._reports.tell(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)
         else:
-            logger.warning(told("a storage node has damage", node=node, position=request.glsn, why=error))
+            logger.warning(logfmt("a storage node has damage", node=node, position=request.glsn, why=error))
 
 
 def check_position(kind: str, position: int) -> None:

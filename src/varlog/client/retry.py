@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 
 
 class Backoff:
     """The tries of one call. `remaining_s` never grows; `wait` sleeps less than what remains."""
 
-    def __init__(self, doors: Doors, timeout_s: float, *, first_s: float = 0.01, most_s: float = 0.3) -> None:
+    def __init__(
+        self, environment: Environment, timeout_s: float, *, first_s: float = 0.01, most_s: float = 0.3
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._entropy = doors.entropy
+        self._entropy = environment.entropy
         self._first_s = first_s
         self._next_s = first_s
         self._most_s = most_s

@@ -18,8 +18,8 @@ from varlog.rpc.leader import Leader
 from varlog.rpc.messages import Done, GetTail, GetTailReply, GetView, GetViewReply, Message, Suspect
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 M = TypeVar("M", bound=Message)
@@ -46,18 +46,18 @@ class Routing:
     def __init__(
         self,
         pool: ConnectionPool,
-        doors: Doors,
+        environment: Environment,
         repository: str,
         *,
         topic_name: str = "",
         cluster: ClusterID = ANY_CLUSTER,
     ) -> None:
-        self.doors = doors
+        self.environment = environment
         self.repository = Leader(pool, repository)
         self.topic_name = topic_name
         self.view = ClusterView(cluster, 0)
         self.tasks = Tasks("client", self._failed)
-        self.turn = doors.entropy.randrange(1 << 16)
+        self.turn = environment.entropy.randrange(1 << 16)
         self.trimmed: GLSN = NO_GLSN  # of the topic, as of the view
         self.stopped: str = ""  # why the topic is stopped, as of the view
         self.closed = False
@@ -87,7 +87,7 @@ class Routing:
 
     async def refresh(self, timeout_s: float) -> ClusterView:
         """The newest view; those who ask while one is on its way share it."""
-        backoff = Backoff(self.doors, timeout_s)
+        backoff = Backoff(self.environment, timeout_s)
         while True:
             try:
                 await asyncio.wait_for(asyncio.shield(self._refresh_task()), backoff.remaining_s)
@@ -153,7 +153,7 @@ class Routing:
         while self._in_use:
             self._in_use = False
             often = max(1.0, len(self.view.streams) / STREAMS_A_REFRESH)
-            await asyncio.sleep(REFRESH_S * often * (0.5 + self.doors.entropy.random()))
+            await asyncio.sleep(REFRESH_S * often * (0.5 + self.environment.entropy.random()))
             if not self._watchers:  # they hear of every change anyway
                 self.refresh_soon()
         self._keeping_fresh = None
@@ -189,11 +189,11 @@ class Routing:
         return stop
 
     async def _watch(self) -> None:
-        backoff = Backoff(self.doors, 0.0)
+        backoff = Backoff(self.environment, 0.0)
         while True:
             try:
                 await self._refresh(self.view.revision, WATCH_S)
-                backoff = Backoff(self.doors, 0.0)
+                backoff = Backoff(self.environment, 0.0)
             except Unavailable:
                 await asyncio.sleep(backoff.pause_s())
 
@@ -255,7 +255,7 @@ class Routing:
         self, request: Message, answer: type[M], timeout_s: float, attempt_s: float = ATTEMPT_S
     ) -> M:
         """One call that may be repeated without harm, tried again until its deadline while the repository is away."""
-        backoff = Backoff(self.doors, timeout_s)
+        backoff = Backoff(self.environment, timeout_s)
         while True:
             try:
                 self.check_open()
@@ -296,7 +296,7 @@ class Routing:
 
     def _failed(self, name: str, error: BaseException) -> None:
         if not isinstance(error, Unavailable):
-            logger.warning(told("a task of the client ended", task=name, error=error))
+            logger.warning(logfmt("a task of the client ended", task=name, error=error))
 
 
 def expect(answer: Message, kind: type[M]) -> M:

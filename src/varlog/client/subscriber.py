@@ -20,7 +20,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.rpc.messages import Fetch, FetchReply
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # One fetch waits so long for something new. Then the next replica is asked: this one may be cut off from the repository.
@@ -145,7 +145,7 @@ class Subscription:
                 merge.offer(log_stream, fetched.rows, chunk)
             except ValueError as contradiction:
                 logger.error(
-                    told("a storage node contradicts the order", log_stream=log_stream, error=contradiction)
+                    logfmt("a storage node contradicts the order", log_stream=log_stream, error=contradiction)
                 )
                 raise Unavailable(str(contradiction)) from contradiction
         if fetched.next_llsn >= fetched.committed_end:

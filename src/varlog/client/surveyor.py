@@ -54,7 +54,7 @@ class Surveyor:
         timeout_s: float,
     ) -> M:
         """The first good answer of the replicas, asked in turn until the deadline."""
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         trouble = "its replicas have not heard of all of it yet"
         while True:
             self._routing.check_open()

@@ -23,7 +23,7 @@ from varlog.model.projection import STRIPE_SIZE
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 log = get_logger("manager")
 
@@ -159,7 +159,7 @@ class AdminService:
             failures = await self._peers.ask_all(addresses, remove)
             if any(failures) or len(living) < len(stream.replicas):
                 log.warning(
-                    told("data of a deleted log stream is left on a node", log_stream=stream.log_stream)
+                    logfmt("data of a deleted log stream is left on a node", log_stream=stream.log_stream)
                 )
         return messages.Done()
 

@@ -9,7 +9,7 @@ from typing import Final
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import ManagerEvent
 from varlog.runtime.clock import Clock
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 EVENTS_MAX: Final = 100
 
@@ -30,9 +30,9 @@ class EventLog:
         self._events.append(ManagerEvent(self._clock.wall_us(), what, log_stream or LogStreamID(0)))
         if log_stream is not None:
             facts = {"log_stream": log_stream, **facts}
-        log.info(told(what, **facts))
+        log.info(logfmt(what, **facts))
 
     def record_warning(self, what: str, **facts: object) -> None:
         """Something that an operator had better know."""
         self._events.append(ManagerEvent(self._clock.wall_us(), what))
-        log.warning(told(what, **facts))
+        log.warning(logfmt(what, **facts))

@@ -15,8 +15,8 @@ from varlog.model.limits import REPLICAS_MAX
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import GetView, GetViewReply
 from varlog.rpc.transport import Server, Transport
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 __all__ = ["Manager", "ManagerConfig"]
@@ -27,13 +27,13 @@ log = get_logger("manager")
 class Manager:
     """Holds no state that matters: it may be killed at any time, and another may run beside it."""
 
-    def __init__(self, config: ManagerConfig, doors: Doors, transport: Transport) -> None:
+    def __init__(self, config: ManagerConfig, environment: Environment, transport: Transport) -> None:
         self.config = config
         self._transport = transport
         self._tasks = Tasks("manager", _task_failed)
         self._peers = Peers(transport, config.repository, lambda address: self._repair.wake())
         self._registrar = Registrar(config, self._peers)
-        self._repair = RepairLoop(config, self._peers, EventLog(doors.clock), self._tasks)
+        self._repair = RepairLoop(config, self._peers, EventLog(environment.clock), self._tasks)
         self._dispatcher = Dispatcher("the manager")
         AdminService(config, self._peers, self._registrar, self._repair).register(self._dispatcher)
         ReplicaDesk(self._peers, self._repair).register(self._dispatcher)
@@ -87,4 +87,4 @@ class Manager:
 
 
 def _task_failed(name: str, error: BaseException) -> None:
-    log.error(told("a task of the manager failed", task=name, error=repr(error)))
+    log.error(logfmt("a task of the manager failed", task=name, error=repr(error)))

@@ -9,7 +9,7 @@ from varlog.manager.peers import Peers
 from varlog.model.cluster import StorageNode
 from varlog.model.errors import NotInCluster, VarlogError
 from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply, Message, RegisterNode, SetManager
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 log = get_logger("manager")
 
@@ -42,7 +42,7 @@ class Registrar:
             status.largest_log_stream,
         )
         await self._peers.ask_repository(register, Message)
-        log.info(told("registered a storage node", node=node.node, address=node.address))
+        log.info(logfmt("registered a storage node", node=node.node, address=node.address))
         return node
 
     async def keep_registering(self, address: str) -> None:
@@ -56,7 +56,7 @@ class Registrar:
                 return
             except VarlogError as error:
                 if (why := str(error)) != said:
-                    log.warning(told("a storage node is not registered yet", address=address, why=why))
+                    log.warning(logfmt("a storage node is not registered yet", address=address, why=why))
                     said = why
             await asyncio.sleep(self._config.heartbeat_s)
 

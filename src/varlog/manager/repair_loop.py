@@ -26,7 +26,7 @@ from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.errors import VarlogError
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 log = get_logger("manager")
@@ -202,7 +202,7 @@ class RepairLoop:
             )  # the end of a repair is one of its events: it tells how long it took
         elif self._said.get(stream.log_stream) != step.why:
             self._said[stream.log_stream] = step.why
-            log.info(told(step.why, log_stream=stream.log_stream, state=stream.state, epoch=stream.epoch))
+            log.info(logfmt(step.why, log_stream=stream.log_stream, state=stream.state, epoch=stream.epoch))
 
     async def _take(self, stream: LogStream, step: Step, snapshot: Snapshot) -> None:
         log_stream = stream.log_stream
@@ -241,9 +241,9 @@ class RepairLoop:
             self._repository_answers = not trouble
             if trouble:
                 log.warning(
-                    told(
+                    logfmt(
                         "the metadata repository does not answer", address=self._peers.repository, why=trouble
                     )
                 )
             else:
-                log.info(told("the metadata repository answers again", address=self._peers.repository))
+                log.info(logfmt("the metadata repository answers again", address=self._peers.repository))

@@ -18,7 +18,7 @@ from varlog.model.errors import PreconditionFailed, Rejected
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc import messages
 from varlog.rpc.messages import Message
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # Less than clients wait for an answer.
 NODES_TIMEOUT_S = 8.0
@@ -80,7 +80,7 @@ class StreamMaker:
             raise
         self._made[log_stream] = (nodes, asyncio.get_running_loop().time())
         self._repair.wake()
-        log.info(told("made a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
+        log.info(logfmt("made a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
         return log_stream
 
     async def place(

@@ -1,4 +1,4 @@
-"""[A8] Outbox: what one node in session still has to be told: rows of its streams from where it stands, marks of its topics.
+"""[A8] Outbox: what one node in session still has to be logfmt: rows of its streams from where it stands, marks of its topics.
 
 It remembers positions, not messages: a node that reads slowly costs no memory, and gets everything it missed in one piece.
 """
@@ -15,7 +15,7 @@ from varlog.model.commit import CommitRow, TopicMark
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import Commits
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # One message stays well below the limit of a frame's message part: a row takes 70 bytes at most.
 ROWS_PER_MESSAGE_MAX: Final = 8_192
@@ -71,7 +71,7 @@ class Outbox:
                 self._topics[stream.topic] = None
                 if not fresh:
                     facts = {"node": self._node_name, "log_stream": log_stream}
-                    _log.info(told("a replica is new on its node: it needs a sync", **facts))
+                    _log.info(logfmt("a replica is new on its node: it needs a sync", **facts))
 
     def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
         """A replica that lacked rows says it has them now (from another replica): go on from there."""
@@ -142,7 +142,7 @@ class Outbox:
                 # Sending what comes after the gap would only make the node ask again, for ever.
                 self._set_cursor(log_stream, None)
                 _log.warning(
-                    told(
+                    logfmt(
                         "a replica lacks commit rows that are no longer kept here: it needs a sync",
                         node=self._node_name,
                         log_stream=log_stream,

@@ -24,7 +24,7 @@ from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # Proposals that may wait for leases at once.
@@ -105,7 +105,7 @@ class ProjectionService:
                 call.fail(answer)
             else:
                 _log.info(
-                    told("projection", topic=proposed.topic, epoch=proposed.epoch, begin=proposed.begin)
+                    logfmt("projection", topic=proposed.topic, epoch=proposed.epoch, begin=proposed.begin)
                 )
                 call.reply(answer)
 
@@ -147,7 +147,9 @@ class ProjectionService:
                 await self._ask(node, request)
                 kept[node] = None
             except VarlogError as error:
-                _log.info(told("the next projection is not kept", topic=proposed.topic, node=node, why=error))
+                _log.info(
+                    logfmt("the next projection is not kept", topic=proposed.topic, node=node, why=error)
+                )
             del asked[node]
             changed.set()
 
@@ -189,7 +191,7 @@ class ProjectionService:
             if isinstance(answer, BaseException):
                 call.fail(answer)
             else:
-                _log.info(told("sequencer registered", address=sequencer.address))
+                _log.info(logfmt("sequencer registered", address=sequencer.address))
                 call.reply(self._leases.renewed(sequencer, stamp))
 
         self._commits.submit(Operation(decide, registered, client=call.connection))

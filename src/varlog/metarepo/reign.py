@@ -26,8 +26,8 @@ from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID, make_clust
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Done, Message
 from varlog.rpc.transport import Call, Transport
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # Seconds that positions wait, as a term begins, for a node that cannot be reached and may know more.
@@ -42,7 +42,7 @@ class ReignParts:
 
     cluster: ClusterID
     store: MetadataStore
-    doors: Doors
+    environment: Environment
     transport: Transport
     node_retry_s: float
     leases_outlive_reigns: bool = True
@@ -64,7 +64,7 @@ class Reign:
         self._commits = CommitLoop(state, reports, parts.store, self._applied)
         self._leases = Leases(
             state,
-            parts.doors.clock,
+            parts.environment.clock,
             leads=lambda: parts.store.leads,
             tell=lambda node, lease: self.sessions.tell(node, lease),
             outlive_reigns=parts.leases_outlive_reigns,
@@ -73,10 +73,10 @@ class Reign:
             SessionParts(
                 state,
                 reports,
-                parts.doors,
+                parts.environment,
                 parts.transport,
                 lambda: self.term,
-                parts.doors.entropy.getrandbits(62) + 1,
+                parts.environment.entropy.getrandbits(62) + 1,
                 parts.node_retry_s,
                 self._commits.wake,
                 self._commits.asleep,
@@ -119,7 +119,7 @@ class Reign:
     async def begin(cls, parts: ReignParts, address: str) -> Reign:
         """Wait until the store is ours, load what it holds, and start. StartupError says why not."""
         opened = await parts.store.open(address)
-        fresh_uuid = make_cluster_uuid(parts.doors.entropy.getrandbits(128))
+        fresh_uuid = make_cluster_uuid(parts.environment.entropy.getrandbits(128))
         state, first = states.load(opened.items, parts.cluster, parts.store.place, fresh_uuid)
         if first:
             await parts.store.commit(first)
@@ -167,11 +167,11 @@ class Reign:
         if self._raising_term or stale.seen < self.term:
             return
         if stale.seen - self.term > rules.TERM_JUMP_MAX:
-            _log.critical(told("a node claims to have seen an impossible term", node=node, why=stale))
+            _log.critical(logfmt("a node claims to have seen an impossible term", node=node, why=stale))
             return
         self._raising_term = True
         why = f"the metadata went back in time: {stale}"
-        _log.critical(told(why + "; every topic waits until all nodes have told what they know", node=node))
+        _log.critical(logfmt(why + "; every topic waits until all nodes have told what they know", node=node))
         for topic in self.state.view.topics:
             self.witnesses.stop(topic.topic, why, topic.known)
 
@@ -207,7 +207,7 @@ class Reign:
 
         def done(answer: Message | BaseException) -> None:
             if isinstance(answer, BaseException):
-                _log.error(told("ids cannot be raised above those of a node", why=answer))
+                _log.error(logfmt("ids cannot be raised above those of a node", why=answer))
 
         self._commits.submit(Operation(decide, done))
 
@@ -220,7 +220,7 @@ class Reign:
     def _task_failed(self, name: str, error: BaseException) -> None:
         """What is durable and what is in memory may differ now: no answer from here may be believed (law 10)."""
         if not self._over.done():
-            _log.info(told("the reign is over", term=self.term, task=name, why=error))
+            _log.info(logfmt("the reign is over", term=self.term, task=name, why=error))
             deposed = self._store.shared and isinstance(error, Unavailable)
             stopped = Unavailable(f"the metadata repository has stopped: {error}")
             self.silence(NotLeader(self._store.leader) if deposed else stopped)

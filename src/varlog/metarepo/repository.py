@@ -14,8 +14,8 @@ from varlog.model.errors import NotLeader, StartupError, Unavailable
 from varlog.model.ids import ClusterID
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call, Server, Transport
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # Between two reigns: whoever else waits may come first.
@@ -44,16 +44,20 @@ class MetadataRepository:
     """One metadata repository over one store. Several may share a store: one of them leads, the others say who."""
 
     def __init__(
-        self, config: MetadataRepositoryConfig, store: MetadataStore, doors: Doors, transport: Transport
+        self,
+        config: MetadataRepositoryConfig,
+        store: MetadataStore,
+        environment: Environment,
+        transport: Transport,
     ) -> None:
         self._config = config
         self._store = store
-        self._doors = doors
+        self._environment = environment
         self._transport = transport
         self._parts = ReignParts(
             config.cluster,
             store,
-            doors,
+            environment,
             transport,
             config.node_retry_s,
             config.leases_outlive_reigns,
@@ -98,7 +102,7 @@ class MetadataRepository:
             await self.stop()
             raise
         if self._store.shared:
-            _log.info(told("metadata repository listens", address=self.address, store=self._store.place))
+            _log.info(logfmt("metadata repository listens", address=self.address, store=self._store.place))
 
     async def stop(self) -> None:
         """Clean end; what is durable stays, what was not answered is told so."""
@@ -139,7 +143,7 @@ class MetadataRepository:
                 raise why  # a store of our own that failed, or a law that broke: another start may know better
             self._reign = None
             await reign.end(NotLeader(self._store.leader))
-            _log.warning(told("the metadata repository leads no more", term=reign.term, why=why))
+            _log.warning(logfmt("the metadata repository leads no more", term=reign.term, why=why))
             await self._store.close()
             await self._pause()
 
@@ -148,7 +152,7 @@ class MetadataRepository:
         try:
             await self._begin()
         except Unavailable as error:
-            _log.warning(told("the metadata repository does not lead yet", why=error))
+            _log.warning(logfmt("the metadata repository does not lead yet", why=error))
             await self._store.close()
             return False
         return True
@@ -157,7 +161,7 @@ class MetadataRepository:
         self._reign = reign = await Reign.begin(self._parts, self.address)
         state = reign.state
         _log.info(
-            told(
+            logfmt(
                 "metadata repository started",
                 address=self.address,
                 store=self._store.place,
@@ -168,10 +172,10 @@ class MetadataRepository:
         )
 
     async def _pause(self) -> None:
-        await asyncio.sleep(CAMPAIGN_PAUSE_S * self._doors.entropy.uniform(0.5, 1.5))
+        await asyncio.sleep(CAMPAIGN_PAUSE_S * self._environment.entropy.uniform(0.5, 1.5))
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        _log.critical(told("the metadata repository has stopped", task=name, error=error), exc_info=error)
+        _log.critical(logfmt("the metadata repository has stopped", task=name, error=error), exc_info=error)
         if self._reign is not None:
             self._reign.silence(Unavailable(f"the metadata repository has stopped: {error}"))
         if self._failure is not None and not self._failure.done():

@@ -28,8 +28,8 @@ from varlog.rpc.messages import (
     RequestLease,
 )
 from varlog.rpc.transport import Call, Connection, ConnectionLost, Transport
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -92,7 +92,7 @@ class NodeSession:
                 self._tell_trouble(error)
             finally:
                 self._end()
-            await asyncio.sleep(parts.retry_s * parts.doors.entropy.uniform(0.5, 1.5))
+            await asyncio.sleep(parts.retry_s * parts.environment.entropy.uniform(0.5, 1.5))
 
     async def _one_session(self) -> None:
         link = _Link(Outbox(self._parts.state, str(self.node.node)), [])
@@ -178,7 +178,7 @@ class NodeSession:
         if opened.largest_topic >= members.next_topic or opened.largest_log_stream >= members.next_log_stream:
             self._parts.raise_ids(opened.largest_topic, opened.largest_log_stream)
         self._told_trouble = ""
-        _log.info(told("session opened", node=self.node.node, address=self.node.address))
+        _log.info(logfmt("session opened", node=self.node.node, address=self.node.address))
         self.flush()
         if reports.changed:
             self._parts.wake()
@@ -199,7 +199,7 @@ class NodeSession:
         link, self._link = self._link, None
         self._parts.on_silence(self.node.node)
         if link is not None and link.begun:
-            _log.info(told("session ended", node=self.node.node, address=self.node.address))
+            _log.info(logfmt("session ended", node=self.node.node, address=self.node.address))
         self._trims_sent.clear()
         self._trims_applied.clear()
         waits, self._trim_waits = self._trim_waits, []
@@ -210,7 +210,7 @@ class NodeSession:
         """Once, not at every try."""
         if (trouble := str(error)) != self._told_trouble:
             self._told_trouble = trouble
-            _log.warning(told("no session", node=self.node.node, address=self.node.address, why=trouble))
+            _log.warning(logfmt("no session", node=self.node.node, address=self.node.address, why=trouble))
 
     # --- reports in ----------------------------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class SessionParts:
 
     state: RepositoryState
     reports: ReportTable
-    doors: Doors
+    environment: Environment
     transport: Transport
     term: Callable[[], int]
     nonce: int

@@ -14,7 +14,7 @@ from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.model.limits import FRAME_BYTES_MAX, MIB
 from varlog.model.projection import Projection
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.storage.view_copy import ViewCopy, encode_view_copy
 
 # The first change is sent at once; what changes within this time after it goes out as one, unless it is a projection: that is the
@@ -68,7 +68,7 @@ class ViewCopies:
             return 0
         content = encode_view_copy(view_copy(self._state, self._term()))
         if len(content) > COPY_BYTES_MAX:
-            _log.error(told("the view is too large for the nodes to keep a copy", bytes=len(content)))
+            _log.error(logfmt("the view is too large for the nodes to keep a copy", bytes=len(content)))
             return 0
         for session in behind:
             session.send_view(revision, content)

@@ -55,7 +55,7 @@ from varlog.rpc.messages import (
 )
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # At most this many lost cuts are taken from the nodes without an operator: what a journal can lose, and no older copy of a store.
@@ -94,7 +94,7 @@ class Adoption:
         found = self.projection
         return found.found.projection if found is not None and found.source is not None else None
 
-    def told(self, *, adopted: bool) -> AdoptOrderReply:
+    def reply(self, *, adopted: bool) -> AdoptOrderReply:
         joined, found, taken_over = self.joined, self.projection, self.takes
         taken = tuple(
             (one.node, one.log_stream, one.row.glsn_begin, one.row.glsn_end, one.row.llsn_begin)
@@ -196,7 +196,7 @@ class Witnesses:
 
     def _grace_over(self) -> None:
         if not self._state.heard:
-            _log.warning(told("nodes cannot be reached within the grace time", nodes=list(self._awaited)))
+            _log.warning(logfmt("nodes cannot be reached within the grace time", nodes=list(self._awaited)))
             self._hear_all()
 
     def _hear_all(self) -> None:
@@ -246,7 +246,7 @@ class Witnesses:
                 return
             known, epoch = max(known, stopping[0]), max(epoch, stopping[1])
         state.distrusted[topic], self._stopping[topic] = why, (known, epoch)
-        _log.critical(told(f"topic {found.name!r} is STOPPED (law 3): {why}", topic=topic))
+        _log.critical(logfmt(f"topic {found.name!r} is STOPPED (law 3): {why}", topic=topic))
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             stopped = rules.stop_topic(
@@ -321,7 +321,7 @@ class Witnesses:
                 f"cannot be opened, and may know newer positions: restore the one on node {nodes}, or continue without it"
             )
         self._state.distrusted.setdefault(topic.topic, why)
-        _log.warning(told(f"topic {topic.name!r} is STOPPED (law 3): {why}", topic=topic.topic))
+        _log.warning(logfmt(f"topic {topic.name!r} is STOPPED (law 3): {why}", topic=topic.topic))
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:
             revision = self._revision_after_loss()
@@ -412,9 +412,9 @@ class Witnesses:
         """What an operator asks for. PreconditionFailed: what the nodes tell does not add up to an order."""
         adoption = await self._survey(topic)
         if dry_run or not adoption.joined.is_whole:
-            return adoption.told(adopted=False)
+            return adoption.reply(adopted=False)
         await self._take(adoption)
-        return adoption.told(adopted=True)
+        return adoption.reply(adopted=True)
 
     def _adopt_soon(self, topic: TopicID) -> None:
         """By itself: where every registered node is heard, and nothing but the newest cuts is lost."""
@@ -436,12 +436,12 @@ class Witnesses:
                 name, why = adoption.topic.name, adoption.topic.stopped
                 remedy = f"run `varlog topic adopt-order {name}`"
                 _log.critical(
-                    told(f"topic {name!r} stays STOPPED: {why}; {remedy}", topic=topic, cuts_lost=lost)
+                    logfmt(f"topic {name!r} stays STOPPED: {why}; {remedy}", topic=topic, cuts_lost=lost)
                 )
                 return
             await self._take(adoption)
         except VarlogError as error:
-            _log.warning(told("the order cannot be taken from the nodes now", topic=topic, why=error))
+            _log.warning(logfmt("the order cannot be taken from the nodes now", topic=topic, why=error))
         finally:
             self._adopting.pop(topic, None)
 
@@ -615,7 +615,7 @@ class Witnesses:
         self._commits.submit(Operation(decide, durable, learns=None if sequenced else learns))
         await done
         _log.critical(
-            told(
+            logfmt(
                 f"the order of topic {adoption.topic.name!r} was taken from the nodes: it goes on",
                 topic=topic,
                 positions=f"[{joined.begin}, {joined.end})",

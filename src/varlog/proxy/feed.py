@@ -16,7 +16,7 @@ from varlog.model.entry import Entry
 from varlog.model.errors import Trimmed, Unavailable, VarlogError
 from varlog.model.limits import MIB
 from varlog.proxy.frame_rules import Frame, Shelf, frames_of
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # What is kept of a topic while somebody follows it.
@@ -101,7 +101,7 @@ class Feed:
             async with self._page_turn, asyncio.timeout(PAGE_S):
                 entries = await self._first_list(position, end)
         except TimeoutError:
-            logger.warning(told("a page does not come", topic=self.topic, position=position))
+            logger.warning(logfmt("a page does not come", topic=self.topic, position=position))
             return
         # A page that was cut short goes on where its last entry ends; one without entries is all of positions given up.
         frames = list(frames_of(position, entries[-1].glsn + 1 if entries else end, entries))
@@ -120,7 +120,7 @@ class Feed:
         if name.endswith("/follow"):
             self._end(error)
         if not isinstance(error, VarlogError):
-            logger.error(told("reading a topic failed", topic=self.topic, task=name, error=repr(error)))
+            logger.error(logfmt("reading a topic failed", topic=self.topic, task=name, error=repr(error)))
 
     def _end(self, error: BaseException) -> None:
         if self.failure is None:

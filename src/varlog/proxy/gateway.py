@@ -17,7 +17,7 @@ from varlog.embedded import EmbeddedCluster
 from varlog.model.errors import InvalidRequest, UnknownTopic, VarlogError
 from varlog.model.ids import ANY_CLUSTER, ClusterID, TopicID, check_topic_name
 from varlog.rpc.messages import GetClusterStatusReply
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class EmbeddedOpener:
     """A directory, opened by this process and by no other while it runs."""
 
     def __init__(self, path: Path, *, sync: bool = True) -> None:
-        self._cluster = EmbeddedCluster(path, system_doors(synced=sync), sync=sync)
+        self._cluster = EmbeddedCluster(path, system_environment(synced=sync), sync=sync)
 
     async def start(self) -> None:
         await self._cluster.start()

@@ -22,15 +22,15 @@ from varlog.proxy.rate_rules import merged
 from varlog.proxy.status import LogStreamOut, StatusOut
 from varlog.proxy.status_teller import status_told
 from varlog.rpc.messages import GetClusterStatusReply
-from varlog.runtime.doors import system_doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import system_environment
+from varlog.runtime.logs import get_logger, logfmt
 
 # Prometheus waits for ten seconds, and what the proxy counts of itself is worth having without the rest.
 STATUS_TIMEOUT_S: Final = 5.0
 
 router = APIRouter(include_in_schema=False)
 logger = get_logger("proxy")
-_clock = system_doors().clock
+_clock = system_environment().clock
 
 
 @router.get("/metrics")
@@ -40,7 +40,7 @@ async def metrics(gateway: GatewayGiven, meters: MetersGiven) -> Response:
         async with asyncio.timeout(STATUS_TIMEOUT_S):
             seen = await gateway.status()
     except (TimeoutError, VarlogError) as error:
-        logger.warning(told("metrics of the cluster cannot be had", why=str(error) or "no answer in time"))
+        logger.warning(logfmt("metrics of the cluster cannot be had", why=str(error) or "no answer in time"))
         seen = None
     cluster = CollectorRegistry()
     cluster.register(ClusterCollector(seen, _clock.wall_us()))

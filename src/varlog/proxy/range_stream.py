@@ -26,7 +26,7 @@ from varlog.proxy.outlet import Outlet
 from varlog.proxy.problem import problem_of
 from varlog.proxy.range_rules import Span
 from varlog.proxy.wire import Encoding
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # Before the data of each entry in a stream of bytes: how many they are.
 LENGTH = Struct(">I")
@@ -111,7 +111,7 @@ class RangeResponse(StreamingResponse):
                 await super().__call__(scope, receive, outlet.send)
         except VarlogError as error:
             self._meters.dropped("range", problem_of(error).name)
-            logger.warning(told("a range was cut off", error=error))
+            logger.warning(logfmt("a range was cut off", error=error))
             outlet.drop(b"")  # no last word: a stream that is cut off must not look complete
         finally:
             self._release()

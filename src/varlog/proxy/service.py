@@ -15,7 +15,7 @@ from varlog.proxy.config import ProxyConfig
 from varlog.proxy.gateway import ClusterOpener, EmbeddedOpener, Gateway, Opener
 from varlog.proxy.server import make_server
 from varlog.rpc.tcp import join_address, split_address
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.open_files import allow_open_files
 from varlog.runtime.tasks import Tasks
 
@@ -52,7 +52,7 @@ class ProxyService:
         self.address = join_address(host, port)
         if not ip_address(host).is_loopback:
             _log.info(
-                told(
+                logfmt(
                     "requests are answered for these hosts only; --public-name NAME adds one",
                     hosts=self.config.names,
                     listen=self.address,

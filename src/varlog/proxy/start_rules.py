@@ -13,13 +13,13 @@ PATTERN = r"^(oldest|next|-?[1-9][0-9]{0,18})$"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`told` is what was asked for. A position that is trimmed stays what it is: whether to go on later is not for us to decide."""
+    """`text` is what was asked for. A position that is trimmed stays what it is: whether to go on later is not for us to decide."""
 
-    told: str = OLDEST
+    text: str = OLDEST
 
     def __post_init__(self) -> None:
-        if self.told not in (OLDEST, NEXT) and not -LSN_MAX <= self._number() <= LSN_MAX:
-            raise ValueError(f"a position is at most {LSN_MAX}, not {self.told}")
+        if self.text not in (OLDEST, NEXT) and not -LSN_MAX <= self._number() <= LSN_MAX:
+            raise ValueError(f"a position is at most {LSN_MAX}, not {self.text}")
 
     @classmethod
     def behind(cls, position: int) -> Start:
@@ -28,20 +28,20 @@ class Start:
 
     def position(self, *, oldest: int, newest: int) -> int:
         """The first position, in a topic that has these now."""
-        if self.told == OLDEST:
+        if self.text == OLDEST:
             return oldest
-        if self.told == NEXT:
+        if self.text == NEXT:
             return newest + 1
         number = self._number()
         return number if number > 0 else max(oldest, newest + 1 + number)
 
     def _number(self) -> int:
         try:
-            number = int(self.told)
+            number = int(self.text)
         except ValueError:
             number = 0
         if number == 0:
             raise ValueError(
-                f"{self.told!r} is no place to begin: name a position, {OLDEST}, {NEXT}, or -10 for the last ten"
+                f"{self.text!r} is no place to begin: name a position, {OLDEST}, {NEXT}, or -10 for the last ten"
             )
         return number

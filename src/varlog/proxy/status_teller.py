@@ -45,7 +45,7 @@ from varlog.proxy.status import (
 )
 from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 from varlog.runtime.clock import Clock
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class StatusTeller:
 
     def __init__(self, gateway: Gateway, clock: Clock | None = None) -> None:
         self._gateway = gateway
-        self._clock = clock or system_doors().clock
+        self._clock = clock or system_environment().clock
         self._meter = RateMeter()
         self._newest: tuple[GetClusterStatusReply, Told] | None = None
 

@@ -20,7 +20,7 @@ from varlog.recipes.lock_machine import LockMachine
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.runtime.clock import Clock
 from varlog.runtime.entropy import Entropy
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 CLAIM_BYTES: Final = 16
@@ -174,6 +174,6 @@ class Contender(Generic[H]):
         return LockBusy(self.what, waited_s, holder.who if holder is not None else "", token)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        _log.warning(told("failed", task=name, why=error))
+        _log.warning(logfmt("failed", task=name, why=error))
         if self.hold is not None:
             self.hold.lose()

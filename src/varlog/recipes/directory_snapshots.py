@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from varlog.model.lsn import GLSN
-from varlog.runtime.doors import Doors, system_doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment, system_environment
+from varlog.runtime.logs import get_logger, logfmt
 
 MAGIC: Final = b"\xc1vlf"
 VERSION: Final = 1
@@ -38,14 +38,14 @@ _log = get_logger("recipes")
 class DirectorySnapshots:
     """For replicas of one machine, or of several that share a file system. The directory is made if there is none."""
 
-    def __init__(self, path: str | Path, *, doors: Doors | None = None) -> None:
+    def __init__(self, path: str | Path, *, environment: Environment | None = None) -> None:
         self._path = Path(path)
-        self._doors = doors or system_doors()
-        self._disk = self._doors.disk
+        self._environment = environment or system_environment()
+        self._disk = self._environment.disk
 
     async def save(self, name: str, position: GLSN, content: bytes) -> None:
         """Durable when this returns. Older ones of the same name go, but for the last before it."""
-        drawn = self._doors.entropy.getrandbits(32)
+        drawn = self._environment.entropy.getrandbits(32)
         path = self._path / f"{_stem(name)}~{position:020d}~{drawn:08x}{SUFFIX}"
 
         def write() -> None:
@@ -73,7 +73,7 @@ class DirectorySnapshots:
             content = decode_file(self._disk.read_file(path))
             if content is not None:
                 return position, content
-            _log.error(told("a snapshot cannot be read, an older one is taken", path=path))
+            _log.error(logfmt("a snapshot cannot be read, an older one is taken", path=path))
         return None
 
     def _files(self, name: str) -> list[tuple[GLSN, Path]]:
@@ -88,7 +88,7 @@ class DirectorySnapshots:
         return sorted(found, reverse=True)
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
-        worker = self._doors.make_worker("snapshots")
+        worker = self._environment.make_worker("snapshots")
         try:
             return await worker.run(job)
         finally:

@@ -26,8 +26,8 @@ from varlog.recipes.lock_machine import LockMachine
 from varlog.recipes.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
 from varlog.runtime.clock import Clock, SystemClock
-from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
+from varlog.runtime.environment import system_environment
 
 
 class Leader(NamedTuple):
@@ -70,7 +70,7 @@ class Election:
 
         `candidate` is what others learn of the leader: its address, say. One that is not heard of for `ttl_s` leads no more.
         `clock` is whose steady time is counted by (a simulator has its own)."""
-        chance = entropy or system_doors().entropy
+        chance = entropy or system_environment().entropy
 
         async def make() -> Election:
             ttl = ttl_us(ttl_s)

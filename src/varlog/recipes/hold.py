@@ -15,7 +15,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.lsn import GLSN
 from varlog.recipes.claimant import Claimant
 from varlog.recipes.errors import LockLost
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # The loop's time stands still while the machine sleeps, our clock does not: it is looked at this often at least.
 LOOK_S: Final = 1.0
@@ -79,7 +79,7 @@ class Hold:
                     await self._claimant.wait_removed(min(left_s, LOOK_S))
                     break
         except VarlogError as error:
-            _log.warning(told("cannot be kept", what=self.what, why=error))
+            _log.warning(logfmt("cannot be kept", what=self.what, why=error))
         self.lose()
 
     def lose(self) -> None:
@@ -87,7 +87,7 @@ class Hold:
         if self._over:
             return
         self._over = True
-        _log.warning(told("lost", what=self.what, token=self.token))
+        _log.warning(logfmt("lost", what=self.what, token=self.token))
         self.lost.set()
         self._end_guarded()
         _ = self._ended()

@@ -36,8 +36,8 @@ from varlog.recipes.kv_machine import HISTORY_BYTES, HISTORY_CHANGES, Change
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
 from varlog.recipes.transaction_rules import Footprint, Isolation
-from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
+from varlog.runtime.environment import system_environment
 
 
 class KeyValue:
@@ -63,7 +63,7 @@ class KeyValue:
         """Await it, or enter it with `async with`. All who open the same name in the same topic share one map. With `snapshots` it
         starts from the newest one, and `checkpoint` makes one."""
 
-        chance = entropy or system_doors().entropy
+        chance = entropy or system_environment().entropy
 
         async def make() -> KeyValue:
             replica = await ReplicatedStateMachine.open(

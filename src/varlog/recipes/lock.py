@@ -27,8 +27,8 @@ from varlog.recipes.lock_machine import LockMachine
 from varlog.recipes.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
 from varlog.runtime.clock import Clock, SystemClock
-from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
+from varlog.runtime.environment import system_environment
 
 
 class Holder(NamedTuple):
@@ -63,7 +63,7 @@ class Lock:
 
         `who` names us for those who look who has it. `ttl_s`: a holder that is not heard of for so long has lost it.
         `clock` is whose steady time is counted by (a simulator has its own)."""
-        chance = entropy or system_doors().entropy
+        chance = entropy or system_environment().entropy
 
         async def make() -> Lock:
             ttl = ttl_us(ttl_s)

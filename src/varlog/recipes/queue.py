@@ -20,9 +20,9 @@ from varlog.recipes.queue_machine import Claimed, Taken
 from varlog.recipes.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
 from varlog.runtime.clock import Clock, SystemClock
-from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import system_environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 _log = get_logger("recipes")
@@ -71,7 +71,7 @@ class Queue:
     ) -> Opening[Queue]:
         """Await it, or enter it with `async with`. All who open the same name in the same topic share one queue. `who` is for
         people who look for the one that has an item. `clock` is whose steady time is counted by (a simulator has its own)."""
-        chance = entropy or system_doors().entropy
+        chance = entropy or system_environment().entropy
 
         async def make() -> Queue:
             replica = await ReplicatedStateMachine.open(
@@ -212,7 +212,7 @@ def _changed(claims: int) -> Callable[[CodedQueueMachine], bool | None]:
 
 def _log_failure(name: str, error: BaseException) -> None:
     if not isinstance(error, VarlogError):  # those are told to who waits, or to the claim
-        _log.error(told("a task of a queue failed", task=name, error=repr(error)))
+        _log.error(logfmt("a task of a queue failed", task=name, error=repr(error)))
 
 
 def _checked(body: Buffer) -> bytes:

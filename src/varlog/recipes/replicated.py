@@ -46,9 +46,9 @@ from varlog.recipes.session_rules import Sessions, Verdict
 from varlog.recipes.shared_question import SharedQuestion
 from varlog.recipes.snapshots import Snapshots, UnreadableSnapshot, decode_snapshot, encode_snapshot
 from varlog.recipes.watchers import Watchers
-from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import system_environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 _log = get_logger("recipes")
@@ -155,7 +155,7 @@ class ReplicatedStateMachine(Generic[M]):
             initial, skips = machine.snapshot(), set[GLSN]()
             while True:
                 replica = cls(
-                    log, machine, name, snapshots, entropy or system_doors().entropy, timeout_s, skips
+                    log, machine, name, snapshots, entropy or system_environment().entropy, timeout_s, skips
                 )
                 try:
                     await replica._start()
@@ -382,7 +382,7 @@ class ReplicatedStateMachine(Generic[M]):
         self.malformed += 1
         if not self._warned:
             self._warned = True
-            _log.warning(told("an entry was passed over", machine=self.name, position=at, why=why))
+            _log.warning(logfmt("an entry was passed over", machine=self.name, position=at, why=why))
 
     # --- Positions that an operator wants passed over ------------------------------------------------------------------------
 
@@ -401,7 +401,9 @@ class ReplicatedStateMachine(Generic[M]):
     def _skip(self, at: GLSN) -> None:
         self.passed_over += 1
         self._skipped.add(at)
-        _log.warning(told("a position was skipped, as an operator wants it", machine=self.name, position=at))
+        _log.warning(
+            logfmt("a position was skipped, as an operator wants it", machine=self.name, position=at)
+        )
 
     async def _find_skip(self, at: GLSN) -> GLSN | None:
         """Where an entry behind `at` has it passed over. It is in the log, so every replica finds the same."""
@@ -437,7 +439,7 @@ class ReplicatedStateMachine(Generic[M]):
         """What comes next was trimmed: whoever did so has kept a snapshot, or nobody can go on."""
         if not await self._restore() or self.applied + 1 < trimmed.oldest:
             raise BehindTrim(self.name, self.applied, GLSN(trimmed.oldest))
-        _log.info(told("goes on from a snapshot", machine=self.name, position=self.applied))
+        _log.info(logfmt("goes on from a snapshot", machine=self.name, position=self.applied))
 
     async def _restore(self) -> bool:
         """Go on from the newest snapshot. False: there is none that is newer."""
@@ -447,10 +449,10 @@ class ReplicatedStateMachine(Generic[M]):
         try:
             snapshot = decode_snapshot(found[1], self.name)
         except UnreadableSnapshot as error:
-            _log.error(told("a snapshot is passed over", machine=self.name, why=error))
+            _log.error(logfmt("a snapshot is passed over", machine=self.name, why=error))
             return False
         if any(at <= snapshot.position and at not in snapshot.skipped for at in self._skips):
-            _log.warning(told("a snapshot is passed over that has a skipped position", machine=self.name))
+            _log.warning(logfmt("a snapshot is passed over that has a skipped position", machine=self.name))
             return False
         try:
             self.machine.restore(snapshot.state)

@@ -25,9 +25,9 @@ from varlog.model.errors import Trimmed
 from varlog.model.limits import BATCH_BODY_BYTES_MAX, MIB
 from varlog.model.lsn import GLSN
 from varlog.recipes.decoding import DECODE_ERRORS
-from varlog.runtime.doors import system_doors
 from varlog.runtime.entropy import Entropy
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import system_environment
+from varlog.runtime.logs import get_logger, logfmt
 
 _log = get_logger("recipes")
 
@@ -87,7 +87,7 @@ class TopicSnapshots:
     def __init__(self, log: Log, *, entropy: Entropy | None = None) -> None:
         self.passed_over = 0  # entries that are no chunks, of the last time that the topic was read
         self._log = log
-        self._entropy = entropy or system_doors().entropy
+        self._entropy = entropy or system_environment().entropy
         self._warned = False
 
     async def save(self, name: str, position: GLSN, content: bytes) -> None:
@@ -123,7 +123,7 @@ class TopicSnapshots:
             if shelf.foreign is not None and not self._warned:
                 self._warned = True
                 _log.warning(
-                    told(
+                    logfmt(
                         "the topic of snapshots has something else in it, which is passed over",
                         topic=self._log.topic.name,
                         position=shelf.foreign,

@@ -43,7 +43,7 @@ from varlog.rpc.messages import (
     SyncReply,
     SyncUnit,
 )
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 
@@ -163,10 +163,10 @@ class Reconfigurer:
         answered = tuple((log_stream, tuple(nodes)) for log_stream, nodes in sealed.items())
         request = ProposeProjection(projection, answered)
         taken = (await self._ask_repository(request, ProposeProjectionReply, PROPOSE_S)).projection
-        _log.info(told("reconfigured", topic=taken.topic, epoch=taken.epoch, begin=taken.begin))
+        _log.info(logfmt("reconfigured", topic=taken.topic, epoch=taken.epoch, begin=taken.begin))
         for chain in thin(taken):
             _log.warning(
-                told(
+                logfmt(
                     "NO REDUNDANCY: this log stream has one copy left",
                     log_stream=chain.log_stream,
                     node=chain.head,
@@ -217,7 +217,7 @@ class Reconfigurer:
                 continue
             if unheard := [other for other in chain.nodes if other not in answers]:
                 _log.warning(
-                    told(
+                    logfmt(
                         "UNVERIFIED: a restarted unit is believed, as others of its chain have not answered for long: what they "
                         "alone held is lost",
                         log_stream=chain.log_stream,

@@ -10,7 +10,7 @@ from varlog.model.batch import Buffer
 from varlog.model.errors import Unavailable
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call, Handler
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 M = TypeVar("M", bound=Message)
@@ -81,7 +81,7 @@ class Dispatcher:
             call.fail(Unavailable(f"{self._owner} is stopping"))
 
     def _on_task_failure(self, name: str, error: BaseException) -> None:
-        _log.error(told("a one-way message failed", task=name), exc_info=error)
+        _log.error(logfmt("a one-way message failed", task=name), exc_info=error)
 
 
 async def _carry_out(call: Call | None, work: Callable[[], Coroutine[Any, Any, Answer]]) -> None:

@@ -19,7 +19,7 @@ from varlog.rpc.framing import ONEWAY, REPLY, REQUEST
 from varlog.rpc.messages import Failure, Message
 from varlog.rpc.status import error_of, failure_of
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # A request without a payload holds memory as well: so many of them stop a connection, too.
 REQUEST_OVERHEAD_BYTES: Final = 512
@@ -186,7 +186,7 @@ class Endpoint(ABC):
             self._handler(call, message, payload)
         except Exception as error:  # noqa: BLE001 - told to the caller, and in the log if it is our own bug
             if call.answered:
-                _log.exception(told("a handler failed after its answer", request=type(message).__name__))
+                _log.exception(logfmt("a handler failed after its answer", request=type(message).__name__))
             else:
                 call.fail(error)
 
@@ -224,7 +224,7 @@ class Endpoint(ABC):
 
     def _log_closing(self, kind: str, why: str, error: BaseException | None) -> None:
         """Say in the log why this end closes; a transport may bound how many lines there are of a `kind`."""
-        _log.warning(told("closing a connection", peer=self._peer, why=why), exc_info=error)
+        _log.warning(logfmt("closing a connection", peer=self._peer, why=why), exc_info=error)
 
     def _end(self, why: str) -> None:
         """The connection is over: every call under way learns it, and everyone who asked, once."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from varlog.model.limits import MIB
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # The kernel lets 208 KiB be under way by default: a batch of a MiB would take five turns of both sides.
 BUFFER_BYTES: Final = 2 * MIB
@@ -143,7 +143,7 @@ def _private(path: Path) -> Path | None:
         if path not in _refused:
             _refused.add(path)
             why = error.strerror or str(error)
-            _log.warning(told("no local sockets, TCP alone", directory=path, why=why))
+            _log.warning(logfmt("no local sockets, TCP alone", directory=path, why=why))
         return None
     return path
 

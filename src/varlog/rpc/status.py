@@ -7,7 +7,7 @@ from typing import Final
 from varlog.model import errors
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.rpc.messages import Failure
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # Errors that others derive (a lost connection, say) are about their own place and mean nothing elsewhere: not in here.
 ERRORS: Final[dict[str, type[VarlogError]]] = {
@@ -29,7 +29,7 @@ def failure_of(error: BaseException) -> Failure:
         )
     if isinstance(error, VarlogError):
         return Failure("Unavailable", (str(error),))
-    _log.error(told("a request failed unexpectedly", error=name), exc_info=error)
+    _log.error(logfmt("a request failed unexpectedly", error=name), exc_info=error)
     return Failure("Unavailable", (f"{name}: {error}",))
 
 

@@ -39,7 +39,7 @@ from varlog.rpc.framing import (
 from varlog.rpc.messages import Message
 from varlog.rpc.status import failure_of
 from varlog.rpc.transport import Connection, ConnectionLost, Handler
-from varlog.runtime.logs import LineLimit, get_logger, told
+from varlog.runtime.logs import LineLimit, get_logger, logfmt
 
 # Received at once at most. All connections share it: only a frame that is not whole yet has memory of its own.
 SCRATCH_BYTES: Final = 256 * KIB
@@ -444,7 +444,7 @@ class TcpConnection(Endpoint, asyncio.BufferedProtocol):
         if self._counts.lines.allows(kind, self._loop.time()):
             left_out = self._counts.lines.left_out(kind)
             more = {"more_since_the_last_line": left_out} if left_out else {}
-            _log.warning(told("closing a connection", peer=self._peer, why=why, **more), exc_info=error)
+            _log.warning(logfmt("closing a connection", peer=self._peer, why=why, **more), exc_info=error)
 
     def _refuse_frame(self, kind: int, request: int, error: VarlogError) -> None:
         """A frame that is whole but cannot be taken costs its sender that request, or, unanswerable, the connection."""

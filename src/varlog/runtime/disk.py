@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from varlog.model.batch import Buffer
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.memory import unfilled
 
 FILE_MODE: Final = 0o600
@@ -247,7 +247,7 @@ class OsDisk:
         changed = sum(map(_restrict, (path, *_below(path))))
         if changed:
             _log.warning(
-                told("others could reach files of ours, and cannot any more", path=path, changed=changed)
+                logfmt("others could reach files of ours, and cannot any more", path=path, changed=changed)
             )
         return changed
 

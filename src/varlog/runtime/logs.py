@@ -21,7 +21,7 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(f"varlog.{name}")
 
 
-def told(message: str, **facts: object) -> str:
+def logfmt(message: str, **facts: object) -> str:
     """`message key=value …` on one line. Values are quoted where they hold spaces, quotes or anything that is not printable."""
     parts = [escaped(message)]
     for key, value in facts.items():

@@ -76,7 +76,7 @@ class TrafficMeter:
         self._writes += 1
         self._write_s += seconds
 
-    def told(self) -> Traffic:
+    def snapshot(self) -> Traffic:
         """Everything so far."""
         latency = self._latency
         return Traffic(

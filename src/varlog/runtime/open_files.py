@@ -11,7 +11,7 @@ import resource
 from contextlib import suppress
 from typing import Final
 
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # A node with a thousand log streams has some for each, a proxy one for each connection. More than this is of no use to either.
 OPEN_FILES: Final = 65_536
@@ -40,12 +40,12 @@ async def watch_open_files() -> None:
             if not exhausted:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                 _log.error(
-                    told("no file descriptor is left: connections and new files are refused; allow more (ulimit -n)",
+                    logfmt("no file descriptor is left: connections and new files are refused; allow more (ulimit -n)",
                          limit=limit, why=error)
                 )  # fmt: skip
             exhausted = True
         else:
             if exhausted:
-                _log.info(told("file descriptors can be had again"))
+                _log.info(logfmt("file descriptors can be had again"))
             exhausted = False
         await asyncio.sleep(LOOK_S)

@@ -27,7 +27,7 @@ class Worker(Protocol):
     """Runs blocking jobs in order."""
 
     @property
-    def at_once(self) -> bool:
+    def can_run_inline(self) -> bool:
         """True if a brief job would run now, before `call` or `run` returns."""
         ...
 
@@ -56,7 +56,7 @@ QUICK_S: Final = 0.001
 QUICK_IN_A_ROW: Final = 8
 
 
-class Pace:
+class LatencyGate:
     """Whether brief jobs are quick, by those that were done last."""
 
     def __init__(self) -> None:
@@ -73,37 +73,37 @@ class Pace:
             self._missing -= 1
 
 
-class PacedWorker:
+class InlineWorker:
     """What workers with threads share: brief jobs in the loop while they are quick, the others handed over, none overtaken."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+    def __init__(self, gate: LatencyGate) -> None:
+        self._gate = gate
         # Jobs that were handed to a thread and of which the loop has not heard yet: nothing may overtake them.
-        self._handed = 0
+        self._submitted = 0
 
     @property
-    def at_once(self) -> bool:
-        return self._handed == 0 and self._pace.quick
+    def can_run_inline(self) -> bool:
+        return self._submitted == 0 and self._gate.quick
 
     def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
-        if brief and self.at_once:
+        if brief and self.can_run_inline:
             done(*self._do(job))
         else:
-            self._handed += 1
-            self._hand(job, done, brief)
+            self._submitted += 1
+            self._submit(job, done, brief)
 
     def run(self, job: Callable[[], T], *, brief: bool = False) -> asyncio.Future[T]:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.call(job, partial(settle, done), brief=brief)
         return done
 
-    def heard(self, done: Settle, outcome: Outcome) -> None:
+    def _on_done(self, done: Settle, outcome: Outcome) -> None:
         """In the loop: a job that was handed over has ended."""
-        self._handed -= 1
+        self._submitted -= 1
         done(*outcome)
 
-    def _hand(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
-        """To a thread, behind all earlier ones; then `heard`."""
+    def _submit(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+        """To a thread, behind all earlier ones; then `_on_done`."""
         raise NotImplementedError
 
     def _do(self, job: Callable[[], Any]) -> Outcome:
@@ -113,15 +113,15 @@ class PacedWorker:
     def _timed(self, job: Callable[[], Any]) -> Outcome:
         begin = time.perf_counter()
         outcome = outcome_of(job)
-        self._pace.took(time.perf_counter() - begin)
+        self._gate.took(time.perf_counter() - begin)
         return outcome
 
 
-class ThreadWorker(PacedWorker):
+class ThreadWorker(InlineWorker):
     """One thread, one queue."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(Pace())
+        super().__init__(LatencyGate())
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -131,7 +131,7 @@ class ThreadWorker(PacedWorker):
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._thread.join)
 
-    def _hand(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+    def _submit(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
         self._jobs.put((job, done, brief, asyncio.get_running_loop()))
 
     def _work(self) -> None:
@@ -139,7 +139,7 @@ class ThreadWorker(PacedWorker):
             job, done, brief, loop = item
             outcome = self._timed(job) if brief else outcome_of(job)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self.heard, done, outcome)
+                loop.call_soon_threadsafe(self._on_done, done, outcome)
 
 
 def outcome_of(job: Callable[[], Any]) -> Outcome:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
-from varlog.runtime.worker import Outcome, Pace, PacedWorker, Settle, outcome_of
+from varlog.runtime.worker import InlineWorker, LatencyGate, Outcome, Settle, outcome_of
 
 Done = tuple["PooledWorker", Settle, Outcome]
 
@@ -32,7 +32,7 @@ class WorkerPool:
         self._loop = asyncio.get_running_loop()
         self._telling = False
         # One disk, one pace: what one worker finds out holds for all.
-        self.pace = Pace()
+        self.pace = LatencyGate()
         self._handed = 0
         self._loop_wrote = False
 
@@ -46,7 +46,7 @@ class WorkerPool:
         return PooledWorker(self)
 
     @property
-    def at_once(self) -> bool:
+    def can_run_inline(self) -> bool:
         """Whether the loop itself may do a brief job: one in a turn, and none while threads are busy. Where several workers have
         something to do, threads let their disk jobs overlap."""
         return self._handed == 0 and not self._loop_wrote
@@ -89,13 +89,13 @@ class WorkerPool:
             while self._done:
                 worker, done, outcome = self._done.popleft()
                 self._handed -= 1
-                worker.heard(done, outcome)
+                worker._on_done(done, outcome)
         finally:
             if self._done:  # one of them raised: that is not the others' fault
                 self._loop.call_soon(self._tell)
 
 
-class PooledWorker(PacedWorker):
+class PooledWorker(InlineWorker):
     """The jobs of one worker. It is in the pool's queue, or in one thread's hands, while it has any: never in two."""
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -106,14 +106,14 @@ class PooledWorker(PacedWorker):
         self._queued = False
 
     @property
-    def at_once(self) -> bool:
-        return self._pool.at_once and super().at_once
+    def can_run_inline(self) -> bool:
+        return self._pool.can_run_inline and super().can_run_inline
 
     async def close(self) -> None:
         """Wait for the jobs under way. The threads are the pool's."""
         await self.run(lambda: None)
 
-    def _hand(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+    def _submit(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
         self._pool.handed_one()
         with self._guard:
             self._jobs.append((job, done, brief))

@@ -15,7 +15,7 @@ from varlog.model.projection import SequencerID
 from varlog.rpc.leader import Leader
 from varlog.rpc.messages import LeaseReply, RenewSequencer
 from varlog.runtime.clock import Clock, instant_of
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 RENEW_S: Final = LEASE_S / 4
 # A repository that answers later than this has let the lease run out: it is asked anew, where it is dialled anew. Each time with
@@ -96,4 +96,4 @@ class Lease:
         """Once, not at every try."""
         if trouble != self._trouble:
             self._trouble = trouble
-            _log.warning(told("no lease", why=trouble)) if trouble else _log.info("the lease holds again")
+            _log.warning(logfmt("no lease", why=trouble)) if trouble else _log.info("the lease holds again")

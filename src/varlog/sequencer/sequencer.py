@@ -22,9 +22,9 @@ from varlog.rpc.messages import (
 )
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Call, Server, Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.fair_places import FairPlaces
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.in_flight import TokensInFlight
@@ -40,9 +40,9 @@ _log = get_logger("sequencer")
 class Sequencer:
     """One start of a sequencer: nothing of it is durable, and the next start is another one (R-SEQ-2)."""
 
-    def __init__(self, config: SequencerConfig, doors: Doors, transport: Transport) -> None:
+    def __init__(self, config: SequencerConfig, environment: Environment, transport: Transport) -> None:
         self._config = config
-        self._doors = doors
+        self._environment = environment
         self._transport = transport
         self._pool = ConnectionPool(transport, owner="sequencer")
         self._leader = Leader(self._pool, config.repository)
@@ -81,7 +81,9 @@ class Sequencer:
             self._server = await self._transport.serve(self._config.listen, lambda _: self._dispatcher.handle)
             me = SequencerID(self.address, self._incarnation())
             self._machine = TokenMachine(me)
-            self._lease = Lease(me, self._leader, self._doors.clock, hear=self._hear, drop=self._pool.drop)
+            self._lease = Lease(
+                me, self._leader, self._environment.clock, hear=self._hear, drop=self._pool.drop
+            )
             self._dispatcher.on(GetSequencer, self._get_sequencer)
             self._dispatcher.on(NextTokens, self._next_tokens)
             _ = self._tasks.spawn("lease", self._lease.keep())
@@ -89,7 +91,7 @@ class Sequencer:
         except BaseException:
             await self.stop()
             raise
-        _log.info(told("sequencer started", address=self.address, incarnation=me.incarnation))
+        _log.info(logfmt("sequencer started", address=self.address, incarnation=me.incarnation))
 
     async def stop(self) -> None:
         """What it counted is forgotten: the next start is another sequencer."""
@@ -112,7 +114,7 @@ class Sequencer:
 
     def _incarnation(self) -> int:
         """Another one at every start: the time of day, and chance where that stands still or goes back."""
-        return self._doors.clock.wall_us() * 1024 + self._doors.entropy.randrange(1024)
+        return self._environment.clock.wall_us() * 1024 + self._environment.entropy.randrange(1024)
 
     # --- requests ----------------------------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class Sequencer:
             call.fail(error)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        _log.critical(told("the sequencer has stopped", task=name, error=error), exc_info=error)
+        _log.critical(logfmt("the sequencer has stopped", task=name, error=error), exc_info=error)
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(error)
 

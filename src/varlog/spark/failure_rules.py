@@ -28,13 +28,13 @@ class Failure:
     """`kind`: the exception's class without its module, "" if Spark itself says what is wrong."""
 
     kind: str
-    told: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
     kind: str
-    told: str
+    message: str
     suppressed: bool
 
 
@@ -47,14 +47,14 @@ def failure_in(text: str) -> Failure:
     after = _cause([one for one in raised if one.suppressed])
     if after is None:
         return cause
-    return Failure(cause.kind or after.kind, f"{cause.told}; {after.told}")
+    return Failure(cause.kind or after.kind, f"{cause.message}; {after.message}")
 
 
 def _cause(raised: Sequence[_Raised]) -> Failure | None:
     ours = [one for one in raised if one.kind.startswith("varlog.")]
     for one in reversed(ours or raised):
         short = one.kind.rpartition(".")[2]
-        return Failure(short, _sentence(one.told) or short)
+        return Failure(short, _sentence(one.message) or short)
     return None
 
 

@@ -38,7 +38,7 @@ from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.storage.cluster_file import write_cluster
 from varlog.storage.commit_store import CommitStore
 from varlog.storage.extent import Chunk, Extent, find_extent
@@ -146,7 +146,7 @@ class LogStore:
             raise
         lost = found.rows_kept < len(found.rows)
         for note in found.notes:
-            _log.log(logging.WARNING if lost else logging.INFO, told("recovery", path=path, note=note))
+            _log.log(logging.WARNING if lost else logging.INFO, logfmt("recovery", path=path, note=note))
         begun = () if found.segments else (Segment.create(disk, path, found.rows.begin),)
         for gone in found.remove:
             disk.remove(gone)

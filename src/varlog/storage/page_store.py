@@ -42,7 +42,7 @@ from varlog.model.invariant import invariant
 from varlog.model.limits import MIB, SEGMENT_BYTES
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.worker import new_guard
 from varlog.storage.cluster_file import write_cluster
 from varlog.storage.llsn_runs import LlsnRuns
@@ -153,7 +153,7 @@ class PageStore:
         found = survey_unit(disk, path)
         index, runs = found.pages()
         for note in found.notes:
-            _log.log(logging.INFO, told("recovery", path=path, note=note))
+            _log.log(logging.INFO, logfmt("recovery", path=path, note=note))
         for gone in found.remove:
             disk.remove(gone)
         # Names that a killed process made may not be durable yet.

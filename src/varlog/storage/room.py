@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from varlog.model.limits import KIB
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 BALLAST_NAME: Final = "ballast"
 BALLAST_BYTES_MAX: Final = 256 * KIB
@@ -98,7 +98,7 @@ class Room:
         path = self._directory / BALLAST_NAME
         with contextlib.suppress(OSError):  # it is gone already
             self._disk.remove(path)
-            _log.warning(told("the volume is full to the last byte: the ballast goes", path=path))
+            _log.warning(logfmt("the volume is full to the last byte: the ballast goes", path=path))
 
     def _free_bytes(self) -> int:
         return self._disk.free_bytes(self._directory)

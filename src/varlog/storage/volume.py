@@ -25,7 +25,7 @@ import msgspec
 from varlog.model.errors import CorruptReplica, PreconditionFailed, StartupError
 from varlog.model.ids import ID_MAX, NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID
 from varlog.runtime.disk import Disk, Lock
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.storage.blank import is_blank
 from varlog.storage.cluster_file import read_cluster, write_cluster
 from varlog.storage.identity import (
@@ -236,7 +236,7 @@ class NodeVolumes:
             uuid, path = self._read_cluster(aside), aside.with_name(f"lsid={log_stream}")
             self._disk.rename(aside, path)
             self._disk.sync_directory(path.parent)
-            _log.info(told("put back what was set aside for a replica that was never made", path=path))
+            _log.info(logfmt("put back what was set aside for a replica that was never made", path=path))
             self.streams[log_stream] = path
             self.note_cluster(log_stream, uuid)
             return True
@@ -247,9 +247,9 @@ class NodeVolumes:
         cluster stays."""
         for path in self._asides(log_stream):
             if self._read_cluster(path) not in (NO_UUID, self.cluster_uuid):
-                _log.warning(told("what was set aside is of another cluster, and stays", path=path))
+                _log.warning(logfmt("what was set aside is of another cluster, and stays", path=path))
                 continue
-            _log.info(told("removing what was set aside", path=path))
+            _log.info(logfmt("removing what was set aside", path=path))
             self._disk.remove_tree(path)
 
     def _asides(self, log_stream: LogStreamID) -> list[Path]:
@@ -434,7 +434,7 @@ class NodeVolumes:
         try:
             return read_cluster(self._disk, path)
         except CorruptReplica as damaged:
-            _log.warning(told("a replica does not say which cluster it is of", why=damaged))
+            _log.warning(logfmt("a replica does not say which cluster it is of", why=damaged))
             return NO_UUID
 
 
@@ -505,7 +505,7 @@ def _clear_unfinished(disk: Disk, path: Path) -> bool:
         return False
     else:
         disk.remove_tree(path)
-    _log.info(told("removed an unfinished replica", path=path))
+    _log.info(logfmt("removed an unfinished replica", path=path))
     return True
 
 

@@ -17,7 +17,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import TopicID
 from varlog.model.projection import Proposal
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.storage.small_files import tend_file
 
 WITNESS_NAME: Final = "witness"
@@ -82,7 +82,7 @@ class WitnessFile:
                     found.append(decode_witness(self._disk.read_file(path)))
             except (OSError, ValueError) as error:
                 _log.warning(
-                    told("what the node has seen of the repository cannot be read", path=path, why=error)
+                    logfmt("what the node has seen of the repository cannot be read", path=path, why=error)
                 )
         newest = max(found, key=lambda one: one.term)
         epochs: dict[TopicID, Epoch] = {}
@@ -111,6 +111,6 @@ class WitnessFile:
                 kept = True
             except OSError as error:
                 _log.warning(
-                    told("what the node has seen of the repository cannot be kept", path=path, why=error)
+                    logfmt("what the node has seen of the repository cannot be kept", path=path, why=error)
                 )
         return kept

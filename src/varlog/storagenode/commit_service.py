@@ -26,7 +26,7 @@ from varlog.rpc.messages import (
     UnitPoint,
 )
 from varlog.rpc.transport import Call, Connection, ConnectionLost
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.witness_file import Witness, WitnessFile
@@ -281,7 +281,7 @@ class CommitService:
                 if replica is not None:
                     replica.commit(rows)
         except CommitGap as gap:
-            _log.warning(told("commit rows are missing; asking for them again", why=gap))
+            _log.warning(logfmt("commit rows are missing; asking for them again", why=gap))
             self._session = None
             session.close()
             return

@@ -19,7 +19,7 @@ from varlog.model.lease import HeldLease
 from varlog.model.limits import LEASE_S
 from varlog.rpc.messages import LeaseReply, RequestLease
 from varlog.runtime.clock import Clock, instant_of
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.storagenode.log_unit.unit import LogUnit
 
@@ -107,7 +107,7 @@ class NodeLease:
         except (
             VarlogError
         ) as refusal:  # it answers nobody meanwhile, and the next lease brings the order again
-            _log.warning(told("an order cannot be kept now", log_stream=unit.log_stream, why=refusal))
+            _log.warning(logfmt("an order cannot be kept now", log_stream=unit.log_stream, why=refusal))
         else:
             self.ask_soon()
         finally:

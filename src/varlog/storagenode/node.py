@@ -54,8 +54,8 @@ from varlog.rpc.messages import (
     UnsealReplica,
 )
 from varlog.rpc.transport import Call, Connection, Handler, Server, Transport
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.runtime.worker_pool import WorkerPool
@@ -90,9 +90,9 @@ _log = get_logger("node")
 class StorageNode:
     """A storage node. `start` restores what is on its volumes (R-SN-3), then listens; `stop` is clean."""
 
-    def __init__(self, config: StorageNodeConfig, doors: Doors, transport: Transport) -> None:
+    def __init__(self, config: StorageNodeConfig, environment: Environment, transport: Transport) -> None:
         self._config = config
-        self._doors = doors
+        self._environment = environment
         self._transport = transport
         self._replicas: dict[LogStreamID, Replica] = {}
         self._units: dict[LogStreamID, LogUnit] = {}
@@ -121,11 +121,11 @@ class StorageNode:
 
     async def start(self) -> None:
         """Lock the volumes, restore every replica and unit, then listen. Raises StartupError."""
-        config, doors = self._config, self._doors
-        self._started_us = doors.clock.wall_us()
+        config, environment = self._config, self._environment
+        self._started_us = environment.clock.wall_us()
         self._volumes = NodeVolumes.open(
-            doors.disk,
-            doors.entropy,
+            environment.disk,
+            environment.entropy,
             cluster=config.cluster,
             node=config.node,
             volumes=config.volumes,
@@ -134,7 +134,7 @@ class StorageNode:
             disk_reserve_bytes=config.disk_reserve_bytes,
         )
         try:
-            self._read_worker: Worker = doors.make_worker("read")
+            self._read_worker: Worker = environment.make_worker("read")
             self._tasks = Tasks(f"node={self.node}", self._task_failed)
             self._make_services()
             await self._view.start()
@@ -148,7 +148,9 @@ class StorageNode:
         self._lease.start()
         replicas, units = len(self._replicas), len(self._units)
         _log.info(
-            told("storage node started", node=self.node, address=self.address, replicas=replicas, units=units)
+            logfmt(
+                "storage node started", node=self.node, address=self.address, replicas=replicas, units=units
+            )
         )
 
     async def stop(self) -> None:
@@ -181,16 +183,18 @@ class StorageNode:
             replicas,
             marks,
             self._tasks,
-            WitnessFile(self._doors.disk, self._volumes.node_paths),
+            WitnessFile(self._environment.disk, self._volumes.node_paths),
             self._read_worker,
             on_open=lambda: self._lease.ask_soon(),
             known=self._known,
         )
-        self._view = ViewKeeper(self._doors.disk, self._volumes.node_paths, self._read_worker, self._tasks)
-        self._lease = NodeLease(self.node, units, self._doors.clock, self._tasks, commit.send)
+        self._view = ViewKeeper(
+            self._environment.disk, self._volumes.node_paths, self._read_worker, self._tasks
+        )
+        self._lease = NodeLease(self.node, units, self._environment.clock, self._tasks, commit.send)
         self._replica_service = backup = ReplicaService(replicas)
         self._rot_service = rot = RotService(
-            self.node, replicas, units, self._tasks, self._doors, self._config, self._tend_files
+            self.node, replicas, units, self._tasks, self._environment, self._config, self._tend_files
         )
         admin = AdminService(
             self.node,
@@ -230,12 +234,12 @@ class StorageNode:
             wrong = await self._read_worker.run(self._volumes.tend)
             wrong += filter(None, (await self._commit_service.tend(), await self._view.tend()))
         except StartupError as taken:
-            _log.critical(told("another process uses the files of this node", node=self.node, why=taken))
+            _log.critical(logfmt("another process uses the files of this node", node=self.node, why=taken))
         except OSError as error:
-            _log.warning(told("files cannot be looked at, or written again", node=self.node, why=error))
+            _log.warning(logfmt("files cannot be looked at, or written again", node=self.node, why=error))
         else:
             if wrong:
-                _log.warning(told("files written again", node=self.node, why="; ".join(wrong)))
+                _log.warning(logfmt("files written again", node=self.node, why="; ".join(wrong)))
 
     def _open_session(self, call: Call, request: OpenSession) -> None:
         """The first session binds the node, and what is registered here, to the repository's cluster: durably, before the answer. A
@@ -249,7 +253,7 @@ class StorageNode:
         async def bind() -> None:
             try:
                 await self._read_worker.run(lambda: volumes.bind(uuid, request.registered))
-                _log.info(told("storage node belongs to a cluster", node=self.node, cluster_uuid=uuid))
+                _log.info(logfmt("storage node belongs to a cluster", node=self.node, cluster_uuid=uuid))
                 self._commit_service.open(call, request)
             except VarlogError as refusal:
                 call.fail(refusal)
@@ -301,17 +305,17 @@ class StorageNode:
         return take
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        _log.error(told("a task of the storage node failed", task=name), exc_info=error)
+        _log.error(logfmt("a task of the storage node failed", task=name), exc_info=error)
 
     # --- replicas, units -----------------------------------------------------------------------------------
 
     def _make_worker(self, log_stream: LogStreamID, path: Path) -> Worker:
         """Those of one volume share its threads: a disk that hangs must not hold up what lies on another."""
         name, volume = f"lsid={log_stream}", path.parents[2]
-        if self._doors.make_pool is None:
-            return self._doors.make_worker(name)
+        if self._environment.make_pool is None:
+            return self._environment.make_worker(name)
         if volume not in self._pools:
-            self._pools[volume] = self._doors.make_pool(f"volume={volume.name}")
+            self._pools[volume] = self._environment.make_pool(f"volume={volume.name}")
         return self._pools[volume].worker(name)
 
     async def _restore(self, log_stream: LogStreamID, path: Path) -> None:
@@ -328,7 +332,7 @@ class StorageNode:
             else:
                 await self._restore_replica(path, worker)
         except CorruptReplica as damaged:
-            _log.critical(told("replica is damaged", log_stream=log_stream, why=damaged))
+            _log.critical(logfmt("replica is damaged", log_stream=log_stream, why=damaged))
             # Asked first: a status between the two would show the replica twice.
             blank = await self._read_worker.run(lambda: self._volumes.is_blank(log_stream))
             self._damaged[log_stream] = damaged
@@ -338,14 +342,18 @@ class StorageNode:
             await worker.close()
             return
         except OSError as error:
-            _log.error(told("replica cannot be opened", log_stream=log_stream, why=error))
+            _log.error(logfmt("replica cannot be opened", log_stream=log_stream, why=error))
             self._note_unopened(log_stream, error)
             await worker.close()
             return
         self._unopened.pop(log_stream, None)
 
     async def _restore_replica(self, path: Path, worker: Worker) -> None:
-        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        disk, segment_bytes, room = (
+            self._environment.disk,
+            self._config.segment_bytes,
+            self._volumes.room(path),
+        )
         store = await worker.run(lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, room=room))
         trimmed = self._marks.trimmed(store.topic)
         await worker.run(lambda: store.trim(trimmed))  # one that is opened late may have missed it (law 9)
@@ -354,7 +362,11 @@ class StorageNode:
             self._opened(store.log_stream)
 
     async def _restore_unit(self, path: Path, worker: Worker) -> None:
-        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        disk, segment_bytes, room = (
+            self._environment.disk,
+            self._config.segment_bytes,
+            self._volumes.room(path),
+        )
         store = await worker.run(lambda: PageStore.open(disk, path, segment_bytes=segment_bytes, room=room))
         self._adopt_unit(store, worker, restored=True)
 
@@ -487,7 +499,11 @@ class StorageNode:
     async def _make_replica(
         self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
     ) -> None:
-        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        disk, segment_bytes, room = (
+            self._environment.disk,
+            self._config.segment_bytes,
+            self._volumes.room(path),
+        )
         store = await worker.run(
             lambda: LogStore.create(
                 disk,
@@ -504,7 +520,11 @@ class StorageNode:
     async def _make_unit(
         self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
     ) -> None:
-        disk, segment_bytes, room = self._doors.disk, self._config.segment_bytes, self._volumes.room(path)
+        disk, segment_bytes, room = (
+            self._environment.disk,
+            self._config.segment_bytes,
+            self._volumes.room(path),
+        )
         store = await worker.run(
             lambda: PageStore.create(
                 disk,
@@ -532,7 +552,7 @@ class StorageNode:
         if isinstance(replica, Replica):
             replica.check_no_evidence("rebuilt", request.sealed_end)
         ordering = Ordering.SEQUENCED if self._is_unit(log_stream) else Ordering.COMMITTED
-        _log.warning(told("replica is made anew", log_stream=log_stream, epoch=request.epoch))
+        _log.warning(logfmt("replica is made anew", log_stream=log_stream, epoch=request.epoch))
         path = self._volumes.streams[log_stream]
         self._changing[log_stream] = None
         try:
@@ -598,7 +618,7 @@ class StorageNode:
                 await self._read_worker.run(lambda: self._volumes.remove(log_stream))
                 del self._damaged[log_stream]
             except OSError as error:
-                _log.info(told("a replica cannot be removed yet", log_stream=log_stream, why=error))
+                _log.info(logfmt("a replica cannot be removed yet", log_stream=log_stream, why=error))
             finally:
                 self._changing.pop(log_stream, None)
 
@@ -630,7 +650,7 @@ class StorageNode:
                     await self._read_worker.run(lambda: self._volumes.drop_aside(log_stream))
                     return
                 except OSError as error:
-                    _log.warning(told("what was set aside stays", log_stream=log_stream, why=error))
+                    _log.warning(logfmt("what was set aside stays", log_stream=log_stream, why=error))
                 await asyncio.sleep(REMOVAL_RETRY_S)
 
         ran = present()

@@ -8,7 +8,7 @@ from varlog.model.errors import UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import CopyFrom, Done, ReplicaOpen, Replicate
 from varlog.rpc.transport import Call, Connection
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.storagenode.log_stream.replica import Replica
 
 _log = get_logger("backup")
@@ -40,5 +40,5 @@ class ReplicaService:
                 raise UnknownLogStream(request.log_stream)
             replica.replicate(request, payload)
         except VarlogError as refusal:
-            _log.warning(told("replication refused", log_stream=request.log_stream, why=refusal))
+            _log.warning(logfmt("replication refused", log_stream=request.log_stream, why=refusal))
             upstream.close()

@@ -14,7 +14,7 @@ from varlog.model.errors import InvalidRequest, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc.messages import CheckEntries, Done, RepairReplica
 from varlog.rpc.transport import Call
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.tasks import Tasks
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.log_stream.replica import Replica
@@ -35,7 +35,7 @@ class RotService:
         replicas: Mapping[LogStreamID, Replica],
         units: Mapping[LogStreamID, LogUnit],
         tasks: Tasks,
-        doors: Doors,
+        environment: Environment,
         config: StorageNodeConfig,
         tend_node: Callable[[], Awaitable[None]],
     ) -> None:
@@ -44,8 +44,10 @@ class RotService:
         self._replicas = replicas
         self._units = units
         self._tasks = tasks
-        self._worker = doors.make_worker("scrub")
-        self._scrub = Scrub(replicas, self._worker, doors, config.scrub_bytes_per_s, config.scrub_interval_s)
+        self._worker = environment.make_worker("scrub")
+        self._scrub = Scrub(
+            replicas, self._worker, environment, config.scrub_bytes_per_s, config.scrub_interval_s
+        )
         self._unit_scrub = UnitScrub(units, self._worker, config.scrub_bytes_per_s, config.scrub_interval_s)
         self._tend_node = tend_node
         self._names_s = min(NAMES_S, max(config.scrub_interval_s, INTERVAL_S_MIN))

@@ -10,7 +10,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptReplica
 from varlog.model.ids import ClusterUUID, LogStreamID, TopicID
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.view_copy import (
@@ -71,13 +71,13 @@ class ViewKeeper:
         try:
             copy = decode_view_copy(content, Path("session"))
         except CorruptReplica as damaged:
-            _log.error(told("the repository sent no copy of its view", why=damaged))
+            _log.error(logfmt("the repository sent no copy of its view", why=damaged))
             return
         if copy.view.uuid != cluster_uuid:
-            _log.error(told("a copy of another cluster's view is not kept", cluster_uuid=copy.view.uuid))
+            _log.error(logfmt("a copy of another cluster's view is not kept", cluster_uuid=copy.view.uuid))
         elif copy.view.revision < self.revision:
             _log.warning(
-                told(
+                logfmt(
                     "the repository's view is older than the copy here, which is kept",
                     theirs=copy.view.revision,
                     ours=self.revision,
@@ -104,6 +104,6 @@ class ViewKeeper:
                 await self._worker.run(partial(write_view_copy, self._disk, self._homes, taken[1]))
                 self.copy, self.content = taken
         except OSError as error:
-            _log.warning(told("the copy of the view cannot be written now", why=error))
+            _log.warning(logfmt("the copy of the view cannot be written now", why=error))
         finally:
             self._writing = False

@@ -524,7 +524,7 @@ class StoppedWhereDue(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for operation in history.operations:
-            if STOPPED not in operation.told:
+            if STOPPED not in operation.message:
                 continue
             for event, what in (
                 (history.adopted, "its order was taken from the nodes"),
@@ -533,7 +533,7 @@ class StoppedWhereDue(Checker):
                 if event is not None and operation.started > event:
                     yield f"{operation}, although {what} before"
             harms = history.store_harms
-            if harms is None or MISSED in operation.told or operation.ended is None:
+            if harms is None or MISSED in operation.message or operation.ended is None:
                 continue
             if not any(event < operation.ended for event in harms):
                 yield f"{operation}, although nothing had harmed the repository's files"

@@ -26,7 +26,7 @@ from varlog.model.projection import Chain
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.storage.log_store import LogStore
 from varlog.storage.page_store import PageStore
 from varlog.storage.room import Room
@@ -195,7 +195,7 @@ class ClusterUnderLoad:
     async def _read_back(self, history: RealHistory) -> None:
         cluster = ClusterID(self.plan.cluster)
         copies = self.plan.replicas
-        judge = Judge(system_doors(), TcpTransport(cluster), self.address, [TOPIC], copies, history)
+        judge = Judge(system_environment(), TcpTransport(cluster), self.address, [TOPIC], copies, history)
         if await judge.heal():
             history.healed = history.event()
             await judge.read_back()

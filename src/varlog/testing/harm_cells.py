@@ -17,7 +17,7 @@ from varlog.client.log import Log
 from varlog.embedded import EmbeddedCluster
 from varlog.model.cluster import Ordering
 from varlog.model.errors import StartupError, VarlogError
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.storage.cluster_file import CLUSTER_NAME
 from varlog.storage.room import BALLAST_NAME
 from varlog.testing.cluster_under_load import plan_for
@@ -295,7 +295,7 @@ async def _used(cluster: EmbeddedCluster, records: dict[str, Record]) -> Verdict
 
 
 def _embedded(place: Path) -> EmbeddedCluster:
-    return EmbeddedCluster(place, system_doors(), segment_bytes=SEGMENT_BYTES)
+    return EmbeddedCluster(place, system_environment(), segment_bytes=SEGMENT_BYTES)
 
 
 async def _open_logs(cluster: EmbeddedCluster) -> dict[str, Log]:

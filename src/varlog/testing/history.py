@@ -51,11 +51,11 @@ class Operation:
     ended: int | None = None
     ended_s: float | None = None
     outcome: Outcome = Outcome.OPEN
-    told: str = ""  # the error, for people
+    message: str = ""  # the error, for people
     abandoned: bool = False  # its client died
 
     def __str__(self) -> str:
-        end = "" if self.told == "" else f" ({self.told})"
+        end = "" if self.message == "" else f" ({self.message})"
         return f"{self.client}: {self.what()} -> {self.outcome}{end}"
 
     def what(self) -> str:
@@ -296,7 +296,7 @@ class History:
         self.tasks: list[WriteTask] = []
         self.copies: dict[str, str] = {}  # a topic that is to be equal to another one, position by position
         self.sequenced: set[str] = set()  # the names of topics whose positions a sequencer gives
-        self.told = Sequenced()
+        self.event_texts = Sequenced()
         self._last_commit = (0, 0)
         self._rows_told: set[tuple[int, int, int, int, int]] = set()
         self._events = 0

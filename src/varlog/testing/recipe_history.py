@@ -31,10 +31,10 @@ class Deed:
     ended_s: float | None = None
     deadline_s: float = float("inf")
     outcome: Outcome = Outcome.OPEN
-    told: str = ""  # the error, for people
+    message: str = ""  # the error, for people
 
     def __str__(self) -> str:
-        end = f" ({self.told})" if self.told else ""
+        end = f" ({self.message})" if self.message else ""
         given = "" if self.given is None else f" {self.given}"
         return f"{self.client}: {self.recipe} {self.what} {self.key}{given} -> {self.outcome} {self.got}{end}"
 

@@ -82,8 +82,8 @@ class PlacesFollowPositions(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for topic in sorted(history.sequenced):
-            for number, projections in history.told.projections.items():
-                if history.told.names.get(number) != topic:
+            for number, projections in history.event_texts.projections.items():
+                if history.event_texts.names.get(number) != topic:
                     continue
                 newest = projections[max(projections)]
                 for _, seen, who in history.sightings(topic):
@@ -115,7 +115,7 @@ class WrittenOnce(Checker):
     law = "law 8, R-SEQ-5"
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.told.written_twice
+        yield from history.event_texts.written_twice
 
 
 class ChainsFillHeadToTail(Checker):
@@ -124,7 +124,7 @@ class ChainsFillHeadToTail(Checker):
     law = "law 8, R-SEQ-4"
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.told.broken_chains
+        yield from history.event_texts.broken_chains
 
 
 class SealsHold(Checker):
@@ -134,7 +134,7 @@ class SealsHold(Checker):
     beyond = True
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.told.stale_answers
+        yield from history.event_texts.stale_answers
 
 
 class ProjectionsFollow(Checker):
@@ -144,8 +144,8 @@ class ProjectionsFollow(Checker):
     beyond = True
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.told.contradictions
-        for projections in history.told.projections.values():
+        yield from history.event_texts.contradictions
+        for projections in history.event_texts.projections.values():
             ordered = [projections[epoch] for epoch in sorted(projections)]
             for one, two in pairwise(ordered):
                 yield from self._check_pair(one, two)
@@ -178,14 +178,14 @@ class TokensOnce(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         given: dict[tuple[int, str], list[Tokens]] = {}
-        for tokens in history.told.tokens:
+        for tokens in history.event_texts.tokens:
             given.setdefault((tokens.topic, tokens.who), []).append(tokens)
         for (topic, who), all_of_it in given.items():
             in_order = sorted(all_of_it, key=lambda tokens: (tokens.begin, tokens.end))
             for one, two in pairwise(in_order):
                 if two.begin < one.end:
                     yield f"{who} gave positions of topic {topic} twice: {one} and {two}"
-            projections = history.told.projections.get(topic, {})
+            projections = history.event_texts.projections.get(topic, {})
             for tokens in in_order:
                 epochs = _reign(projections, tokens.epoch)
                 if epochs is not None and tokens.begin < projections[epochs].begin:
@@ -195,8 +195,8 @@ class TokensOnce(Checker):
 
     def _check_ending(self, history: History, ending: Ending) -> Iterator[str]:
         """A batch has the epoch in which its position was given: one from before a sequencer took over is below its first."""
-        for topic, name in history.told.names.items():
-            projections = history.told.projections.get(topic, {})
+        for topic, name in history.event_texts.names.items():
+            projections = history.event_texts.projections.get(topic, {})
             begins = {
                 epoch: projections[epoch].begin
                 for epoch in projections

@@ -15,7 +15,7 @@ from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryCon
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.tcp import TcpTransport
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 from varlog.runtime.loop_thread import LoopThread
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
@@ -35,7 +35,7 @@ class TcpCluster:
     """
 
     def __init__(self, path: Path) -> None:
-        self._doors = system_doors(synced=False)
+        self._environment = system_environment(synced=False)
         self._transport = TcpTransport(CLUSTER)
         self._volumes = [path / f"node-{n + 1}" for n in range(NODES)]
         self._listen = [f"{HOST}:{port}" for port in free_ports(NODES + 2)]
@@ -64,7 +64,7 @@ class TcpCluster:
                 node_timeout_s=WAIT_S,
                 auto_create_topics=auto_create_topics,
             ),
-            self._doors,
+            self._environment,
             self._transport,
         )
         await self.manager.start()
@@ -98,13 +98,13 @@ class TcpCluster:
         """The first time, or again after it was stopped: with what it knew."""
         config = MetadataRepositoryConfig(CLUSTER, listen, node_retry_s=0.02)
         store = MemoryStore(self._metadata)
-        self.repository = MetadataRepository(config, store, self._doors, self._transport)
+        self.repository = MetadataRepository(config, store, self._environment, self._transport)
         await self.repository.start()
 
     async def start_sequencer(self, listen: str) -> None:
         """The first time, or again after it was stopped: it has counted nothing then."""
         config = SequencerConfig(CLUSTER, self.repository.address, listen)
-        self.sequencer = Sequencer(config, self._doors, self._transport)
+        self.sequencer = Sequencer(config, self._environment, self._transport)
         await self.sequencer.start()
 
     async def wait_nodes(self) -> None:
@@ -131,7 +131,7 @@ class TcpCluster:
             # Its first pass comes a minute after the start: what a test spoils would be mended before anybody looks.
             scrub_bytes_per_s=0,
         )
-        node = StorageNode(config, self._doors, self._transport)
+        node = StorageNode(config, self._environment, self._transport)
         await node.start()
         return node
 

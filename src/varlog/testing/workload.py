@@ -262,22 +262,22 @@ class Client:
         try:
             operation.outcome = await work or Outcome.DONE
         except NotWritten as error:
-            operation.outcome, operation.told = Outcome.NOT_WRITTEN, str(error)
+            operation.outcome, operation.message = Outcome.NOT_WRITTEN, str(error)
         except Trimmed as error:
-            operation.outcome, operation.told = Outcome.TRIMMED, str(error)
+            operation.outcome, operation.message = Outcome.TRIMMED, str(error)
         except JunkPosition as error:
-            operation.outcome, operation.told = Outcome.FILLED, str(error)
+            operation.outcome, operation.message = Outcome.FILLED, str(error)
         except OutcomeUnknown as error:
-            operation.outcome, operation.told = Outcome.UNKNOWN, str(error)
+            operation.outcome, operation.message = Outcome.UNKNOWN, str(error)
         except Rejected as error:
-            operation.outcome, operation.told = Outcome.REJECTED, str(error)
+            operation.outcome, operation.message = Outcome.REJECTED, str(error)
         except VarlogError as error:
-            operation.outcome, operation.told = Outcome.FAILED, f"{type(error).__name__}: {error}"
+            operation.outcome, operation.message = Outcome.FAILED, f"{type(error).__name__}: {error}"
             # Whether a topic may be stopped at this moment is judged later (StoppedWhereDue).
             if not isinstance(error, Unavailable) and STOPPED not in str(error):
                 self._history.complaints.append(f"an error that has no place here: {operation}")
         except Exception as error:  # noqa: BLE001 - told to the checkers
-            operation.outcome, operation.told = Outcome.FAILED, repr(error)
+            operation.outcome, operation.message = Outcome.FAILED, repr(error)
             self._history.complaints.append(f"not an error of the tree: {operation}")
         operation.ended = self._history.event()
         operation.ended_s = asyncio.get_running_loop().time()

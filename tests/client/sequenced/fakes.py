@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Any
 
-from tests.client.fakes import WAIT_S, doors
+from tests.client.fakes import WAIT_S, environment
 from varlog.client.connect import connect_log
 from varlog.client.log import Log
 from varlog.model.batch import HEADER_BYTES, junk, parse_header, single
@@ -167,7 +167,7 @@ class SequencedCluster:
 
     async def connect(self, *, seed: int = 1, timeout_s: float = WAIT_S) -> Log:
         return await connect_log(
-            self.transport, doors(seed), "repository", topic="orders", timeout_s=timeout_s
+            self.transport, environment(seed), "repository", topic="orders", timeout_s=timeout_s
         )
 
     def change_view(self, **changes: Any) -> None:

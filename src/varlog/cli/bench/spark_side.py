@@ -89,7 +89,7 @@ def told_in_a_sentence() -> Iterator[None]:
 def failure_told(error: BaseException) -> str:
     from varlog.spark.failure import failure_of
 
-    return failure_of(error).told
+    return failure_of(error).message
 
 
 def activate() -> None:

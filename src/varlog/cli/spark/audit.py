@@ -71,10 +71,10 @@ def show(report: AuditReport) -> None:
             ["what", "topic", "#log stream", "#node", "#LLSN", "#GLSN", "found", "expected", "replica"],
             [_row(finding) for finding in report.findings],
         )
-    print(told(report))
+    print(summary(report))
 
 
-def told(report: AuditReport) -> str:
+def summary(report: AuditReport) -> str:
     """One line."""
     positions = sum(one.end - one.begin for one in report.topics)
     read = (

@@ -181,7 +181,7 @@ def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Sp
         except StartupError:
             raise
         except Exception as error:  # whatever Java and its bridge come up with
-            raise StartupError(f"Spark did not start: {failure_of(error).told} {aside.last()}") from error
+            raise StartupError(f"Spark did not start: {failure_of(error).message} {aside.last()}") from error
 
 
 def _hush_python() -> None:
@@ -208,7 +208,7 @@ def _told_in_one_line(*, verbose: bool) -> Iterator[None]:
             traceback.print_exc()
         failure = failure_of(error)
         wrong = failure.kind in _WRONG or _refuses_an_option(error)
-        fail(failure.told, WRONG_USAGE if wrong else FAILED)
+        fail(failure.message, WRONG_USAGE if wrong else FAILED)
 
 
 def _refuses_an_option(error: Exception) -> bool:

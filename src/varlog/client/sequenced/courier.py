@@ -49,7 +49,7 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Place, Projection
 from varlog.rpc.messages import Done, WriteUnit
 from varlog.rpc.transport import CallTimeout, ConnectionLost
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 # Less than this is not enough for an answer.
 TRY_S_MIN: Final = 0.005
@@ -124,7 +124,7 @@ class Courier:
         self._routing.use()
         if parcel.chosen is not None:
             self._check_chosen(parcel.chosen)
-        backoff = Backoff(self._routing.doors, parcel.timeout_s)
+        backoff = Backoff(self._routing.environment, parcel.timeout_s)
         errand: _Errand | None = None
         try:
             # A try with no time left for its answer would turn a certain no into an unknown.
@@ -342,7 +342,7 @@ class Courier:
 
     def _tell_broken(self, chain: Chain, node: NodeID, errand: _Errand, error: VarlogError) -> None:
         _log.critical(
-            told(
+            logfmt(
                 "law 8 broke: a node has something else than the head of its chain",
                 log_stream=chain.log_stream,
                 llsn=errand.place.llsn,

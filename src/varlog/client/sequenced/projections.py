@@ -31,7 +31,7 @@ from varlog.reconfiguration.reconfigurer import PROPOSE_S, SEAL_S, Reconfigurer
 from varlog.reconfiguration.rules import Wish
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import CallTimeout, ConnectionLost
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 
@@ -233,7 +233,7 @@ class Projections:
         if not self._is_newest(epoch):
             return
         if self._making is None or self._making.done():
-            _log.warning(told("reconfiguring", topic=self._routing.topic_name, epoch=epoch, why=why))
+            _log.warning(logfmt("reconfiguring", topic=self._routing.topic_name, epoch=epoch, why=why))
             self._making = self._routing.tasks.spawn("reconfigure", self._reconfigure(epoch))
         # Waited for without being owned: one who gives up must not take it from the others.
         await asyncio.wait([self._making], timeout=backoff.remaining_s)
@@ -255,8 +255,8 @@ class Projections:
         except (ProjectionConflict, StaleEpoch):
             await self._routing.refresh(PROPOSE_S)  # somebody else was faster
         except (Unavailable, PreconditionFailed) as error:
-            _log.warning(told("not reconfigured", topic=self._routing.topic_name, epoch=epoch, why=error))
-            await asyncio.sleep(AGAIN_S * (0.5 + self._routing.doors.entropy.random()))
+            _log.warning(logfmt("not reconfigured", topic=self._routing.topic_name, epoch=epoch, why=error))
+            await asyncio.sleep(AGAIN_S * (0.5 + self._routing.environment.entropy.random()))
 
     async def _ask_repository(self, request: Message, answer: type[M], timeout_s: float) -> M:
         # One try is as long as the whole: leases are waited for before it is answered.

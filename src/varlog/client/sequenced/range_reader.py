@@ -39,12 +39,12 @@ class SequencedRangeReader(RangeReader):
         self._reports = DamageReports(units.routing)
 
     async def _open(self) -> None:
-        backoff = Backoff(self._routing.doors, self._timeout_s)
+        backoff = Backoff(self._routing.environment, self._timeout_s)
         await self._units.chain_of(self._log_stream, backoff)
 
     async def _ask(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
         """From the tail of the chain, until the deadline."""
-        backoff = Backoff(self._routing.doors, self._timeout_s)
+        backoff = Backoff(self._routing.environment, self._timeout_s)
         # One for each fetch: pieces are fetched at once, and damage in one says nothing of the others.
         fetcher = Fetcher(self._units, self._log_stream, self._reports)
         wait_s = 0.0

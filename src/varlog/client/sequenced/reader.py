@@ -17,7 +17,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Place, Projection
 from varlog.rpc.messages import FetchUnit, FetchUnitReply, ReadUnit, ReadUnitReply
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 _log = get_logger("client")
 
@@ -37,7 +37,7 @@ class Reader:
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
         """NotWritten: it was given to nobody yet. JunkPosition: its owner gave it up. Trimmed."""
         check_position("GLSN", glsn)
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         while True:
             projection = await self._projections.get(backoff)
             if glsn < projection.first:
@@ -66,7 +66,7 @@ class Reader:
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
         """The same, by the stream's own count."""
         check_position("LLSN", llsn)
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         projection, _ = await self._units.chain_of(log_stream, backoff)
         glsn, _ = projection.position(log_stream, llsn)
         try:
@@ -89,7 +89,7 @@ class Reader:
     async def settle(self, glsn: GLSN, given: GLSN, place: Place, backoff: Backoff) -> None:
         """Somebody was given this position. He gets a moment to write it; then it is mended."""
         patience = self._loop.time() + min(HOLE_WAIT_S, backoff.remaining_s)
-        pause = Backoff(self._routing.doors, HOLE_WAIT_S)
+        pause = Backoff(self._routing.environment, HOLE_WAIT_S)
         try:
             while (left_s := patience - self._loop.time()) > 0:
                 _, _, payload = await self._units.ask_tail(
@@ -105,7 +105,7 @@ class Reader:
             await self._repair.mend(glsn, given, backoff)
         except VarlogError as error:
             # It was seen to, or is an answer: the next look tells it.
-            _log.debug(told("a hole is not mended yet", position=glsn, why=error))
+            _log.debug(logfmt("a hole is not mended yet", position=glsn, why=error))
 
     async def _read_elsewhere(
         self, glsn: GLSN, projection: Projection, place: Place, backoff: Backoff, damaged: CorruptBatch

@@ -31,7 +31,7 @@ from varlog.rpc.messages import (
     ReadUnitReply,
     WriteUnit,
 )
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 
@@ -98,7 +98,7 @@ class Repair:
 
     async def _give_up(self, token: Token) -> None:
         try:
-            backoff = Backoff(self._units.routing.doors, GIVE_UP_S)
+            backoff = Backoff(self._units.routing.environment, GIVE_UP_S)
             glsn = token.first
             while glsn < token.end and not backoff.spent:
                 projection = await self._projections.get(backoff)
@@ -108,7 +108,7 @@ class Repair:
                 count = await self._fill_hole(projection, place, min(place.run, token.end - glsn), backoff)
                 glsn = GLSN(glsn + count)
         except VarlogError as error:
-            _log.debug(told("positions given up are not filled", first=token.first, why=error))
+            _log.debug(logfmt("positions given up are not filled", first=token.first, why=error))
 
     # --- One place --------------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Repair:
             await self._write(
                 projection, place, FillUnit(log_stream, projection.epoch, llsn, count), 0, backoff
             )
-            _log.info(told("filled a hole", log_stream=log_stream, llsn=llsn, count=count))
+            _log.info(logfmt("filled a hole", log_stream=log_stream, llsn=llsn, count=count))
         except AlreadyWritten:
             # Somebody writes there just now; it is not on the disk yet, or was listed before.
             await self._projections.pause(projection.epoch, backoff)
@@ -174,7 +174,7 @@ class Repair:
                 if index == 0:
                     raise
                 _log.critical(
-                    told(
+                    logfmt(
                         "law 8 broke: a node has something else than the head of its chain",
                         log_stream=place.log_stream,
                         llsn=place.llsn,

@@ -24,7 +24,7 @@ from varlog.model.errors import Trimmed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # One fetch waits so long for something new.
@@ -109,7 +109,7 @@ class Subscription:
 
     async def _start(self) -> Merge:
         tail = await self._routing.tail(self._timeout_s)
-        projection = await self._projections.get(Backoff(self._routing.doors, self._timeout_s))
+        projection = await self._projections.get(Backoff(self._routing.environment, self._timeout_s))
         oldest = GLSN(max(tail.trimmed + 1, projection.first))
         begin = oldest if self._begin is None else self._begin
         if begin < oldest and (self._end is None or begin < self._end):
@@ -172,16 +172,16 @@ class Subscription:
 
     async def _mend(self, where: GLSN, given: GLSN) -> None:
         try:
-            await self._repair.mend(where, given, Backoff(self._routing.doors, MEND_S))
+            await self._repair.mend(where, given, Backoff(self._routing.environment, MEND_S))
         except Trimmed:
             pass  # its pump hears of it, too
         except VarlogError as error:
             self._routing.check_open()
-            _log.debug(told("a hole is not mended yet", position=where, why=error))
+            _log.debug(logfmt("a hole is not mended yet", position=where, why=error))
 
     async def _ask_given(self) -> None:
         try:
-            given = await self._tokens.next(Backoff(self._routing.doors, TRY_S))
+            given = await self._tokens.next(Backoff(self._routing.environment, TRY_S))
         except Unavailable:
             self._routing.check_open()
             return
@@ -196,7 +196,7 @@ class Subscription:
             while merge.sources(log_stream) >= CHUNKS_A_STREAM:
                 room.clear()
                 await room.wait()
-            backoff = Backoff(self._routing.doors, 2 * WAIT_S)
+            backoff = Backoff(self._routing.environment, 2 * WAIT_S)
             try:
                 llsn, glsn = await self._cursor(merge, log_stream, backoff)
                 caught = await fetcher.fetch(llsn, self._fetch_bytes(), WAIT_S, backoff)
@@ -233,7 +233,7 @@ class Subscription:
                 merge.offer(log_stream, rows, chunk)
             except ValueError as contradiction:
                 _log.error(
-                    told("a log unit contradicts the order", log_stream=log_stream, error=contradiction)
+                    logfmt("a log unit contradicts the order", log_stream=log_stream, error=contradiction)
                 )
                 raise Unavailable(str(contradiction)) from contradiction
             _, glsn, count = rows[-1]

@@ -30,7 +30,7 @@ class Surveyor:
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
     ) -> MeasureRangeReply:
         """`complete` whatever holes there are: whoever reads the range mends them."""
-        backoff = Backoff(self._units.routing.doors, timeout_s)
+        backoff = Backoff(self._units.routing.environment, timeout_s)
         projection, _ = await self._units.chain_of(log_stream, backoff)
         low, high = (projection.llsn_from(log_stream, glsn) for glsn in (begin, end))
         trimmed = (await self._units.routing.tail(backoff.remaining_s)).trimmed
@@ -47,7 +47,7 @@ class Surveyor:
         return changed(found, begin=low, end=high, complete=True)
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
-        backoff = Backoff(self._units.routing.doors, timeout_s)
+        backoff = Backoff(self._units.routing.environment, timeout_s)
         newest = await self._tokens.next(backoff)
         projection, found, _ = await self._units.ask_tail(
             log_stream, lambda now: FindUnitTime(log_stream, now.epoch, time_us), FindTimeReply, backoff

@@ -47,19 +47,19 @@ class SequencedTopic:
 
     async def tail(self, timeout_s: float) -> GetTailReply:
         """By the sequencer's count (R-SEQ-1)."""
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         trimmed = await self.trimmed(timeout_s)
         return GetTailReply(GLSN(await self._tokens.next(backoff) - 1), trimmed)
 
     async def newest(self, timeout_s: float) -> GLSN:
         """The newest position alone, by one question."""
-        return GLSN(await self._tokens.next(Backoff(self._routing.doors, timeout_s)) - 1)
+        return GLSN(await self._tokens.next(Backoff(self._routing.environment, timeout_s)) - 1)
 
     async def trimmed(self, timeout_s: float) -> GLSN:
         return (await self._routing.tail(timeout_s)).trimmed
 
     async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None:
-        backoff = Backoff(self._routing.doors, timeout_s)
+        backoff = Backoff(self._routing.environment, timeout_s)
         given = await self._tokens.next(backoff)
         if glsn >= given:
             raise TrimBeyondTail(glsn, GLSN(given - 1))

@@ -19,8 +19,8 @@ from varlog.metarepo.store.keyspace import (
 )
 from varlog.metarepo.store.lease import Lease
 from varlog.model.errors import Unavailable
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 RETRY_S: Final = 0.05
@@ -37,12 +37,12 @@ _log = get_logger("metarepo")
 class Candidacy:
     """`prefix` is the folder of this cluster. Everything it writes hangs on its lease, and goes with it."""
 
-    def __init__(self, keyspace: Keyspace, doors: Doors, prefix: str, lease_s: float) -> None:
+    def __init__(self, keyspace: Keyspace, environment: Environment, prefix: str, lease_s: float) -> None:
         self.leader = ""
         self.repositories: tuple[str, ...] = ()
         self.leader_key = f"{prefix}leader"
         self._keyspace = keyspace
-        self._doors = doors
+        self._environment = environment
         self._candidates = f"{prefix}candidate/"
         self._lease_s = lease_s
         self._lease: Lease | None = None
@@ -170,14 +170,14 @@ class Candidacy:
         return self._lease
 
     async def _pause(self) -> None:
-        await asyncio.sleep(RETRY_S * self._doors.entropy.uniform(0.5, 1.5))
+        await asyncio.sleep(RETRY_S * self._environment.entropy.uniform(0.5, 1.5))
 
     def _tell_trouble(self, trouble: str) -> None:
         """Once, not at every try."""
         if bool(trouble) != bool(self._told_trouble):
             place = self._keyspace.place
             if trouble:
-                _log.warning(told("the metadata store does not answer", store=place, why=trouble))
+                _log.warning(logfmt("the metadata store does not answer", store=place, why=trouble))
             else:
-                _log.info(told("the metadata store answers again", store=place))
+                _log.info(logfmt("the metadata store answers again", store=place))
         self._told_trouble = trouble

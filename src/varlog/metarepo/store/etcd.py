@@ -24,7 +24,7 @@ from varlog.metarepo.store.keyspace import (
 from varlog.metarepo.store.replicated import LEASE_S, ReplicatedStore
 from varlog.model.errors import StartupError, Unavailable
 from varlog.model.ids import ClusterID
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 
 SCHEME: Final = "etcd://"
 # A try takes a quarter of a lease at most: one member may hang, and the next is still asked in time.
@@ -51,10 +51,12 @@ _REFUSALS: Final = (
 T = TypeVar("T")
 
 
-def etcd_store(place: str, doors: Doors, cluster: ClusterID, *, lease_s: float = LEASE_S) -> ReplicatedStore:
+def etcd_store(
+    place: str, environment: Environment, cluster: ClusterID, *, lease_s: float = LEASE_S
+) -> ReplicatedStore:
     """The store of one cluster in the etcd at `etcd://host:port,host:port,…`."""
     keyspace = EtcdKeyspace(members_of(place), attempt_s=min(lease_s / TRIES_PER_LEASE, TRY_S_MAX))
-    return ReplicatedStore(keyspace, doors, prefix=f"varlog/{cluster}/", lease_s=lease_s)
+    return ReplicatedStore(keyspace, environment, prefix=f"varlog/{cluster}/", lease_s=lease_s)
 
 
 def members_of(place: str) -> list[str]:

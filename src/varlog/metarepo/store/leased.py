@@ -9,7 +9,7 @@ from typing import TypeVar
 from varlog.metarepo.store.keyspace import Condition, Found, Operation, Outcome, Silent
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.replicated import LEASE_S, ReplicatedStore
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.runtime.tasks import Tasks
 
 T = TypeVar("T")
@@ -86,8 +86,8 @@ class LeasedStore(ReplicatedStore):
     """One repository's part in metadata that several share. `address` is where it listens; its host may be cut off."""
 
     def __init__(
-        self, metadata: MemoryMetadata, doors: Doors, address: str, *, lease_s: float = LEASE_S
+        self, metadata: MemoryMetadata, environment: Environment, address: str, *, lease_s: float = LEASE_S
     ) -> None:
         host = address.rpartition(":")[0] or address
         keyspace = MemoryKeyspace(metadata, host, attempt_s=lease_s / 4)
-        super().__init__(keyspace, doors, prefix="varlog/", lease_s=lease_s, address=address)
+        super().__init__(keyspace, environment, prefix="varlog/", lease_s=lease_s, address=address)

@@ -33,8 +33,8 @@ from varlog.metarepo.store.keyspace import (
 )
 from varlog.metarepo.store.layout import Layout, batches, decode_redo, encode_redo
 from varlog.model.errors import Unavailable
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 
 LEASE_S: Final = 3.0
 
@@ -57,10 +57,16 @@ class ReplicatedStore:
     """One repository's part in a shared store."""
 
     def __init__(
-        self, keyspace: Keyspace, doors: Doors, *, prefix: str, lease_s: float = LEASE_S, address: str = ""
+        self,
+        keyspace: Keyspace,
+        environment: Environment,
+        *,
+        prefix: str,
+        lease_s: float = LEASE_S,
+        address: str = "",
     ) -> None:
         self._keyspace = keyspace
-        self._candidacy = Candidacy(keyspace, doors, prefix, lease_s)
+        self._candidacy = Candidacy(keyspace, environment, prefix, lease_s)
         self._layout = Layout(f"{prefix}item/")
         self._prefix = prefix
         self._commit_key = f"{prefix}commit"
@@ -107,7 +113,7 @@ class ReplicatedStore:
                     term = await self._candidacy.wait_elected(self._address)
                     items = await self._load(term)
                 except (Fenced, LeaseGone) as error:
-                    _log.info(told("the lease ended before it was of use: asking for a new one", why=error))
+                    _log.info(logfmt("the lease ended before it was of use: asking for a new one", why=error))
                     continue
                 self._term = term
                 if self.leads:

@@ -43,8 +43,8 @@ from varlog.model.batch import crc32c
 from varlog.model.errors import StartupError, Unavailable
 from varlog.model.lsn import LSN_MAX
 from varlog.runtime.disk import Lock
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.worker import Worker
 
 # "VLMR": tells our databases from all others; SQLite keeps both numbers in the file's header.
@@ -148,12 +148,14 @@ class SqliteStore(SoleStore):
     `mirror`: a directory, on another volume, with a second copy of the journal.
     """
 
-    def __init__(self, path: Path, doors: Doors, *, synced: bool = True, mirror: Path | None = None) -> None:
+    def __init__(
+        self, path: Path, environment: Environment, *, synced: bool = True, mirror: Path | None = None
+    ) -> None:
         self.complaints: list[
             str
         ] = []  # what the opening found harmed and could make good: the disk is failing
         self._path = path
-        self._doors = doors
+        self._environment = environment
         self._synced = synced
         self._mirror = mirror / journal_path(path).name if mirror is not None else None
         self._worker: Worker | None = None
@@ -176,7 +178,7 @@ class SqliteStore(SoleStore):
         return str(self._path)
 
     async def open(self, address: str = "") -> Opened:
-        self._worker = self._doors.make_worker(f"metadata {self._path.name}")
+        self._worker = self._environment.make_worker(f"metadata {self._path.name}")
         try:
             opened = await self._worker.run(self._open)
         except BaseException:
@@ -231,7 +233,7 @@ class SqliteStore(SoleStore):
 
     def _mark_written(self, _: object, error: BaseException | None) -> None:
         if error is not None:
-            _log.error(told("the metadata journal cannot be written", place=self._path, why=error))
+            _log.error(logfmt("the metadata journal cannot be written", place=self._path, why=error))
             self._failure = error
 
     def _look_later(self) -> None:
@@ -271,7 +273,7 @@ class SqliteStore(SoleStore):
         if not linked:
             self._checkpoint(database, journal, journal.newest)
             # Until the new one is there, none is needed: the database has everything.
-            salt = self._doors.entropy.randbytes(SALT_BYTES)
+            salt = self._environment.entropy.randbytes(SALT_BYTES)
             self._save_link(database, replace(self._link, in_use=0, next_salt=salt))
             journal.close()
             self._begin_journal(database)
@@ -282,7 +284,7 @@ class SqliteStore(SoleStore):
         if lock is None or lock.is_linked():
             return
         try:
-            self._lock = self._doors.disk.lock(self._lock_path)
+            self._lock = self._environment.disk.lock(self._lock_path)
         except BlockingIOError:
             raise Fenced(f"{self._lock_path} was deleted, and another repository has it now") from None
         lock.release()
@@ -293,7 +295,7 @@ class SqliteStore(SoleStore):
 
     def _open(self) -> Opened:
         try:
-            self._lock = self._doors.disk.lock(self._lock_path)
+            self._lock = self._environment.disk.lock(self._lock_path)
         except BlockingIOError:
             raise StartupError(
                 f"{self._path} is in use by another metadata repository: stop that one first, or name another file"
@@ -316,7 +318,7 @@ class SqliteStore(SoleStore):
             ) from error
 
     def _open_database(self) -> Opened:
-        database = self._database = open_database(self._doors.disk, self._path, synced=self._synced)
+        database = self._database = open_database(self._environment.disk, self._path, synced=self._synced)
         self._check_identity(database.sql)
         database.begin_writing()
         _make_schema(database)
@@ -335,7 +337,7 @@ class SqliteStore(SoleStore):
         version = _version(sql)
         if not _tables(sql) and application == 0:
             # Empty: new, or a start that was cut off before its first transaction. There was no journal before that.
-            if any(map(self._doors.disk.exists, self._journals())):
+            if any(map(self._environment.disk.exists, self._journals())):
                 raise Corrupt("it is missing or empty, and its journal is there: the database is lost")
             return
         if application != APPLICATION_ID:
@@ -356,7 +358,7 @@ class SqliteStore(SoleStore):
         left = self._left_journals(harmed)
         salt = next(iter(left.values()), b"")
         self._take_term(
-            database, replace(link, salt=salt, next_salt=self._doors.entropy.randbytes(SALT_BYTES))
+            database, replace(link, salt=salt, next_salt=self._environment.entropy.randbytes(SALT_BYTES))
         )
         commits = self._recover(left, harmed)
         for changes in commits:
@@ -368,7 +370,7 @@ class SqliteStore(SoleStore):
 
     def _left_journals(self, harmed: list[tuple[Path, JournalDamaged]]) -> dict[Path, bytes]:
         """The journals that the last opening left, with their salts."""
-        disk, left = self._doors.disk, {}
+        disk, left = self._environment.disk, {}
         there = [path for path in self._journals() if disk.exists(path)]
         for path in there:
             try:
@@ -391,7 +393,7 @@ class SqliteStore(SoleStore):
         self, left: dict[Path, bytes], harmed: list[tuple[Path, JournalDamaged]]
     ) -> list[list[Change]]:
         """The commits of the journal that has most. What one of them knows of and none has is a loss."""
-        disk, link = self._doors.disk, self._link
+        disk, link = self._environment.disk, self._link
         found: list[list[list[Change]]] = []
         for path in left:
             try:
@@ -444,7 +446,7 @@ class SqliteStore(SoleStore):
     def _begin_journal(self, database: Database) -> None:
         link = self._link
         self._journal = Journal(
-            self._doors.disk,
+            self._environment.disk,
             journal_path(self._path),
             self._term,
             link.applied,
@@ -473,7 +475,7 @@ class SqliteStore(SoleStore):
         if complaint in self.complaints[-1:]:
             return
         self.complaints.append(complaint)
-        _log.warning(told("the metadata files are harmed", place=self._path, what=complaint))
+        _log.warning(logfmt("the metadata files are harmed", place=self._path, what=complaint))
 
     # --- commits ---------------------------------------------------------------------------------------------------------
 
@@ -539,7 +541,7 @@ class SqliteStore(SoleStore):
         try:
             self._tend()  # what has lost its name since the last look goes with the descriptor
         except (sqlite3.Error, OSError, Fenced) as error:
-            _log.warning(told("the metadata files cannot be kept", place=self._path, why=error))
+            _log.warning(logfmt("the metadata files cannot be kept", place=self._path, why=error))
         database, self._database = self._database, None
         journal, self._journal = self._journal, None
         lock, self._lock = self._lock, None
@@ -559,7 +561,7 @@ class SqliteStore(SoleStore):
                 self._write_through(database, journal.newest, journal.recorded)
                 self._save_link(database, replace(self._link, in_use=0))
         except (sqlite3.Error, OSError, Fenced) as error:
-            _log.warning(told("the metadata stay in their journal", place=self._path, why=error))
+            _log.warning(logfmt("the metadata stay in their journal", place=self._path, why=error))
         finally:
             database.close()
 

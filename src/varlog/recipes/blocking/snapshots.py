@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from varlog.client.blocking import Log
 from varlog.model.lsn import GLSN
 from varlog.recipes import topic_snapshots
-from varlog.runtime.doors import system_doors
+from varlog.runtime.environment import system_environment
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ class TopicSnapshots:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._inner = topic_snapshots.TopicSnapshots(log.asynchronous)
-        self._doors = system_doors()
+        self._environment = system_environment()
 
     async def save(self, name: str, position: GLSN, content: bytes) -> None:
         """As the inner one."""
@@ -31,7 +31,7 @@ class TopicSnapshots:
 
     async def _there(self, work: Coroutine[Any, Any, T]) -> T:
         """In the log's loop, while this one goes on."""
-        worker = self._doors.make_worker("snapshots")
+        worker = self._environment.make_worker("snapshots")
         try:
             return await worker.run(lambda: self._log.run(work))
         finally:

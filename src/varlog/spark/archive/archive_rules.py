@@ -125,7 +125,7 @@ def _check_commit(number: int, commit: Commit, before: Commit | None) -> None:
     ends = [commit.begin, *(file.end for file in commit.files)]
     if [file.begin for file in commit.files] != ends[:-1] or ends[-1] != commit.end:
         raise PreconditionFailed(
-            f"the files of commit {number} of the manifest do not hold {told(commit.begin, commit.end)}"
+            f"the files of commit {number} of the manifest do not hold {range_text(commit.begin, commit.end)}"
         )
 
 
@@ -176,7 +176,7 @@ def files_of_runs(
         for run in parts:
             if run.begin < at or any(file.path == f"{directory}/{name}" for file in made):
                 raise PreconditionFailed(
-                    f"{told(run.begin, run.end)} are there twice, or in a file of others"
+                    f"{range_text(run.begin, run.end)} are there twice, or in a file of others"
                 )
             gaps += [(at, run.begin)] if run.begin > at else []
             at = run.end
@@ -184,7 +184,7 @@ def files_of_runs(
         missing = at - first - sum(run.rows for run in parts)
         made.append(ArchivedFile(f"{directory}/{name}", first, at, sizes[name], *times, missing))
     if at != end:
-        raise PreconditionFailed(f"it ends before {told(at, end) if at < end else told(end, at)}")
+        raise PreconditionFailed(f"it ends before {range_text(at, end) if at < end else range_text(end, at)}")
     return tuple(made), gaps
 
 
@@ -319,6 +319,6 @@ def _cut(whole: Slice, size: int, records_max: int) -> list[Slice]:
     return [Slice(whole.file, low, high) for low, high in pairwise(bounds)]
 
 
-def told(begin: int, end: int) -> str:
+def range_text(begin: int, end: int) -> str:
     """A range, in words."""
     return f"position {begin}" if end - begin == 1 else f"positions {begin} to {end - 1}"

@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 from varlog.model.errors import PreconditionFailed, VarlogError
-from varlog.spark.archive.archive_rules import Contents, Slice, check_same_topic, pieces, slices, split, told
+from varlog.spark.archive.archive_rules import (
+    Contents,
+    Slice,
+    check_same_topic,
+    pieces,
+    range_text,
+    slices,
+    split,
+)
 from varlog.spark.archive.files import ArrowFiles
 from varlog.spark.archive.manifest import more_contents
 from varlog.spark.archive.rows import rows_of
@@ -36,7 +44,7 @@ class NotArchived(VarlogError):
 
     def message(self) -> str:
         return (
-            f"{told(self.begin, self.end)} of topic {self.topic!r} are missing: trimmed from the log, and not in the archive "
+            f"{range_text(self.begin, self.end)} of topic {self.topic!r} are missing: trimmed from the log, and not in the archive "
             f"{self.path}; set failOnDataLoss=false to read what is there"
         )
 

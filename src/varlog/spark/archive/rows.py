@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 from varlog.client.arrow import schema
 from varlog.model.errors import PreconditionFailed
-from varlog.spark.archive.archive_rules import ArchivedFile, told
+from varlog.spark.archive.archive_rules import ArchivedFile, range_text
 from varlog.spark.archive.files import ArrowFiles
 
 # Those of a file; the topic's name is that of its directory, as usual.
@@ -32,7 +32,7 @@ def rows_of(files: ArrowFiles, file: ArchivedFile, begin: int, end: int) -> Iter
         with files.open(file.path) as opened, pq.ParquetFile(opened) as parquet:
             if parquet.metadata.num_rows != file.rows:
                 raise PreconditionFailed(
-                    f"archive {files.path}: {file.path} does not hold {told(file.begin, file.end)} any more"
+                    f"archive {files.path}: {file.path} does not hold {range_text(file.begin, file.end)} any more"
                 )
             if file.missing:
                 yield from _rows_with(parquet, begin, end)
@@ -41,7 +41,7 @@ def rows_of(files: ArrowFiles, file: ArchivedFile, begin: int, end: int) -> Iter
     except (OSError, pa.ArrowInvalid) as error:
         wrong = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error}"
         raise PreconditionFailed(
-            f"archive {files.path}: {file.path}, which holds {told(file.begin, file.end)}, {wrong}"
+            f"archive {files.path}: {file.path}, which holds {range_text(file.begin, file.end)}, {wrong}"
         ) from error
 
 

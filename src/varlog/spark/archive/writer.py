@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 from varlog.model.errors import PreconditionFailed
-from varlog.spark.archive.archive_rules import ArchivedFile, RowRun, files_of_runs, told
+from varlog.spark.archive.archive_rules import ArchivedFile, RowRun, files_of_runs, range_text
 from varlog.spark.archive.files import HadoopFiles
 from varlog.spark.archive.rows import COLUMNS
 
@@ -82,7 +82,8 @@ def check_range(
             explain(gaps)
     except PreconditionFailed as refused:
         raise PreconditionFailed(
-            f"{files.uri(directory)} does not hold {told(begin, end)}, each once: it was not taken into the archive: {refused}"
+            f"{files.uri(directory)} does not hold {range_text(begin, end)}, each once: it was not taken into the "
+            f"archive: {refused}"
         ) from refused
     return made
 

@@ -282,7 +282,7 @@ class AuditedTopic:
 
     # --- telling -------------------------------------------------------------------------------------------------------
 
-    def told(self) -> TopicAudit:
+    def result(self) -> TopicAudit:
         return TopicAudit(self.topic, self._begin, self._end, len(self._streams), not self.findings)
 
     def replicas(self) -> list[ReplicaAudit]:

@@ -26,7 +26,7 @@ from varlog.spark.archive.archive_rules import (
     Contents,
     files_of_range,
     next_range,
-    told,
+    range_text,
     trim_point,
 )
 from varlog.spark.archive.files import HadoopFiles
@@ -170,7 +170,8 @@ class Archiver:
             return max(oldest, self.topic.first)
         if oldest > self.contents.end:
             raise PreconditionFailed(
-                f"{told(self.contents.end, oldest)} of topic {self.topic.name!r} were trimmed before they were archived: begin "
+                f"{range_text(self.contents.end, oldest)} of topic {self.topic.name!r} were trimmed before they were "
+                "archived: begin "
                 f"a new archive in another path than {self.path}"
             )
         return self.contents.end
@@ -259,7 +260,9 @@ class Archiver:
                 else begin
             )
             if entry is not None:
-                raise PreconditionFailed(f"{told(begin, end)} have no row, and the log has an entry there")
+                raise PreconditionFailed(
+                    f"{range_text(begin, end)} have no row, and the log has an entry there"
+                )
 
     def _rows(self, begin: int, end: int) -> DataFrame:
         place = {"startingOffsets": str(begin), "endingOffsets": str(end)}

@@ -106,7 +106,7 @@ def _report(audits: Sequence[AuditedTopic], seconds: float) -> AuditReport:
     replicas = tuple(replica for found in audits for replica in found.replicas())
     return AuditReport(
         not findings,
-        tuple(found.told() for found in audits),
+        tuple(found.result() for found in audits),
         replicas,
         tuple(findings),
         sum(found.more_findings for found in audits),

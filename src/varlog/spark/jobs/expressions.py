@@ -21,5 +21,5 @@ def checked(rows: DataFrame, option: str, text: str) -> tuple[Column, DataType]:
     try:
         field = rows.selectExpr(f"({text}) AS found").schema.fields[0]
     except AnalysisException as error:
-        raise OptionError(f"option '{option}' is {text!r}: {failure_of(error).told}") from None
+        raise OptionError(f"option '{option}' is {text!r}: {failure_of(error).message}") from None
     return sql.expr(text), field.dataType

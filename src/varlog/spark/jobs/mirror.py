@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 import varlog
 from varlog.model.errors import PreconditionFailed, Trimmed
 from varlog.model.ids import NAME_CHARACTERS_MAX
-from varlog.spark.archive.archive_rules import told
+from varlog.spark.archive.archive_rules import range_text
 from varlog.spark.jobs.copy_target import check_last, find_target, make_target, write_copy
 from varlog.spark.jobs.progress import Progress, silent
 from varlog.spark.jobs.stop import java_ended
@@ -91,7 +91,8 @@ def _next_position(source: varlog.Log, target: varlog.Log) -> int:
         )
     if newest + 1 < oldest:
         raise PreconditionFailed(
-            f"{told(newest + 1, oldest)} of topic {source.topic.name!r} were trimmed before they were mirrored: mirror into a "
+            f"{range_text(newest + 1, oldest)} of topic {source.topic.name!r} were trimmed before they were "
+            "mirrored: mirror into a "
             "topic that is not there yet"
         )
     if newest >= target.topic.first:

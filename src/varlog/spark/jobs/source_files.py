@@ -39,7 +39,7 @@ def list_files(spark: SparkSession, source: str, reading: Reading) -> tuple[Sour
         found = spark.read.format("binaryFile").options(**chosen).load(source)
         rows = found.selectExpr("path", "length", "unix_micros(modificationTime)").collect()
     except AnalysisException as error:
-        raise IngestError(f"option 'source' is {source!r}: {failure_of(error).told}") from None
+        raise IngestError(f"option 'source' is {source!r}: {failure_of(error).message}") from None
     if not rows:
         raise IngestError(f"option 'source' is {source!r}: there are no files")
     return tuple(sorted(SourceFile(str(row[0]), int(row[1]), int(row[2])) for row in rows))

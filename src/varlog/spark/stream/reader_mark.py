@@ -9,7 +9,7 @@ import asyncio
 
 from varlog.client.log import Log
 from varlog.model.errors import VarlogError
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.spark.link import Link
 from varlog.spark.stream.offsets import Offset, Place
 
@@ -46,5 +46,5 @@ class ReaderMark:
             except VarlogError as error:
                 self._again_at_s = loop.time() + AGAIN_S
                 logger.warning(
-                    told("could not tell how far it is", topic=name, reader=self._reader, error=error)
+                    logfmt("could not tell how far it is", topic=name, reader=self._reader, error=error)
                 )

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 
 from varlog.model.errors import Trimmed
 from varlog.model.lsn import LSN_MAX
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.spark.link import link_to
 from varlog.spark.options import ReadOptions
 from varlog.spark.read.partition import LogPartition, Partition
@@ -142,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for loss in found.losses:
             if self.options.fail_on_data_loss:
                 raise loss
-            logger.warning(told("goes on although data is lost", loss=loss))
+            logger.warning(logfmt("goes on although data is lost", loss=loss))
         return found.offset
 
     # --- What -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, 
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import CheckEntries, Fetch, FetchReply, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.worker import Worker
 from varlog.storage.rot import Ordered, Stretch, read_stretch, sound_bytes
 
@@ -41,7 +41,7 @@ class Mender:
             for begin, end in self._replica.damage.above(self._replica.store.low_llsn):
                 await self._mend_range(begin, end, sources)
         except Unavailable as closed:
-            _log.info(told("mending ends", log_stream=self._replica.log_stream, why=closed))
+            _log.info(logfmt("mending ends", log_stream=self._replica.log_stream, why=closed))
         finally:
             self._busy = False
 
@@ -88,10 +88,10 @@ class Mender:
             replica.check_open()
             if replica.store.low_llsn >= stretch.end:
                 raise Trimmed(stretch.begin, replica.store.low_llsn) from error
-            _log.info(told("damage stays", log_stream=replica.log_stream, entries=entries, why=error))
+            _log.info(logfmt("damage stays", log_stream=replica.log_stream, entries=entries, why=error))
         else:
             replica.note_mended(stretch.begin, stretch.end)
-            _log.warning(told("damaged entries mended", log_stream=replica.log_stream, entries=entries))
+            _log.warning(logfmt("damaged entries mended", log_stream=replica.log_stream, entries=entries))
 
     async def _copy(self, stretch: Stretch, sources: Sequence[ReplicaAddress]) -> bytearray:
         """The stretch as it should be: what is sound here, and for each batch that is not, the first source that has it sound."""

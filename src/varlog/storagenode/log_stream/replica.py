@@ -42,7 +42,7 @@ from varlog.rpc.messages import (
     Replicate,
 )
 from varlog.rpc.transport import Call, Transport
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import LogStore
@@ -332,7 +332,7 @@ class Replica:
         except CommitAhead as ahead:
             self.lagging = True
             self._machine.trouble = f"lacks ordered entries: {ahead}"
-            _log.warning(told("replica lacks ordered entries", log_stream=self.log_stream, why=ahead))
+            _log.warning(logfmt("replica lacks ordered entries", log_stream=self.log_stream, why=ahead))
         except InvariantBroken as broken:
             self._machine.committed_end = self.store.committed_end  # the row may have been taken half
             self._freeze_as_evidence(broken)
@@ -470,7 +470,7 @@ class Replica:
             raise PreconditionFailed(
                 f"log stream {self.log_stream} lost entries with its disk: {lost}"
             ) from lost
-        _log.info(told("replica opened again after a disk failure", log_stream=self.log_stream))
+        _log.info(logfmt("replica opened again after a disk failure", log_stream=self.log_stream))
         self._sync_rows_soon()
 
     def _stop_taking(self) -> None:
@@ -581,7 +581,7 @@ class Replica:
             try:
                 await self._parts.worker.run(lambda: store.trim(glsn))
             except OSError as error:
-                _log.warning(told("a trim cannot be kept now", log_stream=self.log_stream, why=error))
+                _log.warning(logfmt("a trim cannot be kept now", log_stream=self.log_stream, why=error))
                 if self._machine.state is ReplicaState.RUNNING and not says_full(error):
                     self._break(f"the trim cannot be kept: {error}")
                 return False
@@ -590,7 +590,7 @@ class Replica:
     def _break(self, trouble: str) -> None:
         if self._closed:
             return
-        _log.warning(told("replica seals itself", log_stream=self.log_stream, why=trouble))
+        _log.warning(logfmt("replica seals itself", log_stream=self.log_stream, why=trouble))
         self._machine.broken(trouble)
         self._refuse_waiting(Sealed(self.log_stream, trouble))
 
@@ -601,7 +601,7 @@ class Replica:
 
     def freeze(self, cause: BaseException) -> None:
         """A law broke: this replica stops, the node goes on. Its files stay as they are."""
-        _log.critical(told("replica frozen", log_stream=self.log_stream, why=cause))
+        _log.critical(logfmt("replica frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause))
         self._syncer.stop()
         self._stop_taking()
@@ -631,7 +631,7 @@ class Replica:
             return
         entries, path = f"[{begin}, {end})", self.store.path
         _log.warning(
-            told("damaged entries", log_stream=self.log_stream, entries=entries, why=what, path=path)
+            logfmt("damaged entries", log_stream=self.log_stream, entries=entries, why=what, path=path)
         )
         self.damage.add(begin, end)
 
@@ -644,9 +644,11 @@ class Replica:
         except OSError as error:
             self._break(f"damage cannot be mended: {error}")
         except (CorruptBatch, Trimmed) as error:  # where they end is not known yet, or they are gone
-            _log.info(told("damage stays", log_stream=self.log_stream, entries=entries, why=error))
+            _log.info(logfmt("damage stays", log_stream=self.log_stream, entries=entries, why=error))
         else:
-            _log.warning(told("damaged trimmed entries mended", log_stream=self.log_stream, entries=entries))
+            _log.warning(
+                logfmt("damaged trimmed entries mended", log_stream=self.log_stream, entries=entries)
+            )
 
     async def tend(self) -> None:
         """Have the small files looked at. What is wrong there memory puts right; where it cannot, only a rebuild can."""
@@ -658,12 +660,12 @@ class Replica:
         except OSError as error:
             self._break(f"a damaged file cannot be written anew: {error}")
         except CorruptBatch as damaged:
-            _log.warning(told("commit rows cannot be mended yet", log_stream=self.log_stream, why=damaged))
+            _log.warning(logfmt("commit rows cannot be mended yet", log_stream=self.log_stream, why=damaged))
         except CorruptReplica as damaged:
             self.freeze(damaged)
         else:
             if wrong:
-                _log.warning(told("damage mended from memory", log_stream=self.log_stream, why=wrong))
+                _log.warning(logfmt("damage mended from memory", log_stream=self.log_stream, why=wrong))
 
     async def relink(self) -> None:
         """Have files that were deleted or replaced while they are open written again under their names."""
@@ -673,13 +675,13 @@ class Replica:
             wrong = await self._parts.worker.run(self.store.relink)
         except OSError as error:
             _log.warning(
-                told("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
+                logfmt("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
             )
             if not says_full(error):
                 self._break(f"a deleted file cannot be written again: {error}")
         else:
             if wrong:
-                _log.warning(told("files written again", log_stream=self.log_stream, why=wrong))
+                _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
 
     async def tend_sidecar(self, stretch: Stretch) -> None:
         """The same for the index beside a closed segment."""
@@ -687,7 +689,7 @@ class Replica:
         store = self.store
         wrong = await self._parts.worker.run(lambda: store.tend_sidecar(stretch))
         if wrong:
-            _log.warning(told("damage mended from memory", log_stream=self.log_stream, why=wrong))
+            _log.warning(logfmt("damage mended from memory", log_stream=self.log_stream, why=wrong))
 
     def note_sound(self, begin: LLSN, end: LLSN) -> None:
         """Entries [begin, end) were looked at, and match their checksums."""
@@ -731,7 +733,7 @@ class Replica:
             sync=self._syncer.status,
             full=full,
             damage=self.damage.above(store.low_llsn),
-            traffic=self._traffic.told(),
+            traffic=self._traffic.snapshot(),
             evidence=machine.evidence,
             blank=machine.epoch == NO_EPOCH and machine.durable_end == FIRST_LLSN,
         )

@@ -17,8 +17,8 @@ from varlog.model.errors import NotWritten, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES
 from varlog.model.lsn import LLSN
-from varlog.runtime.doors import Doors
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.environment import Environment
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.worker import Worker
 from varlog.storagenode.log_stream.replica import Replica
 
@@ -37,13 +37,13 @@ class Scrub:
         self,
         replicas: Mapping[LogStreamID, Replica],
         worker: Worker,
-        doors: Doors,
+        environment: Environment,
         bytes_per_s: int,
         interval_s: float,
     ) -> None:
         self._replicas = replicas
         self._worker = worker
-        self._entropy = doors.entropy
+        self._entropy = environment.entropy
         self._passes = bytes_per_s > 0
         self._bytes_per_s = bytes_per_s or SCRUB_BYTES_PER_S
         self._interval_s = max(interval_s, INTERVAL_S_MIN)
@@ -121,7 +121,7 @@ class Scrub:
                 await replica.tend_sidecar(stretch)
             rotten = await self._worker.run(lambda: store.examine(stretch))
         except OSError as error:
-            _log.warning(told("a segment cannot be scrubbed", log_stream=replica.log_stream, why=error))
+            _log.warning(logfmt("a segment cannot be scrubbed", log_stream=replica.log_stream, why=error))
             return stretch.end, stretch.size
         if not rotten:
             replica.note_sound(stretch.begin, stretch.end)

@@ -24,7 +24,7 @@ from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import CopyFrom, CopyFromReply, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.copy import Run, runs_of
@@ -102,7 +102,7 @@ class Syncer:
 
     async def _run(self, epoch: Epoch, source: ReplicaAddress) -> None:
         log_stream = self._parts.log_stream
-        _log.info(told("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
+        _log.info(logfmt("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
         try:
             copied_bytes = await _Sync(self._parts, epoch, source, self._tasks, self._progress).run()
         except Contradiction as hopeless:
@@ -118,7 +118,9 @@ class Syncer:
         else:
             self._running = None
             self._tell(state=SyncState.COMPLETE, copied_end=self._parts.machine.committed_end, why="")
-            _log.info(told("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes))
+            _log.info(
+                logfmt("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes)
+            )
 
     def _progress(self, copied_bytes: int) -> None:
         self._tell(copied_end=self._parts.machine.committed_end, copied_bytes=copied_bytes)
@@ -126,11 +128,11 @@ class Syncer:
     def _failed(self, error: BaseException, *, rebuild: bool = False) -> None:
         self._running = None
         self._tell(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
-        _log.warning(told("sync failed", log_stream=self._parts.log_stream, why=error, rebuild=rebuild))
+        _log.warning(logfmt("sync failed", log_stream=self._parts.log_stream, why=error, rebuild=rebuild))
 
     def _died(self, name: str, error: BaseException) -> None:
         self._failed(error)
-        _log.error(told("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
+        _log.error(logfmt("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
 
     def _tell(self, **changed: object) -> None:
         if self.status is not None:

@@ -46,7 +46,7 @@ class Writer:
         if self._busy:
             return
         self._busy = True
-        if self._worker.at_once and len(batch) <= BRIEF_GROUP_BYTES_MAX:
+        if self._worker.can_run_inline and len(batch) <= BRIEF_GROUP_BYTES_MAX:
             asyncio.get_running_loop().call_soon(self._start, True)
         else:
             self._start(True)

@@ -45,7 +45,7 @@ from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc.messages import Done, FillUnit, SealUnitReply, SyncUnit, UnitOrder, UnitPoint, WriteUnit
 from varlog.rpc.transport import Call, Transport
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.page_store import Page, PageStore
@@ -282,7 +282,7 @@ class LogUnit:
     def _proven(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._disk_failure = f"write failed: {error}"
-            _log.warning(told("log unit takes no writes", log_stream=self.log_stream, why=error))
+            _log.warning(logfmt("log unit takes no writes", log_stream=self.log_stream, why=error))
             self._parts.on_ailing(self.log_stream)
 
     def _answer(self, write: UnitWrite) -> None:
@@ -319,7 +319,7 @@ class LogUnit:
         self._full |= full
         if self.store.failure is not None or not isinstance(error, OSError):
             self._disk_failure = f"write failed: {error}"
-        _log.warning(told("log unit takes no writes", log_stream=self.log_stream, why=error))
+        _log.warning(logfmt("log unit takes no writes", log_stream=self.log_stream, why=error))
         refusal: Exception = Unavailable(f"log stream {self.log_stream} could not be written here: {error}")
         if full and self.store.failure is None:
             refusal = Sealed(self.log_stream, self.store.room.why)
@@ -470,7 +470,7 @@ class LogUnit:
         await self._parts.worker.run(old.close)
         for begin, end in fresh.spoilt:
             self.suspect(begin, end)
-        _log.info(told("log unit opened again after a disk failure", log_stream=self.log_stream))
+        _log.info(logfmt("log unit opened again after a disk failure", log_stream=self.log_stream))
 
     # --- sync --------------------------------------------------------------------------------------------------------
 
@@ -546,7 +546,7 @@ class LogUnit:
             return
         entries, path = f"[{begin}, {end})", self.store.path
         _log.warning(
-            told("damaged entries", log_stream=self.log_stream, entries=entries, why=what, path=path)
+            logfmt("damaged entries", log_stream=self.log_stream, entries=entries, why=what, path=path)
         )
         self.damage.add(begin, end)
 
@@ -564,7 +564,7 @@ class LogUnit:
         except OSError as error:
             wrong = f"{store.path}: {error}"
         if wrong:
-            _log.warning(told("damaged state", log_stream=self.log_stream, why=wrong))
+            _log.warning(logfmt("damaged state", log_stream=self.log_stream, why=wrong))
 
     async def relink(self) -> None:
         """Have files that were deleted or replaced while they are open written again under their names."""
@@ -575,18 +575,18 @@ class LogUnit:
             wrong = await self._parts.worker.run(store.relink)
         except OSError as error:
             _log.warning(
-                told("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
+                logfmt("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
             )
             if not says_full(error):
                 self._disk_failure = f"a deleted file cannot be written again: {error}"
                 self._parts.on_ailing(self.log_stream)
         else:
             if wrong:
-                _log.warning(told("files written again", log_stream=self.log_stream, why=wrong))
+                _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
 
     def freeze(self, cause: BaseException) -> None:
         """A law broke: this unit stops, the node goes on. Its files stay as they are."""
-        _log.critical(told("log unit frozen", log_stream=self.log_stream, why=cause))
+        _log.critical(logfmt("log unit frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause))
         self._stop(Unavailable(f"log stream {self.log_stream} froze on this node"))
 
@@ -626,7 +626,7 @@ class LogUnit:
             sync=self._syncer.status,
             damage=self.damage.above(self._machine.low),
             full=store.room.full,
-            traffic=self._traffic.told(),
+            traffic=self._traffic.snapshot(),
             unverified=self.unproven,
         )
 

@@ -15,7 +15,7 @@ from varlog.model.errors import Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES
 from varlog.model.lsn import LLSN
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.worker import Worker
 from varlog.storagenode.log_unit.unit import LogUnit
 
@@ -88,7 +88,7 @@ class UnitScrub:
             except (Trimmed, Unavailable):
                 continue
             except OSError as error:  # a file that cannot be opened now says nothing about its bytes
-                _log.warning(told("pages not looked at", log_stream=unit.log_stream, why=error))
+                _log.warning(logfmt("pages not looked at", log_stream=unit.log_stream, why=error))
                 continue
             if not rotten:
                 unit.note_sound(pages[0].first_llsn, begin)

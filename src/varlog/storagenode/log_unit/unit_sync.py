@@ -23,7 +23,7 @@ from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.rpc.messages import CopyUnit, CopyUnitReply, ListUnit, ListUnitReply, Message, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
-from varlog.runtime.logs import get_logger, told
+from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.page_store import Page
@@ -125,7 +125,7 @@ class UnitSyncer:
         self, epoch: Epoch, source: ReplicaAddress, backfill: bool, proves: bool, begin: LLSN
     ) -> None:
         log_stream, me = self._parts.log_stream, asyncio.current_task()
-        _log.info(told("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
+        _log.info(logfmt("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
 
         def tell(**changed: object) -> None:
             if self._running is me and self.status is not None:
@@ -139,19 +139,21 @@ class UnitSyncer:
         except (VarlogError, OSError) as error:
             rebuild = isinstance(error, Contradiction)
             tell(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
-            _log.warning(told("sync failed", log_stream=log_stream, why=error, rebuild=rebuild))
+            _log.warning(logfmt("sync failed", log_stream=log_stream, why=error, rebuild=rebuild))
         else:
             if not backfill:
                 self._proven = source, self._parts.dense_end()
             if proves:
                 self._parts.filled()
             tell(state=SyncState.COMPLETE, why="")
-            _log.info(told("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes))
+            _log.info(
+                logfmt("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes)
+            )
         if self._running is me:
             self._running = None
 
     def _died(self, name: str, error: BaseException) -> None:
-        _log.error(told("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
+        _log.error(logfmt("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
         self._running = None
         if self.status is not None:
             self.status = msgspec.structs.replace(self.status, state=SyncState.ERROR, why=str(error))

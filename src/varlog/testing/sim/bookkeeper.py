@@ -12,7 +12,7 @@ from varlog.client.log import Log
 from varlog.model.cluster import NamedWriter
 from varlog.model.errors import ReaderBehind, TrimBeyondTail, Unavailable, VarlogError
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.history import STOPPED, History, KnownTail, Outcome, Tail, Trim
 from varlog.testing.sim.plan import Plan
 
@@ -25,7 +25,7 @@ class Bookkeeper:
 
     def __init__(
         self,
-        doors: Doors,
+        environment: Environment,
         transport: Transport,
         repository: str,
         topic: str,
@@ -34,7 +34,7 @@ class Bookkeeper:
         history: History,
         tell: Callable[[str], None],
     ) -> None:
-        self._doors = doors
+        self._environment = environment
         self._transport = transport
         self._repository = repository
         self._topic = topic
@@ -75,7 +75,7 @@ class Bookkeeper:
         try:
             async with await connect_log(
                 self._transport,
-                self._doors,
+                self._environment,
                 self._repository,
                 topic=self._topic,
                 create=False,
@@ -87,7 +87,7 @@ class Bookkeeper:
         except VarlogError as error:
             if STOPPED in str(error):
                 # Whether a topic may be stopped at this moment is judged later (StoppedWhereDue).
-                asked.outcome, asked.told, asked.ended = Outcome.FAILED, str(error), self._history.event()
+                asked.outcome, asked.message, asked.ended = Outcome.FAILED, str(error), self._history.event()
                 self._history.operations.append(asked)
                 self._tell(f"the bookkeeper is refused: {error}")
                 return
@@ -133,7 +133,7 @@ class Bookkeeper:
         except VarlogError as error:
             if not isinstance(error, Unavailable) and STOPPED not in str(error):
                 raise
-            operation.outcome, operation.told = Outcome.FAILED, str(error)
+            operation.outcome, operation.message = Outcome.FAILED, str(error)
         operation.ended = self._history.event()
         operation.ended_s = asyncio.get_running_loop().time()
         if operation.outcome is Outcome.DONE:

@@ -9,7 +9,7 @@ from typing import Final
 from varlog.metarepo.store.base import Change, Opened
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.sqlite import SqliteStore
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.sim.host import VOLUME
 
 # Beside it, as in production: metadata.db.journal and metadata.db.lock.
@@ -19,8 +19,8 @@ METADATA_PATH: Final = VOLUME / "metadata.db"
 class DriveStore(SqliteStore):
     """A SqliteStore on a simulated disk. The hooks of `moments` are awaited right before and right behind each commit."""
 
-    def __init__(self, moments: MemoryMetadata, doors: Doors, path: Path = METADATA_PATH) -> None:
-        super().__init__(path, doors)
+    def __init__(self, moments: MemoryMetadata, environment: Environment, path: Path = METADATA_PATH) -> None:
+        super().__init__(path, environment)
         self._moments = moments
 
     async def open(self, address: str = "") -> Opened:

@@ -15,7 +15,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.storage.log_store import LogStore
 from varlog.storage.state_file import STATE_NAME
 from varlog.storage.unit_state import UNIT_NAME
@@ -46,7 +46,7 @@ class Judge:
 
     def __init__(
         self,
-        doors: Doors,
+        environment: Environment,
         transport: Transport,
         repository: str,
         topics: Sequence[str],
@@ -54,7 +54,7 @@ class Judge:
         history: History,
     ) -> None:
         self.view: ClusterView | None = None  # of the cluster when it was well
-        self._doors = doors
+        self._environment = environment
         self._transport = transport
         self._repository = repository
         self._topics = list(topics)
@@ -87,7 +87,7 @@ class Judge:
         while loop.time() < deadline:
             with contextlib.suppress(VarlogError):
                 async with await connect_admin(
-                    self._transport, self._doors, self._repository, timeout_s=5.0
+                    self._transport, self._environment, self._repository, timeout_s=5.0
                 ) as admin:
                     if not what_is_wrong(await admin.status(), self._replicas):
                         return
@@ -117,7 +117,7 @@ class Judge:
     async def _probe(self) -> str:
         """What is wrong, or nothing."""
         async with await connect_admin(
-            self._transport, self._doors, self._repository, timeout_s=5.0
+            self._transport, self._environment, self._repository, timeout_s=5.0
         ) as admin:
             status = await admin.status()
             if trouble := what_is_wrong(status, self._replicas):
@@ -132,7 +132,7 @@ class Judge:
                     chosen = None if log.topic.sequenced else stream.log_stream
                     append = await self._client(topic, log).append(chosen)
                     if append.outcome is not Outcome.DONE:
-                        return f"stream {stream.log_stream} takes no append: {append.told}"
+                        return f"stream {stream.log_stream} takes no append: {append.message}"
         return ""
 
     async def read_back(self) -> None:
@@ -145,7 +145,7 @@ class Judge:
                 got = await client.subscribe(trimmed + 1, max(trimmed, tail) + 1, READ_BACK_S)
                 entries = [seen for _, seen in got.got]
                 self._history.endings.append(Ending(topic, trimmed, tail, entries))
-                rng = self._doors.entropy
+                rng = self._environment.entropy
                 for glsn in sorted({trimmed, trimmed + 1, tail, tail + 1, rng.randint(1, tail + 1)}):
                     if glsn:
                         await client.read(glsn)
@@ -186,7 +186,7 @@ class Judge:
         while True:
             try:
                 async with await connect_admin(
-                    self._transport, self._doors, self._repository, timeout_s=5.0
+                    self._transport, self._environment, self._repository, timeout_s=5.0
                 ) as admin:
                     status = await admin.status()
                     empty = not status.view.streams
@@ -215,13 +215,13 @@ class Judge:
 
     async def _connect(self, topic: str) -> Log:
         return await connect_log(
-            self._transport, self._doors, self._repository, topic=topic, create=False, timeout_s=10.0
+            self._transport, self._environment, self._repository, topic=topic, create=False, timeout_s=10.0
         )
 
     def _client(self, topic: str, log: Log, timeout_s: float = 10.0) -> Client:
         self._rounds += 1
         name = f"judge.{self._rounds}"
-        rng = random.Random(self._doors.entropy.getrandbits(64))
+        rng = random.Random(self._environment.entropy.getrandbits(64))
         return Client(name, topic, log, self._history, rng, Mix(entry_bytes_max=40, timeout_s=timeout_s))
 
 

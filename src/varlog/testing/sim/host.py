@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from varlog.model.errors import VarlogError
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.sim.disk import SimDisk
 from varlog.testing.sim.drive import Drive, Folder
 from varlog.testing.sim.network import SimNetwork
@@ -84,7 +84,7 @@ class Host:
         name: str,
         seed: str,
         network: SimNetwork,
-        make: Callable[[Doors, Transport], Service],
+        make: Callable[[Environment, Transport], Service],
         tell: Callable[[str], None],
         complain: Callable[[str], None],
     ) -> None:
@@ -121,11 +121,11 @@ class Host:
     def up(self) -> bool:
         return self.process is not None and self.process.alive
 
-    def doors(self, process: Process) -> Doors:
+    def environment(self, process: Process) -> Environment:
         """The doors of a new process on this host."""
         rng = random.Random(f"{self._seed}/{process.name}")
         disk = self.disk = SimDisk(self.drive, process, rng, self.crash)
-        return Doors(self.clock, rng, disk, lambda _: SimWorker(process, rng, self._delay_s))
+        return Environment(self.clock, rng, disk, lambda _: SimWorker(process, rng, self._delay_s))
 
     def _delay_s(self, rng: random.Random) -> float:
         return min(self.delay(rng) * self.slowness, JOB_S_MAX)
@@ -136,9 +136,9 @@ class Host:
         process = self.process = Process(self.name, self._incarnation)
         self._stopping = self._ready = False
         self._tell(f"{process.name} starts")
-        doors, transport = self.doors(process), self._network.transport(process)
+        environment, transport = self.environment(process), self._network.transport(process)
         # A service is made in its own process: what it starts there is its own.
-        self.service = process.context.run(self._make, doors, transport)
+        self.service = process.context.run(self._make, environment, transport)
         _ = process.spawn("main", self._main(process, self.service))
 
     async def _main(self, process: Process, service: Service) -> None:

@@ -16,7 +16,7 @@ from varlog.reconfiguration.reconfigurer import Reconfigurer
 from varlog.reconfiguration.rules import Wish, next_projection
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.sim.plan import Plan
 
 # Whoever is held up for longer leaves what it has begun to others.
@@ -33,14 +33,19 @@ class Meddler:
         self._tell = tell
 
     async def work(
-        self, name: str, doors: Doors, transport: Transport, topic: str, stopping: Callable[[], bool]
+        self,
+        name: str,
+        environment: Environment,
+        transport: Transport,
+        topic: str,
+        stopping: Callable[[], bool],
     ) -> None:
         """All reconfigurations of one user, at moments of the plan's time."""
         for _ in range(self._plan.meddling):
             await asyncio.sleep(self._rng.uniform(0, 2 * self._plan.duration_s / self._plan.meddling))
             if stopping():
                 return
-            routing = Routing(ConnectionPool(transport), doors, self._repository, topic_name=topic)
+            routing = Routing(ConnectionPool(transport), environment, self._repository, topic_name=topic)
             try:
                 async with asyncio.timeout(PATIENCE_S):
                     self._tell(f"{name} meddles: {await self._meddle(routing)}")

@@ -11,7 +11,7 @@ from varlog.client.connect import connect_admin
 from varlog.model.cluster import LogStream
 from varlog.model.errors import PreconditionFailed, VarlogError
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.sim.plan import Plan
 
 # An operator who gets no answer in this time goes on to something else.
@@ -27,7 +27,7 @@ class Operator:
 
     def __init__(
         self,
-        doors: Doors,
+        environment: Environment,
         transport: Transport,
         repository: str,
         topics: Sequence[str],
@@ -35,7 +35,7 @@ class Operator:
         rng: random.Random,
         tell: Callable[[str], None],
     ) -> None:
-        self._doors = doors
+        self._environment = environment
         self._transport = transport
         self._repository = repository
         self._topics = list(topics)
@@ -102,7 +102,7 @@ class Operator:
         return False
 
     async def _connect(self) -> Admin:
-        return await connect_admin(self._transport, self._doors, self._repository, timeout_s=PATIENCE_S)
+        return await connect_admin(self._transport, self._environment, self._repository, timeout_s=PATIENCE_S)
 
     async def _add_stream(self, admin: Admin) -> str:
         made = await admin.add_stream(self._rng.choice(self._topics))

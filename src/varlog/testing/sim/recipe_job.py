@@ -14,7 +14,7 @@ from varlog.model.errors import OutcomeUnknown, Rejected, VarlogError
 from varlog.recipes.errors import ReplicaStopped
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.history import History, Outcome
 from varlog.testing.recipe_history import Deed, RecipeHistory
 from varlog.testing.sim.recipe_plan import RecipePlan, Work
@@ -30,7 +30,7 @@ class Site:
     """Where a job is done: by which process, on which log, and who hears of it."""
 
     name: str
-    doors: Doors
+    environment: Environment
     log: Log
     snapshots: Snapshots | None
     plan: RecipePlan
@@ -48,7 +48,7 @@ class Job(ABC):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.rng = random.Random(site.doors.entropy.getrandbits(64))
+        self.rng = random.Random(site.environment.entropy.getrandbits(64))
         self._numbers = 0
 
     # --- of each recipe -------------------------------------------------------------------------------------------
@@ -169,14 +169,14 @@ class Job(ABC):
             deed.got = await work
             deed.outcome = Outcome.DONE
         except OutcomeUnknown as error:
-            deed.outcome, deed.told = Outcome.UNKNOWN, str(error)
+            deed.outcome, deed.message = Outcome.UNKNOWN, str(error)
         except Rejected as error:
-            deed.outcome, deed.told = Outcome.REJECTED, str(error)
+            deed.outcome, deed.message = Outcome.REJECTED, str(error)
         except ReplicaStopped as error:
-            deed.outcome, deed.told = Outcome.FAILED, str(error)
+            deed.outcome, deed.message = Outcome.FAILED, str(error)
             self.complain(error)
         except VarlogError as error:
-            deed.outcome, deed.told = Outcome.FAILED, f"{type(error).__name__}: {error}"
+            deed.outcome, deed.message = Outcome.FAILED, f"{type(error).__name__}: {error}"
         self.end(deed)
         return deed
 

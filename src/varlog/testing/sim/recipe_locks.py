@@ -92,8 +92,8 @@ class LockJob(HoldingJob):
             who=site.name,
             ttl_s=site.ttl_s,
             snapshots=site.snapshots,
-            entropy=site.doors.entropy,
-            clock=site.doors.clock,
+            entropy=site.environment.entropy,
+            clock=site.environment.clock,
             timeout_s=timeout_s,
         )
 
@@ -118,8 +118,8 @@ class ElectionJob(HoldingJob):
             candidate=site.name,
             ttl_s=site.ttl_s,
             snapshots=site.snapshots,
-            entropy=site.doors.entropy,
-            clock=site.doors.clock,
+            entropy=site.environment.entropy,
+            clock=site.environment.clock,
             timeout_s=timeout_s,
         )
 

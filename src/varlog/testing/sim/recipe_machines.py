@@ -52,7 +52,7 @@ class LedgerJob(Job):
             LedgerMachine(),
             name="ledger",
             snapshots=site.snapshots,
-            entropy=site.doors.entropy,
+            entropy=site.environment.entropy,
             timeout_s=timeout_s,
         )
 
@@ -83,7 +83,7 @@ class CounterJob(Job):
     async def open(self, timeout_s: float) -> None:
         site = self.site
         self._counter = await Counter.open(
-            site.log, snapshots=site.snapshots, entropy=site.doors.entropy, timeout_s=timeout_s
+            site.log, snapshots=site.snapshots, entropy=site.environment.entropy, timeout_s=timeout_s
         )
 
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
@@ -111,8 +111,8 @@ class QueueJob(Job):
             site.log,
             who=site.name,
             snapshots=site.snapshots,
-            entropy=site.doors.entropy,
-            clock=site.doors.clock,
+            entropy=site.environment.entropy,
+            clock=site.environment.clock,
             timeout_s=timeout_s,
         )
 

@@ -31,7 +31,7 @@ class MapJob(Job):
             site.log,
             name=f"map-{self.work}",
             snapshots=site.snapshots,
-            entropy=site.doors.entropy,
+            entropy=site.environment.entropy,
             timeout_s=timeout_s,
         )
 

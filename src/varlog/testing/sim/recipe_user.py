@@ -15,7 +15,7 @@ from varlog.recipes.directory_snapshots import DirectorySnapshots
 from varlog.recipes.snapshots import Snapshots
 from varlog.recipes.topic_snapshots import TopicSnapshots
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.history import History
 from varlog.testing.recipe_history import RecipeHistory
 from varlog.testing.sim.process import CURRENT, Process
@@ -33,7 +33,7 @@ class RecipeUser:
 
     def __init__(
         self,
-        doors: Doors,
+        environment: Environment,
         transport: Transport,
         *,
         repository: str,
@@ -45,7 +45,7 @@ class RecipeUser:
         tell: Callable[[str], None],
         ttl_s: float | None = None,
     ) -> None:
-        self._doors = doors
+        self._environment = environment
         self._ttl_s = plan.ttl_s if ttl_s is None else ttl_s
         self._transport = transport
         self._repository = repository
@@ -81,7 +81,7 @@ class RecipeUser:
 
     async def _write_noise(self, site: Site) -> None:
         """Entries that are no commands, between those that are: no recipe may stop at them, nor take them for its own."""
-        rng = random.Random(self._doors.entropy.getrandbits(64))
+        rng = random.Random(self._environment.entropy.getrandbits(64))
         for _ in range(self._plan.noise_entries):
             await asyncio.sleep(rng.expovariate(1 / self._plan.think_s))
             if self._stopping():
@@ -104,12 +104,12 @@ class RecipeUser:
         log = await self._connect(RECIPE_TOPIC)
         snapshots: Snapshots | None = None
         if self._plan.store is Store.TOPIC:
-            snapshots = TopicSnapshots(await self._connect(SNAPSHOT_TOPIC), entropy=self._doors.entropy)
+            snapshots = TopicSnapshots(await self._connect(SNAPSHOT_TOPIC), entropy=self._environment.entropy)
         elif self._plan.store is Store.DIRECTORY:
-            snapshots = DirectorySnapshots(SNAPSHOT_DIRECTORY, doors=self._doors)
+            snapshots = DirectorySnapshots(SNAPSHOT_DIRECTORY, environment=self._environment)
         return Site(
             name,
-            self._doors,
+            self._environment,
             log,
             snapshots,
             self._plan,
@@ -122,7 +122,7 @@ class RecipeUser:
 
     async def _connect(self, topic: str) -> Log:
         log = await connect_log(
-            self._transport, self._doors, self._repository, topic=topic, create=False, timeout_s=2.0
+            self._transport, self._environment, self._repository, topic=topic, create=False, timeout_s=2.0
         )
         self._logs.append(log)
         return log
@@ -139,7 +139,7 @@ class Auditor:
     def __init__(
         self,
         process: Process,
-        doors: Doors,
+        environment: Environment,
         transport: Transport,
         *,
         repository: str,
@@ -152,7 +152,7 @@ class Auditor:
         self._plan = plan
         self._history = history
         self._user = RecipeUser(
-            doors,
+            environment,
             transport,
             repository=repository,
             plan=plan,

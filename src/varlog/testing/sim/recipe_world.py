@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from varlog.model.cluster import Ordering
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.recipe_checkers import check_recipes
 from varlog.testing.recipe_history import RecipeHistory
 from varlog.testing.sim.host import Service
@@ -55,10 +55,10 @@ class RecipeWorld(World):
     def _draw_plan(self, ordering: Ordering) -> Plan:
         return cluster_plan(self.seed, ordering)
 
-    def _make_user(self, topic: str) -> Callable[[Doors, Transport], Service]:
-        def make(doors: Doors, transport: Transport) -> Service:
+    def _make_user(self, topic: str) -> Callable[[Environment, Transport], Service]:
+        def make(environment: Environment, transport: Transport) -> Service:
             return RecipeUser(
-                doors,
+                environment,
                 transport,
                 repository=self._repository,
                 plan=self.recipe_plan,
@@ -73,11 +73,11 @@ class RecipeWorld(World):
 
     def _auditor(self) -> Auditor:
         process = Process("auditor")
-        doors = self._host("auditor", self._make_user("")).doors(process)
+        environment = self._host("auditor", self._make_user("")).environment(process)
         transport = self._network.transport(process)
         return Auditor(
             process,
-            doors,
+            environment,
             transport,
             repository=self._repository,
             plan=self.recipe_plan,

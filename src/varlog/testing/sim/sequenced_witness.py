@@ -18,7 +18,7 @@ class SequencedWitness:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._told = history.told
+        self._told = history.event_texts
         self._revisions: dict[object, int] = {}
         self._asked: dict[tuple[SimConnection, int], Message] = {}
         self._sealed: dict[tuple[str, int], int] = {}  # by host and log stream: the newest epoch it told

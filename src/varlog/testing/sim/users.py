@@ -11,7 +11,7 @@ from varlog.client.connect import connect_log
 from varlog.client.log import Log
 from varlog.model.errors import VarlogError
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.testing.history import History, Operation
 from varlog.testing.sim.plan import Plan
 from varlog.testing.sim.process import CURRENT
@@ -20,7 +20,7 @@ from varlog.testing.workload import Client, Mix
 # Called by the task that runs it: a process that dies before that task's first step leaves no coroutine that nobody awaited.
 Work = Callable[[], Coroutine[Any, Any, None]]
 # What a user does besides its loops of operations: given its name, its doors and transport, and its log.
-Besides = Callable[[str, Doors, Transport, Log], Sequence[Work]]
+Besides = Callable[[str, Environment, Transport, Log], Sequence[Work]]
 
 
 class User:
@@ -28,7 +28,7 @@ class User:
 
     def __init__(
         self,
-        doors: Doors,
+        environment: Environment,
         transport: Transport,
         *,
         topic: str,
@@ -41,7 +41,7 @@ class User:
         on_end: Callable[[Operation], None],
         besides: Besides,
     ) -> None:
-        self._doors = doors
+        self._environment = environment
         self._transport = transport
         self._topic = topic
         self._repository = repository
@@ -66,7 +66,7 @@ class User:
             mix = self._plan.mix or Mix()
             async with asyncio.TaskGroup() as group:
                 for number in range(self._plan.loops):
-                    rng = random.Random(self._doors.entropy.getrandbits(64))
+                    rng = random.Random(self._environment.entropy.getrandbits(64))
                     client = Client(
                         f"{name}.{number}",
                         self._topic,
@@ -78,7 +78,7 @@ class User:
                         self._on_end,
                     )
                     _ = group.create_task(client.run(self._plan.operations, self._stopping))
-                for work in self._besides(name, self._doors, self._transport, log):
+                for work in self._besides(name, self._environment, self._transport, log):
                     _ = group.create_task(self._watched(work))
             await log.close()
         self._finished()
@@ -94,7 +94,7 @@ class User:
             try:
                 return await connect_log(
                     self._transport,
-                    self._doors,
+                    self._environment,
                     self._repository,
                     topic=self._topic,
                     create=False,

@@ -45,14 +45,14 @@ class SimWorker:
         self._idle: list[asyncio.Future[None]] = []
 
     @property
-    def at_once(self) -> bool:
+    def can_run_inline(self) -> bool:
         """Now and then, where nothing is under way: a real one is so as long as its disk is quick."""
         return not self._busy and not self._answers and self._rng.random() < AT_ONCE_SHARE
 
     def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
         self._process.check()
-        if brief and self.at_once:
-            self._run_at_once(job, done)
+        if brief and self.can_run_inline:
+            self._run_inline(job, done)
             return
         self._jobs.append((job, done))
         if not self._busy:
@@ -65,7 +65,7 @@ class SimWorker:
         self.call(job, partial(settle, done), brief=brief)
         return done
 
-    def _run_at_once(self, job: Callable[[], Any], done: Settle) -> None:
+    def _run_inline(self, job: Callable[[], Any], done: Settle) -> None:
         error: BaseException | None = None
         result: Any = None
         try:

@@ -27,7 +27,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.messages import Commits, Message
 from varlog.rpc.transport import Transport
-from varlog.runtime.doors import Doors
+from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 from varlog.testing.checker import Checker
@@ -177,7 +177,7 @@ class World:
     def _draw_plan(self, ordering: Ordering) -> Plan:
         return Plan.of(self.seed, ordering)
 
-    def _host(self, name: str, make: Callable[[Doors, Transport], Service]) -> Host:
+    def _host(self, name: str, make: Callable[[Environment, Transport], Service]) -> Host:
         return Host(name, str(self.seed), self._network, make, self.tell, self.history.complaints.append)
 
     def _set_clocks(self, rng: random.Random) -> None:
@@ -188,15 +188,15 @@ class World:
             if self.plan.slow_disks:
                 host.delay = hanging_delay
 
-    def _make_sequencer(self, listen: str) -> Callable[[Doors, Transport], Service]:
+    def _make_sequencer(self, listen: str) -> Callable[[Environment, Transport], Service]:
         from varlog.sequencer.config import SequencerConfig
         from varlog.sequencer.sequencer import Sequencer
 
         config = SequencerConfig(cluster=CLUSTER, repository=self._repository, listen=listen)
-        return lambda doors, transport: Sequencer(config, doors, transport)
+        return lambda environment, transport: Sequencer(config, environment, transport)
 
-    def _make_node(self, number: int) -> Callable[[Doors, Transport], Service]:
-        def make(doors: Doors, transport: Transport) -> Service:
+    def _make_node(self, number: int) -> Callable[[Environment, Transport], Service]:
+        def make(environment: Environment, transport: Transport) -> Service:
             config = StorageNodeConfig(
                 cluster=CLUSTER,
                 node=NodeID(number),
@@ -206,22 +206,22 @@ class World:
                 rows_sync_delay_s=self.plan.rows_sync_delay_s,
                 scrub_interval_s=self.plan.scrub_interval_s,
             )
-            return StorageNode(config, doors, transport)
+            return StorageNode(config, environment, transport)
 
         return make
 
-    def _make_repository(self, listen: str) -> Callable[[Doors, Transport], Service]:
+    def _make_repository(self, listen: str) -> Callable[[Environment, Transport], Service]:
         config = MetadataRepositoryConfig(cluster=CLUSTER, listen=listen)
 
-        def make(doors: Doors, transport: Transport) -> Service:
-            store: MetadataStore = DriveStore(self._metadata, doors)
+        def make(environment: Environment, transport: Transport) -> Service:
+            store: MetadataStore = DriveStore(self._metadata, environment)
             if self.plan.repositories > 1:
-                store = LeasedStore(self._metadata, doors, listen, lease_s=self.plan.lease_s)
-            return MetadataRepository(config, store, doors, transport)
+                store = LeasedStore(self._metadata, environment, listen, lease_s=self.plan.lease_s)
+            return MetadataRepository(config, store, environment, transport)
 
         return make
 
-    def _make_manager(self, listen: str) -> Callable[[Doors, Transport], Service]:
+    def _make_manager(self, listen: str) -> Callable[[Environment, Transport], Service]:
         nodes = tuple(f"sn{number + 1}:7110" for number in range(self.plan.nodes))
         config = ManagerConfig(
             cluster=CLUSTER,
@@ -234,12 +234,12 @@ class World:
             # Where hosts are far from each other, an answer takes longer than a LAN's manager waits.
             node_timeout_s=2.0 if self.plan.far_share else 0.5,
         )
-        return lambda doors, transport: Manager(config, doors, transport)
+        return lambda environment, transport: Manager(config, environment, transport)
 
-    def _make_user(self, topic: str) -> Callable[[Doors, Transport], Service]:
-        def make(doors: Doors, transport: Transport) -> Service:
+    def _make_user(self, topic: str) -> Callable[[Environment, Transport], Service]:
+        def make(environment: Environment, transport: Transport) -> Service:
             return User(
-                doors,
+                environment,
                 transport,
                 topic=topic,
                 repository=self._repository,
@@ -254,29 +254,33 @@ class World:
 
         return make
 
-    def _besides(self, topic: str, name: str, doors: Doors, transport: Transport, log: Log) -> list[Work]:
+    def _besides(
+        self, topic: str, name: str, environment: Environment, transport: Transport, log: Log
+    ) -> list[Work]:
         """What users do besides: attempts at tasks, and the copy of the first topic."""
         work: list[Work] = []
         if self.plan.gray_watch:
             for number in range(APPENDERS):
-                rng = random.Random(doors.entropy.getrandbits(64))
+                rng = random.Random(environment.entropy.getrandbits(64))
                 client = Client(f"{name}.{number}", topic, log, self.history, rng, Mix(entry_bytes_max=40))
                 work.append(partial(self._gray.append, client, lambda: self._stopping))
             return work
         if self.plan.tasks:
             work.append(partial(self._attempts.work, name, log, topic, lambda: self._stopping))
         if self.history.copies.get(COPY) == topic:
-            work.append(partial(self._copy, name, doors, transport, log))
+            work.append(partial(self._copy, name, environment, transport, log))
         if topic in self.history.sequenced:
-            work.append(partial(self._watch, name, doors, log, topic))
+            work.append(partial(self._watch, name, environment, log, topic))
         if self.plan.meddling and topic in self.history.sequenced:
-            work.append(partial(self._meddler.work, name, doors, transport, topic, lambda: self._stopping))
+            work.append(
+                partial(self._meddler.work, name, environment, transport, topic, lambda: self._stopping)
+            )
         return work
 
-    async def _watch(self, name: str, doors: Doors, log: Log, topic: str) -> None:
+    async def _watch(self, name: str, environment: Environment, log: Log, topic: str) -> None:
         """A loop that only looks, and has little patience: who is cut off with others must not hear of an old world from them."""
         weights = {"tail": 4, "read": 2, "read_stream": 1}
-        rng = random.Random(doors.entropy.getrandbits(64))
+        rng = random.Random(environment.entropy.getrandbits(64))
         client = Client(
             f"{name}.watch",
             topic,
@@ -289,11 +293,11 @@ class World:
         )
         await client.run(self.plan.operations, lambda: self._stopping or self._users_left <= 0)
 
-    async def _copy(self, name: str, doors: Doors, transport: Transport, source: Log) -> None:
+    async def _copy(self, name: str, environment: Environment, transport: Transport, source: Log) -> None:
         while not self._stopping:
             try:
                 async with await connect_log(
-                    transport, doors, self._repository, topic=COPY, create=False, timeout_s=2.0
+                    transport, environment, self._repository, topic=COPY, create=False, timeout_s=2.0
                 ) as copy:
                     await self._copier.work(name, source, copy, lambda: self._stopping)
             except VarlogError as error:
@@ -334,7 +338,7 @@ class World:
         plan = self.plan
         self.tell(f"seed {self.seed}: {plan}")
         for host in (*self._nodes, *self._repositories):
-            host.doors(Process("factory")).disk.make_directory(VOLUME)
+            host.environment(Process("factory")).disk.make_directory(VOLUME)
         for host in self._servers:
             host.boot()
         faults = self._faults = Faults(
@@ -349,15 +353,17 @@ class World:
         harms = self.history.store_harms = []
         faults.menu.harms.on_store_harm = lambda: harms.append(self.history.event())
         judge_process = Process("judge")
-        judge_doors = self._host("judge", self._make_user("")).doors(judge_process)
+        judge_environment = self._host("judge", self._make_user("")).environment(judge_process)
         transport = self._network.transport(judge_process)
-        judge = Judge(judge_doors, transport, self._repository, self._all_topics, plan.replicas, self.history)
+        judge = Judge(
+            judge_environment, transport, self._repository, self._all_topics, plan.replicas, self.history
+        )
         if plan.early_faults:
             faults.start()
             asyncio.get_running_loop().call_later(plan.duration_s, faults.stop)
-        if await judge_process.spawn("bootstrap", self._bootstrap(judge_doors, transport)):
+        if await judge_process.spawn("bootstrap", self._bootstrap(judge_environment, transport)):
             operator = Operator(
-                judge_doors,
+                judge_environment,
                 transport,
                 self._repository,
                 self._topics,
@@ -366,7 +372,7 @@ class World:
                 self.tell,
             )
             bookkeeper = Bookkeeper(
-                judge_doors,
+                judge_environment,
                 transport,
                 self._repository,
                 self._topics[0],
@@ -401,11 +407,13 @@ class World:
             await asyncio.sleep(0.05)
         faults.stop()
 
-    async def _bootstrap(self, doors: Doors, transport: Transport) -> bool:
+    async def _bootstrap(self, environment: Environment, transport: Transport) -> bool:
         loop = asyncio.get_running_loop()
         while loop.time() < BOOTSTRAP_S:
             try:
-                async with await connect_admin(transport, doors, self._repository, timeout_s=5.0) as admin:
+                async with await connect_admin(
+                    transport, environment, self._repository, timeout_s=5.0
+                ) as admin:
                     view = await admin.view() if self.history.sequenced else None
                     for topic in (*self._all_topics, *self._apart):
                         # A second manager may have made more streams out of a question that was asked again.

@@ -1,4 +1,4 @@
-"""Doors: the set of doors to the world that a process is handed: clock, chance, disk, threads. One set a world."""
+"""Environment: the set of doors to the world that a process is handed: clock, chance, disk, threads. One set a world."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREADS_A_POOL: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Environment:
     """Everything a service may touch besides the network (its transport is handed to it apart)."""
 
     clock: Clock
@@ -28,9 +28,9 @@ class Doors:
     make_pool: Callable[[str], WorkerPool] | None = None
 
 
-def system_doors(*, synced: bool = True) -> Doors:
+def system_environment(*, synced: bool = True) -> Environment:
     """The real world."""
-    return Doors(
+    return Environment(
         SystemClock(),
         random.SystemRandom(),
         OsDisk(synced=synced),
