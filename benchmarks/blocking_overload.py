@@ -19,7 +19,7 @@ import time
 
 import varlog
 from varlog.client.blocking import Log
-from varlog.client.parcel import Parcel
+from varlog.client.inflight_batch import InflightBatch
 from varlog.model.batch import parse_header
 from varlog.model.entry import Position
 from varlog.model.errors import Rejected, VarlogError
@@ -33,13 +33,13 @@ def serve_slowly(log: Log, capacity: float) -> None:
     """Let one batch after the other be answered at this rate."""
     free = asyncio.Lock()
 
-    async def deliver(parcel: Parcel) -> Position:
+    async def deliver(parcel: InflightBatch) -> Position:
         parcel.attempt = True  # type: ignore[assignment] # only that there is one
         async with free:
             await asyncio.sleep(BATCH_S + parse_header(parcel.batch, signed=False).count / capacity)
         return Position(GLSN(1), LLSN(1), LogStreamID(1))
 
-    log._log._appender._courier.deliver = deliver  # type: ignore[method-assign]
+    log._log._appender._sender.deliver = deliver  # type: ignore[method-assign]
 
 
 def offered(log: Log, args: argparse.Namespace, multiple: float) -> str:

@@ -15,8 +15,8 @@ from varlog.cli.bench import open_loop as open_loop_module
 from varlog.cli.bench.open_loop import Capacity, OpenLoop, Point, Tally, filling
 from varlog.cli.bench.progress import Quiet
 from varlog.cli.bench.settings import Measure, Settings
-from varlog.client.gatherer import Gatherer
-from varlog.client.parcel import Parcel
+from varlog.client.batcher import Batcher
+from varlog.client.inflight_batch import InflightBatch
 from varlog.model.batch import pack
 from varlog.model.cluster import Ordering
 from varlog.model.entry import Position
@@ -31,11 +31,11 @@ class ThreeNodes:
     """A carrier along a chain: a node writes one batch in ten milliseconds, then the next node gets it."""
 
     closed = False
-    stuck = 0
+    stalled = 0
     gather_entries_max = 4096
 
     def __init__(self) -> None:
-        self.on_slow: Callable[[], None] = lambda: None
+        self.on_stall: Callable[[], None] = lambda: None
         self.busy_s = 0.0
         self._nodes = [asyncio.Lock() for _ in range(3)]
 
@@ -45,7 +45,7 @@ class ThreeNodes:
     def streams_free(self) -> int:
         return 3
 
-    async def deliver(self, parcel: Parcel) -> Position:
+    async def deliver(self, parcel: InflightBatch) -> Position:
         for node in self._nodes:
             async with node:
                 await asyncio.sleep(0.01)
@@ -141,7 +141,7 @@ def test_as_many_batches_are_in_flight_as_may_be_only_where_the_appenders_fill_t
 
     async def in_flight(appenders: int) -> float:
         chain = ThreeNodes()
-        gatherer = Gatherer(chain, Tasks("test", lambda name, error: None), packed, None)
+        gatherer = Batcher(chain, Tasks("test", lambda name, error: None), packed, None)
         loop = asyncio.get_running_loop()
         end = loop.time() + 1.0
 

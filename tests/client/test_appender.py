@@ -8,8 +8,8 @@ import pytest
 
 from tests.client.fakes import FakeCluster, run, until
 from varlog.client import appender as appender_module
-from varlog.client import courier as courier_module
-from varlog.client import gatherer as gatherer_module
+from varlog.client import batch_sender as batch_sender_module
+from varlog.client import batcher as batcher_module
 from varlog.client.log import Log
 from varlog.model.batch import Buffer, parse_header
 from varlog.model.cluster import StreamState
@@ -330,7 +330,7 @@ def test_an_append_that_never_left_its_queue_is_not_accepted() -> None:
 
 
 def test_a_stuck_stream_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier_module, "SLOW_S", 0.01)
+    monkeypatch.setattr(batch_sender_module, "SLOW_S", 0.01)
 
     async def body() -> None:
         cluster = FakeCluster(nodes=2, streams=2)
@@ -341,7 +341,7 @@ def test_a_stuck_stream_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPa
             await until(lambda: cluster.held)
             cluster.hold_appends = False
             stuck_in = cluster.held[0][1]
-            await until(lambda: log._appender.courier.stuck)
+            await until(lambda: log._appender.sender.stalled)
             streams = [(await log.append(b"x")).log_stream for _ in range(5)]
             assert set(streams) == {ONE, TWO} - {stuck_in}
             cluster.release()
@@ -380,7 +380,7 @@ def test_closing_the_log_tells_each_append_what_is_known_of_it() -> None:
 def test_what_finds_the_queue_full_is_refused_and_the_others_go_on_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gatherer_module, "GATHER_WAITING_ENTRIES_MAX", 5)
+    monkeypatch.setattr(batcher_module, "GATHER_WAITING_ENTRIES_MAX", 5)
 
     async def body() -> None:
         cluster = FakeCluster()

@@ -13,7 +13,7 @@ import pytest
 from tests.client.chained_cluster import ChainedCluster
 from tests.client.fakes import run, run_in_real_time, until
 from varlog import aio
-from varlog.client import window as window_module
+from varlog.client import inflight_window as inflight_window_module
 from varlog.client.idempotent_rules import IndeterminateInput, TrimmedWrite
 from varlog.client.idempotent_writer import IdempotentWriter, IdempotentWriteResult
 from varlog.client.log import Log
@@ -306,8 +306,8 @@ def test_a_chain_goes_over_a_seal_to_the_next_primary() -> None:
 def test_a_primary_that_says_nothing_is_left_when_the_view_has_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(window_module, "SLOW_S", 0.01)
-    monkeypatch.setattr(window_module, "TRY_S", 50.0)
+    monkeypatch.setattr(inflight_window_module, "SLOW_S", 0.01)
+    monkeypatch.setattr(inflight_window_module, "TRY_S", 50.0)
 
     async def body() -> None:
         cluster = ChainedCluster(nodes=2)

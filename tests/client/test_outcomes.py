@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.client.fakes import FakeCluster, run_in_real_time, until
-from varlog.client import courier as courier_module
-from varlog.client.courier import Courier
+from varlog.client import batch_sender as batch_sender_module
+from varlog.client.batch_sender import BatchSender
 from varlog.client.log import Log
 from varlog.model.batch import parse_header
 from varlog.model.entry import Position
@@ -118,10 +118,10 @@ def test_who_has_appended_nothing_yet_is_looked_for_behind_the_tail_that_he_lear
             await other.append_batch([b"before"] * 9)
         cluster.hold_appends = True
         async with await cluster.connect(seed=2) as log:
-            courier = log._appender.courier
-            assert isinstance(courier, Courier)
+            sender = log._appender.sender
+            assert isinstance(sender, BatchSender)
             first = asyncio.create_task(log.append_batch([b"first"]))
-            await until(lambda: cluster.held and courier._tail)
+            await until(lambda: cluster.held and sender._tail)
             second = asyncio.create_task(log.append_batch([b"second"]))
             await until(lambda: len(cluster.held) == 2)
             await sent_and_lost(cluster, kept=False)
@@ -156,8 +156,8 @@ def test_replicas_that_know_the_end_of_the_epoch_are_heard_although_the_view_is_
 def test_a_connection_that_is_dead_without_a_sign_is_given_up_and_the_batch_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(courier_module, "TRY_S_MAX", 0.05)
-    monkeypatch.setattr(courier_module, "SLOW_S", 0.02)
+    monkeypatch.setattr(batch_sender_module, "TRY_S_MAX", 0.05)
+    monkeypatch.setattr(batch_sender_module, "SLOW_S", 0.02)
 
     async def body() -> None:
         cluster = FakeCluster()
@@ -247,7 +247,7 @@ def test_a_call_without_an_answer_is_given_up_when_the_view_shows_a_newer_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A primary that is only cut off keeps its connections open: nobody waits for it until the deadline."""
-    monkeypatch.setattr(courier_module, "SLOW_S", 0.01)
+    monkeypatch.setattr(batch_sender_module, "SLOW_S", 0.01)
 
     async def body() -> None:
         cluster = FakeCluster(nodes=3, streams=2)
@@ -255,7 +255,7 @@ def test_a_call_without_an_answer_is_given_up_when_the_view_shows_a_newer_epoch(
         await cluster.start()
         async with await cluster.connect() as log:
             task = asyncio.create_task(log.append(b"x"))
-            await until(lambda: cluster.held and log._appender.courier.stuck)
+            await until(lambda: cluster.held and log._appender.sender.stalled)
             cluster.hold_appends = False
             call, log_stream, payload = cluster.held[0]
             cluster.seal(log_stream)

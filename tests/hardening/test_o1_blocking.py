@@ -11,14 +11,14 @@ import pytest
 
 from tests.client.fakes import FakeCluster
 from tests.client.test_blocking import connected
+from varlog.client.batcher import Batcher
 from varlog.client.blocking import Log
-from varlog.client.gatherer import Gatherer
 from varlog.model.errors import Overloaded, Unavailable
 from varlog.model.limits import GATHER_WAITING_BYTES_MAX
 from varlog.testing.processes import PATIENCE_S
 
 
-def gatherer_of(log: Log) -> Gatherer:
+def gatherer_of(log: Log) -> Batcher:
     return log._log._appender._gatherers[None]
 
 
@@ -32,20 +32,20 @@ def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:
 
     with connected(FakeCluster()) as log:
         assert log.append(b"first").glsn == 1
-        gatherer = gatherer_of(log)
+        batcher = gatherer_of(log)
         still = log._thread.start(stand_still())
         stopped.wait()
         try:
             # As if that much waited: a second of it is ahead of each append.
             done = log._thread._loop.create_future()
-            gatherer._waiting.append((b"x", done, 0.0, 0.0))
-            gatherer._entry_s = 1.0
+            batcher._waiting.append((b"x", done, 0.0, 0.0))
+            batcher._entry_s = 1.0
             with pytest.raises(Overloaded) as refused:
                 log.append(b"no", timeout_s=1.0)
             assert refused.value.waiting == 1 and refused.value.retry_after_s > 0
         finally:
-            gatherer._waiting.clear()
-            gatherer._entry_s = 0.0
+            batcher._waiting.clear()
+            batcher._entry_s = 0.0
             go_on.set()
         assert still.wait(), "the refusal has waited for the loop"
         assert log.append(b"second").glsn == 2
@@ -63,8 +63,8 @@ def test_what_is_refused_in_any_thread_is_what_the_loop_refuses() -> None:
 def test_a_closed_log_says_so_whatever_waits() -> None:
     with connected(FakeCluster()) as log:
         log.append(b"first")
-        gatherer = gatherer_of(log)
-    gatherer._waiting.append((b"x", None, 0.0, 0.0))  # type: ignore[arg-type]
-    gatherer._entry_s = 1000.0
+        batcher = gatherer_of(log)
+    batcher._waiting.append((b"x", None, 0.0, 0.0))  # type: ignore[arg-type]
+    batcher._entry_s = 1000.0
     with pytest.raises(Unavailable, match="closed"):
         log.append(b"no")

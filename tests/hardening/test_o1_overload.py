@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from varlog.client.appender import Budget
-from varlog.client.gatherer import Gatherer
-from varlog.client.parcel import Parcel
+from varlog.client.batcher import Batcher
+from varlog.client.inflight_batch import InflightBatch
 from varlog.model.batch import pack, parse_header
 from varlog.model.entry import Position
 from varlog.model.errors import NotAccepted, OutcomeUnknown
@@ -35,11 +35,11 @@ class OneServer:
     """A carrier to a log that serves one batch after the other."""
 
     closed = False
-    stuck = 0
+    stalled = 0
 
     def __init__(self, gather_entries_max: int, slower: Callable[[float], float] = lambda now: 1.0) -> None:
         self.gather_entries_max = gather_entries_max
-        self.on_slow: Callable[[], None] = lambda: None
+        self.on_stall: Callable[[], None] = lambda: None
         self.entries = 0
         self._slower = slower
         self._free = asyncio.Lock()
@@ -50,15 +50,15 @@ class OneServer:
     def streams_free(self) -> int:
         return 1
 
-    async def deliver(self, parcel: Parcel) -> Position:
+    async def deliver(self, inflight: InflightBatch) -> Position:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        parcel.attempt = True  # type: ignore[assignment] # only that there is one
+        inflight.attempt = True  # type: ignore[assignment] # only that there is one
         async with self._free:
-            count = parse_header(parcel.batch, signed=False).count
+            count = parse_header(inflight.batch, signed=False).count
             await asyncio.sleep((FIXED_S + count * ENTRY_S) * self._slower(loop.time()))
             self.entries += count
-        if loop.time() > began + parcel.timeout_s:
+        if loop.time() > began + inflight.timeout_s:
             raise OutcomeUnknown("too late")
         return Position(GLSN(self.entries), LLSN(self.entries), 1)  # type: ignore[arg-type]
 
@@ -77,12 +77,12 @@ async def offer(
     """Poisson arrivals of so many times the capacity: how many ended how, and how long the refused ones waited for that."""
     loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
     refused_after: list[float] = []
-    gatherer = Gatherer(server, Tasks("test", lambda name, error: None), packed, None)
+    batcher = Batcher(server, Tasks("test", lambda name, error: None), packed, None)
 
     async def append() -> None:
         began = loop.time()
         try:
-            await gatherer.append(DATA, TIMEOUT_S)
+            await batcher.append(DATA, TIMEOUT_S)
             ended["acknowledged" if loop.time() <= began + TIMEOUT_S else "late"] += 1
         except NotAccepted:
             ended["refused"] += 1
@@ -152,12 +152,12 @@ def test_callers_that_give_up_before_their_deadline_are_noticed(multiple: float)
 
     async def body() -> None:
         loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
-        gatherer = Gatherer(OneServer(4096), Tasks("test", lambda name, error: None), packed, None)
+        batcher = Batcher(OneServer(4096), Tasks("test", lambda name, error: None), packed, None)
 
         async def append() -> None:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
-                    await gatherer.append(DATA, 10 * TIMEOUT_S)
+                    await batcher.append(DATA, 10 * TIMEOUT_S)
                 ended["acknowledged"] += 1
             except NotAccepted:
                 ended["refused"] += 1
@@ -192,19 +192,19 @@ def test_a_refusal_is_immediate_and_says_when_to_come_back() -> None:
 
     async def body() -> None:
         server = OneServer(4096)
-        gatherer = Gatherer(server, Tasks("test", lambda name, error: None), packed, None)
-        first = [gatherer.append(DATA, 60.0) for _ in range(3000)]
+        batcher = Batcher(server, Tasks("test", lambda name, error: None), packed, None)
+        first = [batcher.append(DATA, 60.0) for _ in range(3000)]
         await asyncio.gather(*first)
-        rest = [gatherer.append(DATA, 60.0) for _ in range(6000)]
+        rest = [batcher.append(DATA, 60.0) for _ in range(6000)]
         await asyncio.sleep(0)
         with pytest.raises(
             Overloaded, match=r"about \d+ appends are waiting, served at .*/s; retry after .* s"
         ) as refused:
-            await gatherer.append(DATA, 0.5)
+            await batcher.append(DATA, 0.5)
         assert refused.value.rate == pytest.approx(CAPACITY, rel=0.3)
         assert 0 < refused.value.retry_after_s < 2
         # One that has more time is not refused, and each that was admitted is served.
-        rest.append(gatherer.append(DATA, 60.0))
+        rest.append(batcher.append(DATA, 60.0))
         await asyncio.gather(*rest)
 
     run(body())
@@ -215,12 +215,12 @@ def test_nobody_is_refused_where_nothing_waits_whatever_the_last_request_took() 
 
     async def body() -> None:
         server = OneServer(4096, slower=lambda now: 2000.0 if now < 1 else 1.0)
-        gatherer = Gatherer(server, Tasks("test", lambda name, error: None), packed, None)
+        batcher = Batcher(server, Tasks("test", lambda name, error: None), packed, None)
         with pytest.raises(OutcomeUnknown):
-            await gatherer.append(DATA, 0.5)
+            await batcher.append(DATA, 0.5)
         await asyncio.sleep(10.0)
         for _ in range(5):
-            await gatherer.append(DATA, 0.05)
+            await batcher.append(DATA, 0.05)
 
     run(body())
 
@@ -230,10 +230,10 @@ def test_a_burst_after_single_appends_is_taken() -> None:
 
     async def body() -> None:
         server = OneServer(4096)
-        gatherer = Gatherer(server, Tasks("test", lambda name, error: None), packed, None)
+        batcher = Batcher(server, Tasks("test", lambda name, error: None), packed, None)
         for _ in range(50):
-            await gatherer.append(DATA, TIMEOUT_S)
-        burst = [gatherer.append(DATA, TIMEOUT_S) for _ in range(2000)]
+            await batcher.append(DATA, TIMEOUT_S)
+        burst = [batcher.append(DATA, TIMEOUT_S) for _ in range(2000)]
         await asyncio.gather(*burst)
         assert server.entries == 2050
 
@@ -246,9 +246,9 @@ def test_an_append_that_waits_is_woken_once() -> None:
     async def body() -> None:
         loop: Any = asyncio.get_running_loop()
         server = OneServer(64)
-        gatherer = Gatherer(server, Tasks("test", lambda name, error: None), packed, None)
+        batcher = Batcher(server, Tasks("test", lambda name, error: None), packed, None)
         before = loop.steps
-        await asyncio.gather(*(gatherer.append(DATA, 600.0) for _ in range(20_000)))
+        await asyncio.gather(*(batcher.append(DATA, 600.0) for _ in range(20_000)))
         batches = 20_000 / 64
         assert loop.steps - before <= 20_000 + 40 * batches
 

@@ -6,10 +6,10 @@ import pytest
 
 from varlog.client.append_rules import (
     Attempt,
+    ErrorClass,
     Step,
-    Verdict,
+    classify,
     floor_of,
-    judge,
     next_step,
     spent,
     unknown,
@@ -24,42 +24,42 @@ from varlog.rpc.transport import CallTimeout, ConnectionLost
 
 STREAM = LogStreamID(3)
 
-TABLE: list[tuple[VarlogError, Verdict]] = [
-    (errors.Sealed(STREAM), Verdict.AGAIN),
-    (errors.NotPrimary(STREAM), Verdict.AGAIN),
-    (errors.StaleEpoch(STREAM, Epoch(1), Epoch(2)), Verdict.AGAIN),
-    (errors.NotAccepted("too much waits"), Verdict.AGAIN),
-    (errors.Rejected("whatever a later version adds"), Verdict.AGAIN),
-    (errors.NotInCluster(ClusterID(1), ClusterID(2)), Verdict.AGAIN),
-    (errors.UnknownLogStream(STREAM), Verdict.AGAIN),
-    (errors.CorruptBatch("damaged on the way"), Verdict.AGAIN),
-    (errors.EmptyBatch(), Verdict.REFUSED),
-    (errors.EntryTooLarge(9, 8), Verdict.REFUSED),
-    (errors.BatchTooLarge("bytes", 9, 8), Verdict.REFUSED),
-    (errors.UnknownTopic("x"), Verdict.REFUSED),
-    (errors.InvalidRequest("x"), Verdict.REFUSED),
-    (ConnectionLost("broke"), Verdict.UNKNOWN),
-    (CallTimeout("late"), Verdict.UNKNOWN),
-    (errors.OutcomeUnknown("the primary cannot say"), Verdict.UNKNOWN),
-    (errors.Unavailable("the handler failed"), Verdict.UNKNOWN),
-    (errors.PreconditionFailed("x"), Verdict.UNKNOWN),
-    (errors.NotWritten(1, 0), Verdict.UNKNOWN),
+TABLE: list[tuple[VarlogError, ErrorClass]] = [
+    (errors.Sealed(STREAM), ErrorClass.AGAIN),
+    (errors.NotPrimary(STREAM), ErrorClass.AGAIN),
+    (errors.StaleEpoch(STREAM, Epoch(1), Epoch(2)), ErrorClass.AGAIN),
+    (errors.NotAccepted("too much waits"), ErrorClass.AGAIN),
+    (errors.Rejected("whatever a later version adds"), ErrorClass.AGAIN),
+    (errors.NotInCluster(ClusterID(1), ClusterID(2)), ErrorClass.AGAIN),
+    (errors.UnknownLogStream(STREAM), ErrorClass.AGAIN),
+    (errors.CorruptBatch("damaged on the way"), ErrorClass.AGAIN),
+    (errors.EmptyBatch(), ErrorClass.REFUSED),
+    (errors.EntryTooLarge(9, 8), ErrorClass.REFUSED),
+    (errors.BatchTooLarge("bytes", 9, 8), ErrorClass.REFUSED),
+    (errors.UnknownTopic("x"), ErrorClass.REFUSED),
+    (errors.InvalidRequest("x"), ErrorClass.REFUSED),
+    (ConnectionLost("broke"), ErrorClass.UNKNOWN),
+    (CallTimeout("late"), ErrorClass.UNKNOWN),
+    (errors.OutcomeUnknown("the primary cannot say"), ErrorClass.UNKNOWN),
+    (errors.Unavailable("the handler failed"), ErrorClass.UNKNOWN),
+    (errors.PreconditionFailed("x"), ErrorClass.UNKNOWN),
+    (errors.NotWritten(1, 0), ErrorClass.UNKNOWN),
 ]
 
 
 @pytest.mark.parametrize(("error", "verdict"), TABLE, ids=lambda x: type(x).__name__)
-def test_an_error_after_sending_says_this(error: VarlogError, verdict: Verdict) -> None:
-    assert judge(error, sent=True) is verdict
+def test_an_error_after_sending_says_this(error: VarlogError, verdict: ErrorClass) -> None:
+    assert classify(error, sent=True) is verdict
 
 
 @pytest.mark.parametrize("error", [error for error, _ in TABLE], ids=lambda x: type(x).__name__)
 def test_what_was_never_sent_is_certainly_not_in_the_log(error: VarlogError) -> None:
-    assert judge(error, sent=False) is Verdict.AGAIN
+    assert classify(error, sent=False) is ErrorClass.AGAIN
 
 
 def test_only_what_is_rejected_is_ever_told_as_rejected() -> None:
     for error, verdict in TABLE:
-        if verdict is Verdict.UNKNOWN:
+        if verdict is ErrorClass.UNKNOWN:
             assert isinstance(unknown(error, 2.0), errors.OutcomeUnknown)
             assert not isinstance(unknown(error, 2.0), errors.Rejected)
 

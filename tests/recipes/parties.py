@@ -95,7 +95,7 @@ class Way:
 
 @dataclass
 class CutFollowing:
-    """As Following: while the way is cut, what was on it waits."""
+    """As TailingReader: while the way is cut, what was on it waits."""
 
     way: Way
     inner: ScriptedFollowing

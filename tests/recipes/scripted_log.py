@@ -160,7 +160,7 @@ class ScriptedLog:
 
 @dataclass
 class ScriptedFollowing:
-    """As Following."""
+    """As TailingReader."""
 
     of: ScriptedLog
     next: GLSN

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from varlog.client.names import EVERY_TOPIC, Names
+from varlog.client.cursor_registry import EVERY_TOPIC, CursorRegistry
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
 from varlog.model.cluster import (
@@ -66,7 +66,7 @@ class Admin:
 
     def __init__(self, routing: Routing, timeout_s: float = TIMEOUT_S) -> None:
         self._routing = routing
-        self._names = Names(routing)
+        self._names = CursorRegistry(routing)
         self._timeout_s = timeout_s
 
     # --- Topics ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
 
 
-class Verdict(Enum):
+class ErrorClass(Enum):
     """What follows from an error."""
 
     AGAIN = "certainly not in the log; another stream, or a later try, may take it"
@@ -30,30 +30,30 @@ class Verdict(Enum):
     UNKNOWN = "it may be in the log, or may still get there: to be found out before it goes anywhere else"
 
 
-def judge(error: BaseException, *, sent: bool) -> Verdict:
+def classify(error: BaseException, *, sent: bool) -> ErrorClass:
     """The verdict on one try. `sent` is False only where the request certainly never left."""
     if not sent:
-        return Verdict.AGAIN
+        return ErrorClass.AGAIN
     if isinstance(error, NotInCluster | UnknownLogStream):
         # Invalid where it arrived, not in itself: the view is old, or another process got the address.
-        return Verdict.AGAIN
+        return ErrorClass.AGAIN
     if isinstance(error, InvalidRequest):
-        return Verdict.REFUSED
+        return ErrorClass.REFUSED
     if isinstance(error, Rejected | CorruptBatch):
         # A primary checks a batch before it takes it: one that was damaged on the way is nowhere.
-        return Verdict.AGAIN
+        return ErrorClass.AGAIN
     # Unavailable included: a primary that failed half-way may have written it.
-    return Verdict.UNKNOWN
+    return ErrorClass.UNKNOWN
 
 
 class Attempt(NamedTuple):
-    """Where a batch was sent: if it is in the log by this, it is in this stream, of this epoch, above LLSN `floor` and GLSN
-    `after`."""
+    """Where a batch was sent: if it is in the log by this, it is in this stream, of this epoch, above LLSN `min_llsn` and GLSN
+    `min_glsn`."""
 
     log_stream: LogStreamID
     epoch: Epoch
-    floor: LLSN
-    after: GLSN = NO_GLSN
+    min_llsn: LLSN
+    min_glsn: GLSN = NO_GLSN
 
 
 class Step(Enum):

@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 
-from varlog.client.gatherer import Gatherer
-from varlog.client.ordering import Carrier
-from varlog.client.parcel import Parcel
+from varlog.client.batcher import Batcher
+from varlog.client.inflight_batch import InflightBatch
+from varlog.client.ordering import AppendTransport
 from varlog.client.routing import Routing
 from varlog.model.admission import ENTRY_UNITS, SHARE, Admission
 from varlog.model.batch import Buffer, pack
@@ -21,14 +21,14 @@ from varlog.model.limits import ENTRY_BYTES_MAX, SENT_BYTES_MAX
 class Appender:
     """The appends of one client to one topic."""
 
-    def __init__(self, routing: Routing, courier: Carrier) -> None:
+    def __init__(self, routing: Routing, sender: AppendTransport) -> None:
         self._routing = routing
         self._clock = routing.environment.clock
-        self._courier = courier
-        self._courier.on_slow = self._dispatch_all
+        self._sender = sender
+        self._sender.on_stall = self._dispatch_all
         self._producer = ProducerID(routing.environment.entropy.getrandbits(63) | 1)
         self._sequence = 0
-        self._gatherers: dict[LogStreamID | None, Gatherer] = {}
+        self._gatherers: dict[LogStreamID | None, Batcher] = {}
         self._sent = Budget(SENT_BYTES_MAX)
 
     def append(self, data: Buffer, log_stream: LogStreamID | None, timeout_s: float) -> Awaitable[Position]:
@@ -38,25 +38,25 @@ class Appender:
             data = _own(data)
         if len(data) > ENTRY_BYTES_MAX:
             raise EntryTooLarge(len(data), ENTRY_BYTES_MAX)
-        if self._courier.closed:
+        if self._sender.closed:
             raise NotAccepted("the log was closed")
-        gatherer = self._gatherers.get(log_stream)
-        if gatherer is None:
+        batcher = self._gatherers.get(log_stream)
+        if batcher is None:
             return self._append_first(data, log_stream, timeout_s)
-        return gatherer.append(data, timeout_s)
+        return batcher.append(data, timeout_s)
 
     def refusal(self, size: int, log_stream: LogStreamID | None, timeout_s: float) -> Overloaded | None:
         """Why an append of `size` bytes would be refused without waiting; None: it may be tried. In any thread."""
-        gatherer = self._gatherers.get(log_stream)
-        return gatherer.refusal(size, timeout_s) if gatherer is not None else None
+        batcher = self._gatherers.get(log_stream)
+        return batcher.refusal(size, timeout_s) if batcher is not None else None
 
     async def _append_first(self, data: bytes, log_stream: LogStreamID | None, timeout_s: float) -> Position:
         """The first one to a stream."""
         await self._check(log_stream, timeout_s)
-        gatherer = self._gatherers.setdefault(
-            log_stream, Gatherer(self._courier, self._routing.tasks, self.pack, log_stream)
+        batcher = self._gatherers.setdefault(
+            log_stream, Batcher(self._sender, self._routing.tasks, self.pack, log_stream)
         )
-        return await gatherer.append(data, timeout_s)
+        return await batcher.append(data, timeout_s)
 
     async def append_batch(
         self, entries: Iterable[Buffer], log_stream: LogStreamID | None, timeout_s: float
@@ -64,7 +64,7 @@ class Appender:
         """One atomic batch, sent at once whatever else is under way (R-ORD-5)."""
         owned = _own_all(entries)
         batch = self.pack(owned)
-        if self._courier.closed:
+        if self._sender.closed:
             raise NotAccepted("the log was closed")
         deadline = asyncio.get_running_loop().time() + timeout_s
         await self._check(log_stream, timeout_s)
@@ -72,7 +72,7 @@ class Appender:
         served = False
         try:
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-            first = await self._courier.deliver(Parcel(batch, log_stream, left_s))
+            first = await self._sender.deliver(InflightBatch(batch, log_stream, left_s))
             served = True
         finally:
             self._sent.give(len(batch), served=served)
@@ -94,18 +94,18 @@ class Appender:
             raise UnknownLogStream(log_stream)
 
     def _dispatch_all(self) -> None:
-        for gatherer in self._gatherers.values():
-            gatherer.dispatch_soon()
+        for batcher in self._gatherers.values():
+            batcher.dispatch_soon()
 
     @property
-    def courier(self) -> Carrier:
-        return self._courier
+    def sender(self) -> AppendTransport:
+        return self._sender
 
     def close(self) -> None:
         """Nothing more is sent; who still waits in a queue hears that nothing of his is in the log."""
-        self._courier.closed = True
-        for gatherer in self._gatherers.values():
-            gatherer.close()
+        self._sender.closed = True
+        for batcher in self._gatherers.values():
+            batcher.close()
         self._sent.close()
 
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from varlog.client import admin as asynchronous_admin
 from varlog.client import log as asynchronous_log
-from varlog.client.following import lists_of
 from varlog.client.merge_rules import Stretch
 from varlog.client.range_reader import Cut, Part
 from varlog.client.refusal_pace import RefusalPace
+from varlog.client.tailing_reader import lists_of
 from varlog.model.batch import Buffer
 from varlog.model.cluster import (
     ClusterView,

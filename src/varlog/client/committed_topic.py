@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from varlog.client.courier import Courier
+from varlog.client.batch_sender import BatchSender
+from varlog.client.range_queries import RangeQueries
 from varlog.client.range_reader import Cut, Part, RangeReader
 from varlog.client.reader import Reader
 from varlog.client.routing import Routing
 from varlog.client.subscriber import Subscription
-from varlog.client.surveyor import Surveyor
 from varlog.model.entry import Entry
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
@@ -22,8 +22,8 @@ class CommittedTopic:
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
         self._reader = Reader(routing)
-        self._surveyor = Surveyor(routing)
-        self.carrier = Courier(routing)
+        self._range_queries = RangeQueries(routing)
+        self.append_transport = BatchSender(routing)
 
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
         return await self._reader.read(glsn, timeout_s)
@@ -55,10 +55,10 @@ class CommittedTopic:
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
     ) -> MeasureRangeReply:
-        return await self._surveyor.measure(log_stream, begin, end, points_max, timeout_s)
+        return await self._range_queries.measure(log_stream, begin, end, points_max, timeout_s)
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
-        return await self._surveyor.find_time(log_stream, time_us, timeout_s)
+        return await self._range_queries.find_time(log_stream, time_us, timeout_s)
 
-    def check_primary(self, deed: str) -> None:
+    def check_primary(self, operation: str) -> None:
         """Every stream has one."""

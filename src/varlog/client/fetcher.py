@@ -48,7 +48,7 @@ class Fetcher:
         the next one is asked. Trimmed is raised."""
         stream = self._routing.view.stream(self.log_stream)
         replicas = stream.replicas if stream is not None else ()
-        node = next(iter(in_turn(replicas, self._turn, self._routing.trust.avoided())), None)
+        node = next(iter(in_turn(replicas, self._turn, self._routing.failure_detector.avoided())), None)
         try:
             if stream is None or node is None:
                 raise Unavailable(f"log stream {self.log_stream} is in no view")
@@ -77,7 +77,7 @@ class Fetcher:
 
     def leave_worse(self) -> None:
         """Do not wait for replicas that left their stream, or were overtaken by a seal, or are suspected: others may have more."""
-        avoided = self._routing.trust.avoided()
+        avoided = self._routing.failure_detector.avoided()
         stream = self._routing.view.stream(self.log_stream)
         for asked, node, patience in list(self._waits.values()):
             if (
@@ -103,7 +103,7 @@ class Fetcher:
             self._turn += 1
             return None
         taken = take(fetched, chunk)
-        self._routing.trust.node_answered(node)
+        self._routing.failure_detector.node_answered(node)
         if chunk is None:
             self._turn += 1  # it has nothing: another one may have more
         return taken
@@ -131,7 +131,7 @@ class Fetcher:
         if isinstance(error, CorruptBatch):
             self._damaged = True  # not held against the node: the rest of what it has is sound
         elif node is not None:
-            self._routing.hold_against(node, error)
+            self._routing.report_failure(node, error)
         logger.debug(logfmt("fetch failed", log_stream=self.log_stream, node=node, error=error))
         if self._failures >= replicas:
             self._routing.refresh_soon()

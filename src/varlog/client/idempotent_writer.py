@@ -21,11 +21,11 @@ from varlog.client.idempotent_rules import (
     behind,
     common,
 )
-from varlog.client.pipelined import Pipelined
+from varlog.client.inflight_window import PipelinedBatch
+from varlog.client.pipelined_writer import PipelinedWriter
 from varlog.client.range_reader import RangeReader
 from varlog.client.reader import Reader
 from varlog.client.routing import Routing
-from varlog.client.window import Outgoing
 from varlog.model.batch import Columns, entries_of, pack
 from varlog.model.entry import Position
 from varlog.model.errors import SequenceConflict, Trimmed, VarlogError
@@ -43,7 +43,7 @@ class IdempotentWriteResult(NamedTuple):
     last: Position | None
 
 
-class IdempotentWriter(Pipelined):
+class IdempotentWriter(PipelinedWriter):
     """One attempt at a chain. `producer` names the chain in its log stream, and all of it is above GLSN `after`: both are the same
     for every attempt. For one user at a time; used from the log's event loop."""
 
@@ -104,10 +104,10 @@ class IdempotentWriter(Pipelined):
             return newest.sequence + 1, newest.body_crc
         return self._end.sequence + 1, self._end.body_crc
 
-    def _pack(self, entries: Sequence[bytes] | Columns, sequence: int, previous_crc: int) -> Outgoing:
+    def _pack(self, entries: Sequence[bytes] | Columns, sequence: int, previous_crc: int) -> PipelinedBatch:
         time_us = self._routing.environment.clock.wall_us()
         batch = pack(entries, producer=self._producer, sequence=sequence, time_us=time_us)
-        return Outgoing(self._request(previous_crc), batch)
+        return PipelinedBatch(self._request(previous_crc), batch)
 
     def _request(self, previous_crc: int) -> Append:
         return Append(
@@ -119,14 +119,14 @@ class IdempotentWriter(Pipelined):
             known_sequence=self._end.sequence,
         )
 
-    def _leave_out(self, outgoing: Outgoing) -> Outgoing | None:
+    def _leave_out(self, outgoing: PipelinedBatch) -> PipelinedBatch | None:
         """The batch without the rows that others wrote, as the next one of the chain; None: nothing of it is left."""
         rows = entries_of(outgoing.batch, outgoing.header)
         left = self._others.leave_out(rows)
         self._rows_found += len(rows) - len(left)
         return self._pack(left, *self._next()) if left else None
 
-    def _acknowledged(self, outgoing: Outgoing, appended: AppendReply | None) -> None:
+    def _acknowledged(self, outgoing: PipelinedBatch, appended: AppendReply | None) -> None:
         header = outgoing.header
         llsn = appended.llsn if appended is not None else NO_LLSN
         self._end = Recorded(header.sequence, llsn, header.count, header.body_crc)
@@ -221,6 +221,6 @@ def _new_attempt(routing: Routing) -> int:
     return routing.environment.entropy.getrandbits(63) | 1
 
 
-def _mine(outgoing: Outgoing) -> Mine:
+def _mine(outgoing: PipelinedBatch) -> Mine:
     header = outgoing.header
     return Mine(header.sequence, header.count, header.body_crc)

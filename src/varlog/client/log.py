@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Self
 
 from varlog.client.appender import Appender
 from varlog.client.committed_topic import CommittedTopic
-from varlog.client.following import Following, lists_of
+from varlog.client.cursor_registry import CursorRegistry
 from varlog.client.idempotent_writer import IdempotentWriter
 from varlog.client.merge_rules import Stretch
-from varlog.client.names import Names
-from varlog.client.one_node import OneNode
+from varlog.client.node_client import NodeClient
 from varlog.client.ordering import OrderedTopic
 from varlog.client.positioned_writer import PositionedWriter
 from varlog.client.range_reader import Cut, Part
 from varlog.client.reader import check_position
 from varlog.client.routing import Routing
 from varlog.client.sequenced.topic import SequencedTopic
+from varlog.client.tailing_reader import TailingReader, lists_of
 from varlog.model.batch import Buffer
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, Topic
 from varlog.model.commit import TopicMark
@@ -49,8 +49,8 @@ class Log:
         self._ordered: OrderedTopic = (
             SequencedTopic(routing) if routing.topic.sequenced else CommittedTopic(routing)
         )
-        self._appender = Appender(routing, self._ordered.carrier)
-        self._names = Names(routing)
+        self._appender = Appender(routing, self._ordered.append_transport)
+        self._names = CursorRegistry(routing)
         self._timeout_s = timeout_s
         self._closed = False
         self._owned: list[Callable[[], Awaitable[None]]] = []
@@ -163,9 +163,9 @@ class Log:
         """As `subscribe`, in lists of what has arrived, of up to about a thousand: less to do for each entry."""
         return self._lists(self.stretches(begin, end))
 
-    def follow(self, begin: GLSN | int = FIRST_GLSN) -> Following:
+    def follow(self, begin: GLSN | int = FIRST_GLSN) -> TailingReader:
         """As `subscribe_lists`, for ever, for who must know up to which position he has seen everything."""
-        return Following(self._ordered.subscription(GLSN(begin), None, self._timeout_s))
+        return TailingReader(self._ordered.subscription(GLSN(begin), None, self._timeout_s))
 
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
@@ -321,9 +321,9 @@ class Log:
         """A fresh view of the cluster."""
         return await self._routing.refresh(self._limit(timeout_s))
 
-    def on_node(self, node: NodeID | int) -> OneNode:
+    def on_node(self, node: NodeID | int) -> NodeClient:
         """One storage node alone, and what its own replicas hold: for who looks after the log, not for who reads it."""
-        return OneNode(self._routing, NodeID(node))
+        return NodeClient(self._routing, NodeID(node))
 
     async def wait_running(self, *, timeout_s: float | None = None) -> bool:
         """True once every log stream of the topic takes appends; False if that takes longer than the deadline."""

@@ -1,4 +1,4 @@
-"""OrderedTopic: what a Log needs of its topic, whichever way it is ordered; Carrier: what takes its batches there.
+"""OrderedTopic: what a Log needs of its topic, whichever way it is ordered; AppendTransport: what takes its batches there.
 
 Both orderings keep this contract, and one suite runs on both (tests/conformance/test_log_contract.py).
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
+from varlog.client.inflight_batch import InflightBatch
 from varlog.client.merge_rules import Stretch
-from varlog.client.parcel import Parcel
 from varlog.client.range_reader import Cut, Part
 from varlog.model.entry import Entry, Position
 from varlog.model.ids import LogStreamID
@@ -17,15 +17,15 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import FindTimeReply, GetTailReply, MeasureRangeReply
 
 
-class Carrier(Protocol):
+class AppendTransport(Protocol):
     """Carries packed batches into the log."""
 
     closed: bool
-    on_slow: Callable[[], None]  # called when something gets stuck that others could go around
+    on_stall: Callable[[], None]  # called when something gets stuck that others could go around
 
     @property
-    def stuck(self) -> int:
-        """Parcels that are out for so long that nobody should wait behind them."""
+    def stalled(self) -> int:
+        """Batches that are out for so long that nobody should wait behind them."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Carrier(Protocol):
         """How many streams full batches can go to at once."""
         ...
 
-    async def deliver(self, parcel: Parcel) -> Position:
+    async def deliver(self, inflight: InflightBatch) -> Position:
         """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
         ...
 
@@ -65,7 +65,7 @@ class OrderedTopic(Protocol):
     """One topic, for one client. Every call ends by its deadline."""
 
     @property
-    def carrier(self) -> Carrier: ...
+    def append_transport(self) -> AppendTransport: ...
 
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry: ...
 
@@ -97,6 +97,6 @@ class OrderedTopic(Protocol):
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply: ...
 
-    def check_primary(self, deed: str) -> None:
-        """Refused where the topic's streams have no primary, which `deed` needs."""
+    def check_primary(self, operation: str) -> None:
+        """Refused where the topic's streams have no primary, which `operation` needs."""
         ...

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from varlog.client.pipelined import Pipelined
+from varlog.client.inflight_window import PipelinedBatch
+from varlog.client.pipelined_writer import PipelinedWriter
 from varlog.client.range_reader import RangeReader
 from varlog.client.reader import check_position
 from varlog.client.routing import Routing
-from varlog.client.window import Outgoing
 from varlog.model.batch import Columns, entries_of, pack
 from varlog.model.errors import InvalidRequest, PositionConflict, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, ProducerID
@@ -48,7 +48,7 @@ class PositionedWriteResult(NamedTuple):
     end: LLSN
 
 
-class PositionedWriter(Pipelined):
+class PositionedWriter(PipelinedWriter):
     """One attempt at a copy into one log stream. For one user at a time; used from the log's event loop."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
@@ -76,12 +76,12 @@ class PositionedWriter(Pipelined):
         await self._settle_all()
         return PositionedWriteResult(self._written, self._found, self._next)
 
-    def _pack(self, at: LLSN, entries: Sequence[bytes] | Columns, time_us: int) -> Outgoing:
+    def _pack(self, at: LLSN, entries: Sequence[bytes] | Columns, time_us: int) -> PipelinedBatch:
         batch = pack(entries, producer=self._producer, sequence=self._sequence + 1, time_us=time_us)
         self._sequence += 1
-        return Outgoing(Append(self._log_stream, expected_llsn=at), batch)
+        return PipelinedBatch(Append(self._log_stream, expected_llsn=at), batch)
 
-    def _acknowledged(self, outgoing: Outgoing, appended: AppendReply | None) -> None:
+    def _acknowledged(self, outgoing: PipelinedBatch, appended: AppendReply | None) -> None:
         self._written += outgoing.header.count
 
     # --- positions that are taken --------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class PositionedWriter(Pipelined):
                 return
             self._progressed()
 
-    async def _compare(self, outgoing: Outgoing) -> Outgoing | None:
+    async def _compare(self, outgoing: PipelinedBatch) -> PipelinedBatch | None:
         """What is left to write of a batch, behind what is there already; None: nothing."""
         header, at = outgoing.header, outgoing.request.expected_llsn
         mine = entries_of(outgoing.batch, header)

@@ -15,9 +15,9 @@ from typing import Final
 from varlog.client.chunk import Chunk
 from varlog.client.damage_reports import DamageReports
 from varlog.client.fetcher import Fetcher
+from varlog.client.range_queries import RangeQueries
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
-from varlog.client.surveyor import Surveyor
 from varlog.model.errors import NotWritten, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_MAX, MIB
@@ -84,7 +84,7 @@ class RangeReader:
 
     async def _open(self) -> None:
         """UnknownLogStream: the topic has none of this id."""
-        await Surveyor(self._routing).stream(self._log_stream, self._timeout_s)
+        await RangeQueries(self._routing).stream(self._log_stream, self._timeout_s)
         self._fetcher = Fetcher(self._routing, self._log_stream, DamageReports(self._routing))
 
     def _start(self, begin: LLSN, end: LLSN, size: int) -> asyncio.Queue[Part | Exception | None]:

@@ -94,7 +94,9 @@ class Reader:
                     raise UnknownLogStream(log_stream)
                 continue
             request = ReadAt(stream.topic, log_stream=log_stream, llsn=llsn)
-            for node in in_turn(stream.replicas, self._routing.turn, self._routing.trust.avoided()):
+            for node in in_turn(
+                stream.replicas, self._routing.turn, self._routing.failure_detector.avoided()
+            ):
                 answer = await self._ask(node, request, backoff)
                 if isinstance(answer, Entry):
                     return answer
@@ -123,7 +125,7 @@ class Reader:
     def _cover(self, topic: TopicID, failed: dict[NodeID, float]) -> dict[NodeID, list[LogStreamID]] | None:
         """Whom to ask: none that failed for this read, and none that failed others lately unless it cannot be helped."""
         view, turn = self._routing.view, self._routing.turn
-        return cover(view, topic, turn, self._routing.trust.avoided() | failed) or cover(
+        return cover(view, topic, turn, self._routing.failure_detector.avoided() | failed) or cover(
             view, topic, turn, failed
         )
 
@@ -136,7 +138,7 @@ class Reader:
             got, payload = await connection.call(request, timeout_s=answer_s)
             found = expect(got, ReadAtReply)
             entry = _entry(found, payload, request) if found.found else None
-            self._routing.trust.node_answered(node)
+            self._routing.failure_detector.node_answered(node)
             return entry
         except (NotWritten, Trimmed) as answer:
             return answer
@@ -146,7 +148,7 @@ class Reader:
                     node, request, error
                 )  # not held against the node: the rest of what it has is sound
             else:
-                self._routing.hold_against(node, error, patient=attempt_s >= PATIENT_S)
+                self._routing.report_failure(node, error, patient=attempt_s >= PATIENT_S)
             return error
 
     def _tell_damage(self, node: NodeID, request: ReadAt, error: CorruptBatch) -> None:

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
+from varlog.client.failure_detector import FailureDetector
 from varlog.client.retry import Backoff
 from varlog.client.routing_rules import running
-from varlog.client.trust import Trust
 from varlog.model.cluster import ClusterView, LogStream, Topic
 from varlog.model.errors import NotInCluster, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import ANY_CLUSTER, ClusterID, NodeID
@@ -70,7 +70,7 @@ class Routing:
         self._at_hand: dict[NodeID, Connection] = {}
         self._in_use = False
         self._keeping_fresh: asyncio.Task[None] | None = None
-        self.trust = Trust(self._suspect)
+        self.failure_detector = FailureDetector(self._suspect)
 
     # --- The view -----------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Routing:
         self._cluster = view.cluster
         if view.revision < self.view.revision:
             return
-        news = self.trust.suspected(told.suspects)
+        news = self.failure_detector.suspected(told.suspects)
         if view != self.view:
             news = True
             self._take_over(view)
@@ -141,7 +141,7 @@ class Routing:
         self.stopped = topic.stopped if topic else ""
         for stream in self._running:
             if (stream.log_stream, stream.epoch) not in before:
-                self.trust.runs_anew(stream)
+                self.failure_detector.stream_reopened(stream)
 
     def use(self) -> None:
         """Somebody works with the view: see to it that it does not grow old unnoticed, as long as that is so."""
@@ -220,19 +220,19 @@ class Routing:
             self._at_hand[node] = connection
         return connection
 
-    def at_hand(self, node: NodeID) -> Connection | None:
+    def cached_connection(self, node: NodeID) -> Connection | None:
         """The connection to a storage node if there is one, as there nearly always is: nothing need be waited for."""
         connection = self._at_hand.get(node)
         return None if connection is None or connection.closed or self.closed else connection
 
-    def hold_against(self, node: NodeID, error: VarlogError, *, patient: bool = True) -> None:
+    def report_failure(self, node: NodeID, error: VarlogError, *, patient: bool = True) -> None:
         """A read of this node failed so: others are asked first for a while, and a silence is shared (R-FAIL-2)."""
         if isinstance(error, ConnectionLost) or (isinstance(error, CallTimeout) and patient):
-            self.trust.node_failed(node, error.what, refused=not error.sent)
+            self.failure_detector.node_failed(node, error.what, refused=not error.sent)
         else:
-            self.trust.node_erred(node)
+            self.failure_detector.node_erred(node)
 
-    def hang_up(self, node: NodeID) -> None:
+    def disconnect(self, node: NodeID) -> None:
         """Nothing comes over the connection to this node any more: the next caller dials anew."""
         found = self.view.node(node)
         if found is not None:

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from varlog.aio import Opening
-from varlog.client.following import Following
 from varlog.client.log import Log
+from varlog.client.tailing_reader import TailingReader
 from varlog.model.entry import Entry
 from varlog.model.errors import (
     InvalidRequest,
@@ -125,7 +125,7 @@ class ReplicatedStateMachine(Generic[M]):
         self._tasks = Tasks(f"machine/{name}", self._task_failed)
         self._commands = Commands(log, name, entropy, self._tasks, lambda: self.applied)
         self._tail = SharedQuestion(lambda: log.tail(timeout_s=min(ASK_S, timeout_s)), self._tasks, "tail")
-        self._following: Following | None = None
+        self._following: TailingReader | None = None
         self._failure: VarlogError | None = None
         self._doubt: NewerCommand | _SkipMet | None = None  # what stops it, unless it is to be passed over
         self._expected = self.applied  # the newest tail that somebody waits for

@@ -33,7 +33,7 @@ from varlog.cli.bench.meter import Meter, metered
 from varlog.cli.bench.progress import Display
 from varlog.cli.bench.settings import Measure, Settings
 from varlog.client.log import Log
-from varlog.client.ordering import Carrier
+from varlog.client.ordering import AppendTransport
 from varlog.model.cluster import Ordering
 from varlog.model.entry import Position
 from varlog.model.errors import OutcomeUnknown, Rejected, VarlogError
@@ -314,7 +314,7 @@ class OpenLoop:
     def _appenders(self, log: Log, size: int) -> tuple[int, ...]:
         if self._settings.appenders:
             return (self._settings.appenders,)
-        enough = filling(log._appender.courier, size)
+        enough = filling(log._appender.sender, size)
         return (*APPENDERS, enough) if enough > max(APPENDERS) else APPENDERS
 
     async def _saturated(self, ground: Ground, ordering: Ordering, found: Capacity) -> Capacity:
@@ -372,7 +372,7 @@ class OpenLoop:
         return point
 
 
-def filling(carrier: Carrier, size: int) -> int:
+def filling(carrier: AppendTransport, size: int) -> int:
     """How many appenders of entries of this size keep as many batches in flight as may be, while others wait."""
     batches = GATHER_REQUESTS_MAX * carrier.streams_free()
     return FILLED * batches * min(carrier.gather_entries_max, max(1, GATHER_BYTES_MAX // size))

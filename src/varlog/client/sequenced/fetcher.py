@@ -1,4 +1,5 @@
-"""[Q4] Fetcher: fetches of one log stream of a sequenced topic from its chain's tail; where that is damaged, from those before it.
+"""[Q4] SequencedFetcher: fetches of one log stream of a sequenced topic from its chain's tail; where that is damaged, from those
+before it.
 
 It decides whom to ask, never what to ask for: whoever uses it knows where he is, and a try that failed gives him nothing.
 """
@@ -29,7 +30,7 @@ class Caught(NamedTuple):
     chunk: Chunk | None
 
 
-class Fetcher:
+class SequencedFetcher:
     """The fetches of one stream, for one reading of it."""
 
     def __init__(self, units: Units, log_stream: LogStreamID, reports: DamageReports) -> None:

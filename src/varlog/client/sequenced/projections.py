@@ -58,7 +58,7 @@ class Who(NamedTuple):
     """Whom a call went to, and for what: a node whose disk hangs may answer reads for ever."""
 
     address: NodeID | str
-    deed: str
+    operation: str
 
 
 class _Doubt(NamedTuple):
@@ -127,16 +127,16 @@ class Projections:
 
     # --- Who is failed tells it here --------------------------------------------------------------------------------------
 
-    def answered(self, node: NodeID, deed: str) -> None:
+    def answered(self, node: NodeID, operation: str) -> None:
         self._heard[node] = self._loop.time()
         if self._doubts:
-            self._doubts.pop(Who(node, deed), None)
-        self._routing.trust.node_answered(node)
+            self._doubts.pop(Who(node, operation), None)
+        self._routing.failure_detector.node_answered(node)
 
     def sequencer_answered(self, address: str) -> None:
         self._heard[address] = self._loop.time()
         if self._doubts:
-            self._doubts = {who: doubt for who, doubt in self._doubts.items() if who.deed != SEQUENCE}
+            self._doubts = {who: doubt for who, doubt in self._doubts.items() if who.operation != SEQUENCE}
 
     async def node_failed(
         self,
@@ -154,9 +154,9 @@ class Projections:
         node, symptom = NodeID(int(who.address)), symptom_of(error)
         step = self._count(who, symptom, began)
         if isinstance(error, ConnectionLost | CallTimeout):
-            self._routing.trust.node_failed(node, error.what, refused=not error.sent)
+            self._routing.failure_detector.node_failed(node, error.what, refused=not error.sent)
         if isinstance(error, CallTimeout) and self._heard.get(node, 0.0) < began:
-            self._routing.hang_up(node)
+            self._routing.disconnect(node)
         if step is Remedy.WITHOUT and self._can_do_without(projection, log_stream, node):
             self._accused[log_stream, node] = symptom
             await self._make_next(projection.epoch, backoff, f"node {node} failed: {error}")

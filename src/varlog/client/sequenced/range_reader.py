@@ -8,8 +8,8 @@ from varlog.client.chunk import Chunk
 from varlog.client.damage_reports import DamageReports
 from varlog.client.range_reader import WAIT_S, Cut, RangeReader, Row
 from varlog.client.retry import Backoff
-from varlog.client.sequenced.fetcher import Caught, Fetcher
-from varlog.client.sequenced.reader import Reader
+from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
+from varlog.client.sequenced.reader import SequencedReader
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units
 from varlog.model.errors import NotWritten, Unavailable
@@ -24,7 +24,7 @@ class SequencedRangeReader(RangeReader):
         self,
         units: Units,
         tokens: Tokens,
-        reader: Reader,
+        reader: SequencedReader,
         log_stream: LogStreamID,
         begin: LLSN,
         end: LLSN,
@@ -46,7 +46,7 @@ class SequencedRangeReader(RangeReader):
         """From the tail of the chain, until the deadline."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         # One for each fetch: pieces are fetched at once, and damage in one says nothing of the others.
-        fetcher = Fetcher(self._units, self._log_stream, self._reports)
+        fetcher = SequencedFetcher(self._units, self._log_stream, self._reports)
         wait_s = 0.0
         while True:
             self._routing.check_open()

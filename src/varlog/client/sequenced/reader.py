@@ -1,4 +1,5 @@
-"""[R1 Q4] Reader: point reads of a sequenced topic, from the chain's tail: one call (R-SEQ-6). A hole is waited for and mended."""
+"""[R1 Q4] SequencedReader: point reads of a sequenced topic, from the chain's tail: one call (R-SEQ-6). A hole is waited for and
+mended."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from varlog.runtime.logs import get_logger, logfmt
 _log = get_logger("client")
 
 
-class Reader:
+class SequencedReader:
     """The point reads of one client of one topic."""
 
     def __init__(self, units: Units, tokens: Tokens, repair: Repair, reports: DamageReports) -> None:
@@ -102,7 +103,7 @@ class Reader:
                 if payload:
                     return
                 await pause.wait()
-            await self._repair.mend(glsn, given, backoff)
+            await self._repair.repair(glsn, given, backoff)
         except VarlogError as error:
             # It was seen to, or is an answer: the next look tells it.
             _log.debug(logfmt("a hole is not mended yet", position=glsn, why=error))

@@ -57,7 +57,7 @@ class Repair:
         self._giving_up = 0
         self._to_give_up: deque[Token] = deque(maxlen=GIVEN_UP_WAITING_MAX)
 
-    async def mend(self, glsn: GLSN, end: GLSN, backoff: Backoff) -> None:
+    async def repair(self, glsn: GLSN, end: GLSN, backoff: Backoff) -> None:
         """See to it that the tail has something at `glsn`. Positions from there up to `end` were all given to somebody
         HOLE_WAIT_S ago: where the head has none of them they are filled at once. One try: what fails was seen to, and whoever
         reads it finds out. Trimmed: it is not needed any more."""

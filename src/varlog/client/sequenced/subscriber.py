@@ -1,4 +1,5 @@
-"""[R1 Q4] Subscription: fetches all stripes of a sequenced topic ahead and merges them into one order, for ever (R-READ-3).
+"""[R1 Q4] SequencedSubscription: fetches all stripes of a sequenced topic ahead and merges them into one order, for ever
+(R-READ-3).
 
 One pump a stripe asks for the next chunk while the last one is consumed. Where an entry is follows from the projection. A
 position that does not come although later ones were given is a hole: it is waited for, then mended, and junk is passed over
@@ -16,7 +17,7 @@ from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Merge, Stretch
 from varlog.client.reader import check_position
 from varlog.client.retry import Backoff
-from varlog.client.sequenced.fetcher import Caught, Fetcher
+from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import TRY_S, Units
@@ -41,7 +42,7 @@ EMPTY_S: Final = 0.01
 _log = get_logger("client")
 
 
-class Subscription:
+class SequencedSubscription:
     """One reading of a topic from `begin` (None: the oldest there is) up to but without `end` (None: for ever)."""
 
     def __init__(
@@ -70,7 +71,7 @@ class Subscription:
         self._tasks = Tasks("subscription", self._pump_failed)
         self._news = asyncio.Event()
         self._room: dict[LogStreamID, asyncio.Event] = {}
-        self._fetchers: list[Fetcher] = []
+        self._fetchers: list[SequencedFetcher] = []
         self._failure: BaseException | None = None
         self._reports = DamageReports(units.routing)
         self._given: GLSN = NO_GLSN  # all positions below it were given to somebody
@@ -140,7 +141,9 @@ class Subscription:
             if chain.log_stream not in self._room:
                 merge.add(chain.log_stream)
                 self._room[chain.log_stream] = asyncio.Event()
-                self._fetchers.append(fetcher := Fetcher(self._units, chain.log_stream, self._reports))
+                self._fetchers.append(
+                    fetcher := SequencedFetcher(self._units, chain.log_stream, self._reports)
+                )
                 _ = self._tasks.spawn(f"pump/ls={chain.log_stream}", self._pump(merge, fetcher))
 
     # --- What does not come -----------------------------------------------------------------------------------------------
@@ -165,14 +168,14 @@ class Subscription:
             pass
         if where < given:
             self._hole = (where, NO_GLSN, self._loop.time())
-            await self._mend(where, given)
+            await self._repair_hole(where, given)
         else:
             self._hole = (where, NO_GLSN, self._loop.time())
             await self._ask_given()
 
-    async def _mend(self, where: GLSN, given: GLSN) -> None:
+    async def _repair_hole(self, where: GLSN, given: GLSN) -> None:
         try:
-            await self._repair.mend(where, given, Backoff(self._routing.environment, MEND_S))
+            await self._repair.repair(where, given, Backoff(self._routing.environment, MEND_S))
         except Trimmed:
             pass  # its pump hears of it, too
         except VarlogError as error:
@@ -189,7 +192,7 @@ class Subscription:
 
     # --- One stripe -------------------------------------------------------------------------------------------------------
 
-    async def _pump(self, merge: Merge, fetcher: Fetcher) -> None:
+    async def _pump(self, merge: Merge, fetcher: SequencedFetcher) -> None:
         log_stream = fetcher.log_stream
         room = self._room[log_stream]
         while not merge.done:

@@ -9,13 +9,13 @@ from varlog.client.damage_reports import DamageReports
 from varlog.client.range_reader import Cut, Part
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
-from varlog.client.sequenced.courier import Courier
+from varlog.client.sequenced.batch_sender import SequencedBatchSender
 from varlog.client.sequenced.projections import Projections
+from varlog.client.sequenced.range_queries import SequencedRangeQueries
 from varlog.client.sequenced.range_reader import SequencedRangeReader
-from varlog.client.sequenced.reader import Reader
+from varlog.client.sequenced.reader import SequencedReader
 from varlog.client.sequenced.repair import Repair
-from varlog.client.sequenced.subscriber import Subscription
-from varlog.client.sequenced.surveyor import Surveyor
+from varlog.client.sequenced.subscriber import SequencedSubscription
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units
 from varlog.model.entry import Entry
@@ -35,9 +35,9 @@ class SequencedTopic:
         self._tokens = Tokens(routing, self._projections)
         reports = DamageReports(routing)
         self._repair = Repair(self._units, reports)
-        self._reader = Reader(self._units, self._tokens, self._repair, reports)
-        self._surveyor = Surveyor(self._units, self._tokens)
-        self.carrier = Courier(self._units, self._tokens, self._repair)
+        self._reader = SequencedReader(self._units, self._tokens, self._repair, reports)
+        self._range_queries = SequencedRangeQueries(self._units, self._tokens)
+        self.append_transport = SequencedBatchSender(self._units, self._tokens, self._repair)
 
     async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
         return await self._reader.read(glsn, timeout_s)
@@ -66,8 +66,8 @@ class SequencedTopic:
         request, limit_s = TrimTopic(self._routing.topic.topic, glsn, respect_readers), backoff.remaining_s
         await self._routing.ask_repository(request, Done, limit_s, attempt_s=limit_s)
 
-    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> Subscription:
-        return Subscription(self._units, self._tokens, self._repair, begin, end, timeout_s)
+    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> SequencedSubscription:
+        return SequencedSubscription(self._units, self._tokens, self._repair, begin, end, timeout_s)
 
     def parts(
         self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
@@ -80,13 +80,13 @@ class SequencedTopic:
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
     ) -> MeasureRangeReply:
-        return await self._surveyor.measure(log_stream, begin, end, points_max, timeout_s)
+        return await self._range_queries.measure(log_stream, begin, end, points_max, timeout_s)
 
     async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
-        return await self._surveyor.find_time(log_stream, time_us, timeout_s)
+        return await self._range_queries.find_time(log_stream, time_us, timeout_s)
 
-    def check_primary(self, deed: str) -> None:
+    def check_primary(self, operation: str) -> None:
         raise PreconditionFailed(
-            f"{deed} needs a primary, and topic {self._routing.topic_name!r} is sequenced: write to a topic that is made with "
+            f"{operation} needs a primary, and topic {self._routing.topic_name!r} is sequenced: write to a topic that is made with "
             f"`varlog topic create --ordering committed`"
         )

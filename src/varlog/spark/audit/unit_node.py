@@ -5,7 +5,7 @@ A replica keeps the order of its entries beside them; a unit knows LLSNs only, a
 
 from __future__ import annotations
 
-from varlog.client.one_node import OneNode
+from varlog.client.node_client import NodeClient
 from varlog.model.batch import parse_header
 from varlog.model.errors import CorruptBatch, Trimmed, VarlogError
 from varlog.model.ids import LogStreamID
@@ -20,7 +20,7 @@ FETCH_BYTES = 2 * MIB
 class UnitNode:
     """What an audit asks of a node, in the projection it was planned with. Answered in any epoch: nothing here moves."""
 
-    def __init__(self, one: OneNode, projection: Projection) -> None:
+    def __init__(self, one: NodeClient, projection: Projection) -> None:
         self._one = one
         self._projection = projection
 

@@ -26,12 +26,12 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storagenode.log_stream.reader", "FETCH_BYTES_MAX", (700, 4 * MIB)),
     ("varlog.storagenode.log_stream.sync", "COPY_BYTES_MAX", (1, 700, 4 * MIB)),
     ("varlog.storage.copy", "COPY_ROWS_MAX", (1, 8192)),
-    ("varlog.client.courier", "GATHER_ENTRIES_MAX", (3, 4096)),
-    ("varlog.client.gatherer", "GATHER_REQUESTS_MAX", (1, 2, 4)),
+    ("varlog.client.batch_sender", "GATHER_ENTRIES_MAX", (3, 4096)),
+    ("varlog.client.batcher", "GATHER_REQUESTS_MAX", (1, 2, 4)),
     ("varlog.storagenode.log_stream.intake", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
     ("varlog.storagenode.log_stream.chains", "LINKS_MAX", (1, 3, 4_096)),
     ("varlog.storagenode.log_stream.chain_list", "PAGE_BATCHES", (1, 3, 10_000)),
-    ("varlog.client.window", "WINDOW_BATCHES", (1, 4, 256)),
+    ("varlog.client.inflight_window", "WINDOW_BATCHES", (1, 4, 256)),
 )
 
 
@@ -51,7 +51,7 @@ SEQUENCED_BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storagenode.log_unit.unit_reader", "COPY_BYTES_MAX", (1, 700, 4 * MIB)),
     ("varlog.storagenode.log_unit.unit_reader", "LIST_PAGES_MAX", (2, 20, 4096)),
     ("varlog.storagenode.log_unit.unit_sync", "LIST_PAGES_MAX", (2, 20, 4096)),
-    ("varlog.client.sequenced.courier", "GATHER_ENTRIES_MAX", (3, 4096)),
+    ("varlog.client.sequenced.batch_sender", "GATHER_ENTRIES_MAX", (3, 4096)),
     ("varlog.client.sequenced.repair", "GIVEN_UP_MAX", (0, 1, 16)),
 )
 

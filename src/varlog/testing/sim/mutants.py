@@ -189,15 +189,15 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "retry-unknown-append",
         "A client sends an append again whose outcome is not known (law 10, R-ORD-7).",
-        (("varlog.client.append_rules:judge", "return Verdict.UNKNOWN", "return Verdict.AGAIN"),),
+        (("varlog.client.append_rules:classify", "return ErrorClass.UNKNOWN", "return ErrorClass.AGAIN"),),
     ),
     Mutant(
         "refused-append-sent-later",
         "A client tells an append that it is not in the log, and sends it later with the others of its batch (law 10).",
         (
             (
-                "varlog.client.gatherer:Gatherer._expire",
-                "self._leave_out(parcel)",
+                "varlog.client.batcher:Batcher._expire",
+                "self._leave_out(inflight)",
                 "pass",
             ),
         ),

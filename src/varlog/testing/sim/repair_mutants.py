@@ -199,7 +199,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "if True:\n        return streams[turn % len(streams)]\n    if len(streams) == 1:",
             ),
             (
-                "varlog.client.courier:Courier.is_probe_next",
+                "varlog.client.batch_sender:BatchSender.is_probe_next",
                 "return stream.log_stream in self._costs.suspects",
                 "return False",
             ),
@@ -211,7 +211,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A client tries a stream that was slow with all appends that wait, so that each of them may be as slow as the last one.",
         (
             (
-                "varlog.client.courier:Courier.is_probe_next",
+                "varlog.client.batch_sender:BatchSender.is_probe_next",
                 "return stream.log_stream in self._costs.suspects",
                 "return False",
             ),

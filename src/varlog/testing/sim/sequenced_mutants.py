@@ -14,7 +14,7 @@ _UNIT_SYNC = "varlog.storagenode.log_unit.unit_sync:_UnitSync"
 _PAGES = "varlog.storage.page_store:PageStore"
 _LEASES = "varlog.metarepo.leases:Leases"
 _SEQUENCER = "varlog.sequencer.sequencer:Sequencer"
-_COURIER = "varlog.client.sequenced.courier:Courier"
+_COURIER = "varlog.client.sequenced.batch_sender:SequencedBatchSender"
 _REPAIR = "varlog.client.sequenced.repair:Repair"
 _RULES = "varlog.reconfiguration.rules"
 _RECONFIGURER = "varlog.reconfiguration.reconfigurer:Reconfigurer"
@@ -142,12 +142,12 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "acknowledged-at-the-head",
         "A client takes an append for done when the head of the chain has it (R-SEQ-4).",
-        (f"{_COURIER}._write", "while errand.next < len(chain.nodes):", "while errand.next < 1:"),
+        (f"{_COURIER}._write", "while chain_write.next < len(chain.nodes):", "while chain_write.next < 1:"),
     ),
     _mutant(
         "tail-first",
         "A client writes along the chain from its tail to its head (law 8).",
-        (f"{_COURIER}._write", "chain.nodes[errand.next]", "chain.nodes[-1 - errand.next]"),
+        (f"{_COURIER}._write", "chain.nodes[chain_write.next]", "chain.nodes[-1 - chain_write.next]"),
     ),
     _mutant(
         "filled-at-the-tail-alone",
@@ -161,21 +161,25 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "copied-to-the-tail-alone",
         "A reader copies a half-written position to the tail, past the nodes between (R-SEQ-8).",
-        (f"{_REPAIR}.mend", "holder + 1", "len(projection.chain(place.log_stream).nodes) - 1"),
+        (f"{_REPAIR}.repair", "holder + 1", "len(projection.chain(place.log_stream).nodes) - 1"),
     ),
     _mutant(
         "reader-does-not-ask-the-sequencer",
         "A reader takes a hole for the end of the log (R-SEQ-8).",
-        ("varlog.client.sequenced.reader:Reader.read", "if glsn >= given:", "if True:"),
+        ("varlog.client.sequenced.reader:SequencedReader.read", "if glsn >= given:", "if True:"),
     ),
     _mutant(
         "junk-shown",
         "A subscriber is shown junk as entries (R-SEQ-7).",
-        ("varlog.client.sequenced.subscriber:Subscription.stretches", "without_junk(taken)", "taken"),
+        (
+            "varlog.client.sequenced.subscriber:SequencedSubscription.stretches",
+            "without_junk(taken)",
+            "taken",
+        ),
     ),
     _mutant(
         "append-twice",
         "A client takes new positions for a batch that the old ones may hold (law 10, R-ORD-7).",
-        (f"{_COURIER}._judge", "if certain:", "if True:"),
+        (f"{_COURIER}._classify", "if certain:", "if True:"),
     ),
 )

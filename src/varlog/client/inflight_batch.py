@@ -1,4 +1,4 @@
-"""[A2] Parcel: one packed batch on its way to the log, and what is known of it."""
+"""[A2] InflightBatch: one packed batch on its way to the log, and what is known of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from varlog.client.append_rules import Attempt
 from varlog.model.ids import LogStreamID
 
 
-class Parcel:
+class InflightBatch:
     """`attempt` is set while the outcome of a try is open: the batch may be in the log by it. `dropped`: everyone in it was told
     that it is not in the log, so it must not be sent any more. `on_nowhere` is called when an open outcome turns out to be a
     no, before the batch is sent anew."""
@@ -20,7 +20,7 @@ class Parcel:
         batch: bytearray,
         chosen: LogStreamID | None,
         timeout_s: float,
-        on_nowhere: Callable[[Parcel], None] | None = None,
+        on_nowhere: Callable[[InflightBatch], None] | None = None,
     ) -> None:
         self.batch = batch
         self.chosen = chosen

@@ -1,4 +1,5 @@
-"""[A2] Stuck: parcels that do not get on. While there are any the view is watched; a call whose epoch is over is not waited for."""
+"""[A2] StalledAppends: batches that do not get on. While there are any the view is watched; a call whose epoch is over is not
+waited for."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from varlog.client.append_rules import Step, next_step
-from varlog.client.parcel import Parcel
+from varlog.client.inflight_batch import InflightBatch
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
 
@@ -16,7 +17,7 @@ from varlog.client.routing import Routing
 LINGER_S = 2.0
 
 
-class Patience:
+class CancellableWait:
     """A wait that another may end: then TimeoutError is raised where it is made. As asyncio.timeout(None), without its coroutines:
     one is made for every batch, and nearly none is ended."""
 
@@ -50,59 +51,59 @@ class Patience:
             raise TimeoutError from error
 
 
-class Stuck:
-    """The parcels in trouble, each with the patience of its call if one is out. Those *held up* keep others out of their stream."""
+class StalledAppends:
+    """The batches in trouble, each with the wait of its call if one is out. Those *held up* keep others out of their stream."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
         self._loop = asyncio.get_running_loop()
-        self._parcels: dict[Parcel, Patience | None] = {}
-        self._held_up: dict[Parcel, int] = {}
+        self._inflights: dict[InflightBatch, CancellableWait | None] = {}
+        self._stalled: dict[InflightBatch, int] = {}
         self._news = asyncio.Event()
         self._stop_watching: Callable[[], None] | None = None
         self._linger: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """How many are held up."""
-        return len(self._held_up)
+        return len(self._stalled)
 
     def __contains__(self, log_stream: int) -> bool:
         """Something is held up in this stream."""
-        return log_stream in self._held_up.values()
+        return log_stream in self._stalled.values()
 
-    def watch(self, parcel: Parcel, patience: Patience | None = None) -> None:
+    def watch(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> None:
         """This one does not get on: it wants to hear of every new view."""
-        self._parcels[parcel] = patience
+        self._inflights[inflight] = patience
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
         if self._stop_watching is None and not self._routing.closed:
             self._stop_watching = self._routing.watch(self._on_news)
 
-    def hold_up(self, parcel: Parcel, patience: Patience | None = None) -> bool:
+    def mark_stalled(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> bool:
         """Its call has no answer yet, or ended without one. True: that is new."""
-        self.watch(parcel, patience)
-        self._give_up_if_over(parcel)
-        if parcel in self._held_up or parcel.attempt is None:
+        self.watch(inflight, patience)
+        self._give_up_if_over(inflight)
+        if inflight in self._stalled or inflight.attempt is None:
             return False
-        self._held_up[parcel] = parcel.attempt.log_stream
+        self._stalled[inflight] = inflight.attempt.log_stream
         return True
 
-    def call_began(self, parcel: Parcel, patience: Patience) -> None:
-        if parcel in self._parcels:
-            self._parcels[parcel] = patience
+    def call_began(self, inflight: InflightBatch, patience: CancellableWait) -> None:
+        if inflight in self._inflights:
+            self._inflights[inflight] = patience
 
-    def call_ended(self, parcel: Parcel) -> None:
-        if parcel in self._parcels:
-            self._parcels[parcel] = None
+    def call_ended(self, inflight: InflightBatch) -> None:
+        if inflight in self._inflights:
+            self._inflights[inflight] = None
 
-    def release(self, parcel: Parcel) -> None:
+    def release(self, inflight: InflightBatch) -> None:
         """It got on, or is over."""
-        if parcel not in self._parcels:
+        if inflight not in self._inflights:
             return
-        del self._parcels[parcel]
-        self._held_up.pop(parcel, None)
-        if not self._parcels and self._linger is None:
+        del self._inflights[inflight]
+        self._stalled.pop(inflight, None)
+        if not self._inflights and self._linger is None:
             self._linger = self._loop.call_later(LINGER_S, self._stop)
 
     async def wait_news(self, backoff: Backoff) -> None:
@@ -115,19 +116,19 @@ class Stuck:
             pass
 
     def _on_news(self) -> None:
-        for parcel in self._parcels:
-            self._give_up_if_over(parcel)
+        for inflight in self._inflights:
+            self._give_up_if_over(inflight)
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _give_up_if_over(self, parcel: Parcel) -> None:
+    def _give_up_if_over(self, inflight: InflightBatch) -> None:
         """Do not wait for an answer that a seal has made needless: the replicas know the outcome, or will soon."""
-        patience, attempt = self._parcels[parcel], parcel.attempt
+        patience, attempt = self._inflights[inflight], inflight.attempt
         if patience is None or attempt is None:
             return
         step = next_step(attempt, self._routing.view.stream(attempt.log_stream))
         if self._routing.closed or step in (Step.ASK, Step.GONE):
-            self._parcels[parcel] = None
+            self._inflights[inflight] = None
             patience.end()
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Patience: a wait that another ends, told apart from a task that is cancelled."""
+"""CancellableWait: a wait that another ends, told apart from a task that is cancelled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from tests.client.fakes import run
-from varlog.client.stuck import Patience
+from varlog.client.stalled_appends import CancellableWait
 
 
-async def waiting(patience: Patience) -> str:
+async def waiting(patience: CancellableWait) -> str:
     try:
         with patience:
             await asyncio.get_running_loop().create_future()
@@ -22,7 +22,7 @@ async def waiting(patience: Patience) -> str:
 
 def test_a_wait_that_is_ended_raises_timeout_and_its_task_goes_on() -> None:
     async def body() -> None:
-        patience = Patience()
+        patience = CancellableWait()
         task = asyncio.create_task(waiting(patience))
         await asyncio.sleep(0)
         patience.end()
@@ -36,7 +36,7 @@ def test_a_wait_that_is_ended_raises_timeout_and_its_task_goes_on() -> None:
 
 def test_a_task_that_is_cancelled_as_well_stays_cancelled() -> None:
     async def body() -> None:
-        patience = Patience()
+        patience = CancellableWait()
         task = asyncio.create_task(waiting(patience))
         await asyncio.sleep(0)
         patience.end()
@@ -49,7 +49,7 @@ def test_a_task_that_is_cancelled_as_well_stays_cancelled() -> None:
 
 def test_a_wait_that_is_over_by_itself_keeps_its_result() -> None:
     async def body() -> None:
-        with Patience() as patience:
+        with CancellableWait() as patience:
             await asyncio.sleep(0)
         patience.end()
         await asyncio.sleep(0)

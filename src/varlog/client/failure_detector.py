@@ -1,4 +1,5 @@
-"""[A2 R2] Trust: which nodes and streams to ask last, by what this client saw of them and by what others suspect (R-FAIL-2)."""
+"""[A2 R2] FailureDetector: which nodes and streams to ask last, by what this client saw of them and by what others suspect
+(R-FAIL-2)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from varlog.model.ids import LogStreamID, NodeID
 SUSPECT_AGAIN_S = 1.0
 
 
-class Trust:
+class FailureDetector:
     """What is held against whom. `tell` shares a suspicion with the repository."""
 
     def __init__(self, tell: Callable[[NodeID, str], None]) -> None:
@@ -26,11 +27,11 @@ class Trust:
         self._suspects: dict[NodeID, float] = {}
         self._told: dict[NodeID, float] = {}
         # Something is held against somebody. False, as nearly always: nobody need be asked about.
-        self.shaken = False
+        self.has_suspects = False
 
     def node_failed(self, node: NodeID, why: str, *, refused: bool = False) -> None:
         """It did not answer, or the connection broke; `refused`: nobody listens there, which is enough by itself."""
-        now, self.shaken = self._loop.time(), True
+        now, self.has_suspects = self._loop.time(), True
         self._nodes.failed(node, now, surely=refused)
         if now >= self._told.get(node, now):
             self._told[node] = now + SUSPECT_AGAIN_S
@@ -38,21 +39,21 @@ class Trust:
 
     def node_erred(self, node: NodeID) -> None:
         """It answered, and could not do its part: ask others first, but do not suspect it."""
-        self.shaken = True
+        self.has_suspects = True
         self._nodes.failed(node, self._loop.time())
 
     def node_answered(self, node: NodeID) -> None:
-        if self.shaken:
+        if self.has_suspects:
             self._nodes.succeeded(node)
             self._settle()
 
     def stream_failed(self, stream: LogStream, *, surely: bool) -> None:
         """An append to it failed; `surely`: its primary says that it takes none."""
-        self.shaken = True
+        self.has_suspects = True
         self._streams.failed((stream.log_stream, stream.epoch), self._loop.time(), surely=surely)
 
-    def stream_took(self, stream: LogStream) -> None:
-        if self.shaken:
+    def stream_succeeded(self, stream: LogStream) -> None:
+        if self.has_suspects:
             self._streams.succeeded((stream.log_stream, stream.epoch))
             self._settle()
 
@@ -64,14 +65,14 @@ class Trust:
         self._settle()
         return True
 
-    def runs_anew(self, stream: LogStream) -> None:
+    def stream_reopened(self, stream: LogStream) -> None:
         """It was opened in a new epoch, so its replicas are well again."""
         for node in stream.replicas:
             self._nodes.succeeded(node)
         self._settle()
 
     def _settle(self) -> None:
-        self.shaken = bool(self._suspects or self._nodes or self._streams)
+        self.has_suspects = bool(self._suspects or self._nodes or self._streams)
 
     def avoided(self) -> dict[NodeID, float]:
         """Nodes to ask last."""
@@ -79,7 +80,7 @@ class Trust:
             return {}
         return self._nodes.denied(self._loop.time()) | self._suspects
 
-    def doubts(self) -> Callable[[LogStream], bool]:
+    def is_suspect(self) -> Callable[[LogStream], bool]:
         """Whether to append to a stream last."""
         nodes = self.avoided()
         streams = self._streams.denied(self._loop.time())

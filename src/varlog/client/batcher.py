@@ -1,4 +1,4 @@
-"""[A2] Gatherer: packs the single appends that wait while a request is under way into the next batch.
+"""[A2] Batcher: packs the single appends that wait while a request is under way into the next batch.
 
 No timer: an append that finds nothing under way leaves with the others of its loop turn; under load batches grow by themselves.
 A caller costs one future and one line in a queue; everything else is done per batch.
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from varlog.client.append_rules import spent, unknown
-from varlog.client.ordering import Carrier
-from varlog.client.parcel import Parcel
+from varlog.client.inflight_batch import InflightBatch
+from varlog.client.ordering import AppendTransport
 from varlog.model.admission import (
     ENTRY_UNITS,
     RETRY_S_MIN,
@@ -52,24 +52,24 @@ CUT_FIXED: Final = 8
 _Waiting = tuple[bytes, asyncio.Future[Position], float, float]
 
 
-class Gatherer:
+class Batcher:
     """The single appends to one chosen stream, or (None) to whichever stream is next."""
 
     def __init__(
         self,
-        courier: Carrier,
+        sender: AppendTransport,
         tasks: Tasks,
         pack: Callable[[Sequence[bytes]], bytearray],
         log_stream: LogStreamID | None,
     ) -> None:
-        self._courier = courier
+        self._sender = sender
         self._tasks = tasks
         self._pack = pack
         self._log_stream = log_stream
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
-        self._under_way: dict[Parcel, list[_Waiting]] = {}
+        self._under_way: dict[InflightBatch, list[_Waiting]] = {}
         self._starting = 0  # batches whose task has not begun: in flight as well
         self._dispatching = False
         self._probed = False  # a probe left: nothing else is gathered until the courier has seen it
@@ -136,7 +136,7 @@ class Gatherer:
         admission = self._admission
         self._sent_s = admission.estimate_s(len(self._under_way), self._sent_units)
         self._byte_s = admission.fixed_s / GATHER_BYTES_MAX + admission.unit_s
-        self._entry_s = admission.fixed_s / self._courier.gather_entries_max + ENTRY_UNITS * admission.unit_s
+        self._entry_s = admission.fixed_s / self._sender.gather_entries_max + ENTRY_UNITS * admission.unit_s
 
     def dispatch_soon(self) -> None:
         """In the next turn of the loop, so that everyone who was woken in this one can come along."""
@@ -166,20 +166,20 @@ class Gatherer:
         if prompt < GATHER_REQUESTS_MAX:
             return True
         streams = 1
-        if self._log_stream is None and (streams := self._courier.streams_free()):
-            prompt -= self._courier.stuck
+        if self._log_stream is None and (streams := self._sender.streams_free()):
+            prompt -= self._sender.stalled
         return prompt < GATHER_REQUESTS_MAX * (streams if self._is_full() else 1)
 
     def _is_full(self) -> bool:
         """As many wait as one batch can have."""
         return (
-            self._waiting_bytes >= GATHER_BYTES_MAX or len(self._waiting) >= self._courier.gather_entries_max
+            self._waiting_bytes >= GATHER_BYTES_MAX or len(self._waiting) >= self._sender.gather_entries_max
         )
 
     def _gather(self) -> list[_Waiting]:
         """The next batch: all who wait, as long as they fit; one, where it shows whether a slow stream is quick again."""
-        waiting, most = self._waiting, self._courier.gather_entries_max
-        if len(waiting) > 1 and self._log_stream is None and self._courier.is_probe_next():
+        waiting, most = self._waiting, self._sender.gather_entries_max
+        if len(waiting) > 1 and self._log_stream is None and self._sender.is_probe_next():
             most, self._probed = 1, True
             self.dispatch_soon()
         if (
@@ -263,23 +263,23 @@ class Gatherer:
                 data, _, deadlines, _ = zip(*members, strict=True)
                 began = loop.time()
                 timeout_s = max(0.0, max(deadlines) - began)
-                parcel = Parcel(self._pack(data), self._log_stream, timeout_s, self._leave_out)
-                units = len(parcel.batch) + ENTRY_UNITS * len(members)
-                self._under_way[parcel] = members
+                inflight = InflightBatch(self._pack(data), self._log_stream, timeout_s, self._leave_out)
+                units = len(inflight.batch) + ENTRY_UNITS * len(members)
+                self._under_way[inflight] = members
                 self._sent_units += units
                 self._sent_s = admission.estimate_s(len(self._under_way), self._sent_units)
                 try:
-                    first = await self._courier.deliver(parcel)
+                    first = await self._sender.deliver(inflight)
                     admission.served(units, began, loop.time())
                 except VarlogError as error:
                     _settle_all(members, error)
                 except BaseException:
-                    _settle_all(members, _interrupted(parcel))
+                    _settle_all(members, _interrupted(inflight))
                     raise
                 else:
                     self._acknowledge(members, first)
                 finally:
-                    del self._under_way[parcel]
+                    del self._under_way[inflight]
                     self._sent_units -= units
                     self._estimate()
                 members = await self._following()
@@ -333,29 +333,29 @@ class Gatherer:
                 _settle(done, spent(self._log_stream, None, timeout_s))
             elif not done.done():
                 due.append(deadline)
-        for parcel, members in self._under_way.items():
+        for inflight, members in self._under_way.items():
             late = [member for member in members if member[2] <= now]
             for _, done, _, timeout_s in late:
-                _settle(done, _late(parcel, timeout_s))
-            if late and not parcel.sent:
-                self._leave_out(parcel)
+                _settle(done, _late(inflight, timeout_s))
+            if late and not inflight.sent:
+                self._leave_out(inflight)
             due += [deadline for _, done, deadline, _ in members if not done.done()]
         if due:
             # A look at a long queue takes a while: not one for each that is due, or nothing else would be done.
             self._expire_at(max(min(due), now + LOOK_S * (len(self._waiting) + len(due))))
 
-    def _leave_out(self, parcel: Parcel) -> None:
+    def _leave_out(self, inflight: InflightBatch) -> None:
         """The batch is certainly not in the log, and those whose time is over were told so: the next try must go without them
         (law 10), or not at all. Another batch has another sequence."""
-        members = self._under_way[parcel]
+        members = self._under_way[inflight]
         left = [member for member in members if not member[1].done()]
         if len(left) == len(members):
             return
         members[:] = left
         if left:
-            parcel.batch = self._pack([data for data, _, _, _ in left])
+            inflight.batch = self._pack([data for data, _, _, _ in left])
         else:
-            parcel.dropped = True
+            inflight.dropped = True
 
     def close(self) -> None:
         self._closed = True
@@ -377,15 +377,15 @@ def _settle_all(members: Iterable[_Waiting], error: VarlogError) -> None:
         _settle(done, type(error)(*error.args))  # one each: a traceback belongs to one caller
 
 
-def _late(parcel: Parcel, timeout_s: float) -> VarlogError:
-    if parcel.sent:
-        return unknown(parcel.last_error, timeout_s)
-    return spent(parcel.chosen, parcel.last_error, timeout_s)
+def _late(inflight: InflightBatch, timeout_s: float) -> VarlogError:
+    if inflight.sent:
+        return unknown(inflight.last_error, timeout_s)
+    return spent(inflight.chosen, inflight.last_error, timeout_s)
 
 
-def _interrupted(parcel: Parcel) -> VarlogError:
+def _interrupted(inflight: InflightBatch) -> VarlogError:
     return (
         OutcomeUnknown("the client was closed before the answer came")
-        if parcel.sent
+        if inflight.sent
         else NotAccepted("the log was closed")
     )

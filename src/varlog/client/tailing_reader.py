@@ -1,4 +1,4 @@
-"""[R1] Following: a subscription that tells up to which position everything was seen, entries or not."""
+"""[R1] TailingReader: a subscription that tells up to which position everything was seen, entries or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from varlog.model.entry import Entry
 from varlog.model.lsn import GLSN, LLSN
 
 
-class Following:
+class TailingReader:
     """One reading of a topic, for ever. Some positions of a sequenced topic hold no entry (JunkPosition): who waits for the entry
     at the
     tail may wait for one that never comes, and asks `position` instead."""

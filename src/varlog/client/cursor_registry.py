@@ -1,4 +1,4 @@
-"""Names: what a client tells and asks the metadata repository of named readers and writers. Every call may be repeated."""
+"""CursorRegistry: what a client tells and asks the metadata repository of named readers and writers. Every call may be repeated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from varlog.rpc.messages import (
 EVERY_TOPIC = TopicID(0)
 
 
-class Names:
+class CursorRegistry:
     """Readers and writers of any topic of the cluster, by the topic's id."""
 
     def __init__(self, routing: Routing) -> None:

@@ -1,4 +1,5 @@
-"""[Q4] Surveyor: where the entries of a sequenced topic's streams lie: the bytes of a range, and the place of a time."""
+"""[Q4] SequencedRangeQueries: where the entries of a sequenced topic's streams lie: the bytes of a range, and the place of a
+time."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from varlog.rpc.messages import (
 )
 
 
-class Surveyor:
+class SequencedRangeQueries:
     """Questions of one client about one topic's streams, to the tails of their chains."""
 
     def __init__(self, units: Units, tokens: Tokens) -> None:

@@ -1,4 +1,4 @@
-"""[R2] Surveyor: asks the replicas of a stream where entries lie: the bytes of a range, and the place of a time."""
+"""[R2] RangeQueries: asks the replicas of a stream where entries lie: the bytes of a range, and the place of a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from varlog.rpc.messages import FindTime, FindTimeReply, MeasureRange, MeasureRa
 M = TypeVar("M", bound=Message)
 
 
-class Surveyor:
+class RangeQueries:
     """Questions of one client about one topic's streams. Any replica can answer; one that lacks entries is not believed."""
 
     def __init__(self, routing: Routing) -> None:
@@ -59,19 +59,21 @@ class Surveyor:
         while True:
             self._routing.check_open()
             stream = await self.stream(log_stream, backoff.remaining_s)
-            for node in in_turn(stream.replicas, self._routing.turn, self._routing.trust.avoided()):
+            for node in in_turn(
+                stream.replicas, self._routing.turn, self._routing.failure_detector.avoided()
+            ):
                 try:
                     attempt_s = min(backoff.remaining_s, ATTEMPT_S)
                     connection = await self._routing.connection_to(node, attempt_s)
                     got, _ = await connection.call(request, timeout_s=attempt_s)
                     found = expect(got, answer)
-                    self._routing.trust.node_answered(node)
+                    self._routing.failure_detector.node_answered(node)
                     if good(found):
                         return found
                 except Trimmed:
                     raise
                 except VarlogError as error:
-                    self._routing.hold_against(node, error)
+                    self._routing.report_failure(node, error)
                     trouble = str(error)
             if backoff.spent:
                 raise Unavailable(

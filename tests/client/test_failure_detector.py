@@ -8,9 +8,9 @@ from contextlib import aclosing
 import pytest
 
 from tests.client.fakes import FakeCluster, run, until
-from varlog.client import courier as courier_module
+from varlog.client import batch_sender as batch_sender_module
 from varlog.client import routing as routing_module
-from varlog.client.trust import Trust
+from varlog.client.failure_detector import FailureDetector
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.rpc.messages import Append, Fetch, GetView, ReadAt, Suspect
@@ -41,7 +41,7 @@ def test_a_primary_that_refuses_connections_is_suspected_once_and_its_streams_co
 
 
 def test_a_primary_that_does_not_answer_is_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(courier_module, "SLOW_S", 0.01)
+    monkeypatch.setattr(batch_sender_module, "SLOW_S", 0.01)
 
     async def body() -> None:
         cluster = FakeCluster()
@@ -65,7 +65,9 @@ def test_an_impatient_caller_makes_nobody_suspect() -> None:
         async with await cluster.connect() as log:
             with pytest.raises(Exception, match="not known"):
                 await log.append(b"x", timeout_s=0.05)
-            assert not log._routing.trust.shaken or not log._routing.trust.avoided()
+            assert (
+                not log._routing.failure_detector.has_suspects or not log._routing.failure_detector.avoided()
+            )
             assert suspicions(cluster) == []
 
     run(body())
@@ -101,13 +103,13 @@ def test_a_stream_that_runs_anew_clears_its_nodes() -> None:
         async with await cluster.connect() as log:
             for _ in range(4):
                 await log.append(b"x")
-            assert list(log._routing.trust.avoided()) == [NodeID(1)]
+            assert list(log._routing.failure_detector.avoided()) == [NodeID(1)]
             await cluster.start("node-1")
             cluster.seal(ONE)
             await log.view()
             cluster.unseal(ONE)
             await log.view()
-            assert log._routing.trust.avoided() == {}
+            assert log._routing.failure_detector.avoided() == {}
             assert {(await log.append(b"x")).log_stream for _ in range(6)} == {ONE, TWO}
 
     run(body())
@@ -162,15 +164,15 @@ def test_a_waiting_fetch_leaves_a_suspected_node_and_one_that_left_its_stream(se
 def test_an_error_that_was_answered_makes_a_node_come_last_but_not_suspect() -> None:
     async def body() -> None:
         told: list[NodeID] = []
-        trust = Trust(lambda node, why: told.append(node))
+        failure_detector = FailureDetector(lambda node, why: told.append(node))
         for _ in range(2):
-            trust.node_erred(NodeID(1))
-        assert list(trust.avoided()) == [1]
+            failure_detector.node_erred(NodeID(1))
+        assert list(failure_detector.avoided()) == [1]
         for _ in range(5):
-            trust.node_failed(NodeID(2), str(Unavailable("it broke")))
+            failure_detector.node_failed(NodeID(2), str(Unavailable("it broke")))
         assert told == [2]
-        trust.node_answered(NodeID(2))
-        assert list(trust.avoided()) == [1]
+        failure_detector.node_answered(NodeID(2))
+        assert list(failure_detector.avoided()) == [1]
 
     run(body())
 

@@ -1,4 +1,5 @@
-"""[Q2 Q4] Courier: carries one packed batch to a sequenced topic: a token, then the chain, head to tail (R-SEQ-4), in one task.
+"""[Q2 Q4] SequencedBatchSender: carries one packed batch to a sequenced topic: a token, then the chain, head to tail (R-SEQ-4), in
+one task.
 
 While its positions are its own a batch goes on to the same ones, whatever happens, and every unit takes it once: so trying again
 never doubles it (R-ORD-7). Where another value was faster it is certainly nowhere, and gets new positions (law 8, law 10).
@@ -11,8 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 from varlog.client.append_rules import Attempt, spent, unknown
-from varlog.client.courier import still_stopped
-from varlog.client.parcel import Parcel
+from varlog.client.batch_sender import still_stopped
+from varlog.client.inflight_batch import InflightBatch
 from varlog.client.retry import Backoff
 from varlog.client.routing import expect
 from varlog.client.sequenced.chain_load import ChainLoad
@@ -57,7 +58,7 @@ TRY_S_MIN: Final = 0.005
 _log = get_logger("client")
 
 
-class _Errand:
+class _ChainWrite:
     """One batch by one token. `next` counts the nodes of the chain of `epoch` that have it. `open`: some unit may have it.
     `doubtful`: it may only be there already, not be written there anew. `since`: when the token was asked for."""
 
@@ -77,8 +78,8 @@ class _Errand:
         return Position(self.token.first, self.place.llsn, self.place.log_stream)
 
 
-class Courier:
-    """Delivers the parcels of one client. Nothing is chosen here: the sequencer says where a batch goes."""
+class SequencedBatchSender:
+    """Delivers the batches of one client. Nothing is chosen here: the sequencer says where a batch goes."""
 
     def __init__(self, units: Units, tokens: Tokens, repair: Repair) -> None:
         self._units = units
@@ -89,7 +90,7 @@ class Courier:
         self._load = ChainLoad()
         self._loop = asyncio.get_running_loop()
         self.closed = False
-        self.on_slow: Callable[[], None] = lambda: None
+        self.on_stall: Callable[[], None] = lambda: None
 
     @property
     def gather_entries_max(self) -> int:
@@ -104,7 +105,7 @@ class Courier:
         return self.closed or self._routing.closed
 
     @property
-    def stuck(self) -> int:
+    def stalled(self) -> int:
         """None that others could go around: all of them are in one order."""
         return 0
 
@@ -119,59 +120,59 @@ class Courier:
         except VarlogError:
             return 1
 
-    async def deliver(self, parcel: Parcel) -> Position:
+    async def deliver(self, inflight: InflightBatch) -> Position:
         """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
         self._routing.use()
-        if parcel.chosen is not None:
-            self._check_chosen(parcel.chosen)
-        backoff = Backoff(self._routing.environment, parcel.timeout_s)
-        errand: _Errand | None = None
+        if inflight.chosen is not None:
+            self._check_chosen(inflight.chosen)
+        backoff = Backoff(self._routing.environment, inflight.timeout_s)
+        chain_write: _ChainWrite | None = None
         try:
             # A try with no time left for its answer would turn a certain no into an unknown.
-            while not (self._ended or parcel.dropped or backoff.remaining_s < TRY_S_MIN):
+            while not (self._ended or inflight.dropped or backoff.remaining_s < TRY_S_MIN):
                 if self._routing.stopped and await still_stopped(self._routing, backoff):
                     stopped = TopicStopped(self._routing.topic_name, self._routing.stopped)
-                    raise OutcomeUnknown(f"sent, and not finished: {stopped}") if parcel.sent else stopped
+                    raise OutcomeUnknown(f"sent, and not finished: {stopped}") if inflight.sent else stopped
                 try:
                     projection = await self._projections.get(backoff)
-                    if errand is not None:
-                        errand = self._go_on(parcel, errand, projection)
-                    if errand is None:
-                        errand = await self._begin(parcel, projection, backoff)
-                    if errand.doubtful:
-                        await self._look(errand, projection, backoff)
-                    await self._write(parcel, errand, projection, backoff)
-                    done, errand = errand, None
+                    if chain_write is not None:
+                        chain_write = self._go_on(inflight, chain_write, projection)
+                    if chain_write is None:
+                        chain_write = await self._begin(inflight, projection, backoff)
+                    if chain_write.doubtful:
+                        await self._look(chain_write, projection, backoff)
+                    await self._write(inflight, chain_write, projection, backoff)
+                    done, chain_write = chain_write, None
                     self._tokens.written(done.token, self._loop.time() - done.since)
                     return done.first
                 except (AlreadyWritten, Trimmed) as taken:
-                    parcel.last_error = taken
-                    self._leave(parcel, errand)
-                    errand = None
+                    inflight.last_error = taken
+                    self._leave(inflight, chain_write)
+                    chain_write = None
                 except UnknownTopic as gone:
-                    if parcel.sent:
+                    if inflight.sent:
                         raise OutcomeUnknown(
                             "sent, and its topic was deleted before the answer came"
                         ) from gone
                     raise
                 except InvalidRequest as refused:
                     # What one node took another cannot refuse for itself: it was damaged on the way.
-                    if not (parcel.sent or isinstance(refused, UnknownLogStream | NotInCluster)):
+                    if not (inflight.sent or isinstance(refused, UnknownLogStream | NotInCluster)):
                         raise
-                    parcel.last_error = refused
+                    inflight.last_error = refused
                 except Overloaded as refused:
                     # Certainly nowhere: the positions that it has, if any, become junk. Another try would only be later.
-                    if not parcel.sent:
+                    if not inflight.sent:
                         raise
-                    parcel.last_error = refused
+                    inflight.last_error = refused
                 except OutcomeUnknown:
                     raise
                 except VarlogError as error:
-                    parcel.last_error = error  # seen to where it was raised
-            raise self._over(parcel)
+                    inflight.last_error = error  # seen to where it was raised
+            raise self._over(inflight)
         finally:
-            if errand is not None and not errand.open:
-                self._give_up(errand.token)
+            if chain_write is not None and not chain_write.open:
+                self._give_up(chain_write.token)
 
     def _check_chosen(self, log_stream: LogStreamID) -> None:
         streams = [stream.log_stream for stream in self._routing.streams]
@@ -184,8 +185,8 @@ class Courier:
 
     # --- A place for it ---------------------------------------------------------------------------------------------------
 
-    async def _begin(self, parcel: Parcel, projection: Projection, backoff: Backoff) -> _Errand:
-        count = parse_header(parcel.batch, signed=False).count
+    async def _begin(self, inflight: InflightBatch, projection: Projection, backoff: Backoff) -> _ChainWrite:
+        count = parse_header(inflight.batch, signed=False).count
         if count > projection.run_max:
             raise BatchTooLarge("entries", count, projection.run_max)
         since = self._loop.time()
@@ -205,132 +206,142 @@ class Courier:
             raise Unavailable(
                 f"positions {token.first} and on are not of one turn: the sequencer has another projection"
             )
-        return _Errand(token, found, since)
+        return _ChainWrite(token, found, since)
 
-    def _go_on(self, parcel: Parcel, errand: _Errand, projection: Projection) -> _Errand | None:
+    def _go_on(
+        self, inflight: InflightBatch, chain_write: _ChainWrite, projection: Projection
+    ) -> _ChainWrite | None:
         """The same positions under the projection that holds now; None: they are ours no more, so the batch is nowhere."""
-        if errand.epoch in (NO_EPOCH, projection.epoch):
-            return errand
-        count = parse_header(parcel.batch, signed=False).count
-        found = place_of(errand.token, count, projection)
-        if found is not None and found[:2] == errand.place[:2]:
-            errand.doubtful = in_doubt(errand.token, projection)
-            if errand.open or not errand.doubtful:
-                return errand
+        if chain_write.epoch in (NO_EPOCH, projection.epoch):
+            return chain_write
+        count = parse_header(inflight.batch, signed=False).count
+        found = place_of(chain_write.token, count, projection)
+        if found is not None and found[:2] == chain_write.place[:2]:
+            chain_write.doubtful = in_doubt(chain_write.token, projection)
+            if chain_write.open or not chain_write.doubtful:
+                return chain_write
         # Nobody who answered the seal has it there, and nobody else serves any more: it is certainly nowhere.
-        self._leave(parcel, errand)
+        self._leave(inflight, chain_write)
         return None
 
-    async def _look(self, errand: _Errand, projection: Projection, backoff: Backoff) -> None:
+    async def _look(self, chain_write: _ChainWrite, projection: Projection, backoff: Backoff) -> None:
         """Whether something is at its positions: then writing the batch once more tells whether it is this one."""
-        if not await self._repair.holds(projection, errand.place, backoff):
+        if not await self._repair.holds(projection, chain_write.place, backoff):
             raise OutcomeUnknown(
                 "sent, and epochs went by before it could be asked for: its positions may be another's"
             )
-        errand.doubtful = False
+        chain_write.doubtful = False
 
-    def _leave(self, parcel: Parcel, errand: _Errand | None) -> None:
+    def _leave(self, inflight: InflightBatch, chain_write: _ChainWrite | None) -> None:
         """It is certainly nowhere, and takes new positions."""
-        if errand is not None:
-            self._nowhere(parcel, errand)
-            self._give_up(errand.token)
+        if chain_write is not None:
+            self._nowhere(inflight, chain_write)
+            self._give_up(chain_write.token)
 
     def _give_up(self, token: Token) -> None:
         """Nothing of ours is at these positions, nor will be: they become junk."""
         self._tokens.given_up(token)
         self._repair.give_up(token)
 
-    def _nowhere(self, parcel: Parcel, errand: _Errand) -> None:
-        was_open, errand.open = errand.open, False
-        if parcel.attempt is None:
+    def _nowhere(self, inflight: InflightBatch, chain_write: _ChainWrite) -> None:
+        was_open, chain_write.open = chain_write.open, False
+        if inflight.attempt is None:
             return
-        parcel.attempt = None
-        before = parcel.batch
-        if parcel.on_nowhere is not None:
-            parcel.on_nowhere(parcel)
-        if was_open and parcel.batch is before:
+        inflight.attempt = None
+        before = inflight.batch
+        if inflight.on_nowhere is not None:
+            inflight.on_nowhere(inflight)
+        if was_open and inflight.batch is before:
             # It may still be being sent from where it is, and gets another header now.
-            parcel.batch = bytearray(before)
+            inflight.batch = bytearray(before)
 
     # --- Along the chain --------------------------------------------------------------------------------------------------
 
-    async def _write(self, parcel: Parcel, errand: _Errand, projection: Projection, backoff: Backoff) -> None:
+    async def _write(
+        self, inflight: InflightBatch, chain_write: _ChainWrite, projection: Projection, backoff: Backoff
+    ) -> None:
         """Head to tail, from where it stands in this epoch. What is raised was seen to, unless the head has something else."""
-        if errand.epoch != projection.epoch:
-            errand.epoch, errand.next = projection.epoch, 0
-        chain = projection.chain(errand.place.log_stream)
+        if chain_write.epoch != projection.epoch:
+            chain_write.epoch, chain_write.next = projection.epoch, 0
+        chain = projection.chain(chain_write.place.log_stream)
         head_at = 0.0
-        while errand.next < len(chain.nodes):
-            node, began, was_open = chain.nodes[errand.next], self._loop.time(), errand.open
+        while chain_write.next < len(chain.nodes):
+            node, began, was_open = chain.nodes[chain_write.next], self._loop.time(), chain_write.open
             try:
-                await self._write_one(parcel, errand, node, backoff)
+                await self._write_one(inflight, chain_write, node, backoff)
                 self._projections.answered(node, WRITE)
             except Trimmed:
                 # What the head took was in the log, whoever trimmed it then.
-                if not errand.next:
+                if not chain_write.next:
                     if was_open:
                         raise OutcomeUnknown(
                             "sent, and its position was trimmed before the answer came"
                         ) from None
                     raise
             except AlreadyWritten as other:
-                if errand.next:
-                    self._tell_broken(chain, node, errand, other)
+                if chain_write.next:
+                    self._tell_broken(chain, node, chain_write, other)
                     raise OutcomeUnknown(f"the nodes of a chain contradict each other: {other}") from other
                 raise
             except VarlogError as error:
-                if parcel.dropped and not errand.open:
+                if inflight.dropped and not chain_write.open:
                     raise
-                self._judge(parcel, errand, error, was_open)
-                if isinstance(error, Overloaded) and not errand.open:
+                self._classify(inflight, chain_write, error, was_open)
+                if isinstance(error, Overloaded) and not chain_write.open:
                     self._load.refused(error, backoff.remaining_s, self._loop.time())
                     raise
                 who = Who(node, WRITE)
                 await self._projections.node_failed(projection, chain.log_stream, who, error, began, backoff)
                 raise
-            errand.next += 1
-            if errand.next == 1 < len(chain.nodes):
+            chain_write.next += 1
+            if chain_write.next == 1 < len(chain.nodes):
                 head_at = self._loop.time()
         if head_at:
             now = self._loop.time()
             self._load.written(chain.log_stream, now - head_at, now)
 
-    async def _write_one(self, parcel: Parcel, errand: _Errand, node: NodeID, backoff: Backoff) -> None:
+    async def _write_one(
+        self, inflight: InflightBatch, chain_write: _ChainWrite, node: NodeID, backoff: Backoff
+    ) -> None:
         connection = await self._routing.connection_to(node, min(DIAL_S, backoff.remaining_s))
         try:
             async with asyncio.timeout(min(TRY_S, backoff.remaining_s)):
                 await connection.wait_writable()
         except TimeoutError:
             raise CallTimeout(f"node {node} takes nothing more", sent=True) from None
-        log_stream, within_ms = errand.place.log_stream, 0
-        if not errand.open:
+        log_stream, within_ms = chain_write.place.log_stream, 0
+        if not chain_write.open:
             head_s = self._load.head_s(log_stream, backoff.remaining_s, self._loop.time())
             within_ms = max(1, int(1000 * head_s))
-        batch = self._placed(parcel, errand)
-        request = WriteUnit(log_stream, errand.epoch, within_ms)
+        batch = self._placed(inflight, chain_write)
+        request = WriteUnit(log_stream, chain_write.epoch, within_ms)
         answer, _ = await connection.call(request, batch, timeout_s=min(TRY_S, backoff.remaining_s))
         expect(answer, Done)
 
-    def _placed(self, parcel: Parcel, errand: _Errand) -> bytearray:
+    def _placed(self, inflight: InflightBatch, chain_write: _ChainWrite) -> bytearray:
         """The batch at its place. Up to here entries could be left out of it; from here on it never changes."""
-        if not errand.open:
-            if parcel.dropped:
+        if not chain_write.open:
+            if inflight.dropped:
                 raise NotAccepted("nobody waits for it any more")
-            token = errand.token
-            place(parcel.batch, token.epoch, errand.place.llsn)
-            parcel.attempt = Attempt(errand.place.log_stream, token.epoch, LLSN(errand.place.llsn - 1))
-            errand.open = True
-            count = parse_header(parcel.batch, signed=False).count
+            token = chain_write.token
+            place(inflight.batch, token.epoch, chain_write.place.llsn)
+            inflight.attempt = Attempt(
+                chain_write.place.log_stream, token.epoch, LLSN(chain_write.place.llsn - 1)
+            )
+            chain_write.open = True
+            count = parse_header(inflight.batch, signed=False).count
             if count < token.length:
-                errand.token = token._replace(length=count)
+                chain_write.token = token._replace(length=count)
                 self._repair.give_up(
                     token._replace(first=GLSN(token.first + count), length=token.length - count)
                 )
-        return parcel.batch
+        return inflight.batch
 
-    def _judge(self, parcel: Parcel, errand: _Errand, error: VarlogError, was_open: bool) -> None:
+    def _classify(
+        self, inflight: InflightBatch, chain_write: _ChainWrite, error: VarlogError, was_open: bool
+    ) -> None:
         """A first try that certainly did nothing leaves the batch nowhere. A seal may find it written: that is no such answer."""
-        if was_open or not errand.open:
+        if was_open or not chain_write.open:
             return
         if isinstance(error, ConnectionLost | CallTimeout):
             certain = not error.sent
@@ -338,14 +349,14 @@ class Courier:
             said_no = isinstance(error, Rejected | CorruptBatch | NoLease)
             certain = said_no and not isinstance(error, StaleEpoch)
         if certain:
-            self._nowhere(parcel, errand)
+            self._nowhere(inflight, chain_write)
 
-    def _tell_broken(self, chain: Chain, node: NodeID, errand: _Errand, error: VarlogError) -> None:
+    def _tell_broken(self, chain: Chain, node: NodeID, chain_write: _ChainWrite, error: VarlogError) -> None:
         _log.critical(
             logfmt(
                 "law 8 broke: a node has something else than the head of its chain",
                 log_stream=chain.log_stream,
-                llsn=errand.place.llsn,
+                llsn=chain_write.place.llsn,
                 head=chain.head,
                 node=node,
                 error=error,
@@ -354,11 +365,11 @@ class Courier:
 
     # --- The end ----------------------------------------------------------------------------------------------------------
 
-    def _over(self, parcel: Parcel) -> VarlogError:
-        if parcel.sent and self._ended:
+    def _over(self, inflight: InflightBatch) -> VarlogError:
+        if inflight.sent and self._ended:
             return OutcomeUnknown("the log was closed before the answer came")
-        if parcel.sent:
-            return unknown(parcel.last_error, parcel.timeout_s)
+        if inflight.sent:
+            return unknown(inflight.last_error, inflight.timeout_s)
         if self._ended:
             return NotAccepted("the log was closed")
-        return spent(None, parcel.last_error, parcel.timeout_s)
+        return spent(None, inflight.last_error, inflight.timeout_s)

@@ -1,4 +1,4 @@
-"""[A2] Window: batches on their way to one stream's primary, several at a time, in order, over one connection.
+"""[A2] InflightWindow: batches on their way to one stream's primary, several at a time, in order, over one connection.
 
 It sends and waits, and decides nothing: what an error means, and what is sent again, its owner knows. Whatever it sends must bear
 to be sent twice.
@@ -31,7 +31,7 @@ TRY_S: Final = 3.0
 DIAL_S: Final = 1.0
 
 
-class Outgoing:
+class PipelinedBatch:
     """One packed batch and the request that it goes with. `sent`: it may be in the log."""
 
     __slots__ = ("answer", "batch", "header", "request", "sent")
@@ -44,11 +44,11 @@ class Outgoing:
         self.sent = False
 
 
-class Window:
+class InflightWindow:
     """What is on its way, the oldest first. `batches` may be replaced by the owner while nothing is in flight."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID) -> None:
-        self.batches: deque[Outgoing] = deque()
+        self.batches: deque[PipelinedBatch] = deque()
         self.log_stream = log_stream
         self._routing = routing
         # One that fails is heard of by whoever waits for the oldest.
@@ -65,7 +65,7 @@ class Window:
         """The primary has too much in flight."""
         self._bytes_max = max(WINDOW_BYTES_MIN, self._bytes_max // 2)
 
-    async def send(self, outgoing: Outgoing) -> None:
+    async def send(self, outgoing: PipelinedBatch) -> None:
         """Put it on its way, behind what was sent before. It returns before there is an answer."""
         connection = await self._connection()
         outgoing.sent = True
@@ -83,18 +83,18 @@ class Window:
         if answer.cancelled():
             raise ConnectionLost("the call was given up")
         if (error := answer.exception()) is not None:
-            self._hold_against(error)
+            self._report_failure(error)
             raise error
-        self._routing.trust.node_answered(self._primary[0])
+        self._routing.failure_detector.node_answered(self._primary[0])
         return expect(answer.result()[0], AppendReply)
 
-    def pop(self) -> Outgoing:
+    def pop(self) -> PipelinedBatch:
         """The oldest is in the log."""
         oldest = self.batches.popleft()
         self._bytes_max = min(WINDOW_BYTES, self._bytes_max + len(oldest.batch))
         return oldest
 
-    def recall(self) -> None:
+    def reset(self) -> None:
         """Wait for no answer any more; everything is to be sent again."""
         for outgoing in self.batches:
             if outgoing.answer is not None:
@@ -122,7 +122,7 @@ class Window:
             connection = await self._routing.connection_to(stream.primary, DIAL_S)
             await self._wait_writable(connection)
         except (ConnectionLost, CallTimeout) as lost:
-            self._hold_against(lost)
+            self._report_failure(lost)
             raise
         return connection
 
@@ -139,9 +139,9 @@ class Window:
             raise Unavailable(f"epoch {self._primary[1]} of log stream {self.log_stream} is over")
         self._routing.refresh_soon()
 
-    def _hold_against(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         node = self._primary[0]
         if isinstance(error, ConnectionLost | CallTimeout):
-            self._routing.hold_against(node, error)
+            self._routing.report_failure(node, error)
         if isinstance(error, CallTimeout):
-            self._routing.hang_up(node)
+            self._routing.disconnect(node)

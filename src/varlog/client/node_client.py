@@ -1,4 +1,4 @@
-"""[R2] OneNode: one storage node, asked alone: what it says of itself, and the bytes that it holds, as it holds them.
+"""[R2] NodeClient: one storage node, asked alone: what it says of itself, and the bytes that it holds, as it holds them.
 
 Who reads a log asks any replica and believes only what is sound. An audit wants the opposite: this replica, whatever it says.
 """
@@ -30,7 +30,7 @@ from varlog.rpc.messages import (
 M = TypeVar("M", bound=Message)
 
 
-class OneNode:
+class NodeClient:
     """Every call is made once; nothing is checked, and no failure is held against the node. Made by `Log.on_node`."""
 
     def __init__(self, routing: Routing, node: NodeID) -> None:

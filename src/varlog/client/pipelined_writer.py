@@ -1,4 +1,4 @@
-"""[A2] Pipelined: appends on a condition to one log stream, several in flight, tried until nothing moves for too long.
+"""[A2] PipelinedWriter: appends on a condition to one log stream, several in flight, tried until nothing moves for too long.
 
 The condition makes it harmless to send a batch again, so an error has one remedy: wait a moment, find out what the log has if it
 refused the condition, and send everything again that was not answered, in order.
@@ -9,30 +9,30 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 
-from varlog.client.append_rules import Verdict, judge
+from varlog.client.append_rules import ErrorClass, classify
+from varlog.client.inflight_window import InflightWindow, PipelinedBatch
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
-from varlog.client.window import Outgoing, Window
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Trimmed, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import AppendReply
 
 
-class Pipelined(ABC):
+class PipelinedWriter(ABC):
     """For one user at a time. `timeout_s`: it fails when nothing gets on for so long. Once failed, it stays so."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
         self._routing = routing
         self._log_stream = log_stream
         self._timeout_s = timeout_s
-        self._window = Window(routing, log_stream)
+        self._window = InflightWindow(routing, log_stream)
         self._patience: Backoff | None = None
         self._failure: VarlogError | None = None
 
     # --- what a kind of condition knows ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _acknowledged(self, outgoing: Outgoing, appended: AppendReply | None) -> None:
+    def _acknowledged(self, outgoing: PipelinedBatch, appended: AppendReply | None) -> None:
         """A batch is in the log; None: and trimmed there already."""
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Pipelined(ABC):
         while self._window.full:
             await self._settle_oldest()
 
-    async def _push(self, outgoing: Outgoing) -> None:
+    async def _push(self, outgoing: PipelinedBatch) -> None:
         """Send it, behind everything before it."""
         self._window.batches.append(outgoing)
         try:
@@ -87,8 +87,8 @@ class Pipelined(ABC):
     # --- trouble -----------------------------------------------------------------------------------------------------------
 
     async def _recover(self, error: VarlogError) -> None:
-        self._window.recall()
-        self._judge(error)
+        self._window.reset()
+        self._classify(error)
         news, conflict = asyncio.Event(), False
         stop_watching = self._routing.watch(news.set)
         try:
@@ -106,14 +106,14 @@ class Pipelined(ABC):
                     return
                 except VarlogError as another:
                     error = another
-                self._window.recall()
-                self._judge(error)
+                self._window.reset()
+                self._classify(error)
         finally:
             stop_watching()
 
-    def _judge(self, error: VarlogError) -> None:
+    def _classify(self, error: VarlogError) -> None:
         """Raise what is final: of itself, or because nothing got on for too long."""
-        if self._is_final(error) or judge(error, sent=True) is Verdict.REFUSED:
+        if self._is_final(error) or classify(error, sent=True) is ErrorClass.REFUSED:
             self._failure = error
         elif self._routing.closed or self._patiently().spent:
             self._failure = self._over(error)
