@@ -30,7 +30,7 @@ from varlog.runtime.environment import Environment, system_environment
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
-from varlog.storage.small_files import tend_file
+from varlog.storage.metadata_files import scrub_file
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 
@@ -126,7 +126,7 @@ class EmbeddedCluster:
         store = SqliteStore(self._path / "metadata.db", self._environment, synced=self._sync)
         # The directory's lock says so: whoever had a lease before was of a process that is gone.
         config_of_repository = MetadataRepositoryConfig(
-            self._cluster, REPOSITORY, leases_outlive_reigns=False
+            self._cluster, REPOSITORY, leases_survive_restart=False
         )
         repository = MetadataRepository(config_of_repository, store, self._environment, self._transport)
         await repository.start()
@@ -194,7 +194,7 @@ class EmbeddedCluster:
         """At the end: if it was deleted or replaced meanwhile, the next start would make another cluster."""
         identity = msgspec.json.encode(_Identity(FORMAT_VERSION, self._cluster))
         with contextlib.suppress(OSError):
-            if wrong := tend_file(self._environment.disk, self._path / "varlog.json", identity):
+            if wrong := scrub_file(self._environment.disk, self._path / "varlog.json", identity):
                 _log.warning(logfmt("files written again", why=wrong))
 
 

@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.client.chained_cluster import ChainedCluster
 from tests.client.fakes import run, run_in_real_time, until
+from tests.client.idempotent_cluster import ChainedCluster
 from varlog import aio
 from varlog.client import inflight_window as inflight_window_module
 from varlog.client.idempotent_rules import IndeterminateInput, TrimmedWrite

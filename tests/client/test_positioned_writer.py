@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.chained_cluster import ChainedCluster
 from tests.client.fakes import environment, run, run_in_real_time, until
+from tests.client.idempotent_cluster import ChainedCluster
 from varlog import aio
 from varlog.client.log import Log
 from varlog.client.positioned_writer import OtherEntry, PositionedWriteResult

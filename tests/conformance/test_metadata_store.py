@@ -19,8 +19,8 @@ from varlog.metarepo.membership_rules import Members
 from varlog.metarepo.named import Named
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, MetadataStore, Put
 from varlog.metarepo.store.keyspace import DeleteKeys
-from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
+from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.cluster import ClusterView, NamedReader, NamedWriter
 from varlog.model.errors import StartupError, Unavailable
@@ -87,7 +87,9 @@ def _leased() -> Backend:
         metadata.keys.depose()
 
     return Backend(
-        lambda: LeasedStore(metadata, system_environment(), f"mr{next(numbers)}:7100", lease_s=LEASE_S),
+        lambda: InMemoryReplicatedStore(
+            metadata, system_environment(), f"mr{next(numbers)}:7100", lease_s=LEASE_S
+        ),
         break_lock,
     )
 
@@ -318,7 +320,7 @@ def test_the_second_waits_until_the_first_lets_go_and_knows_who_leads(shared: Ba
         await first.commit([Put("x", b"first")])
         assert not waiting.done()
         await first.close()
-        async with asyncio.timeout(WAIT_S):  # how soon: tests/metarepo/test_reigns.py, in virtual time
+        async with asyncio.timeout(WAIT_S):  # how soon: tests/metarepo/test_leader_terms.py, in virtual time
             two = await waiting
         assert two.term > one.term and two.items == {"x": b"first"}
         assert (first.leads, second.leads, second.leader) == (False, True, "second:2")

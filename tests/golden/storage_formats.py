@@ -26,7 +26,7 @@ from varlog.storage.page_index import Page
 from varlog.storage.page_sidecar import encode_pages, encode_sidecar
 from varlog.storage.row_file import ROW_TYPE, encode_end_mark, encode_file, encode_header, encode_row
 from varlog.storage.state_file import ReplicaStateFile, encode_state
-from varlog.storage.synced_mark import Synced, encode_slot
+from varlog.storage.sync_watermark import Synced, encode_slot
 from varlog.storage.unit_state import UnitStateFile, encode_unit
 from varlog.storage.view_copy import ViewCopy, encode_view_copy
 

@@ -34,7 +34,7 @@ from varlog.storage.page_sidecar import decode_sidecar, encode_pages, rows_of
 from varlog.storage.row_file import check_header, read_rows
 from varlog.storage.scan import scan
 from varlog.storage.state_file import decode_state
-from varlog.storage.synced_mark import decode_slots
+from varlog.storage.sync_watermark import decode_slots
 from varlog.storage.unit_state import decode_unit
 from varlog.storage.view_copy import decode_view_copy
 
@@ -130,7 +130,7 @@ def test_the_page_segment_of_version_1_is_read() -> None:
         (5, 7, True),
         (1, 4, False),
     ]
-    assert (found.size, found.problem, found.spoilt) == (len(content), "", [])
+    assert (found.size, found.problem, found.corrupt_ranges) == (len(content), "", [])
 
 
 def test_the_page_sidecar_of_version_1_is_read() -> None:

@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
-from varlog.manager.repair_rules import Around, next_step
+from varlog.manager.repair_rules import RepairInputs, next_step
 from varlog.manager.repair_steps import Nothing, RebuildReplica
 from varlog.manager.zombie_rules import unregistered
 from varlog.metarepo import witnesses
@@ -64,7 +64,10 @@ def test_d2b_the_manager_takes_no_step_against_a_replica_that_knows_more_than_th
     witness: ReplicaStatus,
 ) -> None:
     statuses = {NodeID(1): _status(ReplicaState.SEALED, 5), NodeID(2): witness, NodeID(3): witness}
-    for around in (Around(), Around(spares=(NodeID(4),), away_s={NodeID(2): 1e6}, replace_after_s=1.0)):
+    for around in (
+        RepairInputs(),
+        RepairInputs(spares=(NodeID(4),), away_s={NodeID(2): 1e6}, replace_after_s=1.0),
+    ):
         step = next_step(STREAM, statuses, around)
         assert isinstance(step, Nothing), step
         assert "evidence" in step.why or "contradicts" in step.why
@@ -79,7 +82,7 @@ def test_d2b_a_replica_that_froze_for_another_reason_is_rebuilt_as_ever() -> Non
 def test_d2b_no_step_is_taken_in_a_stopped_topic() -> None:
     statuses = dict.fromkeys(STREAM.replicas)
     step = next_step(
-        STREAM, statuses, Around(stopped="node 3 knows positions up to 306, the repository up to 304")
+        STREAM, statuses, RepairInputs(stopped="node 3 knows positions up to 306, the repository up to 304")
     )
     assert isinstance(step, Nothing) and "STOPPED" in step.why
 

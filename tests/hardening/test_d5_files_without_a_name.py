@@ -15,7 +15,7 @@ import pytest
 
 from tests.storage import test_page_store as units
 from tests.storage.helpers import FailingDisk, commit_all, fill, new_store, read_all, reopen
-from tests.storage.test_small_files import order
+from tests.storage.test_metadata_files import order
 from varlog.metarepo.store.base import Delete, DeleteRange, Fenced, Put
 from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.sqlite import SqliteStore
@@ -27,7 +27,7 @@ from varlog.runtime.environment import system_environment
 from varlog.storage.identity import IDENTITY_NAME
 from varlog.storage.log_store import LogStore
 from varlog.storage.row_file import ROWS_NAME
-from varlog.storage.synced_mark import SYNCED_NAME, read_mark
+from varlog.storage.sync_watermark import SYNCED_NAME, read_mark
 from varlog.storage.volume import LOCK_NAME, NodeVolumes
 from varlog.storage.witness_file import WITNESS_NAME, Witness, WitnessFile
 
@@ -85,7 +85,7 @@ def test_a_file_of_a_running_replica_is_written_again(tmp_path: Path, which: str
     told = store.relink()
     assert WORDS in told and str(path) in told
     assert store.relink() == ""
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     fill(store, [[b"last"]])
     commit_all(store)
     store.sync_rows()
@@ -103,7 +103,7 @@ def test_a_directory_that_was_deleted_gets_the_open_files_back(tmp_path: Path) -
     store.sync_rows()
     shutil.rmtree(store.path)
     assert WORDS in store.relink()
-    assert store.tend() != ""  # the state
+    assert store.scrub_metadata() != ""  # the state
     again = reopen(store)
     assert read_all(again) == {1: b"one", 2: b"two"}
     again.close()
@@ -148,7 +148,7 @@ def test_a_file_of_a_running_log_unit_is_written_again(tmp_path: Path, which: st
     units.write(store, units.sized(41))
     told = store.relink()
     assert WORDS in told and str(path) in told
-    assert (store.relink(), store.tend()) == ("", "")
+    assert (store.relink(), store.scrub_metadata()) == ("", "")
     units.write(store, units.sized(43))
     newest = read_mark(OsDisk(), store.path)
     assert newest is not None and newest.size == store._segments[-1].size
@@ -166,19 +166,19 @@ def test_the_index_of_a_closed_segment_of_a_log_unit_is_written_again(tmp_path: 
     path = min(store.path.glob("*.idx"))
     before = path.read_bytes()
     harm(path)
-    assert str(path) in store.tend()
+    assert str(path) in store.scrub_metadata()
     assert path.read_bytes() == before
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     # What is not what memory knows is not signed.
     harm(path)
     segment = path.with_suffix(".seg")
     content = segment.read_bytes()
     with segment.open("r+b") as file:
         file.write(units.sized(301))
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     with segment.open("r+b") as file:
         file.write(content)
-    assert str(path) in store.tend()
+    assert str(path) in store.scrub_metadata()
     store.close()
 
 
@@ -195,13 +195,13 @@ def volumes_in(directory: Path) -> NodeVolumes:
 def test_the_identity_of_a_running_node_is_written_again(tmp_path: Path, harm: Harm) -> None:
     volumes = volumes_in(tmp_path)
     volumes.bind(UUID, [])
-    assert volumes.tend() == []
+    assert volumes.scrub_metadata() == []
     path = volumes.node_paths[0] / IDENTITY_NAME
     before = path.read_bytes()
     harm(path)
-    assert str(path) in volumes.tend()[0]
+    assert str(path) in volumes.scrub_metadata()[0]
     assert path.read_bytes() == before
-    assert volumes.tend() == []
+    assert volumes.scrub_metadata() == []
     volumes.release()
 
 
@@ -209,13 +209,13 @@ def test_a_lock_that_was_deleted_is_taken_again_or_its_new_holder_is_named(tmp_p
     volumes = volumes_in(tmp_path)
     path = volumes.node_paths[0] / LOCK_NAME
     path.unlink()
-    assert str(path) in volumes.tend()[0]
+    assert str(path) in volumes.scrub_metadata()[0]
     with pytest.raises(StartupError, match="is in use"):
         volumes_in(tmp_path)
     path.unlink()
     other = volumes_in(tmp_path)
     with pytest.raises(StartupError, match="is in use"):
-        volumes.tend()
+        volumes.scrub_metadata()
     other.release()
     volumes.release()
 
@@ -228,10 +228,10 @@ def test_the_newest_term_is_written_again(tmp_path: Path) -> None:
     file.keep(Witness(6, 2))
     old = (homes[0] / WITNESS_NAME).read_bytes()
     file.keep(seen)
-    assert file.tend(seen) == ""
+    assert file.scrub_metadata(seen) == ""
     (homes[0] / WITNESS_NAME).write_bytes(old)
     (homes[1] / WITNESS_NAME).unlink()
-    assert file.tend(seen).count(WITNESS_NAME) == 2
+    assert file.scrub_metadata(seen).count(WITNESS_NAME) == 2
     assert WitnessFile(OsDisk(), homes).read() == seen
 
 

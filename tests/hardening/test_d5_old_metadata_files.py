@@ -9,16 +9,16 @@ import pytest
 
 from tests.storage import test_page_store as units
 from tests.storage.helpers import commit_all, fill, new_store, reopen, row
-from tests.storage.test_small_files import order, store_of_many_rows
+from tests.storage.test_metadata_files import order, store_of_many_rows
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
+from varlog.storage.corruption import read_stretch, sound_bytes
 from varlog.storage.log_store import LogStore
-from varlog.storage.rot import read_stretch, sound_bytes
 from varlog.storage.row_file import ROWS_NAME
 from varlog.storage.state_file import STATE_NAME
-from varlog.storage.synced_mark import SLOT_BYTES, SYNCED_NAME, Synced, decode_slots, read_mark
+from varlog.storage.sync_watermark import SLOT_BYTES, SYNCED_NAME, Synced, decode_slots, read_mark
 from varlog.storage.unit_state import UNIT_NAME
 
 LOST = "the device lost a write"
@@ -54,10 +54,10 @@ def test_an_old_state_is_noticed_and_written_again(tmp_path: Path, what: str) ->
     newest, low, epoch = path.read_bytes(), store.low_llsn, store.epoch
     assert newest != old
     path.write_bytes(old)
-    told = store.tend()
+    told = store.scrub_metadata()
     assert LOST in told and str(path) in told
     assert path.read_bytes() == newest
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     again = reopen(store)
     assert (again.low_llsn, again.epoch) == (low, epoch)
     again.close()
@@ -89,9 +89,9 @@ def test_rows_that_the_device_lost_are_written_again(tmp_path: Path, count: int,
     commit_more(store, unsynced, synced=False)
     before, last = order(store), store.last_row
     put_back(path, old)
-    told = store.tend()
+    told = store.scrub_metadata()
     assert LOST in told and str(path) in told
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     again = reopen(store)
     assert order(again) == before
     assert again.last_row == last
@@ -125,7 +125,7 @@ def test_sectors_that_the_device_lost_are_written_again(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(512 * 3)
         file.write(bytes(len(path.read_bytes()) - 512 * 3))
-    assert LOST in store.tend()
+    assert LOST in store.scrub_metadata()
     again = reopen(store)
     assert order(again) == before
     again.close()
@@ -144,8 +144,8 @@ def test_the_rows_from_before_a_compaction_are_not_taken_for_those_behind_it(
     commit_more(store, 3)
     before, last = order(store), store.last_row
     put_back(path, old)
-    assert LOST in store.tend()
-    assert store.tend() == ""
+    assert LOST in store.scrub_metadata()
+    assert store.scrub_metadata() == ""
     again = reopen(store)
     assert order(again) == before
     assert again.last_row == last
@@ -167,7 +167,7 @@ def test_rows_that_order_entries_otherwise_are_not_believed(tmp_path: Path) -> N
     other.sync_rows()
     before = order(store)
     put_back(store.path / ROWS_NAME, (other.path / ROWS_NAME).read_bytes())
-    assert LOST in store.tend()
+    assert LOST in store.scrub_metadata()
     again = reopen(store)
     assert order(again) == before
     again.close()
@@ -177,10 +177,10 @@ def test_rows_that_order_entries_otherwise_are_not_believed(tmp_path: Path) -> N
 def test_sound_rows_are_left_alone_whatever_was_trimmed_or_is_not_synced(tmp_path: Path) -> None:
     store = store_of_many_rows(tmp_path, unsynced=True)
     for glsn in (3, 9, 20, 100):
-        assert store.tend() == ""
+        assert store.scrub_metadata() == ""
         store.trim(GLSN(glsn))
         commit_more(store, 1, synced=False)
-        assert store.tend() == ""
+        assert store.scrub_metadata() == ""
     store.close()
 
 
@@ -199,9 +199,9 @@ def test_an_old_state_of_a_log_unit_is_noticed_and_written_again(tmp_path: Path,
         store.trim(LLSN(3))
     newest = path.read_bytes()
     path.write_bytes(old)
-    assert LOST in store.tend()
+    assert LOST in store.scrub_metadata()
     assert path.read_bytes() == newest
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     store.close()
 
 
@@ -216,9 +216,9 @@ def test_an_old_mark_of_a_log_unit_is_noticed_and_written_again(tmp_path: Path) 
     put_back(path, old)
     found = read_mark(OsDisk(), store.path)
     assert found is not None and newest is not None and found < newest
-    assert LOST in store.tend()
+    assert LOST in store.scrub_metadata()
     assert decode_slots(path.read_bytes()[: 2 * SLOT_BYTES]) == (newest, newest)
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     assert newest > Synced()
     store.close()
 

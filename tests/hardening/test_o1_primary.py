@@ -23,11 +23,11 @@ from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Append, AppendReply
 from varlog.runtime.metrics import TrafficMeter
+from varlog.storagenode.log_stream import ack_queue as waiters_module
 from varlog.storagenode.log_stream import replica as replica_module
-from varlog.storagenode.log_stream import waiters as waiters_module
 from varlog.storagenode.log_stream import writer as writer_module
-from varlog.storagenode.log_stream.intake import Arrival, Intake
-from varlog.storagenode.log_stream.waiters import Waiters
+from varlog.storagenode.log_stream.ack_queue import AckQueue
+from varlog.storagenode.log_stream.admission_queue import AdmissionQueue, PendingAppend
 from varlog.testing.sim.loop import run as run_in_virtual_time
 
 DATA = bytes(1000)
@@ -99,23 +99,23 @@ def test_the_primary_refuses_what_many_clients_would_get_too_late() -> None:
 
 def test_the_primary_tells_how_long_one_more_would_wait() -> None:
     now = 0.0
-    waiters = Waiters(TrafficMeter(lambda: now))
+    acks = AckQueue(TrafficMeter(lambda: now))
     call: Any = SimpleNamespace(reply=lambda message: None)
     end = served = 1
 
     def add(size: int) -> None:
         nonlocal end
         batch = pack([bytes(size)], producer=ProducerID(1), sequence=end, time_us=0)
-        waiters.add(LLSN(end), LLSN(end + 1), size, call, parse_header(batch, signed=False))
+        acks.add(LLSN(end), LLSN(end + 1), size, call, parse_header(batch, signed=False))
         end += 1
 
     def ordered(count: int) -> None:
         nonlocal served
         newest, before = GLSN(served + count - 1), GLSN(served - 1)
-        waiters.answer(CommitRow(1, newest, before, GLSN(served), LLSN(served), count, Epoch(1)))
+        acks.answer(CommitRow(1, newest, before, GLSN(served), LLSN(served), count, Epoch(1)))
         served += count
 
-    assert waiters.wait_s(now) == 0.0
+    assert acks.wait_s(now) == 0.0
     # Ten milliseconds a cut, and one more for each 100 kB.
     for count in (1, 9, 3, 20, 6, 12) * 5:
         for _ in range(count):
@@ -124,13 +124,13 @@ def test_the_primary_tells_how_long_one_more_would_wait() -> None:
         ordered(count)
     for _ in range(300):
         add(100_000)
-    assert waiters.wait_s(now) == pytest.approx(0.31, rel=0.2)
-    assert waiters.wait_s(now, 300, 30_000_000) == pytest.approx(0.61, rel=0.2)
+    assert acks.wait_s(now) == pytest.approx(0.31, rel=0.2)
+    assert acks.wait_s(now, 300, 30_000_000) == pytest.approx(0.61, rel=0.2)
     # It is not quicker than it is seen to be.
     now += 2.0
-    assert waiters.wait_s(now) >= 2.0
+    assert acks.wait_s(now) >= 2.0
     ordered(300)
-    assert waiters.wait_s(now) == 0.0
+    assert acks.wait_s(now) == 0.0
 
 
 def test_what_is_refused_by_time_gets_no_place_and_what_waits_in_line_is_looked_at_again(
@@ -149,13 +149,13 @@ def test_what_is_refused_by_time_gets_no_place_and_what_waits_in_line_is_looked_
         await until(lambda: any(report.durable_end == 2 for report in repository.reports))
         clock[0] = 0.5
         in_line = asyncio.create_task(bench.call(Append(STREAM, within_ms=1000), make_batch(b"b")))
-        await until(lambda: len(replica._intake) == 1)
+        await until(lambda: len(replica._admission_queue) == 1)
         # The oldest has waited for half a second: whoever has less is refused, whether its batch is whole or not.
         with pytest.raises(Overloaded) as refused:
             await bench.call(Append(STREAM, within_ms=500), b"not a batch")
         assert refused.value.waiting == 2
         patient = asyncio.create_task(bench.call(Append(STREAM), make_batch(b"c")))
-        await until(lambda: len(replica._intake) == 2)
+        await until(lambda: len(replica._admission_queue) == 2)
         # Nobody waits for the first in line any more when its turn comes; the next one named no time.
         clock[0] = 2.0
         repository.commit(row(1, 2))
@@ -171,13 +171,16 @@ def test_what_is_refused_by_time_gets_no_place_and_what_waits_in_line_is_looked_
 
 def test_a_light_client_waits_for_its_turns_only() -> None:
     """What a client with a long line has there is not ahead of one with a short line."""
-    intake, batch = Intake(LogStreamID(1)), pack([DATA], producer=ProducerID(1), sequence=1, time_us=0)
+    admission_queue, batch = (
+        AdmissionQueue(LogStreamID(1)),
+        pack([DATA], producer=ProducerID(1), sequence=1, time_us=0),
+    )
     for connection, batches in (("flood", 100), ("other", 3)):
         for _ in range(batches):
             call: Any = SimpleNamespace(connection=connection)
-            intake.join(Arrival(call, parse_header(batch, signed=False), batch))
+            admission_queue.join(PendingAppend(call, parse_header(batch, signed=False), batch))
     light: Any = "light"
     flood: Any = "flood"
-    assert intake.ahead_of(light)[0] == 2
-    assert intake.ahead_of(light)[1] == pytest.approx(2 * len(batch), rel=0.01)
-    assert intake.ahead_of(flood)[0] == 103
+    assert admission_queue.ahead_of(light)[0] == 2
+    assert admission_queue.ahead_of(light)[1] == pytest.approx(2 * len(batch), rel=0.01)
+    assert admission_queue.ahead_of(flood)[0] == 103

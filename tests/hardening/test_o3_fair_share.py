@@ -22,11 +22,11 @@ from varlog.rpc.transport import Connection
 from varlog.sequencer import sequencer as sequencer_module
 from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.sequencer import Sequencer
-from varlog.storagenode.log_stream import intake as intake_module
+from varlog.storagenode.log_stream import ack_queue as waiters_module
+from varlog.storagenode.log_stream import admission_queue as intake_module
 from varlog.storagenode.log_stream import replica as replica_module
-from varlog.storagenode.log_stream import waiters as waiters_module
 from varlog.storagenode.log_stream import writer as writer_module
-from varlog.storagenode.log_stream.intake import Arrival, Intake
+from varlog.storagenode.log_stream.admission_queue import AdmissionQueue, PendingAppend
 from varlog.testing.sim.loop import run as run_in_virtual_time
 
 
@@ -45,15 +45,15 @@ class Waits:
         raise AssertionError("nothing is answered here")
 
 
-def arrival(call: Waits, sequence: int) -> Arrival:
+def arrival(call: Waits, sequence: int) -> PendingAppend:
     batch = pack([b"x"], producer=ProducerID(1), sequence=sequence, time_us=0)
-    return Arrival(call, parse_header(batch, signed=False), batch)
+    return PendingAppend(call, parse_header(batch, signed=False), batch)
 
 
-def join(intake: Intake, connection: str, sequence: int) -> tuple[Waits, bool]:
+def join(admission_queue: AdmissionQueue, connection: str, sequence: int) -> tuple[Waits, bool]:
     call = Waits(connection)
     try:
-        intake.join(arrival(call, sequence))
+        admission_queue.join(arrival(call, sequence))
     except NotAccepted:
         return call, False
     return call, True
@@ -92,26 +92,26 @@ def test_o3_a_client_that_floods_a_node_leaves_room_for_the_others(monkeypatch: 
 
 def test_a_client_that_fills_the_line_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_module, "UNCOMMITTED_BATCHES_MAX", 12)
-    intake = Intake(LogStreamID(1))
-    flood = [join(intake, "flood", n) for n in range(20)]
+    admission_queue = AdmissionQueue(LogStreamID(1))
+    flood = [join(admission_queue, "flood", n) for n in range(20)]
     assert [taken for _, taken in flood] == [True] * 12 + [False] * 8
-    others = [join(intake, name, n) for n in range(4) for name in ("a", "b")]
+    others = [join(admission_queue, name, n) for n in range(4) for name in ("a", "b")]
     assert all(taken for _, taken in others)
     # The newest of the flood left, and was told that it is not in the log; the oldest stayed.
     assert [call.ended is not None for call, _ in flood[:12]] == [False] * 4 + [True] * 8
     assert all(isinstance(call.ended, NotAccepted) for call, _ in flood[4:12])
-    assert len(intake) == 12
+    assert len(admission_queue) == 12
     # Each has its share: nobody gets more at the cost of who has as much.
-    assert not join(intake, "a", 9)[1]
+    assert not join(admission_queue, "a", 9)[1]
 
 
 def test_connections_are_served_in_turns_and_each_in_its_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    intake = Intake(LogStreamID(1))
+    admission_queue = AdmissionQueue(LogStreamID(1))
     for n in range(4):
-        join(intake, "flood", n)
+        join(admission_queue, "flood", n)
     for n in range(2):
-        join(intake, "a", n)
-    taken = [intake.pop() for _ in range(6)]
+        join(admission_queue, "a", n)
+    taken = [admission_queue.pop() for _ in range(6)]
     names = [str(one.call.connection) for one in taken]
     assert names == ["flood", "a", "flood", "a", "flood", "flood"]
     assert [one.header.sequence for one, name in zip(taken, names, strict=True) if name == "flood"] == [
@@ -120,16 +120,16 @@ def test_connections_are_served_in_turns_and_each_in_its_own_order(monkeypatch: 
         2,
         3,
     ]
-    assert len(intake) == 0
+    assert len(admission_queue) == 0
 
 
 def test_those_that_go_first_stay_in_front_of_all_lines() -> None:
-    intake = Intake(LogStreamID(1))
-    join(intake, "a", 1)
+    admission_queue = AdmissionQueue(LogStreamID(1))
+    join(admission_queue, "a", 1)
     first = [arrival(Waits("b"), 2), arrival(Waits("b"), 3)]
-    intake.go_first(first)
-    assert intake.first is first[0]
-    assert [intake.pop().header.sequence for _ in range(3)] == [2, 3, 1]
+    admission_queue.go_first(first)
+    assert admission_queue.first is first[0]
+    assert [admission_queue.pop().header.sequence for _ in range(3)] == [2, 3, 1]
 
 
 def test_waiting_places_are_shared_whatever_the_order_of_arrival(seed: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from varlog.manager.repair_case import Around, Move
+from varlog.manager.repair_inputs import Move, RepairInputs
 from varlog.manager.repair_rules import next_step
 from varlog.manager.repair_steps import (
     MakeReplica,
@@ -152,7 +152,9 @@ class World:
         away_s = {node: 99.0 if node in self.given_up else 1.0 for node in self.down}
         spares = tuple(node for node in EVERYWHERE if node not in self.down)
         return next_step(
-            self.stream(), self.statuses(), Around(spares, away_s, 30.0, self.move, primary=self.primary)
+            self.stream(),
+            self.statuses(),
+            RepairInputs(spares, away_s, 30.0, self.move, primary=self.primary),
         )
 
     def zombies(self) -> list[Zombie]:

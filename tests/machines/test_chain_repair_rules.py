@@ -9,17 +9,16 @@ from dataclasses import replace as but
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.manager.projection_case import (
+from varlog.manager.projection_inputs import (
     AHEAD_S,
     UNHEARD_ALONE_S,
     UNHEARD_S,
     UNLEASED_S,
-    Surroundings,
-    TopicCase,
+    TopicCondition,
+    TopicRepairInputs,
 )
 from varlog.manager.projection_rules import Plan, plan
-from varlog.manager.projector import _unheard
-from varlog.manager.repair_case import Move
+from varlog.manager.repair_inputs import Move
 from varlog.manager.repair_steps import (
     RUNS,
     BeginTopic,
@@ -29,6 +28,7 @@ from varlog.manager.repair_steps import (
     Reconfigure,
     SyncReplica,
 )
+from varlog.manager.sequenced_repair import _unheard
 from varlog.model.cluster import (
     Grouping,
     LogStream,
@@ -50,7 +50,7 @@ NODES = tuple(NodeID(number) for number in range(1, 6))
 A, B, C, D, E = NODES
 LS = LogStreamID(1)
 SEQUENCER, OTHER = SequencerID("sq:1", 1), SequencerID("sq:2", 1)
-ALONE = Surroundings(sequencers=(SEQUENCER,))
+ALONE = TopicRepairInputs(sequencers=(SEQUENCER,))
 
 
 def _unit(node: NodeID, epoch: int = 3, newest: int = 9, log_stream: LogStreamID = LS) -> UnitStatus:
@@ -68,8 +68,8 @@ def _case(
     *,
     units: dict[NodeID, UnitStatus] | None = None,
     alive: tuple[NodeID, ...] = NODES,
-    around: Surroundings = ALONE,
-) -> TopicCase:
+    around: TopicRepairInputs = ALONE,
+) -> TopicCondition:
     """A topic with one stream, in epoch 3; every member has a unit unless `units` says otherwise."""
     chain = Chain(LS, nodes, away)
     projection = Projection(
@@ -77,7 +77,7 @@ def _case(
     )
     found = {node: _unit(node) for node in chain.members if node in alive} if units is None else units
     stream = LogStream(LS, TOPIC.topic, chain.members, epoch=Epoch(3))
-    return TopicCase(TOPIC, projection, (stream,), alive, {LS: found}, around)
+    return TopicCondition(TOPIC, projection, (stream,), alive, {LS: found}, around)
 
 
 def _wish(decided: Plan) -> tuple[object, object, object]:
@@ -205,7 +205,7 @@ def test_an_epoch_that_only_a_newcomer_knows_is_ended_too() -> None:
 def test_who_is_away_is_made_rebuilt_filled_and_joined_in_turn() -> None:
     """R-SEQ-14."""
 
-    def step(unit: UnitStatus | None, around: Surroundings = ALONE) -> Plan:
+    def step(unit: UnitStatus | None, around: TopicRepairInputs = ALONE) -> Plan:
         units = {B: _unit(B), C: _unit(C)} | ({A: unit} if unit is not None else {})
         return plan(_case((B, C), (A,), units=units, around=around))
 
@@ -300,7 +300,7 @@ class World:
     lost: set[NodeID] = field(default_factory=set)
     spares: tuple[NodeID, ...] = ()
 
-    def case(self) -> TopicCase:
+    def case(self) -> TopicCondition:
         streams = tuple(
             LogStream(chain.log_stream, TOPIC.topic, chain.members) for chain in self.projection.chains
         )
@@ -313,10 +313,10 @@ class World:
             for stream in streams
         }
         spares = tuple(node for node in self.spares if node in self.alive)
-        around = Surroundings(
+        around = TopicRepairInputs(
             sequencers=(SEQUENCER,), spares=spares, away_s=dict.fromkeys(self.lost, 99.0), ahead_s=AHEAD_S
         )
-        return TopicCase(TOPIC, self.projection, streams, frozenset(self.alive), units, around)
+        return TopicCondition(TOPIC, self.projection, streams, frozenset(self.alive), units, around)
 
     def take(self, decided: Plan) -> None:
         for log_stream, step in decided.steps.items():

@@ -16,9 +16,9 @@ from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.storagenode.log_stream import chains as chains_module
-from varlog.storagenode.log_stream.chain_rules import Judgement, Link, Sent, judge, link_of
-from varlog.storagenode.log_stream.chains import Chains
+from varlog.storagenode.log_stream import producer_sequences as chains_module
+from varlog.storagenode.log_stream.idempotent_rules import Link, Sent, SequenceDecision, decide, link_of
+from varlog.storagenode.log_stream.producer_sequences import ProducerSequences
 
 P = ProducerID(9)
 STREAM = LogStreamID(1)
@@ -32,10 +32,10 @@ def link(sequence: int, crc: int, producer: int = 9, llsn: int = 1) -> Link:
 
 
 def test_a_chain_begins_with_batch_one_behind_nothing() -> None:
-    assert judge(None, Sent(1, 5, 0)) is Judgement.TAKE
-    assert judge(None, Sent(2, 5, 0)) is Judgement.BROKEN
-    assert judge(None, Sent(1, 5, 3)) is Judgement.BROKEN
-    assert judge(None, Sent(0, 0, 0)) is Judgement.BROKEN
+    assert decide(None, Sent(1, 5, 0)) is SequenceDecision.TAKE
+    assert decide(None, Sent(2, 5, 0)) is SequenceDecision.BROKEN
+    assert decide(None, Sent(1, 5, 3)) is SequenceDecision.BROKEN
+    assert decide(None, Sent(0, 0, 0)) is SequenceDecision.BROKEN
 
 
 @given(
@@ -48,21 +48,26 @@ def test_a_chain_begins_with_batch_one_behind_nothing() -> None:
 def test_a_batch_is_taken_behind_its_predecessor_alone_and_known_by_its_checksum(
     newest: int, crc: int, sequence: int, mine: int, previous: int
 ) -> None:
-    judgement = judge(link(newest, crc), Sent(sequence, mine, previous))
-    assert (judgement is Judgement.TAKE) == (sequence == newest + 1 and previous == crc)
-    assert (judgement is Judgement.SAME) == (sequence == newest and mine == crc)
+    judgement = decide(link(newest, crc), Sent(sequence, mine, previous))
+    assert (judgement is SequenceDecision.TAKE) == (sequence == newest + 1 and previous == crc)
+    assert (judgement is SequenceDecision.SAME) == (sequence == newest and mine == crc)
 
 
 @pytest.mark.parametrize(
     ("last_attempt", "known", "judgement"),
-    [(7, 0, Judgement.TAKE), (8, 4, Judgement.TAKE), (8, 3, Judgement.BROKEN), (0, 3, Judgement.BROKEN)],
+    [
+        (7, 0, SequenceDecision.TAKE),
+        (8, 4, SequenceDecision.TAKE),
+        (8, 3, SequenceDecision.BROKEN),
+        (0, 3, SequenceDecision.BROKEN),
+    ],
 )
 def test_behind_what_it_knows_an_attempt_follows_its_own_batches_alone(
-    last_attempt: int, known: int, judgement: Judgement
+    last_attempt: int, known: int, judgement: SequenceDecision
 ) -> None:
     """Another order of the same rows may have the same row in place 4, and would go on with one that is further up (seed 19)."""
     newest = Link(P, 4, LLSN(1), 40, last_attempt)
-    assert judge(newest, Sent(5, 50, 40, attempt=7, known=known)) is judgement
+    assert decide(newest, Sent(5, 50, 40, attempt=7, known=known)) is judgement
 
 
 @given(rows=st.lists(st.binary(max_size=2), unique=True, max_size=8), seed=st.integers(0, 2**32))
@@ -76,7 +81,7 @@ def test_attempts_that_send_everything_at_once_bring_no_row_in_twice(rows: list[
         mine = sent[attempt - 1]
         for at, one in enumerate(mine[: rng.randint(0, len(mine))]):
             previous = crc32c(mine[at - 1]) if at else 0
-            if judge(newest, Sent(at + 1, crc32c(one), previous, attempt)) is Judgement.TAKE:
+            if decide(newest, Sent(at + 1, crc32c(one), previous, attempt)) is SequenceDecision.TAKE:
                 newest = Link(P, at + 1, LLSN(1), crc32c(one), attempt)
                 taken.append(one)
     assert len(taken) == len(set(taken))
@@ -107,7 +112,7 @@ def test_attempts_that_race_and_repeat_themselves_make_one_chain_of_what_one_of_
         at = rng.randrange(len(mine))
         crc, previous = crc32c(mine[at]), crc32c(mine[at - 1]) if at else 0
         newest = link(*taken[-1]) if taken else None
-        if judge(newest, Sent(at + 1, crc, previous)) is Judgement.TAKE:
+        if decide(newest, Sent(at + 1, crc, previous)) is SequenceDecision.TAKE:
             taken.append((at + 1, crc))
     assert [sequence for sequence, _ in taken] == list(range(1, len(taken) + 1))
     for (_, before), (sequence, crc) in pairwise(taken):
@@ -128,7 +133,7 @@ def row(begin: int, end: int, epoch: int = 1) -> CommitRow:
 
 
 def test_a_pending_batch_is_known_at_once_and_a_seal_forgets_it() -> None:
-    chains = Chains(LLSN(1))
+    chains = ProducerSequences(LLSN(1))
     chains.open(Epoch(1), LLSN(1))
     chains.note(header(1, 1), LLSN(1))
     chains.note(header(1, 2), LLSN(2))
@@ -142,7 +147,7 @@ def test_a_pending_batch_is_known_at_once_and_a_seal_forgets_it() -> None:
 
 def test_rows_that_come_after_a_seal_still_confirm_what_was_noted() -> None:
     """The seal overtook the last commits of its epoch."""
-    chains = Chains(LLSN(1))
+    chains = ProducerSequences(LLSN(1))
     chains.open(Epoch(1), LLSN(1))
     chains.note(header(1, 1, count=3), LLSN(1))
     chains.ordered(row(1, 4))
@@ -154,7 +159,7 @@ def test_rows_that_come_after_a_seal_still_confirm_what_was_noted() -> None:
 @pytest.mark.parametrize("brought", [row(1, 3, epoch=2), row(1, 4)])
 def test_rows_of_what_was_not_noted_make_the_table_know_less_and_nothing_wrong(brought: CommitRow) -> None:
     """A sync brought batches of another epoch, or more than came here."""
-    chains = Chains(LLSN(1))
+    chains = ProducerSequences(LLSN(1))
     chains.open(Epoch(1), LLSN(1))
     chains.note(header(1, 1), LLSN(1))
     chains.note(header(2, 1), LLSN(2))
@@ -165,14 +170,14 @@ def test_rows_of_what_was_not_noted_make_the_table_know_less_and_nothing_wrong(b
 
 
 def test_what_was_begun_elsewhere_is_not_known_after_an_epoch_is_opened_behind_it() -> None:
-    chains = Chains(LLSN(1))
+    chains = ProducerSequences(LLSN(1))
     chains.open(Epoch(3), LLSN(50))
     assert chains.known_from == 50
     assert chains.newest(ProducerID(1), LLSN(20)) == (False, None)
 
 
 def test_a_batch_below_the_floor_is_not_of_the_chain() -> None:
-    chains = Chains(LLSN(1))
+    chains = ProducerSequences(LLSN(1))
     chains.open(Epoch(1), LLSN(1))
     chains.note(header(1, 7), LLSN(1))
     chains.ordered(row(1, 2))
@@ -180,7 +185,7 @@ def test_a_batch_below_the_floor_is_not_of_the_chain() -> None:
 
 
 def test_what_was_found_on_disk_is_remembered_until_the_table_knows_less() -> None:
-    chains = Chains(LLSN(50))
+    chains = ProducerSequences(LLSN(50))
     chains.open(Epoch(1), LLSN(50))
     found = link(4, 104, 1, 30)
     chains.found(ProducerID(1), LLSN(10), found)
@@ -203,7 +208,7 @@ def test_whatever_happens_the_table_tells_the_truth_or_that_it_does_not_know(
     before = chains_module.LINKS_MAX
     chains_module.LINKS_MAX = links_max  # type: ignore[misc]
     try:
-        chains, epoch = Chains(LLSN(1)), 1
+        chains, epoch = ProducerSequences(LLSN(1)), 1
         chains.open(Epoch(epoch), LLSN(1))
         log: list[tuple[Link, int]] = []  # committed, with their counts
         tail: list[tuple[Link, int]] = []

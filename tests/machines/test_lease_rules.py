@@ -135,7 +135,7 @@ def test_a_unit_that_could_not_be_sealed_is_sealed_on_the_way() -> None:
 
 
 def test_a_trim_waits_for_every_member_that_may_still_serve_it() -> None:
-    """R-TRIM-1: also for those that are away, and for who has not been heard of in this reign."""
+    """R-TRIM-1: also for those that are away, and for who has not been heard of in this term."""
     view = trim_topic(reconfigured(begun(), {LS: (TWO, THREE)}), TOPIC, GLSN(7), GLSN(LSN_MAX)).view
     done, late = Duty(Epoch(2), LLSN(8)), Duty(Epoch(2), LLSN(7))
     assert rules.trim_waits_for(view, TOPIC, GLSN(7), {}) == (TWO, THREE, ONE)

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from tests.machines.repair_world import EVERYWHERE, NODES, PRIMARY, SPARE, Replica, World
-from varlog.manager.repair_case import Around, Move, Statuses
+from varlog.manager.repair_inputs import Move, RepairInputs, Statuses
 from varlog.manager.repair_rules import next_step
 from varlog.manager.repair_steps import (
     HELD,
@@ -466,10 +466,10 @@ def test_a_node_that_refuses_for_long_is_replaced_though_it_lives() -> None:
     world.replicas[NODES[1]].stop()
     world.carry_out(SealStream(""))
     world.carry_out(world.decide(), reached=(PRIMARY, NODES[2]))
-    refused = Around((SPARE,), {NODES[1]: 31.0}, 30.0)
+    refused = RepairInputs((SPARE,), {NODES[1]: 31.0}, 30.0)
     step = next_step(world.stream(), world.statuses(), refused)
     assert isinstance(step, ReplaceReplica) and (step.old, step.new) == (NODES[1], SPARE)
-    nowhere = Around((), {NODES[1]: 31.0}, 30.0)
+    nowhere = RepairInputs((), {NODES[1]: 31.0}, 30.0)
     assert next_step(world.stream(), world.statuses(), nowhere) == SealReplicas(
         (NODES[1],), Epoch(2), LLSN(2)
     )
@@ -516,14 +516,14 @@ def test_a_node_is_not_replaced_while_the_others_are_damaged() -> None:
     world.crash(PRIMARY)
     world.given_up[PRIMARY] = None
     assert _steps(world, 2) == [SealStream, SealReplicas]
-    gone = Around((SPARE,), {PRIMARY: 99.0})
+    gone = RepairInputs((SPARE,), {PRIMARY: 99.0})
     statuses = world.statuses()
     assert isinstance(next_step(world.stream(), statuses, gone), ReplaceReplica)
     both = _damaged(_damaged(statuses, NODES[1]), NODES[2])
     assert next_step(world.stream(), both, gone) == RepairReplica(NODES[1], (NODES[2],))
     one = {NODES[1]: both[NODES[1]], NODES[2]: None}
     assert not isinstance(next_step(world.stream(), one, gone), ReplaceReplica | MakeReplica)
-    former = Around((SPARE,), {PRIMARY: 99.0}, former={SPARE: left})
+    former = RepairInputs((SPARE,), {PRIMARY: 99.0}, former={SPARE: left})
     assert next_step(world.stream(), one, former) == RepairReplica(NODES[1], (SPARE,))
 
 
@@ -534,7 +534,7 @@ def test_a_replica_that_cannot_be_sealed_for_its_damage_is_mended_first() -> Non
     assert _steps(world, 1) == [SealStream]
     hurt = _damaged(world.statuses(), NODES[1])
     assert isinstance(next_step(world.stream(), hurt), SealReplicas)
-    refused = Around(away_s={NODES[1]: 0.1})
+    refused = RepairInputs(away_s={NODES[1]: 0.1})
     assert isinstance(next_step(world.stream(), hurt, refused), SealReplicas), "the other one is not sealed"
     world.carry_out(SealReplicas((NODES[2],), world.stream().epoch, world.stream().sealed_end))
     rest = _damaged(world.statuses(), NODES[1])

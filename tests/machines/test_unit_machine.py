@@ -12,7 +12,7 @@ from varlog.model.errors import AlreadyWritten, PreconditionFailed, StaleEpoch, 
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
-from varlog.storagenode.log_unit.unit_machine import Pending, UnitMachine, Verdict
+from varlog.storagenode.log_unit.unit_machine import Pending, UnitMachine, WriteDecision
 
 
 def fresh() -> UnitMachine:
@@ -97,7 +97,7 @@ def test_only_a_unit_that_cannot_go_on_is_made_anew() -> None:
 def test_a_batch_is_settled_once() -> None:
     machine = serving()
     one = batch(1)
-    assert machine.write(one, None) is Verdict.WRITE
+    assert machine.write(one, None) is WriteDecision.WRITE
     machine.settled(one)
     with pytest.raises(InvariantBroken):
         machine.settled(one)
@@ -134,11 +134,11 @@ class AnyHistory(RuleBasedStateMachine):
             assert there != {key}
             return
         assert first + count > self.machine.low
-        if verdict is Verdict.WRITE:
+        if verdict is WriteDecision.WRITE:
             assert there == {None}, "law 8"
             self.values.update(dict.fromkeys(range(first, first + count), key))
             self.pending.append(new)
-        elif verdict is Verdict.WAIT:
+        elif verdict is WriteDecision.WAIT:
             assert there == {key}
             assert self.machine.pending_at(new.first_llsn, new.end_llsn) in self.pending
         else:

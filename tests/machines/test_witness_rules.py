@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from varlog.metarepo.witness_rules import (
     ReplicaWord,
-    Told,
+    ReportedRange,
     claim_of_replica,
     claim_of_topic,
     join,
@@ -65,7 +65,7 @@ def test_rows_of_all_replicas_add_up_to_the_order_however_they_are_cut(
                 own = [
                     part for row in own for part in (_halves(row, data.draw(st.integers(0, row.count - 1))))
                 ]
-            told.append(Told(NodeID(node), stream, tuple(own)))
+            told.append(ReportedRange(NodeID(node), stream, tuple(own)))
     ends = {
         stream: LLSN(1 + sum(1 for glsn, at in _entries(rows).items() if at[0] == stream and glsn < begin))
         for stream in {stream for stream, _ in rows}
@@ -90,7 +90,7 @@ def test_a_position_that_nobody_tells_is_said_to_be_missing(
     stream, lost = rows[gone]
     # Whoever lost it lost everything of its stream that came after as well.
     left = [(found, row) for number, (found, row) in enumerate(rows) if found != stream or number < gone]
-    told = [Told(NodeID(1), found, (row,)) for found, row in left]
+    told = [ReportedRange(NodeID(1), found, (row,)) for found, row in left]
     joined = join(GLSN(1), GLSN(newest), {}, told)
     assert not joined.is_whole
     missing = {glsn for begin, end in joined.missing for glsn in range(begin, end)}
@@ -106,21 +106,29 @@ def test_what_somebody_has_heard_of_and_nobody_holds_is_missing() -> None:
 def test_one_entry_at_two_positions_is_a_conflict() -> None:
     one = CommitRow(4, GLSN(6), GLSN(4), GLSN(5), LLSN(3), 2, Epoch(1))
     other = CommitRow(4, GLSN(7), GLSN(4), GLSN(6), LLSN(3), 2, Epoch(1))
-    told = [Told(NodeID(1), LogStreamID(1), (one,)), Told(NodeID(2), LogStreamID(1), (other,))]
+    told = [
+        ReportedRange(NodeID(1), LogStreamID(1), (one,)),
+        ReportedRange(NodeID(2), LogStreamID(1), (other,)),
+    ]
     joined = join(GLSN(5), GLSN(7), {LogStreamID(1): LLSN(3)}, told)
     assert any("entry 3" in conflict for conflict in joined.conflicts)
 
 
 def test_one_position_in_two_streams_is_a_conflict() -> None:
     row = CommitRow(4, GLSN(6), GLSN(4), GLSN(5), LLSN(3), 2, Epoch(1))
-    told = [Told(NodeID(1), LogStreamID(1), (row,)), Told(NodeID(2), LogStreamID(2), (row,))]
+    told = [
+        ReportedRange(NodeID(1), LogStreamID(1), (row,)),
+        ReportedRange(NodeID(2), LogStreamID(2), (row,)),
+    ]
     joined = join(GLSN(5), GLSN(6), {}, told)
     assert any("twice" in conflict for conflict in joined.conflicts)
 
 
 def test_entries_that_do_not_go_on_where_the_repository_ended_are_a_conflict() -> None:
     row = CommitRow(4, GLSN(6), GLSN(4), GLSN(5), LLSN(3), 2, Epoch(1))
-    joined = join(GLSN(5), GLSN(6), {LogStreamID(1): LLSN(2)}, [Told(NodeID(1), LogStreamID(1), (row,))])
+    joined = join(
+        GLSN(5), GLSN(6), {LogStreamID(1): LLSN(2)}, [ReportedRange(NodeID(1), LogStreamID(1), (row,))]
+    )
     assert joined.conflicts and not joined.missing
 
 

@@ -10,7 +10,7 @@ from tests.manager.fakes import WAIT_S, FakeCluster
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
 from varlog.manager.caller import Caller
-from varlog.manager.outlook import Outlook
+from varlog.manager.cluster_watcher import ClusterWatcher
 from varlog.manager.snapshot import Snapshot
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import LogStreamID, NodeID
@@ -47,12 +47,12 @@ class Gate:
         self.waiting, self.opened = asyncio.Event(), asyncio.Event()
         self.callers: list[int] = []  # the time that each names
         self.checked: list[str] = []
-        look, make, check = Outlook.look, Caller.__init__, Caller.check
+        look, make, check = ClusterWatcher.look, Caller.__init__, Caller.check
 
-        async def late(outlook: Outlook) -> Snapshot:
+        async def late(watcher: ClusterWatcher) -> Snapshot:
             self.waiting.set()
             await self.opened.wait()
-            return await look(outlook)
+            return await look(watcher)
 
         def made(caller: Caller, call: Call | None, within_ms: int) -> None:
             make(caller, call, within_ms)
@@ -66,7 +66,7 @@ class Gate:
                 raise
             self.checked.append("it begins")
 
-        monkeypatch.setattr(Outlook, "look", late)
+        monkeypatch.setattr(ClusterWatcher, "look", late)
         monkeypatch.setattr(Caller, "__init__", made)
         monkeypatch.setattr(Caller, "check", noted)
 

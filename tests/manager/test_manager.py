@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from tests.manager.fakes import CLUSTER, FakeCluster, FakeNode, FakeRepository
+from varlog.manager.cluster_watcher import ClusterWatcher
 from varlog.manager.manager import Manager
-from varlog.manager.outlook import Outlook
 from varlog.manager.snapshot import Snapshot
 from varlog.metarepo.membership_rules import seal_stream
 from varlog.metarepo.reader_rules import set_reader
@@ -90,14 +90,14 @@ def test_a_topic_waits_for_a_node_that_has_just_fallen_silent(monkeypatch: pytes
 
     async def story(cluster: FakeCluster) -> None:
         rounds: list[int] = []
-        look = Outlook.look
+        look = ClusterWatcher.look
 
-        async def counted(outlook: Outlook) -> Snapshot:
-            snapshot = await look(outlook)
+        async def counted(watcher: ClusterWatcher) -> Snapshot:
+            snapshot = await look(watcher)
             rounds.append(len(snapshot.nodes))
             return snapshot
 
-        monkeypatch.setattr(Outlook, "look", counted)
+        monkeypatch.setattr(ClusterWatcher, "look", counted)
         await cluster.nodes[3].stop()
         making = asyncio.ensure_future(cluster.ask(messages.CreateTopic("orders")))
         await cluster.wait(lambda: 2 in rounds or making.done())

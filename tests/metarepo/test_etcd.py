@@ -1,4 +1,4 @@
-"""The replicated store over three real etcd members: one that hangs costs a try, two that hang cost the reign and nothing else."""
+"""The replicated store over three real etcd members: one that hangs costs a try, two that hang cost the term and nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def woken(processes: list[ServerProcess]) -> None:
 
 
 async def commit_in_some_reign(store: MetadataStore, change: Change) -> None:
-    """On a busy machine a member that hangs can cost the reign: the next one goes on."""
+    """On a busy machine a member that hangs can cost the term: the next one goes on."""
     async with asyncio.timeout(WAIT_S):
         while True:
             try:

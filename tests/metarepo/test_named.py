@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.metarepo.helpers import run, settle, until, world
-from tests.metarepo.test_reigns import Group
+from tests.metarepo.test_leader_terms import Group
 from varlog.metarepo import named_service
 from varlog.model.cluster import NamedReader, NamedWriter
 from varlog.model.errors import InvalidRequest, PreconditionFailed, ReaderBehind, TrimBeyondTail, UnknownTopic

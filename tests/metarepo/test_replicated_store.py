@@ -11,8 +11,8 @@ import pytest
 from tests.metarepo.helpers import seeded_doors
 from varlog.metarepo.store.base import Change, DeleteRange, Fenced, Put
 from varlog.metarepo.store.lease import Lease
-from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata
+from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
 from varlog.model.errors import Unavailable
 from varlog.testing.sim.loop import run
 from varlog.testing.sim.process import CURRENT, Process
@@ -20,8 +20,8 @@ from varlog.testing.sim.process import CURRENT, Process
 LEASE_S = 2.0
 
 
-def store(metadata: MemoryMetadata, name: str = "mr1") -> LeasedStore:
-    return LeasedStore(metadata, seeded_doors(), f"{name}:7100", lease_s=LEASE_S)
+def store(metadata: MemoryMetadata, name: str = "mr1") -> InMemoryReplicatedStore:
+    return InMemoryReplicatedStore(metadata, seeded_doors(), f"{name}:7100", lease_s=LEASE_S)
 
 
 def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

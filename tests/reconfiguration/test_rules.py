@@ -165,7 +165,7 @@ def test_what_was_trimmed_counts_as_written_even_if_nobody_wrote_it() -> None:
 
 def test_whoever_was_restored_and_not_compared_since_is_no_answer() -> None:
     """A disk that went back in time lacks what was acknowledged, and looks sound."""
-    restored = {A: Answer(LLSN(3), unproven=True)}
+    restored = {A: Answer(LLSN(3), unverified=True)}
     kept = _next(_first(A, B, C), {LS: {**restored, **_answers(5, B, C)}}).chains[0]
     assert (kept.nodes, kept.away) == ((B, C), (A,))
     with pytest.raises(Unavailable, match="may hold newer entries"):
@@ -176,14 +176,14 @@ def test_whoever_was_restored_and_not_compared_since_is_no_answer() -> None:
 
 def test_after_a_restart_of_all_each_is_compared_with_each_once_all_are_there_or_lost() -> None:
     chain = _first(A, B, C).chains[0]
-    restored = {node: Answer(LLSN(3), unproven=True) for node in (A, B, C)}
+    restored = {node: Answer(LLSN(3), unverified=True) for node in (A, B, C)}
     two = {A: restored[A], B: restored[B]}
     assert to_compare(chain, restored, Wish()) == {A: (B, C), B: (A, C), C: (A, B)}
     assert to_compare(chain, two, Wish()) == {}
     assert to_compare(chain, two, Wish(lost={LS: (C,)})) == {A: (B,), B: (A,)}
     assert to_compare(chain, {A: restored[A]}, Wish(lost={LS: (B, C)})) == {A: ()}
     assert to_compare(chain, {**two, C: Answer(LLSN(3))}, Wish()) == {}
-    older = {**two, C: Answer(LLSN(3), unproven=True, went_back=True)}
+    older = {**two, C: Answer(LLSN(3), unverified=True, went_back=True)}
     assert to_compare(chain, older, Wish()) == {A: (B,), B: (A,)}
     unused = {node: answer._replace(went_back=True) for node, answer in restored.items()}
     assert to_compare(chain, unused, Wish()) == {A: (B, C), B: (A, C), C: (A, B)}

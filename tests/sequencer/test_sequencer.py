@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.metarepo.helpers import ScriptedNode, until
-from varlog.metarepo.reign import WITNESS_GRACE_S
+from varlog.metarepo.leader_term import WITNESS_GRACE_S
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import ClusterView, Ordering

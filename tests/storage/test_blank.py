@@ -18,7 +18,7 @@ from varlog.storage.page_store import PageStore
 from varlog.storage.row_file import encode_row
 from varlog.storage.segment import segment_path
 from varlog.storage.state_file import ReplicaStateFile, encode_state
-from varlog.storage.synced_mark import Synced, encode_slot
+from varlog.storage.sync_watermark import Synced, encode_slot
 from varlog.storage.unit_state import UnitStateFile, encode_unit
 
 TOPIC, STREAM = TopicID(1), LogStreamID(1)

@@ -17,7 +17,7 @@ from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.commit_store import CommitStore
-from varlog.storage.room import Room
+from varlog.storage.disk_space import DiskSpace
 from varlog.storage.row_file import (
     ROW_BYTES,
     ROW_TYPE,
@@ -159,7 +159,7 @@ def test_a_file_of_many_small_syncs_is_compacted(tmp_path: Path) -> None:
     for each in rows_of([(1, 0)] * 5000):
         store.commit(each, FIRST_LLSN)
         store.sync()
-        store.compact(FIRST_LLSN, Room(DISK, tmp_path))
+        store.compact(FIRST_LLSN, DiskSpace(DISK, tmp_path))
     assert file_rows(tmp_path) < 1000 and store.size_bytes < 100_000
     again = opened(tmp_path)
     assert (again.committed_end, again.high_watermark, again.glsn_of(LLSN(4321))) == (5001, 5000, 4321)
@@ -172,7 +172,7 @@ def test_trimmed_rows_leave_file_and_memory_and_the_newest_stays(tmp_path: Path)
     for each in rows[:5900]:
         store.commit(each, FIRST_LLSN)
     store.sync()
-    store.compact(LLSN(5501), Room(DISK, tmp_path))
+    store.compact(LLSN(5501), DiskSpace(DISK, tmp_path))
     assert file_rows(tmp_path) == 400
     for each in rows[5900:]:
         store.commit(each, LLSN(5501))

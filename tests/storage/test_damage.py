@@ -114,7 +114,7 @@ def test_a_flipped_byte_at_any_offset_is_put_right_or_told(tmp_path: Path, flip:
                 check_intact(store)
             except CorruptBatch:
                 # Not read when it was opened, or noted then: a reader asks another replica, and it is mended.
-                assert closed or store.spoilt, f"{name} at {at}"
+                assert closed or store.corrupt_ranges, f"{name} at {at}"
     assert told > 300 and opened > 300
 
 
@@ -310,7 +310,7 @@ def test_a_rotten_body_of_an_ordered_batch_in_the_newest_segment_is_noted_and_th
     content[HEADER_BYTES + 9] ^= 4  # in "six", which is ordered; seven and eight lie behind it and are not
     newest.write_bytes(content)
     store = open_at(original.path)
-    assert store.spoilt == ((6, 7),)
+    assert store.corrupt_ranges == ((6, 7),)
     assert (store.committed_end, store.written_end) == (7, 9)
     with pytest.raises(CorruptBatch):
         read_all(store)

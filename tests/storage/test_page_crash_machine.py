@@ -133,7 +133,7 @@ class UnitMachine(RuleBasedStateMachine):
             (first, first + self.count(data)) for first, data in there.items()
         ]
         assert bytes(store.read(pages) if pages else b"") == b"".join(there.values())
-        assert store.examine(pages) == [] and not store.spoilt
+        assert store.examine(pages) == [] and not store.corrupt_ranges
         for page, data in zip(pages, there.values(), strict=True):
             assert bytes(store.header(page)) == data[:64]
             assert page.is_junk == parse_header(data).is_junk

@@ -17,11 +17,11 @@ from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage import page_store
+from varlog.storage.disk_space import DiskSpace
 from varlog.storage.page_segment import page_segment_path
 from varlog.storage.page_store import Page, PageStore
-from varlog.storage.room import Room
 from varlog.storage.segment_file import SegmentFile, index_path
-from varlog.storage.synced_mark import SYNCED_NAME, SyncedMark, decode_slots
+from varlog.storage.sync_watermark import SYNCED_NAME, SyncWatermark, decode_slots
 from varlog.storage.unit_state import UNIT_NAME
 
 SEGMENT_BYTES = 600
@@ -32,7 +32,7 @@ def new_unit(
     tmp_path: Path,
     *,
     disk: OsDisk | None = None,
-    room: Room | None = None,
+    room: DiskSpace | None = None,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> PageStore:
     return PageStore.create(
@@ -193,7 +193,7 @@ def test_opening_reads_no_closed_segment(tmp_path: Path) -> None:
         write(store, sized(first))
     flip(page_segment_path(store.path, 1), 100)
     again = reopen(store)
-    assert firsts(again) == list(range(1, 15, 2)) and again.spoilt == ()
+    assert firsts(again) == list(range(1, 15, 2)) and again.corrupt_ranges == ()
     assert [(rot.begin, rot.end) for rot in again.examine(again.pages_from(LLSN(1), 100))] == [(1, 3)]
 
 
@@ -260,7 +260,7 @@ def test_what_a_killed_process_wrote_and_did_not_sync_is_written_again(
     directory = VOLUME / f"lsid={STREAM}"
     store = PageStore.create(host.disk, directory, topic=TOPIC, log_stream=STREAM)
     write(store, sized(1))
-    monkeypatch.setattr(SegmentFile, "discard_doubtful", lambda self: None)
+    monkeypatch.setattr(SegmentFile, "truncate_unsynced", lambda self: None)
     host.drive.fail_syncs = 1
     with pytest.raises(OSError):
         store.append([sized(3)])
@@ -381,7 +381,7 @@ def test_rot_in_what_was_synced_is_said_and_never_cut(tmp_path: Path) -> None:
     store.close()
     flip(page_segment_path(store.path, 1), 176 + 100)
     again = PageStore.open(OsDisk(synced=False), store.path, segment_bytes=SEGMENT_BYTES)
-    assert again.spoilt == ((3, 5),) and firsts(again) == [1, 3, 5]
+    assert again.corrupt_ranges == ((3, 5),) and firsts(again) == [1, 3, 5]
     assert [(rot.begin, rot.end) for rot in again.examine(again.pages_from(LLSN(1), 9))] == [(3, 5)]
 
 
@@ -508,10 +508,10 @@ def test_a_mark_that_was_deleted_is_written_again_before_a_failed_unit_is_opened
 def test_rot_in_the_state_is_put_right_from_memory(tmp_path: Path) -> None:
     store = new_unit(tmp_path)
     store.set_epoch(Epoch(3))
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     flip(store.path / UNIT_NAME, 30)
-    assert "checksum" in store.tend()
-    assert store.tend() == "" and reopen(store).epoch == 3
+    assert "checksum" in store.scrub_metadata()
+    assert store.scrub_metadata() == "" and reopen(store).epoch == 3
 
 
 # --- failures -----------------------------------------------------------------------------------------------------------
@@ -529,7 +529,7 @@ def test_a_closed_segment_that_was_cut_while_its_index_was_gone_does_not_stop_th
     index_path(closed).unlink(missing_ok=True)
     with closed.open("r+b") as file:
         file.truncate(closed.stat().st_size // 2)
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     assert not index_path(closed).exists(), "an index of half a segment would hide what is missing"
 
 
@@ -558,7 +558,7 @@ def test_a_full_disk_is_no_failure_if_nothing_was_written(tmp_path: Path) -> Non
     write(store, sized(1))
     disk = store._disk
 
-    class Full(Room):
+    class Full(DiskSpace):
         def take(self, needed_bytes: int, wanted_bytes: int) -> int:
             raise OSError(errno.ENOSPC, "the disk is full: free space")
 
@@ -680,7 +680,7 @@ def test_the_mark_is_synced_now_and_then_and_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between, a power loss brings an older mark back: true as well."""
-    monkeypatch.setattr("varlog.storage.synced_mark.SYNC_MARKS", 3)
+    monkeypatch.setattr("varlog.storage.sync_watermark.SYNC_MARKS", 3)
     store = new_unit(tmp_path)
     sure = []
     for first in range(1, 13, 2):
@@ -690,4 +690,4 @@ def test_the_mark_is_synced_now_and_then_and_when_asked(
     write(store, sized(13))
     store.prove()
     assert store._mark.is_sure
-    assert isinstance(store._mark, SyncedMark)
+    assert isinstance(store._mark, SyncWatermark)

@@ -40,9 +40,9 @@ from varlog.rpc.messages import (
     SealReplica,
 )
 from varlog.runtime.disk import OsDisk, OsFile
+from varlog.storage.corruption import BlockRange, Corruption
 from varlog.storage.dump import dump_replica
 from varlog.storage.log_store import LogStore
-from varlog.storage.rot import Rot, Stretch
 
 BATCHES = 60
 
@@ -260,7 +260,7 @@ def test_damage_that_no_source_can_mend_stays_noted_and_is_mended_later(tmp_path
         damage = await wait_damaged(bench, 1)
         before = segments(bench, 1)
         for others in ((), (1,), (2,), (7,)):
-            await bench.nodes[1]._replicas[STREAM].mender.mend(sources(*others))
+            await bench.nodes[1]._replicas[STREAM].block_repair.repair(sources(*others))
         assert (await status(bench, 1)).damage == damage
         assert segments(bench, 1) == before
         flip(bench, 2, segment=0, at=FIRST_BODY + 8)
@@ -290,11 +290,11 @@ def test_a_mend_that_failed_on_the_disk_is_done_again_though_it_can_be_read_back
         await wait_damaged(bench, 1)
         with monkeypatch.context() as failing:
             failing.setattr("varlog.runtime.disk.OsFile.sync", fail)
-            await replica.mender.mend(sources(2))
+            await replica.block_repair.repair(sources(2))
             assert segments(bench, 1) == segments(bench, 2), "it can be read back"
             assert (await status(bench, 1)).state is ReplicaState.SEALING
             replica.store.examine(replica.store.stretch(LLSN(1)))
-            await replica.mender.mend(())
+            await replica.block_repair.repair(())
             assert (await status(bench, 1)).damage, "what can be read back proves nothing"
         for node in (2, 1):
             await bench.call(SealReplica(STREAM, Epoch(2), LLSN(BATCHES + 1)), node=node)
@@ -325,9 +325,9 @@ def test_a_mend_that_failed_on_the_disk_is_done_again_before_the_replica_is_seal
         await wait_damaged(bench, 1)
         with monkeypatch.context() as failing:
             failing.setattr("varlog.runtime.disk.OsFile.sync", fail)
-            await replica.mender.mend(sources(2))
+            await replica.block_repair.repair(sources(2))
         assert replica.store.failure is not None
-        await replica.mender.mend(sources(2))
+        await replica.block_repair.repair(sources(2))
         assert not (await status(bench, 1)).damage and replica.store.failure is None
 
     run(tmp_path, story)
@@ -455,7 +455,7 @@ def test_a_pass_reads_everything_once_and_then_there_is_silence(
 ) -> None:
     examined: list[tuple[int, int]] = []
 
-    def spy(self: LogStore, stretch: Stretch) -> list[Rot]:
+    def spy(self: LogStore, stretch: BlockRange) -> list[Corruption]:
         examined.append((stretch.begin, stretch.end))
         return examine(self, stretch)
 
@@ -483,9 +483,9 @@ def test_a_pass_reads_everything_once_and_then_there_is_silence(
 def test_without_a_scrub_nothing_is_read_that_nobody_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examined: list[Stretch] = []
+    examined: list[BlockRange] = []
 
-    def spy(self: LogStore, stretch: Stretch) -> list[Rot]:
+    def spy(self: LogStore, stretch: BlockRange) -> list[Corruption]:
         examined.append(stretch)
         return examine(self, stretch)
 

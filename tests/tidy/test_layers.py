@@ -354,7 +354,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (layers_point_down, "newcomer/x.py", ""),
     (layers_point_down, "aio.py", "from varlog.cli import y"),
     (private_names_stay_home, "storage/x.py", "from varlog.model.batch import _HEADER"),
-    (private_names_stay_home, "storage/x.py", "from varlog.model._hidden import HEADER"),
+    (private_names_stay_home, "storage/x.py", "from varlog.model._trim_floor import HEADER"),
     (doors_are_where_they_belong, "storage/x.py", "import os.path"),
     (doors_are_where_they_belong, "client/x.py", "from random import Random"),
     (doors_are_where_they_belong, "rpc/tcp.py", "import time"),

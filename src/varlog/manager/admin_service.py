@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from varlog.manager.caller import Caller, on_request
+from varlog.manager.cluster_watcher import ClusterWatcher
 from varlog.manager.config import ManagerConfig
-from varlog.manager.outlook import Outlook
 from varlog.manager.peers import CALL_TIMEOUT_S, Peers
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
@@ -32,15 +32,15 @@ STREAMS_PER_CALL_MAX = 1_000
 
 class AdminService:
     """Answers when what was asked for is there, or with an error that says what it waits for. What becomes of replicas is asked of
-    ReplicaDesk, how everything is of StatusService."""
+    ReplicaAdmin, how everything is of StatusService."""
 
     def __init__(self, config: ManagerConfig, peers: Peers, registrar: Registrar, repair: RepairLoop) -> None:
         self._config = config
         self._peers = peers
         self._registrar = registrar
         self._repair = repair
-        self._outlook = Outlook(peers, repair)
-        self._maker = StreamMaker(config, peers, registrar, repair, self._outlook)
+        self._watcher = ClusterWatcher(peers, repair)
+        self._maker = StreamMaker(config, peers, registrar, repair, self._watcher)
         # Two callers that make the same topic, or place streams by the same view, take turns.
         self._making = asyncio.Lock()
         # How many callers make a topic of this name now, and how many topics were deleted.
@@ -90,7 +90,7 @@ class AdminService:
             if request.streams or not present:
                 with self._repair.making(topic.topic):
                     streams = await self._make_streams(topic, wanted, request.replicas, snapshot)
-        await self._outlook.wait_running(f"topic {request.name!r} is made", streams)
+        await self._watcher.wait_running(f"topic {request.name!r} is made", streams)
         return messages.TopicReply(topic)
 
     @asynccontextmanager
@@ -101,11 +101,11 @@ class AdminService:
         contended, deletions = name in self._names, self._deletions
         self._names[name] += 1
         try:
-            snapshot, seen_at = await self._outlook.look(), loop.time()
+            snapshot, seen_at = await self._watcher.look(), loop.time()
             async with self._making:
                 late = loop.time() > seen_at + LOOK_LASTS_S
                 if contended or late or deletions != self._deletions:  # what was seen may be over
-                    snapshot = await self._outlook.look()
+                    snapshot = await self._watcher.look()
                 yield snapshot
         finally:
             self._names[name] -= 1
@@ -124,7 +124,7 @@ class AdminService:
             try:
                 present.append(await self._maker.make(topic, replicas, streams_max=wanted, seen=seen))
             except PreconditionFailed:
-                snapshot = await self._outlook.look()
+                snapshot = await self._watcher.look()
                 present = [stream.log_stream for stream in snapshot.view.streams_of(topic.topic)]
                 if len(present) < wanted:
                     raise
@@ -134,7 +134,7 @@ class AdminService:
         async with self._making:
             topic = await self._topic(request.topic)
             made = await self._maker.make(topic, request.replicas, before=caller.check)
-        snapshot = await self._outlook.wait_running(f"log stream {made} is made", [made])
+        snapshot = await self._watcher.wait_running(f"log stream {made} is made", [made])
         return messages.StreamReply(snapshot.stream(made))
 
     async def _delete_topic(self, request: messages.DeleteTopic, caller: Caller) -> Message:
@@ -142,7 +142,7 @@ class AdminService:
         unregistered."""
         async with self._making:
             topic = await self._topic(request.name)
-            snapshot = await self._outlook.look()
+            snapshot = await self._watcher.look()
             streams = snapshot.view.streams_of(topic.topic)
             unregister = messages.UnregisterTopic(topic.topic, request.forced)
             caller.check()
@@ -172,7 +172,7 @@ class AdminService:
 
     async def _remove_node(self, request: messages.RemoveNode, caller: Caller) -> Message:
         async with self._making:
-            view = (await self._outlook.look()).view
+            view = (await self._watcher.look()).view
             if view.node(request.node) is None:
                 raise InvalidRequest(f"there is no storage node {request.node}: see `varlog node list`")
             if held := [stream.log_stream for stream in view.streams_on(request.node)]:
@@ -196,14 +196,14 @@ class AdminService:
             settled = isinstance(step, RepairReplica) or (isinstance(step, Nothing) and step.settled)
             return snapshot.stream(request.log_stream).state is StreamState.SEALED and settled
 
-        snapshot = await self._outlook.wait(
+        snapshot = await self._watcher.wait(
             f"log stream {request.log_stream} is to be sealed", [request.log_stream], sealed
         )
         return messages.StreamReply(snapshot.stream(request.log_stream))
 
     async def _unseal(self, request: messages.AdminUnsealStream, caller: Caller) -> Message:
         await self._hold(request.log_stream, False, caller)
-        snapshot = await self._outlook.wait_running(
+        snapshot = await self._watcher.wait_running(
             f"log stream {request.log_stream} is to be unsealed", [request.log_stream]
         )
         return messages.StreamReply(snapshot.stream(request.log_stream))
@@ -228,7 +228,7 @@ class AdminService:
     # --- helpers ----------------------------------------------------------------------------------------------
 
     async def _topic(self, name: str) -> Topic:
-        found = (await self._outlook.look()).view.topic_named(name)
+        found = (await self._watcher.look()).view.topic_named(name)
         if found is None:
             raise UnknownTopic(name)
         return found

@@ -8,7 +8,7 @@ from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
-from varlog.manager.replica_desk import ReplicaDesk
+from varlog.manager.replica_admin import ReplicaAdmin
 from varlog.manager.status_service import StatusService
 from varlog.model.errors import NotInCluster, StartupError, VarlogError
 from varlog.model.limits import REPLICAS_MAX
@@ -36,7 +36,7 @@ class Manager:
         self._repair = RepairLoop(config, self._peers, EventLog(environment.clock), self._tasks)
         self._dispatcher = Dispatcher("the manager")
         AdminService(config, self._peers, self._registrar, self._repair).register(self._dispatcher)
-        ReplicaDesk(self._peers, self._repair).register(self._dispatcher)
+        ReplicaAdmin(self._peers, self._repair).register(self._dispatcher)
         StatusService(transport, self._peers, self._repair).register(self._dispatcher)
         self._server: Server | None = None
         self.address = ""

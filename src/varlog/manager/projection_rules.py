@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from varlog.manager.projection_case import AHEAD_S, JOIN_LAG_ENTRIES, TopicCase
-from varlog.manager.repair_case import Move
+from varlog.manager.projection_inputs import AHEAD_S, JOIN_LAG_ENTRIES, TopicCondition
+from varlog.manager.repair_inputs import Move
 from varlog.manager.repair_steps import (
     RUNS,
     BeginTopic,
@@ -55,7 +55,7 @@ class _Newcomers:
     nearly: bool = False
 
 
-def plan(case: TopicCase) -> Plan:
+def plan(case: TopicCondition) -> Plan:
     """What to do for a sequenced topic now."""
     projection = case.projection
     if projection is None:
@@ -79,7 +79,7 @@ def plan(case: TopicCase) -> Plan:
 # --- The topic's beginning ------------------------------------------------------------------------------------------
 
 
-def _beginning(case: TopicCase) -> Plan:
+def _beginning(case: TopicCondition) -> Plan:
     if case.around.making or not case.streams:
         return Plan(None, _all(case, Nothing("the topic is being made", settled=False)))
     if not case.around.sequencers:
@@ -90,7 +90,7 @@ def _beginning(case: TopicCase) -> Plan:
     return Plan(begin, _all(case, begin))
 
 
-def _remade(case: TopicCase, stream: LogStream) -> MakeReplica | None:
+def _remade(case: TopicCondition, stream: LogStream) -> MakeReplica | None:
     """A new log stream that has no unit anywhere: whoever made it was so slow to register it that its units were swept away as
     zombies (R-REG-4). They were empty, and so are those in their place."""
     if case.around.making or any(case.unit(stream.log_stream, node) is not None for node in stream.replicas):
@@ -100,14 +100,14 @@ def _remade(case: TopicCase, stream: LogStream) -> MakeReplica | None:
     return MakeReplica(stream.replicas[0])
 
 
-def _all(case: TopicCase, step: Step) -> dict[LogStreamID, Step]:
+def _all(case: TopicCondition, step: Step) -> dict[LogStreamID, Step]:
     return {stream.log_stream: step for stream in case.streams}
 
 
 # --- The next projection --------------------------------------------------------------------------------------------
 
 
-def _change(case: TopicCase, projection: Projection, came: _Newcomers) -> Reconfigure | None:
+def _change(case: TopicCondition, projection: Projection, came: _Newcomers) -> Reconfigure | None:
     """One projection for everything that is due. Not while some log stream has nobody to answer for it: it could not be made."""
     if any(not _answering(case, chain) or case.awaited(chain) for chain in projection.chains):
         return None
@@ -115,7 +115,7 @@ def _change(case: TopicCase, projection: Projection, came: _Newcomers) -> Reconf
     streams = _new_streams(case, projection)
     reasons: list[str] = []
     for chain in filter(case.must_compare, projection.chains):
-        what = f"nodes {case.unproven(chain)} of log stream {chain.log_stream} were restarted"
+        what = f"nodes {case.unverified(chain)} of log stream {chain.log_stream} were restarted"
         gone = case.lost(chain)
         reasons.append(
             f"UNVERIFIED: {what}, and are believed without {list(gone)}"
@@ -139,26 +139,26 @@ def _change(case: TopicCase, projection: Projection, came: _Newcomers) -> Reconf
     return Reconfigure(wish, reasons[0] if len(reasons) == 1 else f"{reasons[0]}; {len(reasons) - 1} more")
 
 
-def _answering(case: TopicCase, chain: Chain) -> bool:
+def _answering(case: TopicCondition, chain: Chain) -> bool:
     return any(case.unit(chain.log_stream, node) is not None for node in chain.nodes)
 
 
-def _useless(case: TopicCase, chain: Chain) -> tuple[NodeID, ...]:
+def _useless(case: TopicCondition, chain: Chain) -> tuple[NodeID, ...]:
     """Those who cannot serve, if another one can."""
-    if not case.sound(chain):
+    if not case.healthy(chain):
         # A dead node is left out even for a poor one: nothing can be written while it is in the chain.
         return tuple(node for node in chain.nodes if case.unit(chain.log_stream, node) is None)
     return tuple(node for node in chain.nodes if case.defect(chain.log_stream, node))
 
 
-def _lost_sequencer(case: TopicCase, projection: Projection) -> str | None:
+def _lost_sequencer(case: TopicCondition, projection: Projection) -> str | None:
     present, there = projection.sequencer, case.around.sequencers
     if present in there or not there:
         return None
     return "it has no sequencer" if present is None else f"the sequencer at {present.address} does not answer"
 
 
-def _new_streams(case: TopicCase, projection: Projection) -> dict[LogStreamID, tuple[NodeID, ...]]:
+def _new_streams(case: TopicCondition, projection: Projection) -> dict[LogStreamID, tuple[NodeID, ...]]:
     """Registered, and in no projection yet. One whose nodes do not answer waits."""
     if case.around.making:
         return {}
@@ -171,7 +171,7 @@ def _new_streams(case: TopicCase, projection: Projection) -> dict[LogStreamID, t
     }
 
 
-def _concerned(case: TopicCase, change: Reconfigure) -> list[LogStreamID]:
+def _concerned(case: TopicCondition, change: Reconfigure) -> list[LogStreamID]:
     """The streams whose next step this is; all of them, if it is for the topic as a whole."""
     wish = change.wish
     named = [*wish.without, *wish.join, *wish.streams]
@@ -182,19 +182,19 @@ def _concerned(case: TopicCase, change: Reconfigure) -> list[LogStreamID]:
 
 
 def _fill_chain(
-    case: TopicCase, projection: Projection, chain: Chain, came: _Newcomers, preferred: Counter[NodeID]
+    case: TopicCondition, projection: Projection, chain: Chain, came: _Newcomers, preferred: Counter[NodeID]
 ) -> Step:
     """The first thing to do for who is away, or comes anew; else why nothing is done."""
     if not _answering(case, chain):
         return Nothing(f"none of its nodes {list(chain.nodes)} answers: start one of them again")
     if awaited := case.awaited(chain):
         return Nothing(
-            f"nodes {case.unproven(chain)} were restarted, and wait for nodes {awaited}, which may hold newer entries"
+            f"nodes {case.unverified(chain)} were restarted, and wait for nodes {awaited}, which may hold newer entries"
         )
     if case.is_ahead(chain):
         return Nothing(f"it is being taken into epoch {projection.epoch + 1}", settled=False)
     # The repository tells one that is alone that there is nobody to compare it with.
-    if len(chain.nodes) > 1 and (unproven := case.unproven(chain)):
+    if len(chain.nodes) > 1 and (unproven := case.unverified(chain)):
         wait = Nothing(f"nodes {unproven} were restarted, and are compared with their chain", settled=False)
         return _prove(case, projection, chain) or wait
     waits: list[Nothing] = []
@@ -219,7 +219,7 @@ def _fill_chain(
     return Nothing(f"{defects[0]}, and no other node can serve") if defects else RUNS
 
 
-def _prove(case: TopicCase, projection: Projection, chain: Chain) -> Step | None:
+def _prove(case: TopicCondition, projection: Projection, chain: Chain) -> Step | None:
     """A member whose node was restarted is compared with one that was not: its disk may have lost what the chain acknowledged."""
     for node in chain.nodes:
         unit = case.unit(chain.log_stream, node)
@@ -233,7 +233,7 @@ def _prove(case: TopicCase, projection: Projection, chain: Chain) -> Step | None
 
 
 def _candidates(
-    case: TopicCase, chain: Chain, preferred: Counter[NodeID]
+    case: TopicCondition, chain: Chain, preferred: Counter[NodeID]
 ) -> list[tuple[NodeID, NodeID | None]]:
     """Who is to be in the chain and is not, each with whom it replaces: members that answer, then those in others' places."""
     found: list[tuple[NodeID, NodeID | None]] = [(node, None) for node in chain.away if node in case.nodes]
@@ -250,7 +250,7 @@ def _candidates(
     return found
 
 
-def _move(case: TopicCase, chain: Chain) -> Move | None:
+def _move(case: TopicCondition, chain: Chain) -> Move | None:
     """What an operator still wants moved: from a member to a node that is none."""
     move = case.around.moves.get(chain.log_stream)
     if move is None or move.old not in chain.members or move.new in chain.members:
@@ -258,7 +258,7 @@ def _move(case: TopicCase, chain: Chain) -> Move | None:
     return move if move.new in case.nodes else None
 
 
-def _preferred(case: TopicCase) -> Counter[NodeID]:
+def _preferred(case: TopicCondition) -> Counter[NodeID]:
     """How many streams of the topic each node has: with groups of storage nodes, whoever replaces a node does so everywhere."""
     if case.topic.grouping is not Grouping.NODE:
         return Counter()
@@ -266,7 +266,7 @@ def _preferred(case: TopicCase) -> Counter[NodeID]:
 
 
 def _spare(
-    case: TopicCase, log_stream: LogStreamID, taken: set[NodeID], preferred: Counter[NodeID]
+    case: TopicCondition, log_stream: LogStreamID, taken: set[NodeID], preferred: Counter[NodeID]
 ) -> NodeID | None:
     """One that has begun to be filled goes on; else the one with the most room."""
     fit = [node for node in case.around.spares if node not in taken]
@@ -274,7 +274,7 @@ def _spare(
     return fit[0] if fit else None
 
 
-def _fill(case: TopicCase, projection: Projection, chain: Chain, node: NodeID) -> Step:
+def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> Step:
     """What a unit that is not in the chain needs before it can be: FILLED if nothing."""
     unit = case.unit(chain.log_stream, node)
     if unit is None:
@@ -289,7 +289,7 @@ def _fill(case: TopicCase, projection: Projection, chain: Chain, node: NodeID) -
     if unit.epoch > projection.epoch:
         return Nothing(f"node {node} knows a newer epoch than this view", settled=False)
     if (why := _must_be_rebuilt(case, chain, node)) is not None:
-        if case.sound(chain):
+        if case.healthy(chain):
             return RebuildReplica(node, projection.epoch, why)
         return Nothing(f"node {node} must be made anew ({why}), and no node of the chain is sound")
     if case.is_filled(chain, node):
@@ -299,7 +299,7 @@ def _fill(case: TopicCase, projection: Projection, chain: Chain, node: NodeID) -
     return _sync(case, projection, chain, node)
 
 
-def _sync(case: TopicCase, projection: Projection, chain: Chain, node: NodeID) -> Step:
+def _sync(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> Step:
     unit = case.unit(chain.log_stream, node)
     sync = unit.sync if unit is not None else None
     if sync is not None and sync.state is SyncState.IN_PROGRESS:
@@ -310,7 +310,7 @@ def _sync(case: TopicCase, projection: Projection, chain: Chain, node: NodeID) -
     return SyncReplica(node, chain.tail, projection.epoch)
 
 
-def _must_be_rebuilt(case: TopicCase, chain: Chain, node: NodeID) -> str | None:
+def _must_be_rebuilt(case: TopicCondition, chain: Chain, node: NodeID) -> str | None:
     unit = case.unit(chain.log_stream, node)
     if unit is None:
         return None
@@ -325,7 +325,7 @@ def _must_be_rebuilt(case: TopicCase, chain: Chain, node: NodeID) -> str | None:
     return None
 
 
-def _absence(case: TopicCase, chain: Chain, node: NodeID) -> str:
+def _absence(case: TopicCondition, chain: Chain, node: NodeID) -> str:
     if not case.is_lost(chain.log_stream, node):
         return f"storage node {node} does not answer; it is replaced if that lasts {case.around.replace_after_s:g} s"
     if _spare(case, chain.log_stream, set(chain.members), Counter()) is None:

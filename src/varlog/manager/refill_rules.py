@@ -6,13 +6,13 @@ touched.
 
 from __future__ import annotations
 
-from varlog.manager.repair_case import Case
+from varlog.manager.repair_inputs import StreamCondition
 from varlog.manager.repair_steps import MakeReplica, RebuildReplica, RepairReplica, Step, SyncReplica
 from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncState
 from varlog.model.ids import NodeID
 
 
-def refill(case: Case) -> Step | None:
+def refill(case: StreamCondition) -> Step | None:
     """The first thing to do for a replica that is missing, broken or behind. One that refused lately comes last: it must not keep
     the others from being filled."""
     for node in sorted(case.stream.replicas, key=lambda node: case.around.away_s.get(node, 0.0) > 0):
@@ -21,7 +21,7 @@ def refill(case: Case) -> Step | None:
     return None
 
 
-def _refill(case: Case, node: NodeID) -> Step | None:
+def _refill(case: StreamCondition, node: NodeID) -> Step | None:
     status = case.known.get(node)
     if status is None:
         return MakeReplica(node) if case.is_complete_without(node) else None
@@ -34,14 +34,14 @@ def _must_be_rebuilt(status: ReplicaStatus) -> bool:
     return status.sync is not None and status.sync.state is SyncState.ERROR and status.sync.rebuild
 
 
-def _rebuild(case: Case, node: NodeID, status: ReplicaStatus) -> Step | None:
+def _rebuild(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> Step | None:
     if not case.is_complete_without(node):
         return None
     why = status.trouble or (status.sync.why if status.sync is not None else "") or "it is frozen"
     return RebuildReplica(node, case.stream.epoch, why, case.stream.sealed_end)
 
 
-def _sync(case: Case, node: NodeID, status: ReplicaStatus) -> Step | None:
+def _sync(case: StreamCondition, node: NodeID, status: ReplicaStatus) -> Step | None:
     """Its rows may be on their way from the repository as well: whoever comes first (R-CTX-4)."""
     sources, sync = case.sources(node), status.sync
     if not sources or (sync is not None and sync.state is SyncState.IN_PROGRESS):
@@ -54,7 +54,7 @@ def _sync(case: Case, node: NodeID, status: ReplicaStatus) -> Step | None:
     return SyncReplica(node, sources[0], case.stream.epoch)
 
 
-def mending(case: Case) -> RepairReplica | None:
+def mending(case: StreamCondition) -> RepairReplica | None:
     """A damaged replica and those that hold the same entries: committed bytes never change, so the stream need not stop, and one
     that left the stream is as good as any."""
     for node, status in case.known.items():

@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager
 from varlog.manager.config import ManagerConfig
 from varlog.manager.events import EventLog
 from varlog.manager.heartbeat import Heartbeat
+from varlog.manager.orphan_collector import OrphanCollector
 from varlog.manager.peers import Peers
-from varlog.manager.projector import Projector
-from varlog.manager.repair_case import Around, Move
+from varlog.manager.repair_inputs import Move, RepairInputs
 from varlog.manager.repair_rules import next_step
 from varlog.manager.repair_steps import RUNS, Nothing, RepairReplica, Step, SyncReplica
+from varlog.manager.sequenced_repair import SequencedRepair
 from varlog.manager.slow_primaries import SlowPrimaries
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.step_runner import StepRunner
-from varlog.manager.sweeper import Sweeper
 from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.errors import VarlogError
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID
@@ -54,8 +54,8 @@ class RepairLoop:
         self._tasks = tasks
         self._heartbeat = Heartbeat(config, peers, events, tasks, self.wake)
         self._runner = StepRunner(peers)
-        self._sweeper = Sweeper(config, peers, events, tasks)
-        self._projector = Projector(config, peers, events, tasks, self.wake, self.moves)
+        self._orphans = OrphanCollector(config, peers, events, tasks)
+        self._sequenced_repair = SequencedRepair(config, peers, events, tasks, self.wake, self.moves)
         self._slow = SlowPrimaries(config.slow_after_s)
         self._busy: dict[LogStreamID, None] = {}
         self._touched: dict[LogStreamID, None] = {}
@@ -76,13 +76,13 @@ class RepairLoop:
         self.wake()
         return await seen
 
-    def told_of(self, log_stream: LogStreamID) -> str:
+    def reported_step(self, log_stream: LogStreamID) -> str:
         """What is done for a stream, or waited for, in words."""
-        return self._said.get(log_stream, "") or self._projector.told_of(log_stream)
+        return self._said.get(log_stream, "") or self._sequenced_repair.reported_step(log_stream)
 
     def making(self, topic: TopicID) -> AbstractContextManager[None]:
         """While streams of a topic are made: a sequenced one begins when they are all there."""
-        return self._projector.making(topic)
+        return self._sequenced_repair.making(topic)
 
     async def run(self) -> None:
         """Rounds, for ever: at once while something changes, else every heartbeat."""
@@ -124,17 +124,17 @@ class RepairLoop:
         waiting, self._rounds = self._rounds, []
         try:
             self._touched = dict(self._busy)
-            self._projector.begin_round()
+            self._sequenced_repair.begin_round()
             seen = await self._peers.ask_repository(messages.GetView(), messages.GetViewReply)
             self._tell_repository("")
             self._tell_cluster(seen.view.uuid)
             nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
-            await self._projector.look(seen.view)
+            await self._sequenced_repair.look(seen.view)
             snapshot = Snapshot(seen, nodes, self._heartbeat.away_s(), self._heartbeat.why_away())
             self._end_moves(snapshot)
-            unsettled = self._decide(snapshot) | self._projector.decide(snapshot)
+            unsettled = self._decide(snapshot) | self._sequenced_repair.decide(snapshot)
             self.view = seen.view
-            self._sweeper.look(snapshot)
+            self._orphans.look(snapshot)
         except BaseException:
             self._rounds = waiting + self._rounds  # they wait for a round that saw something
             raise
@@ -179,7 +179,7 @@ class RepairLoop:
                 _ = self._tasks.spawn(f"repair/ls={log_stream}", self._take(stream, step, snapshot))
         return unsettled
 
-    def _around(self, snapshot: Snapshot, stream: LogStream) -> Around:
+    def _around(self, snapshot: Snapshot, stream: LogStream) -> RepairInputs:
         move = self.moves.get(stream.log_stream)
         away_s = {node: snapshot.away_s[node] for node in stream.replicas if node in snapshot.away_s}
         for node, refused_s in self._runner.refused_s(stream).items():
@@ -191,7 +191,7 @@ class RepairLoop:
         topic = snapshot.view.topic(stream.topic)
         stopped = topic.stopped if topic is not None else ""
         primary = self._slow.primary_for(stream, asyncio.get_running_loop().time())
-        return Around(spares, away_s, self._config.replace_after_s, move, former, stopped, primary)
+        return RepairInputs(spares, away_s, self._config.replace_after_s, move, former, stopped, primary)
 
     def _wait_for(self, stream: LogStream, step: Nothing) -> None:
         if step == RUNS:

@@ -14,7 +14,7 @@ first: UnsealStream, then SealStream anew.
 from __future__ import annotations
 
 from varlog.manager.refill_rules import mending, refill
-from varlog.manager.repair_case import ALONE, Around, Case, Statuses
+from varlog.manager.repair_inputs import ALONE, RepairInputs, Statuses, StreamCondition
 from varlog.manager.repair_steps import (
     HELD,
     RUNS,
@@ -30,12 +30,12 @@ from varlog.manager.replacement_rules import replacement
 from varlog.model.cluster import LogStream, ReplicaState, StreamState, SyncState
 from varlog.model.ids import NodeID
 
-__all__ = ["ALONE", "Around", "Statuses", "next_step"]
+__all__ = ["ALONE", "RepairInputs", "Statuses", "next_step"]
 
 
-def next_step(stream: LogStream, statuses: Statuses, around: Around = ALONE) -> Step:
+def next_step(stream: LogStream, statuses: Statuses, around: RepairInputs = ALONE) -> Step:
     """The one next step for `stream`, as its replicas say they are."""
-    case = Case.of(stream, statuses, around)
+    case = StreamCondition.of(stream, statuses, around)
     # What contradicts the repository may hold all that is left of the truth: nothing is touched before an operator has decided,
     # or the repository has taken the order from the nodes.
     if around.stopped:
@@ -47,7 +47,7 @@ def next_step(stream: LogStream, statuses: Statuses, around: Around = ALONE) -> 
     return _while_running(case) if stream.state is StreamState.RUNNING else _while_sealed(case)
 
 
-def _while_running(case: Case) -> Step:
+def _while_running(case: StreamCondition) -> Step:
     stream = case.stream
     if stream.held:
         return SealStream(HELD.why)
@@ -65,17 +65,17 @@ def _while_running(case: Case) -> Step:
     return RUNS
 
 
-def _slowness(case: Case, new: NodeID) -> str:
+def _slowness(case: StreamCondition, new: NodeID) -> str:
     return f"the disk of its primary, node {case.stream.primary}, is slow: node {new} becomes the primary"
 
 
-def _condition(case: Case, node: NodeID) -> str:
+def _condition(case: StreamCondition, node: NodeID) -> str:
     status = case.known[node]
     told = f"the replica on node {node} is {status.state} in epoch {status.epoch}"
     return f"{told}: {status.trouble}" if status.trouble else told
 
 
-def _while_sealed(case: Case) -> Step:
+def _while_sealed(case: StreamCondition) -> Step:
     stream = case.stream
     if _must_renew(case):
         return UnsealStream(
@@ -96,7 +96,7 @@ def _while_sealed(case: Case) -> Step:
     return _change_primary(case) or _unseal(case)
 
 
-def _change_primary(case: Case) -> ReplaceReplica | None:
+def _change_primary(case: StreamCondition) -> ReplaceReplica | None:
     """The same replicas in another order, before any of them is opened."""
     stream, new = case.stream, case.new_primary
     if new is None or not all(case.is_sealed(node) for node in stream.replicas):
@@ -105,13 +105,13 @@ def _change_primary(case: Case) -> ReplaceReplica | None:
     return ReplaceReplica(NodeID(0), new, stream.epoch, (new, *others), _slowness(case, new))
 
 
-def _mending_first(case: Case, ready: tuple[NodeID, ...]) -> Step | None:
+def _mending_first(case: StreamCondition, ready: tuple[NodeID, ...]) -> Step | None:
     """Whoever is left to be sealed refused it, and is damaged: it may be damage that hides where its tail is to be cut."""
     stuck = [node for node in ready if case.known[node].damage and case.around.away_s.get(node, 0.0) > 0]
     return mending(case) if ready and len(stuck) == len(ready) else None
 
 
-def _must_renew(case: Case) -> bool:
+def _must_renew(case: StreamCondition) -> bool:
     """Some replica was opened in the stream's epoch, and the unseal cannot simply go on: somebody stopped, is gone or behind, or a
     backup of an opened primary is not open. Nobody can join an opened epoch, and only a newer one can seal it; the repository
     gives one only to a stream that it orders."""
@@ -126,7 +126,7 @@ def _must_renew(case: Case) -> bool:
     return stream.primary in opened and not all(case.runs(node) for node in stream.replicas)
 
 
-def _can_be_sealed(case: Case, node: NodeID) -> bool:
+def _can_be_sealed(case: StreamCondition, node: NodeID) -> bool:
     """Not sealed yet, and not only waiting for entries: asking that one again changes nothing until more is ordered there."""
     status = case.known[node]
     if status.state is ReplicaState.FROZEN or case.runs(node) or case.is_sealed(node):
@@ -134,7 +134,7 @@ def _can_be_sealed(case: Case, node: NodeID) -> bool:
     return not case.is_behind(node)
 
 
-def _wait(case: Case) -> Nothing | None:
+def _wait(case: StreamCondition) -> Nothing | None:
     """What must change before the stream can run: the first thing in the way."""
     for node in case.stream.replicas:
         if (why := _hindrance(case, node)) is not None:
@@ -147,7 +147,7 @@ def _wait(case: Case) -> Nothing | None:
     return None
 
 
-def _hindrance(case: Case, node: NodeID) -> Nothing | None:
+def _hindrance(case: StreamCondition, node: NodeID) -> Nothing | None:
     stream = case.stream
     if node not in case.statuses:
         return Nothing(f"{case.absence(node)}{_prospect(case, node)}")
@@ -170,7 +170,7 @@ def _hindrance(case: Case, node: NodeID) -> Nothing | None:
     )
 
 
-def _prospect(case: Case, node: NodeID) -> str:
+def _prospect(case: StreamCondition, node: NodeID) -> str:
     around = case.around
     if not around.is_lost(node):
         return f"; it is replaced if that lasts {around.replace_after_s:g} s"
@@ -179,7 +179,7 @@ def _prospect(case: Case, node: NodeID) -> str:
     return ", and no other node has room for its replica"
 
 
-def _unseal(case: Case) -> Step:
+def _unseal(case: StreamCondition) -> Step:
     """Every replica is SEALED, or was and RUNS again. Backups first: the primary's first append must find
     them running."""
     stream = case.stream

@@ -6,12 +6,12 @@ Those who live come first, so that the primary is never on a node that is gone.
 
 from __future__ import annotations
 
-from varlog.manager.repair_case import Case, Move
+from varlog.manager.repair_inputs import Move, StreamCondition
 from varlog.manager.repair_steps import ReplaceReplica
 from varlog.model.ids import NodeID
 
 
-def replacement(case: Case) -> ReplaceReplica | None:
+def replacement(case: StreamCondition) -> ReplaceReplica | None:
     """The next change of the replicas, or None if none is needed or possible now."""
     if case.move is not None:
         return _move(case, case.move)
@@ -23,14 +23,14 @@ def replacement(case: Case) -> ReplaceReplica | None:
     return None
 
 
-def _loss(case: Case, node: NodeID) -> str:
+def _loss(case: StreamCondition, node: NodeID) -> str:
     lasting = f"for {case.around.replace_after_s:g} s"
     if node in case.statuses:
         return f"node {node} has failed to seal or make its replica {lasting}"
     return f"storage node {node} has not answered {lasting}"
 
 
-def _move(case: Case, move: Move) -> ReplaceReplica | None:
+def _move(case: StreamCondition, move: Move) -> ReplaceReplica | None:
     stream = case.stream
     if not case.is_complete_without(move.old):
         # The only replica cannot leave before the new one is complete: that one joins it first.
@@ -39,7 +39,7 @@ def _move(case: Case, move: Move) -> ReplaceReplica | None:
     return _replace(case, move.old, move.new, "an operator moves a replica")
 
 
-def _join(case: Case, move: Move) -> ReplaceReplica:
+def _join(case: StreamCondition, move: Move) -> ReplaceReplica:
     stream = case.stream
     replicas = (*stream.replicas, move.new)
     return ReplaceReplica(
@@ -47,7 +47,7 @@ def _join(case: Case, move: Move) -> ReplaceReplica:
     )
 
 
-def _replace(case: Case, old: NodeID, new: NodeID, why: str) -> ReplaceReplica:
+def _replace(case: StreamCondition, old: NodeID, new: NodeID, why: str) -> ReplaceReplica:
     stream = case.stream
     staying = [node for node in stream.replicas if node not in (old, new)]
     living = [node for node in staying if node in case.known]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from varlog.manager.outlook import Outlook
+from varlog.manager.cluster_watcher import ClusterWatcher
 from varlog.manager.peers import Peers
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.repair_steps import RUNS
@@ -31,13 +31,13 @@ class StatusService:
         self._transport = transport
         self._peers = peers
         self._repair = repair
-        self._outlook = Outlook(peers, repair)
+        self._watcher = ClusterWatcher(peers, repair)
 
     def register(self, dispatcher: Dispatcher) -> None:
         dispatcher.on_async(messages.GetClusterStatus, self._status)
 
     async def _status(self, request: messages.GetClusterStatus, payload: bytearray) -> Message:
-        snapshot = await self._outlook.look()
+        snapshot = await self._watcher.look()
         # Before the tails, so that nobody is seen to have read what is not there; as many as one answer holds.
         readers = (await self._peers.ask_repository(messages.GetReaders(), messages.GetReadersReply)).readers
         tails = []
@@ -99,7 +99,7 @@ class StatusService:
     def _waits(self, snapshot: Snapshot) -> tuple[tuple[LogStreamID, str], ...]:
         """For each stream that does not simply run: what is done for it, or waited for."""
         return tuple(
-            (log_stream, self._repair.told_of(log_stream) or str(step))
+            (log_stream, self._repair.reported_step(log_stream) or str(step))
             for log_stream, step in snapshot.steps.items()
             if step != RUNS
         )

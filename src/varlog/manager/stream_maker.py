@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from varlog.manager.cluster_watcher import LOOK_S, ClusterWatcher
 from varlog.manager.config import ManagerConfig
-from varlog.manager.outlook import LOOK_S, Outlook
 from varlog.manager.peers import Peers
 from varlog.manager.placement_rules import NodeLoad, place, place_chain
 from varlog.manager.registrar import Registrar
@@ -32,13 +32,18 @@ class StreamMaker:
     """Makes streams of either ordering. What was begun and came to nothing is removed at once, or is a zombie."""
 
     def __init__(
-        self, config: ManagerConfig, peers: Peers, registrar: Registrar, repair: RepairLoop, outlook: Outlook
+        self,
+        config: ManagerConfig,
+        peers: Peers,
+        registrar: Registrar,
+        repair: RepairLoop,
+        watcher: ClusterWatcher,
     ) -> None:
         self._config = config
         self._peers = peers
         self._registrar = registrar
         self._repair = repair
-        self._outlook = outlook
+        self._watcher = watcher
         # What was made lately, and when: a look may be older.
         self._made: dict[LogStreamID, tuple[tuple[NodeID, ...], float]] = {}
 
@@ -100,7 +105,7 @@ class StreamMaker:
         while True:
             # Asked before the look: a node that is registered during it is not seen, and not pending any more.
             more = seen is not None or bool(self._registrar.pending)
-            snapshot, seen = seen or await self._outlook.look(), None
+            snapshot, seen = seen or await self._watcher.look(), None
             present = snapshot.view.streams_of(topic.topic) if topic is not None else ()
             try:
                 load = self._load(snapshot)

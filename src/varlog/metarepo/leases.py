@@ -45,7 +45,7 @@ class _Wait:
 
 
 class Leases:
-    """Those of one reign. `leads` is looked at for every grant; `tell` sends something to a node in session.
+    """Those of one term. `leads` is looked at for every grant; `tell` sends something to a node in session.
 
     A lease that is not to grow is told again as it was, so that a node goes on for as long as it may.
     """
@@ -57,13 +57,13 @@ class Leases:
         *,
         leads: Callable[[], bool],
         tell: Callable[[NodeID, LeaseReply], None],
-        outlive_reigns: bool = True,
+        survive_restart: bool = True,
     ) -> None:
         self._state = state
         self._clock = clock
         self._leads = leads
         self._tell = tell
-        self._book = LeaseBook(instant_of(clock) if outlive_reigns else None)
+        self._book = LeaseBook(instant_of(clock) if survive_restart else None)
         self._view: ClusterView | None = None
         self._duties: dict[LogStreamID, Duty] = {}
         # In which epoch the projection of each stream's topic is.

@@ -36,7 +36,7 @@ class Outbox:
         # The next LLSN to send; None where the node lacks rows that are no longer here: only a sync can help it.
         self._cursors: dict[LogStreamID, int | None] = {}
         # The latter: nearly always none, and asked for with every report.
-        self.stuck: set[LogStreamID] = set()
+        self.needs_sync: set[LogStreamID] = set()
         self._streams: dict[LogStreamID, None] = {}
         # Rows of the newest cut, of streams that lack nothing else (none in `_streams`): nearly always the whole next message.
         self._fresh: list[StreamRows] = []
@@ -51,9 +51,9 @@ class Outbox:
     def _set_cursor(self, log_stream: LogStreamID, cursor: LLSN | None) -> None:
         self._cursors[log_stream] = cursor
         if cursor is None:
-            self.stuck.add(log_stream)
+            self.needs_sync.add(log_stream)
         else:
-            self.stuck.discard(log_stream)
+            self.needs_sync.discard(log_stream)
 
     def follow(self, streams: Iterable[LogStream]) -> None:
         """These are the node's streams now. One it did not speak of is new there, or was lost: a sync fills it, and then it says
@@ -61,7 +61,7 @@ class Outbox:
         current = {stream.log_stream: stream for stream in streams}
         for log_stream in [found for found in self._cursors if found not in current]:
             del self._cursors[log_stream]
-            self.stuck.discard(log_stream)
+            self.needs_sync.discard(log_stream)
             self._streams.pop(log_stream, None)
             self._fresh = [found for found in self._fresh if found[0] != log_stream]
         for log_stream, stream in current.items():
@@ -75,7 +75,10 @@ class Outbox:
 
     def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
         """A replica that lacked rows says it has them now (from another replica): go on from there."""
-        if log_stream in self.stuck and self._state.order.rows_from(log_stream, rows_synced_end) is not None:
+        if (
+            log_stream in self.needs_sync
+            and self._state.order.rows_from(log_stream, rows_synced_end) is not None
+        ):
             self.begin(log_stream, rows_synced_end)
 
     def add_rows(self, rows: list[StreamRows]) -> None:

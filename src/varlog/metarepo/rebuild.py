@@ -16,7 +16,7 @@ import msgspec
 from varlog.metarepo.membership_rules import Members, revision_after_loss
 from varlog.metarepo.order import merged
 from varlog.metarepo.records import BaseRecord, StreamBase
-from varlog.metarepo.witness_rules import Told, join, term_of, trimmed_by
+from varlog.metarepo.witness_rules import ReportedRange, join, term_of, trimmed_by
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
@@ -196,7 +196,7 @@ def _committed(topic: Topic, streams: Sequence[LogStream], nodes: Sequence[NodeE
     marks = [mark for found in nodes for mark in found.marks if mark.topic == topic.topic]
     trimmed = max([topic.trimmed, *(mark.trimmed for mark in marks)])
     told = [
-        Told(found.node, stream.log_stream, found.rows[stream.log_stream])
+        ReportedRange(found.node, stream.log_stream, found.rows[stream.log_stream])
         for stream in streams
         for found in nodes
         if stream.log_stream in found.rows

@@ -1,4 +1,4 @@
-"""MetadataRepository: the process that knows who exists and gives the order, or waits to: listen, campaign, reign, and again."""
+"""MetadataRepository: the process that knows who exists and gives the order, or waits to: listen, campaign, term, and again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from varlog.metarepo.reign import WITNESS_GRACE_S, Reign, ReignParts
+from varlog.metarepo.leader_term import WITNESS_GRACE_S, LeaderContext, LeaderTerm
 from varlog.metarepo.sessions import Sessions
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
@@ -18,7 +18,7 @@ from varlog.runtime.environment import Environment
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# Between two reigns: whoever else waits may come first.
+# Between two terms: whoever else waits may come first.
 CAMPAIGN_PAUSE_S: Final = 0.1
 
 _log = get_logger("metarepo")
@@ -28,7 +28,7 @@ _log = get_logger("metarepo")
 class MetadataRepositoryConfig:
     """`advertise` "": others reach it where it listens. A node that cannot be reached is dialled every `node_retry_s`.
 
-    `leases_outlive_reigns`: whoever got a lease before this start may still believe in it. False only where all of them live and
+    `leases_survive_restart`: whoever got a lease before this start may still believe in it. False only where all of them live and
     die with this very process. As a term begins, positions wait `witness_grace_s` for the word of a node that cannot be reached.
     """
 
@@ -36,7 +36,7 @@ class MetadataRepositoryConfig:
     listen: str
     advertise: str = ""
     node_retry_s: float = 0.2
-    leases_outlive_reigns: bool = True
+    leases_survive_restart: bool = True
     witness_grace_s: float = WITNESS_GRACE_S
 
 
@@ -54,18 +54,18 @@ class MetadataRepository:
         self._store = store
         self._environment = environment
         self._transport = transport
-        self._parts = ReignParts(
+        self._parts = LeaderContext(
             config.cluster,
             store,
             environment,
             transport,
             config.node_retry_s,
-            config.leases_outlive_reigns,
+            config.leases_survive_restart,
             config.witness_grace_s,
         )
         self._tasks = Tasks("metarepo", self._task_failed)
         self._server: Server | None = None
-        self._reign: Reign | None = None
+        self._leader_term: LeaderTerm | None = None
         self._failure: asyncio.Future[BaseException] | None = None
 
     @property
@@ -77,17 +77,17 @@ class MetadataRepository:
 
     @property
     def leads(self) -> bool:
-        return self._reign is not None and self._store.leads
+        return self._leader_term is not None and self._store.leads
 
     @property
     def sessions(self) -> Sessions | None:
-        """Those of the present reign; None while it does not lead."""
-        return self._reign.sessions if self._reign is not None else None
+        """Those of the present term; None while it does not lead."""
+        return self._leader_term.sessions if self._leader_term is not None else None
 
     @property
     def view(self) -> ClusterView | None:
-        """That of the present reign; None while it does not lead."""
-        return self._reign.state.view if self._reign is not None else None
+        """That of the present term; None while it does not lead."""
+        return self._leader_term.state.view if self._leader_term is not None else None
 
     async def start(self) -> None:
         """Listen, and lead if nobody shares the store; else wait for that in the background. StartupError says why not, and leaves
@@ -97,7 +97,7 @@ class MetadataRepository:
             self._server = await self._transport.serve(self._config.listen, lambda _: self._handle)
             if not self._store.shared:
                 await self._begin()
-            _ = self._tasks.spawn("reigns", self._reign_for_ever())
+            _ = self._tasks.spawn("terms", self._run_terms())
         except BaseException:
             await self.stop()
             raise
@@ -107,15 +107,15 @@ class MetadataRepository:
     async def stop(self) -> None:
         """Clean end; what is durable stays, what was not answered is told so."""
         stopping = Unavailable("the metadata repository is stopping")
-        if self._reign is not None:
-            self._reign.silence(stopping)
+        if self._leader_term is not None:
+            self._leader_term.silence(stopping)
         if self._server is not None:
             await self._server.close()
             self._server = None
         await self._tasks.close()
-        reign, self._reign = self._reign, None
-        if reign is not None:
-            await reign.end(stopping)
+        leader_term, self._leader_term = self._leader_term, None
+        if leader_term is not None:
+            await leader_term.end(stopping)
         await self._store.close()
 
     async def wait_failed(self) -> BaseException:
@@ -126,24 +126,24 @@ class MetadataRepository:
 
     def _handle(self, call: Call | None, message: Message, payload: bytearray) -> None:
         """Looked at for every request, by the clock: who stood still may have lost his lease and not heard of it yet (law 7)."""
-        if self._reign is None or not self._store.leads:
+        if self._leader_term is None or not self._store.leads:
             raise NotLeader(self._store.leader)
-        self._reign.handle(call, message, payload)
+        self._leader_term.handle(call, message, payload)
 
-    async def _reign_for_ever(self) -> None:
-        """Reign after reign. What the store says decides each time anew; nothing is carried over from one to the next."""
+    async def _run_terms(self) -> None:
+        """Term after term. What the store says decides each time anew; nothing is carried over from one to the next."""
         while True:
-            if self._reign is None and not await self._campaign():
+            if self._leader_term is None and not await self._campaign():
                 await self._pause()
                 continue
-            if (reign := self._reign) is None:
+            if (leader_term := self._leader_term) is None:
                 continue
-            why = await reign.wait_over()
+            why = await leader_term.wait_over()
             if not self._store.shared or not isinstance(why, Unavailable):
                 raise why  # a store of our own that failed, or a law that broke: another start may know better
-            self._reign = None
-            await reign.end(NotLeader(self._store.leader))
-            _log.warning(logfmt("the metadata repository leads no more", term=reign.term, why=why))
+            self._leader_term = None
+            await leader_term.end(NotLeader(self._store.leader))
+            _log.warning(logfmt("the metadata repository leads no more", term=leader_term.term, why=why))
             await self._store.close()
             await self._pause()
 
@@ -158,14 +158,14 @@ class MetadataRepository:
         return True
 
     async def _begin(self) -> None:
-        self._reign = reign = await Reign.begin(self._parts, self.address)
-        state = reign.state
+        self._leader_term = leader_term = await LeaderTerm.begin(self._parts, self.address)
+        state = leader_term.state
         _log.info(
             logfmt(
                 "metadata repository started",
                 address=self.address,
                 store=self._store.place,
-                term=reign.term,
+                term=leader_term.term,
                 version=state.order.version,
                 streams=len(state.streams),
             )
@@ -176,7 +176,7 @@ class MetadataRepository:
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         _log.critical(logfmt("the metadata repository has stopped", task=name, error=error), exc_info=error)
-        if self._reign is not None:
-            self._reign.silence(Unavailable(f"the metadata repository has stopped: {error}"))
+        if self._leader_term is not None:
+            self._leader_term.silence(Unavailable(f"the metadata repository has stopped: {error}"))
         if self._failure is not None and not self._failure.done():
             self._failure.set_result(error)

@@ -243,7 +243,7 @@ class NodeSession:
         registered = self._parts.state.streams_on.get(self.node.node, {})
         taken = [report for report in message.reports if report.log_stream in registered]
         self._parts.reports.take(self.node.node, taken)
-        if link.outbox.stuck:
+        if link.outbox.needs_sync:
             for report in taken:
                 link.outbox.resume(report.log_stream, report.rows_synced_end)
         if not link.outbox.empty:

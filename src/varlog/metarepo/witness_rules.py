@@ -140,7 +140,7 @@ def trimmed_by(projection: Projection, lows: Iterable[tuple[LogStreamID, LLSN]])
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedRange:
     """The commit rows that one replica told, oldest first, back to back in LLSN."""
 
     node: NodeID
@@ -179,7 +179,9 @@ class Joined:
         return max((found.row.version for found in self.taken), default=0)
 
 
-def join(begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], told: Iterable[Told]) -> Joined:
+def join(
+    begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], told: Iterable[ReportedRange]
+) -> Joined:
     """What the nodes tell of the positions from `begin` on, at least up to `high_watermark`, which some node has heard of.
 
     `ends`: where the order of each stream ends before `begin`, as far as that is known; what is told goes on exactly there.

@@ -29,7 +29,7 @@ from varlog.metarepo.witness_rules import (
     Claim,
     Joined,
     ReplicaWord,
-    Told,
+    ReportedRange,
     claim_of_copy,
     claim_of_lows,
     claim_of_replica,
@@ -120,7 +120,7 @@ class Adoption:
 
 
 class Witnesses:
-    """Those of one reign. `restart` ends the sessions with some nodes: they start again from what is known then. `on_heard` is
+    """Those of one term. `restart` ends the sessions with some nodes: they start again from what is known then. `on_heard` is
     called once the nodes were heard."""
 
     def __init__(
@@ -459,7 +459,7 @@ class Witnesses:
         ]
         if found.sequenced:
             return await self._survey_sequenced(found)
-        rows: list[Told] = []
+        rows: list[ReportedRange] = []
         for node, word in list(self._words.items()):
             for point in word.replicas:
                 if (point.topic or self._topic_of(point)) == topic:
@@ -517,7 +517,7 @@ class Witnesses:
         return tuple(node.node for node in self._state.view.nodes if node.node not in self._words)
 
     def _ends_at(
-        self, begin: GLSN, ours: dict[LogStreamID, LLSN], rows: list[Told]
+        self, begin: GLSN, ours: dict[LogStreamID, LLSN], rows: list[ReportedRange]
     ) -> dict[LogStreamID, LLSN]:
         """Where the streams end before `begin`, as the nodes tell it: everything up to there is trimmed."""
         ends = dict(ours)
@@ -536,7 +536,7 @@ class Witnesses:
         stream = self._state.streams.get(point.log_stream)
         return stream.topic if stream is not None else TopicID(0)
 
-    async def _rows_of(self, node: NodeID, point: ReplicaPoint) -> Told:
+    async def _rows_of(self, node: NodeID, point: ReplicaPoint) -> ReportedRange:
         begin = self._state.order.committed_end(point.log_stream)
         at, rows = LLSN(max(FIRST_LLSN, begin - 1)), list[CommitRow]()
         while at < point.committed_end:
@@ -551,7 +551,7 @@ class Witnesses:
             if answer.next_llsn <= at or answer.next_llsn >= answer.committed_end:
                 break
             at = answer.next_llsn
-        return Told(node, point.log_stream, tuple(rows))
+        return ReportedRange(node, point.log_stream, tuple(rows))
 
     def _raised(
         self, joined: Joined, before: Mapping[LogStreamID, LLSN]

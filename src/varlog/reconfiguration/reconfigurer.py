@@ -225,7 +225,7 @@ class Reconfigurer:
                         unheard=unheard,
                     )
                 )
-            answers[node] = answers[node]._replace(unproven=False)
+            answers[node] = answers[node]._replace(unverified=False)
         return complete
 
     async def _compare(

@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
     newest: LLSN
     trouble: str = ""
-    unproven: bool = False
+    unverified: bool = False
     went_back: bool = False
 
 
@@ -151,7 +151,7 @@ def _candidates(chain: Chain, answers: Mapping[NodeID, Answer], wish: Wish) -> l
 def proven(nodes: Sequence[NodeID], answers: Mapping[NodeID, Answer]) -> list[NodeID]:
     """Without those that were restored from their disks and not compared with the chain since: a disk that went back in time lacks
     what was acknowledged, and looks sound."""
-    return [node for node in nodes if not answers[node].unproven]
+    return [node for node in nodes if not answers[node].unverified]
 
 
 def to_compare(

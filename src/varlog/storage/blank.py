@@ -16,7 +16,7 @@ from varlog.runtime.disk import Disk
 from varlog.storage.row_file import ROW_BYTES, ROWS_NAME, encode_end_mark
 from varlog.storage.segment import first_llsn_of
 from varlog.storage.state_file import STATE_NAME, decode_state
-from varlog.storage.synced_mark import SYNCED_NAME, Synced, decode_slots
+from varlog.storage.sync_watermark import SYNCED_NAME, Synced, decode_slots
 from varlog.storage.unit_state import FIRST_SEGMENT, UNIT_NAME, decode_unit
 
 

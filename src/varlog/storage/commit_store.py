@@ -26,8 +26,17 @@ from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.runtime.disk import Disk
+from varlog.storage.disk_space import DiskSpace
+from varlog.storage.metadata_files import (
+    RowsInMemory,
+    Runs,
+    agreeing,
+    is_old,
+    lost_write,
+    rows_again,
+    scrub_rows,
+)
 from varlog.storage.open_file import OpenFile, relinked, unlinked
-from varlog.storage.room import Room
 from varlog.storage.row_file import (
     ROW_BYTES,
     ROW_TYPE,
@@ -42,15 +51,6 @@ from varlog.storage.row_file import (
     good_rows,
     merge_adjacent,
     merge_rows,
-)
-from varlog.storage.small_files import (
-    RowsInMemory,
-    Runs,
-    agreeing,
-    is_old,
-    lost_write,
-    rows_again,
-    tend_rows,
 )
 
 # The file is rewritten when it has this many rows and twice as many as it needs.
@@ -264,7 +264,7 @@ class CommitStore:
             self._mark_synced = True
         return synced_end
 
-    def compact(self, low_llsn: LLSN, room: Room) -> None:
+    def compact(self, low_llsn: LLSN, room: DiskSpace) -> None:
         """Rewrite the file without trimmed rows and with adjacent ones merged, if that makes it much smaller. An OSError is final:
         which of the two files has the name is not known then."""
         index = self._index
@@ -272,10 +272,14 @@ class CommitStore:
         if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed) or not room.spares(self.size_bytes):
             return
         rows = self._rows_from(low_llsn)
-        if good_rows(rows).all():  # else they would be signed anew as they are; `tend` puts them right first
+        if good_rows(
+            rows
+        ).all():  # else they would be signed anew as they are; `scrub_metadata` puts them right first
             self._replace_file(merge_rows(rows))
 
-    def tend(self, low_llsn: LLSN, epoch_of: Callable[[LLSN], Epoch | None], *, rewrite: bool) -> str:
+    def scrub_metadata(
+        self, low_llsn: LLSN, epoch_of: Callable[[LLSN], Epoch | None], *, rewrite: bool
+    ) -> str:
         """Look for bit rot in the file, and put it right; tells what was wrong, or ''. Damaged: it cannot be put right.
         `rewrite`: what can be read may not be on the disk, so all of it is written once more."""
         header = encode_header(self._topic, self._log_stream, self._begin)
@@ -290,7 +294,7 @@ class CommitStore:
         rows = np.frombuffer(content[: len(content) - len(content) % ROW_BYTES], ROW_TYPE)
         if is_old(rows, memory, runs):
             return self._write_again(rows, memory, runs)
-        return tend_rows(file, memory, rewrite=rewrite)
+        return scrub_rows(file, memory, rewrite=rewrite)
 
     def relink(self) -> str:
         """If the file was deleted or replaced, write it under its name again; tells so, or ''."""

@@ -22,7 +22,7 @@ from varlog.storage.row_file import ROWS_NAME, read_row, read_rows
 from varlog.storage.scan import good_batches, scan
 from varlog.storage.segment import SEGMENT_SUFFIX, first_llsn_of, index_path
 from varlog.storage.state_file import STATE_NAME, ReplicaStateFile, read_state
-from varlog.storage.synced_mark import SYNCED_NAME
+from varlog.storage.sync_watermark import SYNCED_NAME
 from varlog.storage.unit_dump import UnitDump, dump_unit
 from varlog.storage.unit_state import UNIT_NAME
 from varlog.storage.volume import numbered
@@ -130,7 +130,7 @@ def dump_replica(disk: Disk, path: Path) -> ReplicaDump:
         replica.notes += found.notes
         replica.problems += [
             f"{found.segments[-1].path}: the ordered entries [{first}, {end}) are damaged"
-            for first, end in found.spoilt
+            for first, end in found.corrupt_ranges
         ]
         replica.written_end, replica.committed_end = found.written_end, found.committed_end
         begin = found.rows.begin

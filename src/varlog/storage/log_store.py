@@ -1,6 +1,6 @@
 """[A5 R5] One replica's store: segments, sparse index, commit rows and state behind one API.
 
-Threads. `append`, `cut`, `trim`, `mend`, `set_epoch`, `open_epoch`, `sync_rows`, `settle_rows` and `close` run in the replica's
+Threads. `append`, `cut`, `trim`, `repair`, `set_epoch`, `open_epoch`, `sync_rows`, `settle_rows` and `close` run in the replica's
 worker, one at a time. `read` and `examine` run in any worker. The rest runs in the event loop, at the same time, without a lock,
 because
 
@@ -41,17 +41,17 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.storage.cluster_file import write_cluster
 from varlog.storage.commit_store import CommitStore
+from varlog.storage.corruption import BlockRange, Corruption, examine, fill, find_stretch, repair
+from varlog.storage.disk_space import DiskSpace, says_full
 from varlog.storage.extent import Chunk, Extent, find_extent
 from varlog.storage.headers import BatchKey, BatchPlace, HeaderStretch, find_in, of_producers, stretches_back
+from varlog.storage.locate import Measured, find_time, measure
+from varlog.storage.metadata_files import scrub_sidecar, scrub_state
 from varlog.storage.open_file import OpenFile
-from varlog.storage.places import Measured, find_time, measure
 from varlog.storage.recovery import Recovery, survey
-from varlog.storage.room import Room, says_full
-from varlog.storage.rot import Rot, Stretch, examine, fill, find_stretch, mend
 from varlog.storage.row_file import ROWS_NAME
 from varlog.storage.segment import Segment, index_path
 from varlog.storage.segment_file import MISSING
-from varlog.storage.small_files import tend_sidecar, tend_state
 from varlog.storage.state_file import ReplicaStateFile, write_state
 
 __all__ = ["Chunk", "Extent", "LogStore"]
@@ -79,7 +79,7 @@ class LogStore:
         commits: CommitStore,
         segments: tuple[Segment, ...],
         segment_bytes: int,
-        room: Room,
+        room: DiskSpace,
     ) -> None:
         self.path = path
         self.room = room
@@ -90,7 +90,7 @@ class LogStore:
         # has its rows on disk before it writes batches of another.
         self.tail_epoch: Epoch = _tail_epoch(segments, commits.committed_end)
         # Ordered entries that were found rotten when it was opened: whoever opened it has them looked at.
-        self.spoilt: tuple[tuple[LLSN, LLSN], ...] = ()
+        self.corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
         self._disk = disk
         self._state = state
         self._commits = commits
@@ -102,7 +102,7 @@ class LogStore:
             state.low_llsn, commits.llsn_from(GLSN(state.trimmed + 1)) if commits.last_row else FIRST_LLSN
         )
         self._low_by_commit = FIRST_LLSN
-        self._hidden = state.trimmed
+        self._trim_floor = state.trimmed
         self._shelf: deque[Segment] = deque()
         self._failure: OSError | None = None
         self._rows_failure: OSError | None = None
@@ -118,7 +118,7 @@ class LogStore:
         topic: TopicID,
         log_stream: LogStreamID,
         segment_bytes: int = SEGMENT_BYTES,
-        room: Room | None = None,
+        room: DiskSpace | None = None,
         cluster: ClusterUUID = NO_UUID,
     ) -> LogStore:
         """A new, empty replica in a directory that must not exist. The state comes last: with it the replica exists."""
@@ -130,15 +130,15 @@ class LogStore:
         segment = Segment.create(disk, path, FIRST_LLSN)
         state = ReplicaStateFile(topic, log_stream)
         write_state(disk, path, state)
-        return cls(disk, path, state, commits, (segment,), segment_bytes, room or Room(disk, path))
+        return cls(disk, path, state, commits, (segment,), segment_bytes, room or DiskSpace(disk, path))
 
     @classmethod
     def open(
-        cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: Room | None = None
+        cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: DiskSpace | None = None
     ) -> LogStore:
         """The replica in `path` after a stop or a crash. CorruptReplica if its files contradict each other; then nothing is
         touched."""
-        room = room or Room(disk, path)
+        room = room or DiskSpace(disk, path)
         try:
             found = survey(disk, path)
         except CorruptReplica:
@@ -165,7 +165,7 @@ class LogStore:
         commits = CommitStore(disk, path, found.state.topic, found.state.log_stream)
         room.persist(lambda: commits.restore(found.rows, found.rows_kept, found.last_row))
         opened = cls(disk, path, found.state, commits, tuple(segments), segment_bytes, room)
-        opened.spoilt = found.spoilt
+        opened.corrupt_ranges = found.corrupt_ranges
         return opened
 
     # --- where it stands -------------------------------------------------------------------------------------------------
@@ -191,9 +191,9 @@ class LogStore:
         return self._state.trimmed
 
     @property
-    def hidden(self) -> GLSN:
+    def trim_floor(self) -> GLSN:
         """The newest trimmed position of the topic that was heard of: the disk may not have taken it yet, and nobody reads it."""
-        return self._hidden
+        return self._trim_floor
 
     @property
     def low_llsn(self) -> LLSN:
@@ -249,7 +249,7 @@ class LogStore:
     def resume(self, fresh: LogStore) -> None:
         """Event loop: go on with what `reopened` found. Rows that were only in memory are still true: the repository ordered them.
         CorruptReplica if entries are gone that were durable once, and nothing is changed."""
-        rows, hidden = self._commits.unsynced, self._hidden
+        rows, hidden = self._commits.unsynced, self._trim_floor
         if fresh.written_end < self.committed_end:
             raise CorruptReplica(
                 str(self.path),
@@ -295,7 +295,7 @@ class LogStore:
             self._failure = error
             if says_full(error):
                 self.room.found_full()
-            segment.discard_doubtful()
+            segment.truncate_unsynced()
             raise
         self.tail_epoch = _EPOCH.unpack_from(batches[0], 8)[0] if batches else self.tail_epoch
         self.written_end = end
@@ -387,7 +387,7 @@ class LogStore:
             self._failure = error
             raise
 
-    def mend(self, begin: LLSN, end: LLSN, copy: Buffer) -> None:
+    def repair(self, begin: LLSN, end: LLSN, copy: Buffer) -> None:
         """Put the damaged stretch of entries [begin, end) right with another replica's bytes of it, durably. Twice is harmless.
         CorruptBatch: the copy is no good, and nothing was written; Trimmed: it is not needed any more."""
         self._check_sound()
@@ -395,7 +395,7 @@ class LogStore:
         segment, limit, _ = self._segment_of(LLSN(end - 1))
         invariant(end <= limit, "only what is committed is the same everywhere (law 3)", end=end, limit=limit)
         try:
-            mend(segment, begin, end, copy, self.low_llsn)
+            repair(segment, begin, end, copy, self.low_llsn)
         except OSError as error:
             self._failure = error
             raise
@@ -426,7 +426,7 @@ class LogStore:
             raise
         return "; ".join(filter(None, found))
 
-    def tend(self) -> str:
+    def scrub_metadata(self) -> str:
         """Look for bit rot in state and commit rows, and put it right from memory; tells what was wrong, or ''. CorruptReplica: it
         cannot
         be put right."""
@@ -435,18 +435,18 @@ class LogStore:
         # After a failed write or sync what can be read back proves nothing: the next one that works writes everything anew.
         self._tending = True
         try:
-            wrong = self.room.persist(lambda: tend_state(self._disk, self.path, state, rewrite=rewrite))
-            wrong = self._commits.tend(state.low_llsn, self._epoch_of, rewrite=rewrite) or wrong
+            wrong = self.room.persist(lambda: scrub_state(self._disk, self.path, state, rewrite=rewrite))
+            wrong = self._commits.scrub_metadata(state.low_llsn, self._epoch_of, rewrite=rewrite) or wrong
         except OSError as error:
             self._failure = self._rows_failure = error
             raise
         self._tending = False
         return wrong
 
-    def tend_sidecar(self, stretch: Stretch) -> str:
+    def scrub_sidecar(self, stretch: BlockRange) -> str:
         """The same for the sidecar of a closed segment. One that cannot be written does no harm: it can be rebuilt."""
         if stretch.segment in self._segments[:-1]:
-            return tend_sidecar(self._disk, stretch.segment)
+            return scrub_sidecar(self._disk, stretch.segment)
         return ""
 
     def _epoch_of(self, llsn: LLSN) -> Epoch | None:
@@ -466,7 +466,7 @@ class LogStore:
         invariant(row.llsn_end <= self.written_end, "nothing is committed before it is written (law 1)",
                   row=row, written_end=self.written_end)  # fmt: skip
         self._commits.commit(row, self.low_llsn)
-        trimmed = self._hidden
+        trimmed = self._trim_floor
         if row.glsn_begin <= trimmed:
             self._low_by_commit = LLSN(row.llsn_begin + min(row.count, trimmed + 1 - row.glsn_begin))
 
@@ -508,13 +508,13 @@ class LogStore:
         """Event loop: the commit contexts that are only in memory."""
         return self._commits.unsynced
 
-    def stretch(self, llsn: LLSN, bytes_max: int = 0) -> Stretch:
+    def stretch(self, llsn: LLSN, bytes_max: int = 0) -> BlockRange:
         """What to examine around and behind `llsn`: whole stretches up to `bytes_max`, at least one. Trimmed entries count as long
         as their segment is there: what is readable is reached over them, and they are looked at when the replica is opened."""
         segment, limit, whole = self._segment_of(llsn)
         return find_stretch(segment, llsn, limit, bytes_max, whole=whole)
 
-    def examine(self, stretch: Stretch) -> list[Rot]:
+    def examine(self, stretch: BlockRange) -> list[Corruption]:
         """Look for bit rot in the stretch, on disk, in any worker. Trimmed if a trim has removed it since."""
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
@@ -522,10 +522,10 @@ class LogStore:
             return examine(stretch, self.ordered(stretch))
         except FileNotFoundError:
             if stretch.end > self.low_llsn:
-                return [Rot(stretch.begin, stretch.end, MISSING)]
+                return [Corruption(stretch.begin, stretch.end, MISSING)]
             raise Trimmed(stretch.begin, self.low_llsn) from None
 
-    def ordered(self, stretch: Stretch) -> list[tuple[LLSN, LLSN, Epoch]]:
+    def ordered(self, stretch: BlockRange) -> list[tuple[LLSN, LLSN, Epoch]]:
         """In which epochs what lies in the stretch, and is not trimmed, was ordered, by the rows on disk. Nothing where these are
         bad: that is found elsewhere."""
         begin = max(stretch.begin, self.low_llsn)
@@ -733,8 +733,8 @@ class LogStore:
     def _hide(self, glsn: GLSN) -> LLSN:
         """Nothing at or below `glsn` is read any more. A commit in the loop sees the trim point first: rows that come meanwhile
         count, too. Returns the low LLSN by the rows that are here."""
-        self._hidden = max(self._hidden, glsn)
-        self._low_by_trim = max(self._low_by_trim, self._commits.llsn_from(GLSN(self._hidden + 1)))
+        self._trim_floor = max(self._trim_floor, glsn)
+        self._low_by_trim = max(self._low_by_trim, self._commits.llsn_from(GLSN(self._trim_floor + 1)))
         return self._low_by_trim
 
 

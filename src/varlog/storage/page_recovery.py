@@ -23,7 +23,7 @@ from varlog.storage.page_scan import scan_pages
 from varlog.storage.page_segment import page_segment_path, segment_number
 from varlog.storage.page_sidecar import PageRows, closed_bytes, decode_sidecar, encode_pages, rows_of
 from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, index_path
-from varlog.storage.synced_mark import SYNCED_NAME, Synced, read_mark
+from varlog.storage.sync_watermark import SYNCED_NAME, Synced, read_mark
 from varlog.storage.unit_state import UnitStateFile, read_unit
 
 
@@ -53,7 +53,7 @@ class UnitRecovery:
     synced: int  # so many bytes of the newest segment are proven; the rest must be written once more
     remove: tuple[Path, ...]
     notes: tuple[str, ...]  # what the crash left, for people
-    spoilt: tuple[tuple[LLSN, LLSN], ...]  # acknowledged pages whose bytes have rotted
+    corrupt_ranges: tuple[tuple[LLSN, LLSN], ...]  # acknowledged pages whose bytes have rotted
 
     def pages(self) -> tuple[PageIndex, LlsnRuns]:
         """The pages that are not trimmed, by LLSN. CorruptReplica if two of them overlap (law 8)."""
@@ -93,18 +93,23 @@ def survey_unit(disk: Disk, directory: Path) -> UnitRecovery:
     mark = read_mark(disk, directory)
     proven = mark or Synced()
     _check_complete(directory, state, kept, proven)
-    spoilt: list[tuple[LLSN, LLSN]] = []
+    corrupt_ranges: list[tuple[LLSN, LLSN]] = []
     segments = [
-        _closed_segment(disk, page_segment_path(directory, number), number, spoilt) for number in kept[:-1]
+        _closed_segment(disk, page_segment_path(directory, number), number, corrupt_ranges)
+        for number in kept[:-1]
     ]
     synced = proven.size if proven.segment == kept[-1] else 0
-    newest, problem = _newest_segment(disk, page_segment_path(directory, kept[-1]), kept[-1], synced, spoilt)
+    newest, problem = _newest_segment(
+        disk, page_segment_path(directory, kept[-1]), kept[-1], synced, corrupt_ranges
+    )
     notes = [f"cut {newest.path.name} at byte {newest.size}: {problem}"] if problem else []
     if mark is None:
         _check_whole(disk, newest, problem)
         notes.append(f"the mark {SYNCED_NAME!r} is missing or damaged: it is written again")
     remove = _leftovers(directory, names, set(kept))
-    return UnitRecovery(state, (*segments, newest), synced, tuple(remove), tuple(notes), tuple(spoilt))
+    return UnitRecovery(
+        state, (*segments, newest), synced, tuple(remove), tuple(notes), tuple(corrupt_ranges)
+    )
 
 
 def _check_complete(directory: Path, state: UnitStateFile, kept: list[int], mark: Synced) -> None:
@@ -126,7 +131,9 @@ def _check_whole(disk: Disk, newest: FoundPages, problem: str) -> None:
         raise CorruptReplica(str(following), f"the segment before it is closed and it is missing, {unmarked}")
 
 
-def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN, LLSN]]) -> FoundPages:
+def _closed_segment(
+    disk: Disk, path: Path, number: int, corrupt_ranges: list[tuple[LLSN, LLSN]]
+) -> FoundPages:
     """From its sidecar, without reading the segment; scanned only if the sidecar is lost."""
     sidecar = index_path(path)
     file = disk.open(path)
@@ -148,12 +155,12 @@ def _closed_segment(disk: Disk, path: Path, number: int, spoilt: list[tuple[LLSN
         file.close()
     if found.size != size:
         raise CorruptReplica(str(path), f"at byte {found.size}: {found.problem or 'zeros follow'}")
-    spoilt += found.spoilt
+    corrupt_ranges += found.corrupt_ranges
     return FoundPages(path, number, rows_of(encode_pages(found.pages)), size, size, sidecar_lost=True)
 
 
 def _newest_segment(
-    disk: Disk, path: Path, number: int, synced: int, spoilt: list[tuple[LLSN, LLSN]]
+    disk: Disk, path: Path, number: int, synced: int, corrupt_ranges: list[tuple[LLSN, LLSN]]
 ) -> tuple[FoundPages, str]:
     """It, and why it is cut where it is, if a crash was the reason."""
     file = disk.open(path)
@@ -165,7 +172,7 @@ def _newest_segment(
     if found.size < synced:
         problem = found.problem or "nothing follows"
         raise CorruptReplica(str(path), f"at byte {found.size} of {synced} that were synced: {problem}")
-    spoilt += found.spoilt
+    corrupt_ranges += found.corrupt_ranges
     return FoundPages(path, number, rows_of(encode_pages(found.pages)), found.size, size), found.problem
 
 

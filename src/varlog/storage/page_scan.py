@@ -18,7 +18,9 @@ class PageScan:
     pages: list[Page] = field(default_factory=list)
     size: int = 0
     problem: str = ""  # why the next bytes are no page; empty where the file ends or only zeros follow
-    spoilt: list[tuple[LLSN, LLSN]] = field(default_factory=list)  # synced pages whose bytes have rotted
+    corrupt_ranges: list[tuple[LLSN, LLSN]] = field(
+        default_factory=list
+    )  # synced pages whose bytes have rotted
 
 
 def scan_pages(read: Read, file_bytes: int, synced: int, number: int = 0) -> PageScan:
@@ -33,7 +35,7 @@ def scan_pages(read: Read, file_bytes: int, synced: int, number: int = 0) -> Pag
             if problem is not None:
                 if at + header.size > min(synced, file_bytes):
                     raise problem
-                found.spoilt.append((header.first_llsn, header.end_llsn))
+                found.corrupt_ranges.append((header.first_llsn, header.end_llsn))
             found.pages.append(_page(header, number, at))
             found.size = at + header.size
     except CorruptBatch as problem:

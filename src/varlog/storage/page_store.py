@@ -6,11 +6,12 @@ nothing here is ever written over.
 
     lsid=<log stream>/
         unit                        state: epoch, trim point (unit_state.py)
-        synced                      up to where the newest segment is surely on disk (synced_mark.py)
+        synced                      up to where the newest segment is surely on disk (sync_watermark.py)
         00000000000000000001.seg    pages in the order of their arrival; the newest one is reserved ahead
         00000000000000000001.idx    what a closed segment holds (page_sidecar.py)
 
-Threads. `append`, `prove`, `set_epoch`, `trim`, `tend`, `reopened` and `close` run in the unit's worker, one at a time; what reads
+Threads. `append`, `prove`, `set_epoch`, `trim`, `scrub_metadata`, `reopened` and `close` run in the unit's worker, one at a time;
+what reads
 from disk in any worker; the rest in the event loop. Index and runs are behind one lock, held for moments; segments are a tuple
 that is replaced, and so is the state. Readers see a page once the loop has called `publish`, after `append` has made it durable
 (law 1). A segment that a trim removes stays open until its last reader lets go.
@@ -45,11 +46,15 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.worker import new_guard
 from varlog.storage.cluster_file import write_cluster
+from varlog.storage.corruption import Corruption
+from varlog.storage.disk_space import DiskSpace, says_full
 from varlog.storage.llsn_runs import LlsnRuns
+from varlog.storage.locate import Measured
+from varlog.storage.metadata_files import lost_write
 from varlog.storage.open_file import OpenFile
 from varlog.storage.page_group import PageGroup, Placed, placed_in
 from varlog.storage.page_index import Page, PageIndex
-from varlog.storage.page_places import (
+from varlog.storage.page_locate import (
     check_header,
     check_pages,
     find_page_time,
@@ -61,12 +66,8 @@ from varlog.storage.page_recovery import survey_unit
 from varlog.storage.page_scan import scan_pages
 from varlog.storage.page_segment import PageSegment
 from varlog.storage.page_sidecar import decode_sidecar, encode_pages, encode_sidecar
-from varlog.storage.places import Measured
-from varlog.storage.room import Room, says_full
-from varlog.storage.rot import Rot
 from varlog.storage.segment_file import MISSING, index_path
-from varlog.storage.small_files import lost_write
-from varlog.storage.synced_mark import SYNCED_NAME, Synced, SyncedMark, read_mark
+from varlog.storage.sync_watermark import SYNCED_NAME, Synced, SyncWatermark, read_mark
 from varlog.storage.unit_state import FIRST_SEGMENT, UNIT_NAME, UnitStateFile, read_unit, write_unit
 
 __all__ = ["Page", "PageStore"]
@@ -89,14 +90,14 @@ class PageStore:
         index: PageIndex,
         runs: LlsnRuns,
         segments: tuple[PageSegment, ...],
-        mark: SyncedMark,
+        mark: SyncWatermark,
         segment_bytes: int,
-        room: Room,
+        room: DiskSpace,
     ) -> None:
         self.path = path
         self.room = room
         # Acknowledged pages that were found rotten when it was opened: whoever opened it has them looked at.
-        self.spoilt: tuple[tuple[LLSN, LLSN], ...] = ()
+        self.corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
         self._disk = disk
         self._state = state
         self._segments = segments
@@ -119,7 +120,7 @@ class PageStore:
         topic: TopicID,
         log_stream: LogStreamID,
         segment_bytes: int = SEGMENT_BYTES,
-        room: Room | None = None,
+        room: DiskSpace | None = None,
         cluster: ClusterUUID = NO_UUID,
     ) -> PageStore:
         """Worker: a new, empty unit in a directory that must not exist. The state comes last: with it the unit exists."""
@@ -127,7 +128,7 @@ class PageStore:
             raise FileExistsError(f"{path} exists already")
         disk.make_directory(path)
         write_cluster(disk, path, cluster)
-        mark = SyncedMark.open(disk, path)
+        mark = SyncWatermark.open(disk, path)
         segment = PageSegment.create(disk, path, FIRST_SEGMENT)
         state = UnitStateFile(topic, log_stream)
         write_unit(disk, path, state)
@@ -140,16 +141,16 @@ class PageStore:
             (segment,),
             mark,
             segment_bytes,
-            room or Room(disk, path),
+            room or DiskSpace(disk, path),
         )
 
     @classmethod
     def open(
-        cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: Room | None = None
+        cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: DiskSpace | None = None
     ) -> PageStore:
         """Worker: the unit in `path` after a stop or a crash. CorruptReplica: its files contradict each other, and nothing was
         touched."""
-        room = room or Room(disk, path)
+        room = room or DiskSpace(disk, path)
         found = survey_unit(disk, path)
         index, runs = found.pages()
         for note in found.notes:
@@ -177,10 +178,10 @@ class PageStore:
             if content and room.spares(len(content)):  # it can be made at the next start as well
                 disk.replace_file(index_path(kept.path), content)
         _settle_tail(segments[-1], newest.file_bytes, found.synced)
-        mark = SyncedMark.open(disk, path)
+        mark = SyncWatermark.open(disk, path)
         mark.move(Synced(newest.number, newest.size), sure=True)
         opened = cls(disk, path, found.state, index, runs, segments, mark, segment_bytes, room)
-        opened.spoilt = found.spoilt
+        opened.corrupt_ranges = found.corrupt_ranges
         return opened
 
     # --- where it stands -------------------------------------------------------------------------------------------------
@@ -325,14 +326,14 @@ class PageStore:
             lambda page: parse_header(self.header(page)).time_us,
         )
 
-    def examine(self, pages: Sequence[Page]) -> list[Rot]:
+    def examine(self, pages: Sequence[Page]) -> list[Corruption]:
         """Which of the pages are damaged on disk, and how. Trimmed if a trim has removed one since."""
-        rotten: list[Rot] = []
+        rotten: list[Corruption] = []
         for stretch in stretches(pages):
             try:
                 path, opened = self._borrowed(stretch.first)
             except CorruptBatch as missing:
-                rotten += [Rot(page.first_llsn, page.end_llsn, missing.what) for page in stretch.pages]
+                rotten += [Corruption(page.first_llsn, page.end_llsn, missing.what) for page in stretch.pages]
                 continue
             try:
                 check_pages(stretch.pages, opened.file.read_at(stretch.size, stretch.first.offset), path)
@@ -343,9 +344,9 @@ class PageStore:
                 try:
                     check_pages([page], opened.file.read_at(page.size, page.offset), path)
                 except CorruptBatch as problem:
-                    rotten.append(Rot(page.first_llsn, page.end_llsn, problem.what))
+                    rotten.append(Corruption(page.first_llsn, page.end_llsn, problem.what))
                 except OSError as error:
-                    rotten.append(Rot(page.first_llsn, page.end_llsn, f"it cannot be read: {error}"))
+                    rotten.append(Corruption(page.first_llsn, page.end_llsn, f"it cannot be read: {error}"))
         return rotten
 
     # --- worker: writing -------------------------------------------------------------------------------------------------
@@ -373,7 +374,7 @@ class PageStore:
                 if not group.tried and not pages:
                     raise
             self._failure = error
-            group.segment.discard_doubtful()
+            group.segment.truncate_unsynced()
             raise
         return pages
 
@@ -424,7 +425,7 @@ class PageStore:
             raise
         return "; ".join(filter(None, found))
 
-    def tend(self) -> str:
+    def scrub_metadata(self) -> str:
         """Look for bit rot and lost writes in the state and the mark, and write them again from memory if so; tells what
         was wrong, or ''."""
         self._check_sound()

@@ -51,7 +51,7 @@ class Recovery:
     last_row: CommitRow | None
     remove: tuple[Path, ...]  # in this order, one after the other
     notes: tuple[str, ...]  # what the crash left, for people
-    spoilt: tuple[
+    corrupt_ranges: tuple[
         tuple[LLSN, LLSN], ...
     ] = ()  # ordered entries of the newest segment whose bytes have rotted
 
@@ -79,7 +79,7 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     fence = Fence(state.epoch, state.sealed_end)
     closed = [_closed_segment(disk, path, end) for path, end in names.closed()]
     notes: list[str] = []
-    spoilt: tuple[tuple[LLSN, LLSN], ...] = ()
+    corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
     # Commits behind the seal are the newer epoch's: then the cut was finished long ago, and there is nothing to look for.
     fenced = _fenced_segment(disk, closed, fence) if rows.end_llsn <= fence.sealed_end else None
     if fenced is not None:
@@ -93,7 +93,7 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     else:
         cut = []
         found, newest = _newest_segment(disk, names.segments[-1], fence, rows.end_llsn)
-        spoilt = tuple(found.spoilt)
+        corrupt_ranges = tuple(found.corrupt_ranges)
         segments = [*closed, newest]
         problem = found.problem
         if found.fenced:
@@ -104,7 +104,7 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     removed = [*names.trimmed, *reversed(cut)]
     remove = [path for segment in removed for path in (segment, index_path(segment))] + names.leftovers()
     there = [path for path in remove if disk.exists(path)]
-    return Recovery(state, tuple(segments), rows, kept, last_row, tuple(there), tuple(notes), spoilt)
+    return Recovery(state, tuple(segments), rows, kept, last_row, tuple(there), tuple(notes), corrupt_ranges)
 
 
 def _begun(disk: Disk, state: ReplicaStateFile, rows: FoundRows, names: _Names) -> Recovery:

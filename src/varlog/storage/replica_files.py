@@ -15,8 +15,8 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.commit_store import RowIndex
 from varlog.storage.extent import Chunk, find_extent
+from varlog.storage.locate import Measured, find_time, measure
 from varlog.storage.open_file import OpenFile
-from varlog.storage.places import Measured, find_time, measure
 from varlog.storage.recovery import Recovery, survey
 from varlog.storage.segment import Segment
 

@@ -40,7 +40,9 @@ class Scan:
     batches: int = 0
     problem: str = ""  # why the next bytes are no batch; empty where the file ends or only zeros follow
     fenced: bool = False  # the next bytes are a batch that a seal has cut
-    spoilt: list[tuple[LLSN, LLSN]] = field(default_factory=list)  # ordered entries whose bytes have rotted
+    corrupt_ranges: list[tuple[LLSN, LLSN]] = field(
+        default_factory=list
+    )  # ordered entries whose bytes have rotted
 
 
 def scan(
@@ -64,7 +66,7 @@ def scan(
             if problem is not None:
                 if header.end_llsn > ordered_end:
                     raise problem
-                found.spoilt.append((header.first_llsn, header.end_llsn))
+                found.corrupt_ranges.append((header.first_llsn, header.end_llsn))
             found.index.add(header.first_llsn, at, header.size)
             found.size, found.end_llsn = at + header.size, header.end_llsn
             found.batches += 1

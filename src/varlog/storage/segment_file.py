@@ -14,8 +14,8 @@ from typing import Final
 from varlog.model.batch import Buffer
 from varlog.model.limits import KIB, MIB
 from varlog.runtime.disk import Disk
+from varlog.storage.disk_space import DiskSpace
 from varlog.storage.open_file import OpenFile, relinked, unlinked
-from varlog.storage.room import Room
 
 RESERVE_FIRST_BYTES: Final = 256 * KIB
 RESERVE_STEP_BYTES: Final = 8 * MIB
@@ -75,7 +75,7 @@ class SegmentFile:
 
     # --- worker ----------------------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int, reserve_max: int, room: Room) -> None:
+    def reserve(self, size: int, reserve_max: int, room: DiskSpace) -> None:
         """Have room for `size` bytes behind the last batch. OSError: there is none, and no batch was touched."""
         end = self.size + size
         if end > self._reserved:
@@ -84,7 +84,7 @@ class SegmentFile:
             self.open().file.reserve(reserved)
             self._reserved = reserved
 
-    def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int, room: Room) -> None:
+    def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int, room: DiskSpace) -> None:
         """Write behind the last batch and sync. `size` is moved by the caller, who knows the batches."""
         self.reserve(size, reserve_max, room)
         file = self.open().file
@@ -125,7 +125,7 @@ class SegmentFile:
         self._open, self._reserved = fresh, self.size
         return unlinked(self.path)
 
-    def discard_doubtful(self) -> None:
+    def truncate_unsynced(self) -> None:
         """After a failed write or sync: try to drop what is behind the last sure batch, so that no later process finds it in
         the page cache and believes it to be on the disk."""
         with contextlib.suppress(OSError):

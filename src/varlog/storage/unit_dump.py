@@ -14,7 +14,7 @@ from varlog.storage.page_segment import segment_number
 from varlog.storage.page_sidecar import decode_sidecar
 from varlog.storage.read_only import ReadOnlyDisk
 from varlog.storage.segment_file import SEGMENT_SUFFIX, index_path
-from varlog.storage.synced_mark import Synced, read_mark
+from varlog.storage.sync_watermark import Synced, read_mark
 from varlog.storage.unit_state import UnitStateFile, read_unit
 
 
@@ -96,7 +96,9 @@ def _dump_segment(disk: Disk, unit: UnitDump, number: int, *, newest: bool) -> N
         problem = "zeros follow"
     if problem and (not newest or found.size < synced):
         unit.problems.append(f"{path} at byte {found.size}: {problem}")
-    unit.problems += [f"{path}: the entries [{begin}, {end}) are damaged" for begin, end in found.spoilt]
+    unit.problems += [
+        f"{path}: the entries [{begin}, {end}) are damaged" for begin, end in found.corrupt_ranges
+    ]
     index = "none"
     if not newest:
         sidecar = index_path(path)

@@ -26,7 +26,7 @@ from varlog.model.cluster import ClusterView
 from varlog.model.errors import CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.disk import Disk
-from varlog.storage.small_files import tend_file
+from varlog.storage.metadata_files import scrub_file
 
 VIEW_NAME: Final = "view"
 FORMAT_VERSION: Final = 1
@@ -88,9 +88,9 @@ def read_view_copies(disk: Disk, homes: Sequence[Path]) -> list[tuple[ViewCopy, 
     return sorted(found, key=lambda one: one[0].view.revision, reverse=True)
 
 
-def tend_view_copy(disk: Disk, homes: Sequence[Path], content: bytes) -> str:
+def scrub_view_copy(disk: Disk, homes: Sequence[Path], content: bytes) -> str:
     """Write the copies again that are not `content`, which was kept last; tells which, or ''."""
-    return "; ".join(filter(None, (tend_file(disk, home / VIEW_NAME, content) for home in homes)))
+    return "; ".join(filter(None, (scrub_file(disk, home / VIEW_NAME, content) for home in homes)))
 
 
 def write_view_copy(disk: Disk, homes: Sequence[Path], content: bytes) -> None:

@@ -28,6 +28,7 @@ from varlog.runtime.disk import Disk, Lock
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.storage.blank import is_blank
 from varlog.storage.cluster_file import read_cluster, write_cluster
+from varlog.storage.disk_space import DiskSpace
 from varlog.storage.identity import (
     IDENTITY_NAME,
     Identity,
@@ -37,13 +38,12 @@ from varlog.storage.identity import (
     fingerprint,
     read_identity,
 )
+from varlog.storage.metadata_files import scrub_file
 from varlog.storage.open_file import unlinked
-from varlog.storage.room import Room
 from varlog.storage.row_file import ROW_BYTES, ROWS_NAME
 from varlog.storage.segment import SEGMENT_SUFFIX
-from varlog.storage.small_files import tend_file
 from varlog.storage.state_file import STATE_NAME
-from varlog.storage.synced_mark import SYNCED_NAME
+from varlog.storage.sync_watermark import SYNCED_NAME
 from varlog.storage.unit_state import UNIT_NAME
 
 LOCK_NAME: Final = "lock"
@@ -144,14 +144,14 @@ class NodeVolumes:
         """The node's own directory on each volume."""
         return tuple(storage_node_path(volume, self._cluster, self.node) for volume in self._volumes)
 
-    def room(self, path: Path) -> Room:
+    def room(self, path: Path) -> DiskSpace:
         """The free space of the volume that a replica in `path` shares with others."""
         return self._rooms[path.parents[2]]
 
-    def _make_room(self, volume: Path, reserve_bytes: int) -> Room:
+    def _make_room(self, volume: Path, reserve_bytes: int) -> DiskSpace:
         why = f"the disk of node {self.node} is full: free space on {volume}"
         path = storage_node_path(volume, self._cluster, self.node)
-        return Room(self._disk, path, reserve_bytes=reserve_bytes, why=why)
+        return DiskSpace(self._disk, path, reserve_bytes=reserve_bytes, why=why)
 
     def place(self, log_stream: LogStreamID, volume: str = "") -> Path:
         """Where a new replica goes: on the volume asked for, or on the one with the fewest. Refused if the stream has a
@@ -415,7 +415,7 @@ class NodeVolumes:
 
     # --- while it runs ---------------------------------------------------------------------------------------------------------
 
-    def tend(self) -> list[str]:
+    def scrub_metadata(self) -> list[str]:
         """Worker: write the identity again where it is not what memory knows, and lock again what another process could lock now;
         tells what was wrong. StartupError: another process has the lock."""
         wrong = []
@@ -425,7 +425,7 @@ class NodeVolumes:
                 self._disk.make_directory(home)
                 self._locks[number] = self._locked(home)
             content = encode_identity(self._identity) if self._identity is not None else b""
-            if note := tend_file(self._disk, home / IDENTITY_NAME, content):
+            if note := scrub_file(self._disk, home / IDENTITY_NAME, content):
                 wrong.append(note)
         return wrong
 

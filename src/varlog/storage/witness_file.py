@@ -18,7 +18,7 @@ from varlog.model.ids import TopicID
 from varlog.model.projection import Proposal
 from varlog.runtime.disk import Disk
 from varlog.runtime.logs import get_logger, logfmt
-from varlog.storage.small_files import tend_file
+from varlog.storage.metadata_files import scrub_file
 
 WITNESS_NAME: Final = "witness"
 FORMAT_VERSION: Final = 1
@@ -96,10 +96,10 @@ class WitnessFile:
             read = read.keeping(proposal)
         return read
 
-    def tend(self, witness: Witness) -> str:
+    def scrub_metadata(self, witness: Witness) -> str:
         """Write the copies again that are not `witness`, which was kept last; tells which, or ''."""
         content = encode_witness(witness)
-        return "; ".join(filter(None, (tend_file(self._disk, path, content) for path in self._paths)))
+        return "; ".join(filter(None, (scrub_file(self._disk, path, content) for path in self._paths)))
 
     def keep(self, witness: Witness) -> bool:
         """On every volume that takes it; False if none does. A node whose disks are all full or broken continues by what is in

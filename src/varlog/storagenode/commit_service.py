@@ -33,7 +33,7 @@ from varlog.storage.witness_file import Witness, WitnessFile
 from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.log_stream.replica_machine import CommitGap
 from varlog.storagenode.term_rules import check_term
-from varlog.storagenode.topic_marks import TopicMarks
+from varlog.storagenode.topic_watermarks import TopicWatermarks
 
 # So long after a disk has refused a trim it is asked again.
 TRIM_RETRY_S: Final = 1.0
@@ -59,7 +59,7 @@ class CommitService:
         self,
         node: NodeID,
         replicas: Mapping[LogStreamID, Replica],
-        marks: TopicMarks,
+        marks: TopicWatermarks,
         tasks: Tasks,
         witness: WitnessFile,
         worker: Worker,
@@ -107,11 +107,13 @@ class CommitService:
                 await self._keep(msgspec.structs.replace(self._seen, term=request.term, nonce=request.nonce))
         self._begin(call)
 
-    async def tend(self) -> str:
+    async def scrub_metadata(self) -> str:
         """Write again what the node has seen of repositories, where it is not on disk any more; tells where, or ''."""
         async with self._keeping:
             seen = self._seen
-            return await self._worker.run(lambda: self._file.tend(seen)) if seen != Witness() else ""
+            return (
+                await self._worker.run(lambda: self._file.scrub_metadata(seen)) if seen != Witness() else ""
+            )
 
     async def _keep(self, seen: Witness) -> bool:
         """False: it is in memory only."""
@@ -302,7 +304,7 @@ class CommitService:
         trims = [
             (replica, glsn)
             for replica in (self._replicas.values() if trimmed else ())
-            if (glsn := trimmed.get(replica.topic, NO_GLSN)) and replica.lacks_trim(glsn)
+            if (glsn := trimmed.get(replica.topic, NO_GLSN)) and replica.claim_trim(glsn)
         ]
         self._marks.heard = True
         if trims:
@@ -316,7 +318,7 @@ class CommitService:
     def take_in(self, replica: Replica) -> None:
         """A replica is new here. What was trimmed before is told to nobody a second time, so it hears of it now (law 9)."""
         glsn = self._marks.trimmed(replica.topic)
-        if replica.lacks_trim(glsn):
+        if replica.claim_trim(glsn):
             self._trims_under_way += 1
             _ = self._tasks.spawn(f"trim/ls={replica.log_stream}", self._trim([(replica, glsn)]))
 

@@ -23,13 +23,13 @@ from varlog.rpc.messages import (
 from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
 from varlog.storagenode.log_stream.replica import Replica
-from varlog.storagenode.topic_marks import TopicMarks
+from varlog.storagenode.topic_watermarks import TopicWatermarks
 
 
 class LogService:
     """Finds the replica and hands the call to it. Reads wait for the repository's first word after a start (law 9)."""
 
-    def __init__(self, replicas: Mapping[LogStreamID, Replica], marks: TopicMarks) -> None:
+    def __init__(self, replicas: Mapping[LogStreamID, Replica], marks: TopicWatermarks) -> None:
         self._replicas = replicas
         self._marks = marks
         self._waiting: FairPlaces[int, tuple[Call, ReadAt, asyncio.TimerHandle]] = FairPlaces()
@@ -44,14 +44,14 @@ class LogService:
     def list_chain(self, call: Call, request: ListIdempotentBatches) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
-        if not replica.vouches:
+        if not replica.is_authoritative:
             raise Unavailable(f"this replica of log stream {request.log_stream} is being filled: ask again")
         replica.chain_list.list(call, request)
 
     def fetch(self, call: Call, request: Fetch) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
-        if not replica.vouches and replica.reader.begin(request) >= replica.store.committed_end:
+        if not replica.is_authoritative and replica.reader.begin(request) >= replica.store.committed_end:
             raise Unavailable(
                 f"this replica of log stream {request.log_stream} is being filled: ask another one"
             )
@@ -62,7 +62,7 @@ class LogService:
         if request.log_stream:
             replica = self._replica(request.log_stream)
             self._check_readable(replica)
-            if not replica.vouches and request.llsn >= replica.store.committed_end:
+            if not replica.is_authoritative and request.llsn >= replica.store.committed_end:
                 raise Unavailable(
                     f"this replica of log stream {request.log_stream} is being filled: ask another one"
                 )
@@ -75,12 +75,12 @@ class LogService:
     def measure(self, call: Call, request: MeasureRange) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
-        call.reply(replica.reader.measure(request, vouches=replica.vouches))
+        call.reply(replica.reader.measure(request, vouches=replica.is_authoritative))
 
     def find_time(self, call: Call, request: FindTime) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
-        if not replica.vouches:
+        if not replica.is_authoritative:
             raise Unavailable(
                 f"this replica of log stream {request.log_stream} is being filled: ask another one"
             )
@@ -116,7 +116,7 @@ class LogService:
                 return True
         if not self._is_ordered(request):
             return False
-        if any(replica.epoch != NO_EPOCH and not replica.vouches for replica in replicas):
+        if any(replica.epoch != NO_EPOCH and not replica.is_authoritative for replica in replicas):
             raise Unavailable(f"a replica here lacks entries: position {request.glsn} may be in one of them")
         call.reply(ReadAtReply(found=False))
         return True

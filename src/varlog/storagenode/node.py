@@ -59,21 +59,21 @@ from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.runtime.worker_pool import WorkerPool
+from varlog.storage.disk_space import DiskSpace
 from varlog.storage.log_store import LogStore
 from varlog.storage.page_store import PageStore
-from varlog.storage.room import Room
 from varlog.storage.volume import NodeVolumes
 from varlog.storage.witness_file import WitnessFile
 from varlog.storagenode.admin_service import AdminService, ReplicaMaking
 from varlog.storagenode.commit_service import CommitService, KnownToNode
 from varlog.storagenode.config import StorageNodeConfig
+from varlog.storagenode.corruption_service import CorruptionService
 from varlog.storagenode.lease import NodeLease
 from varlog.storagenode.log_service import LogService
 from varlog.storagenode.log_stream.replica import Replica, ReplicaParts
 from varlog.storagenode.log_unit.unit import LogUnit, UnitParts
 from varlog.storagenode.replica_service import ReplicaService
-from varlog.storagenode.rot_service import RotService
-from varlog.storagenode.topic_marks import TopicMarks
+from varlog.storagenode.topic_watermarks import TopicWatermarks
 from varlog.storagenode.unit_service import UnitService
 from varlog.storagenode.view_keeper import ViewKeeper
 
@@ -105,7 +105,7 @@ class StorageNode:
         self._changing: dict[LogStreamID, None] = {}
         # Units whose disk failed them, and which are looked after until it works again.
         self._mending: dict[LogStreamID, None] = {}
-        self._marks = TopicMarks()
+        self._marks = TopicWatermarks()
         self._pools: dict[Path, WorkerPool] = {}  # by volume
         self._server: Server | None = None
         self._started_us = 0
@@ -193,7 +193,7 @@ class StorageNode:
         )
         self._lease = NodeLease(self.node, units, self._environment.clock, self._tasks, commit.send)
         self._replica_service = backup = ReplicaService(replicas)
-        self._rot_service = rot = RotService(
+        self._rot_service = rot = CorruptionService(
             self.node, replicas, units, self._tasks, self._environment, self._config, self._tend_files
         )
         admin = AdminService(
@@ -216,7 +216,7 @@ class StorageNode:
         calls.on(ListRows, _with_call(lambda call, request, _: commit.list_rows(call, request)))
         calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
         calls.on(GetNodeFacts, _with_call(lambda call, request, _: self._tell_facts(call)))
-        calls.on_async(RepairReplica, rot.mend)
+        calls.on_async(RepairReplica, rot.repair)
         calls.on_async(GetNodeStatus, admin.get_status)
         calls.on_async(AddLogStream, admin.add_log_stream)
         calls.on_async(RemoveLogStream, admin.remove_log_stream)
@@ -231,8 +231,10 @@ class StorageNode:
         """The node's own small files are what memory knows. Found only at the next start, another one could keep the node from
         starting, or have it believe an older repository."""
         try:
-            wrong = await self._read_worker.run(self._volumes.tend)
-            wrong += filter(None, (await self._commit_service.tend(), await self._view.tend()))
+            wrong = await self._read_worker.run(self._volumes.scrub_metadata)
+            wrong += filter(
+                None, (await self._commit_service.scrub_metadata(), await self._view.scrub_metadata())
+            )
         except StartupError as taken:
             _log.critical(logfmt("another process uses the files of this node", node=self.node, why=taken))
         except OSError as error:
@@ -440,7 +442,7 @@ class StorageNode:
                 on_begun=self._lease.ask_soon,
                 on_suspicion=self._rot_service.look_soon,
                 on_filled=self._opened,
-                on_ailing=self._mend_unit,
+                on_disk_failure=self._mend_unit,
                 on_epoch=lambda epoch: self._commit_service.heard_epochs([(store.topic, epoch)]),
                 restored=restored,
             )
@@ -455,10 +457,10 @@ class StorageNode:
 
     async def _keep_mending(self, log_stream: LogStreamID) -> None:
         try:
-            while (unit := self._units.get(log_stream)) is not None and unit.ailing:
+            while (unit := self._units.get(log_stream)) is not None and unit.disk_failed:
                 await asyncio.sleep(REMOVAL_RETRY_S)
                 with contextlib.suppress(VarlogError):
-                    await unit.mend()
+                    await unit.repair()
         finally:
             del self._mending[log_stream]
 
@@ -663,7 +665,7 @@ class StorageNode:
     def status(self) -> NodeStatus:
         """Who this node is, and how its replicas and units are; damaged ones included."""
         full: dict[
-            Room, bool
+            DiskSpace, bool
         ] = {}  # asked once a volume: it is a call of the system, and there may be a thousand replicas
         for replica in self._replicas.values():
             if (room := replica.store.room) not in full:

@@ -17,7 +17,7 @@ from varlog.storage.view_copy import (
     ViewCopy,
     decode_view_copy,
     read_view_copies,
-    tend_view_copy,
+    scrub_view_copy,
     write_view_copy,
 )
 
@@ -89,12 +89,12 @@ class ViewKeeper:
                 self._writing = True
                 _ = self._tasks.spawn("view copy", self._write())
 
-    async def tend(self) -> str:
+    async def scrub_metadata(self) -> str:
         """Write the copies again that are not the newest one; tells which, or ''."""
         content = self._newest or self.content
         if not content or self._writing:
             return ""
-        return await self._worker.run(partial(tend_view_copy, self._disk, self._homes, content))
+        return await self._worker.run(partial(scrub_view_copy, self._disk, self._homes, content))
 
     async def _write(self) -> None:
         try:

@@ -27,9 +27,9 @@ from varlog.rpc.messages import GetClusterStatusReply
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import system_environment
+from varlog.storage.disk_space import DiskSpace
 from varlog.storage.log_store import LogStore
 from varlog.storage.page_store import PageStore
-from varlog.storage.room import Room
 from varlog.testing.checkers import check
 from varlog.testing.history_file import RealHistory, merged
 from varlog.testing.load_client import STOP_TIMEOUT_S, Load, LoadClient
@@ -298,7 +298,7 @@ def _examine_units(seen: GetClusterStatusReply, history: RealHistory) -> None:
                 continue
             disk = OsDisk()
             try:
-                store = PageStore.open(disk, path, segment_bytes=SEGMENT_BYTES, room=Room(disk, path))
+                store = PageStore.open(disk, path, segment_bytes=SEGMENT_BYTES, room=DiskSpace(disk, path))
                 write_down(store, projection, endings[topic.name], process_of(health.node))
                 store.close()
             except VarlogError as error:

@@ -19,7 +19,7 @@ from varlog.model.cluster import Ordering
 from varlog.model.errors import StartupError, VarlogError
 from varlog.runtime.environment import system_environment
 from varlog.storage.cluster_file import CLUSTER_NAME
-from varlog.storage.room import BALLAST_NAME
+from varlog.storage.disk_space import BALLAST_NAME
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harm_table import HARMS, KINDS, NAMELESS, RUNNING, STOPPED, Cell, cell, kinds_in
 from varlog.testing.harmed_cluster import (

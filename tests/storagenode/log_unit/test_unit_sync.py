@@ -153,7 +153,7 @@ def test_a_restored_unit_answers_no_client_before_it_was_compared_or_is_alone(tm
             await chain.fill(11, epoch=9, node=2)
         granter.alone = True
         granter.tell(granter.lease_s)
-        await until(lambda: not chain.nodes[2]._units[STREAM].unproven)
+        await until(lambda: not chain.nodes[2]._units[STREAM].unverified)
         await chain.fill(11, node=2)
 
     run_chain(tmp_path, story)

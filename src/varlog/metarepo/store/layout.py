@@ -22,7 +22,7 @@ CONTINUED, BEHIND = "\0", "\1"
 
 
 class Layout:
-    """Which values lie in several keys, as one reign knows it: it writes alone, so what it remembers is so."""
+    """Which values lie in several keys, as one term knows it: it writes alone, so what it remembers is so."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

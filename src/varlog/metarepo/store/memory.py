@@ -19,7 +19,8 @@ class MemoryMetadata:
     `before_commit` and `after_commit` are awaited around the one point in time at which a commit takes effect: who is
     cancelled in the first has changed nothing, who is cancelled in the second has changed everything and never heard of it.
 
-    `keys` are what repositories that share it see in place of `items` (LeasedStore); `held_until(host)` says until when, in the
+    `keys` are what repositories that share it see in place of `items` (InMemoryReplicatedStore); `held_until(host)` says until
+    when, in the
     loop's time, nothing passes between them and that host.
     """
 

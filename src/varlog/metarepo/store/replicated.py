@@ -6,8 +6,8 @@
     <prefix>redo/<term>/…          the pieces of a commit that is too large for one transaction
     <prefix>item/<key>             what is stored
 
-Every transaction demands that `leader` is the key that this reign created, and that `commit` is as this reign left it. So it may
-be sent again through another member when no answer came, as often as need be: it takes effect once, and never after its reign.
+Every transaction demands that `leader` is the key that this term created, and that `commit` is as this term left it. So it may
+be sent again through another member when no answer came, as often as need be: it takes effect once, and never after its term.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from varlog.metarepo.store.base import Change, Fenced, Opened
-from varlog.metarepo.store.candidacy import AFTER_SLASH, Candidacy
+from varlog.metarepo.store.election import AFTER_SLASH, LeaderElection
 from varlog.metarepo.store.keyspace import (
     Condition,
     Created,
@@ -66,7 +66,7 @@ class ReplicatedStore:
         address: str = "",
     ) -> None:
         self._keyspace = keyspace
-        self._candidacy = Candidacy(keyspace, environment, prefix, lease_s)
+        self._candidacy = LeaderElection(keyspace, environment, prefix, lease_s)
         self._layout = Layout(f"{prefix}item/")
         self._prefix = prefix
         self._commit_key = f"{prefix}commit"
@@ -131,7 +131,7 @@ class ReplicatedStore:
             await self._keyspace.close()
 
     async def _load(self, term: int) -> dict[str, bytes]:
-        """Everything, as the last reign left it: nothing of it can arrive any more, for its `leader` key is gone."""
+        """Everything, as the last term left it: nothing of it can arrive any more, for its `leader` key is gone."""
         found = await self._read_all()
         last = next((one for one in found if one.key == self._commit_key), None)
         point = _point.decode(last.value) if last is not None else CommitPoint()

@@ -35,7 +35,7 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.log_store import Chunk, Extent, LogStore
-from varlog.storagenode.topic_marks import TopicMarks
+from varlog.storagenode.topic_watermarks import TopicWatermarks
 
 Answer = Callable[[Call, LLSN, Chunk], None]
 
@@ -54,7 +54,7 @@ class Reader:
         self,
         store: LogStore,
         worker: Worker,
-        marks: TopicMarks,
+        marks: TopicWatermarks,
         traffic: TrafficMeter,
         on_damage: Callable[[LLSN, LLSN], None],
     ) -> None:

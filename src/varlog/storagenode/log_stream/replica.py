@@ -1,7 +1,7 @@
 """[A4] Replica: the driver of one replica. Owns the machine and carries out what it decides; freezes when a law breaks.
 
 The way of an append through here: `append` (A4: LLSNs given) -> Replicator (A6) and Writer (A5) -> `_written` -> report (A7) … the
-repository orders … -> `commit` (A9) -> Waiters (A10) and Reader woken.
+repository orders … -> `commit` (A9) -> AckQueue (A10) and Reader woken.
 """
 
 from __future__ import annotations
@@ -45,25 +45,29 @@ from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
+from varlog.storage.corruption import BlockRange
+from varlog.storage.disk_space import says_full
 from varlog.storage.log_store import LogStore
-from varlog.storage.room import says_full
-from varlog.storage.rot import Stretch
-from varlog.storagenode.log_stream.batch_search import BatchSearch, SearchParts
-from varlog.storagenode.log_stream.chain_list import ChainList
-from varlog.storagenode.log_stream.chained_appends import ChainedAppends, ChainParts, newest_of
-from varlog.storagenode.log_stream.chains import Chains
+from varlog.storagenode.log_stream.ack_queue import AckQueue
+from varlog.storagenode.log_stream.admission_queue import AdmissionQueue, PendingAppend
+from varlog.storagenode.log_stream.batch_lookup import BatchLookup, LookupParts
+from varlog.storagenode.log_stream.block_repair import BlockRepair
 from varlog.storagenode.log_stream.copy_source import CopySource
-from varlog.storagenode.log_stream.intake import Arrival, Intake
-from varlog.storagenode.log_stream.mender import Mender
+from varlog.storagenode.log_stream.duplicate_filter import DuplicateFilter, DuplicateFilterParts
+from varlog.storagenode.log_stream.idempotent_appends import (
+    IdempotentAppendParts,
+    IdempotentAppends,
+    newest_of,
+)
+from varlog.storagenode.log_stream.idempotent_list import IdempotentBatchList
+from varlog.storagenode.log_stream.producer_sequences import ProducerSequences
 from varlog.storagenode.log_stream.ranges import Ranges
 from varlog.storagenode.log_stream.reader import Reader
 from varlog.storagenode.log_stream.replica_machine import CommitAhead, CutTail, EnterEpoch, ReplicaMachine
 from varlog.storagenode.log_stream.replicator import Replicator
-from varlog.storagenode.log_stream.retries import Retries, RetryParts
 from varlog.storagenode.log_stream.sync import Syncer, SyncParts
-from varlog.storagenode.log_stream.waiters import Waiters
 from varlog.storagenode.log_stream.writer import Writer
-from varlog.storagenode.topic_marks import TopicMarks
+from varlog.storagenode.topic_watermarks import TopicWatermarks
 
 _log = get_logger("replica")
 
@@ -81,7 +85,7 @@ class ReplicaParts:
     worker: Worker
     read_worker: Worker
     transport: Transport
-    marks: TopicMarks
+    marks: TopicWatermarks
     on_report: Callable[[Replica], None]
     rows_sync_delay_s: Callable[[], float]
     on_suspicion: Callable[[], None] = lambda: None
@@ -96,7 +100,7 @@ class Replica:
         self.topic = store.topic
         self.log_stream = store.log_stream
         self._traffic = TrafficMeter(asyncio.get_running_loop().time)
-        self.reader = Reader(store, parts.read_worker, parts.marks, self._traffic, self.suspect)
+        self.reader = Reader(store, parts.read_worker, parts.marks, self._traffic, self.mark_suspect)
         self._parts = parts
         self._machine = ReplicaMachine(
             store.log_stream,
@@ -108,35 +112,35 @@ class Replica:
             tail_epoch=store.tail_epoch,
         )
         self._writer = Writer(store, parts.worker, self._written, self._write_failed, self._traffic)
-        self._waiters = Waiters(self._traffic)
-        self._intake = Intake(store.log_stream)
-        self._retries = Retries(
-            RetryParts(
+        self._acks = AckQueue(self._traffic)
+        self._admission_queue = AdmissionQueue(store.log_stream)
+        self._duplicates = DuplicateFilter(
+            DuplicateFilterParts(
                 store=store,
                 machine=self._machine,
-                waiters=self._waiters,
-                search=BatchSearch(
-                    SearchParts(
-                        store, parts.read_worker, self.suspect, lambda *asked: store.find_batches(*asked)
+                acks=self._acks,
+                search=BatchLookup(
+                    LookupParts(
+                        store, parts.read_worker, self.mark_suspect, lambda *asked: store.find_batches(*asked)
                     )
                 ),
-                queued=self._intake.holds,
-                append_new=lambda *arrival: self._append_new(Arrival(*arrival)),
+                queued=self._admission_queue.holds,
+                append_new=lambda *pending_append: self._append_new(PendingAppend(*pending_append)),
                 sealed=self._sealed,
             )
         )
-        self._chains = Chains(store.committed_end)
-        self._chained = ChainedAppends(
-            ChainParts(
+        self._chains = ProducerSequences(store.committed_end)
+        self._chained = IdempotentAppends(
+            IdempotentAppendParts(
                 store=store,
                 machine=self._machine,
-                waiters=self._waiters,
+                acks=self._acks,
                 chains=self._chains,
-                search=BatchSearch(newest_of(store, parts.read_worker, self.suspect)),
+                search=BatchLookup(newest_of(store, parts.read_worker, self.mark_suspect)),
                 resume=self._resume,
             )
         )
-        self.chain_list = ChainList(store, parts.read_worker, self.suspect)
+        self.chain_list = IdempotentBatchList(store, parts.read_worker, self.mark_suspect)
         self._replicator: Replicator | None = None
         self._rows_timer: asyncio.TimerHandle | None = None
         self._rows_syncing = False
@@ -146,9 +150,9 @@ class Replica:
         self.suspected = Ranges()
         self.damage = Ranges()
         # Where a mend failed on the disk: what can be read there may look sound, and not be on the platter.
-        self.unproven = Ranges()
-        self.mender = Mender(self, parts.transport, parts.worker, parts.read_worker)
-        self.copy_source = CopySource(store, self._machine, parts.read_worker, self.suspect)
+        self.unverified = Ranges()
+        self.block_repair = BlockRepair(self, parts.transport, parts.worker, parts.read_worker)
+        self.copy_source = CopySource(store, self._machine, parts.read_worker, self.mark_suspect)
         self._syncer = Syncer(
             SyncParts(
                 log_stream=store.log_stream,
@@ -158,19 +162,19 @@ class Replica:
                 transport=parts.transport,
                 commit=self.commit,
                 trim=self._take_trim,
-                refuse_waiting=lambda: self._waiters.fail(self._sealed()),
-                give_up_waiting=lambda: self._waiters.fail(
+                refuse_waiting=lambda: self._acks.fail(self._sealed()),
+                give_up_waiting=lambda: self._acks.fail(
                     OutcomeUnknown(
                         f"log stream {self.log_stream} was trimmed before its order was heard here"
                     )
                 ),
                 disk_failed=self._write_failed,
                 law_broke=self.freeze,
-                make_sound=self.sound,
+                reopen_if_failed=self.reopen_if_failed,
             )
         )
         self._closed = False
-        self._suspect_all(store.spoilt)
+        self._suspect_all(store.corrupt_ranges)
         self._trim_asked = store.trimmed
         # True when a commit could not be applied for lack of data: this replica must not say "not here".
         self.lagging = False
@@ -180,77 +184,77 @@ class Replica:
     def append(self, call: Call, request: Append, batch: bytearray) -> None:
         """[A4] Check a client's batch, give it LLSNs, send it on its way. Waits for room when too much is not ordered yet.
         Overloaded: behind what waits already it would be ordered too late, so it is not taken, nor looked at."""
-        deadline = self._deadline(call, request) if request.within_ms and self._waiters else math.inf
+        deadline = self._deadline(call, request) if request.within_ms and self._acks else math.inf
         header = _checked(batch)
-        machine, retries = self._machine, self._retries
+        machine, retries = self._machine, self._duplicates
         if machine.state is not ReplicaState.RUNNING:
             raise self._sealed()
         if request.epoch and request.epoch != machine.epoch:
             raise StaleEpoch(self.log_stream, request.epoch, machine.epoch)
         if request.idempotent or request.expected_llsn:
-            self._append_new(Arrival(call, header, batch, request))
+            self._append_new(PendingAppend(call, header, batch, request))
             return
         if (request.is_retry or retries.remembered) and retries.append(call, request, header, batch):
             return
-        self._append_new(Arrival(call, header, batch, None, deadline))
+        self._append_new(PendingAppend(call, header, batch, None, deadline))
 
     def _deadline(self, call: Call, request: Append) -> float:
         """When nobody waits for the answer any more."""
         now, within_s = self._traffic.now(), request.within_ms / 1000
-        self._check_in_time(now, within_s, *self._intake.ahead_of(call.connection))
+        self._check_in_time(now, within_s, *self._admission_queue.ahead_of(call.connection))
         return now + within_s
 
     def _check_in_time(self, now: float, left_s: float, batches: int = 0, size: int = 0) -> None:
         """Overloaded: a batch for whose answer somebody waits for `left_s` yet would be too late, behind those that were taken
         and so much in line."""
-        wait_s = self._waiters.wait_s(now, batches, size)
-        if refusal := late(wait_s, left_s, len(self._waiters) + batches):
+        wait_s = self._acks.wait_s(now, batches, size)
+        if refusal := late(wait_s, left_s, len(self._acks) + batches):
             raise refusal
 
-    def _append_new(self, arrival: Arrival) -> None:
-        if self._intake or self._full(len(arrival.batch)):
-            self._intake.join(arrival)
+    def _append_new(self, pending_append: PendingAppend) -> None:
+        if self._admission_queue or self._full(len(pending_append.batch)):
+            self._admission_queue.join(pending_append)
         else:
-            self._take(arrival)
+            self._take(pending_append)
 
-    def _take(self, arrival: Arrival) -> None:
-        call, header, batch, request, _ = arrival
-        if request is not None and not self._chained.admits(arrival, request):
+    def _take(self, pending_append: PendingAppend) -> None:
+        call, header, batch, request, _ = pending_append
+        if request is not None and not self._chained.admits(pending_append, request):
             return
         machine = self._machine
         first = machine.accept(header.count)
         place(batch, machine.epoch, first)
         self._chains.note(header, first, request.writer_attempt if request is not None else 0)
-        self._waiters.add(first, machine.assigned_end, len(batch), call, header)
+        self._acks.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:
             self._replicator.replicate(batch)
         self._writer.write(machine.epoch, batch)
 
     def _full(self, size: int) -> bool:
-        waiters = self._waiters
-        return len(waiters) >= UNCOMMITTED_BATCHES_MAX or (
-            waiters.bytes_waiting > 0 and waiters.bytes_waiting + size > UNCOMMITTED_BYTES_MAX
+        acks = self._acks
+        return len(acks) >= UNCOMMITTED_BATCHES_MAX or (
+            acks.bytes_waiting > 0 and acks.bytes_waiting + size > UNCOMMITTED_BYTES_MAX
         )
 
     def _take_waiting(self) -> None:
-        while self._intake and not self._full(len(self._intake.first.batch)):
-            arrival = self._intake.pop()
+        while self._admission_queue and not self._full(len(self._admission_queue.first.batch)):
+            pending_append = self._admission_queue.pop()
             try:
-                if arrival.deadline < math.inf:
+                if pending_append.deadline < math.inf:
                     now = self._traffic.now()
-                    self._check_in_time(now, arrival.deadline - now)
-                self._take(arrival)
+                    self._check_in_time(now, pending_append.deadline - now)
+                self._take(pending_append)
             except VarlogError as refusal:
-                arrival.call.fail(refusal)
+                pending_append.call.fail(refusal)
 
-    def _resume(self, arrivals: Sequence[Arrival]) -> None:
-        self._intake.go_first(arrivals)
+    def _resume(self, pending_appends: Sequence[PendingAppend]) -> None:
+        self._admission_queue.go_first(pending_appends)
         self._take_waiting()
 
     def find_append(self, call: Call, request: FindAppend) -> None:
         """What became of a batch that was sent here, or to another replica, in an older epoch (R-ORD-7)."""
-        self._retries.find(call, request)
+        self._duplicates.find(call, request)
 
     # --- appends, at a backup --------------------------------------------------------------------------------------------
 
@@ -327,7 +331,7 @@ class Replica:
                 else:
                     self.store.commit(new)
                     self._chains.ordered(new)
-                    self._waiters.answer(new)
+                    self._acks.answer(new)
             self.lagging = False
         except CommitAhead as ahead:
             self.lagging = True
@@ -339,7 +343,7 @@ class Replica:
             return
         self._sync_rows_soon()
         self.reader.wake()
-        if self._intake:
+        if self._admission_queue:
             self._take_waiting()
 
     def _check_known(self, row: CommitRow) -> None:
@@ -404,7 +408,7 @@ class Replica:
     async def seal(self, epoch: Epoch, committed_end: LLSN) -> ReplicaStateReply:
         """R-SEAL-4, R-SEAL-5: SEALED is answered only after the tail is cut on disk."""
         async with self._admin:
-            await self._make_sound()
+            await self._reopen()
             if epoch > self._machine.epoch:
                 self._syncer.stop()
             try:
@@ -433,7 +437,7 @@ class Replica:
             ) from error
         except CorruptBatch as damaged:
             sealed_end = self._machine.sealed_end
-            self.suspect(LLSN(sealed_end - 1), sealed_end)
+            self.mark_suspect(LLSN(sealed_end - 1), sealed_end)
             raise Unavailable(
                 f"log stream {self.log_stream}: its tail cannot be cut before it is mended: {damaged}"
             ) from damaged
@@ -441,14 +445,14 @@ class Replica:
         if self._machine.tail_cut(effect.epoch, effect.end):
             self._machine.trouble, self.lagging = "", False
             # Only now are they certainly nowhere: the cut is durable on this replica, and no epoch can order them (law 6, 10).
-            self._waiters.fail(sealed)
+            self._acks.fail(sealed)
 
-    async def sound(self) -> None:
+    async def reopen_if_failed(self) -> None:
         """Before something is written by others than appends: open the store again if the disk failed (R-SEAL-6)."""
         async with self._admin:
-            await self._make_sound()
+            await self._reopen()
 
-    async def _make_sound(self) -> None:
+    async def _reopen(self) -> None:
         """R-SEAL-6: a store whose disk failed is opened again, which looks at the disk: nothing that was not proven is believed.
         Waiting appends stay undecided. Unavailable: the disk still fails; ask again."""
         store, machine = self.store, self._machine
@@ -461,7 +465,7 @@ class Replica:
             found = fresh.written_end, fresh.tail_epoch, fresh.committed_end
             store.resume(fresh)  # first: it says CorruptReplica where the disk has lost what was durable
             machine.reopened(*found)
-            self._suspect_all(fresh.spoilt)
+            self._suspect_all(fresh.corrupt_ranges)
         except OSError as error:
             machine.trouble = f"the disk still fails: {error}"
             raise Unavailable(f"log stream {self.log_stream} cannot be opened again: {error}") from error
@@ -475,7 +479,7 @@ class Replica:
 
     def _stop_taking(self) -> None:
         self._writer.drop_queue()
-        self._retries.forget()
+        self._duplicates.forget()
         if self._replicator is not None:
             self._replicator.close()
             self._replicator = None
@@ -484,7 +488,7 @@ class Replica:
     async def unseal(self, epoch: Epoch, backups: Sequence[str], *, primary: bool) -> ReplicaStateReply:
         """R-UNSEAL-1. A primary opens its connections first: it must not take what it cannot replicate."""
         async with self._admin:
-            await self._make_sound()
+            await self._reopen()
             if self._machine.check_unseal(epoch):
                 replicator = Replicator(self.log_stream, epoch, self._break) if primary else None
                 try:
@@ -554,7 +558,7 @@ class Replica:
         return self._machine.epoch
 
     @property
-    def vouches(self) -> bool:
+    def is_authoritative(self) -> bool:
         """Whether this replica may say that nothing is at an LLSN: it is known to hold everything up to the newest seal."""
         machine = self._machine
         return machine.epoch != NO_EPOCH and not machine.lacks_entries and not self.lagging
@@ -564,7 +568,7 @@ class Replica:
         self._parts.marks.raise_trimmed(self.topic, glsn)
         return await self.trim(glsn)
 
-    def lacks_trim(self, glsn: GLSN) -> bool:
+    def claim_trim(self, glsn: GLSN) -> bool:
         """True once for each trim point that is new here: whoever is told so calls `trim`."""
         if glsn <= self._trim_asked:
             return False
@@ -596,7 +600,7 @@ class Replica:
 
     def _refuse_waiting(self, sealed: Sealed) -> None:
         """What has no LLSN yet is certainly nowhere."""
-        self._intake.refuse(sealed)
+        self._admission_queue.refuse(sealed)
         self._chained.refuse(sealed)
 
     def freeze(self, cause: BaseException) -> None:
@@ -605,7 +609,7 @@ class Replica:
         self._machine.freeze(str(cause))
         self._syncer.stop()
         self._stop_taking()
-        self._waiters.fail(OutcomeUnknown(f"log stream {self.log_stream} froze"))
+        self._acks.fail(OutcomeUnknown(f"log stream {self.log_stream} froze"))
 
     def _freeze_as_evidence(self, cause: InvariantBroken) -> None:
         """The repository contradicts what it said before: what is here may be all that is left of the truth."""
@@ -614,7 +618,7 @@ class Replica:
 
     # --- damage ----------------------------------------------------------------------------------------------------------
 
-    def suspect(self, begin: LLSN, end: LLSN) -> None:
+    def mark_suspect(self, begin: LLSN, end: LLSN) -> None:
         """Somebody could not read entries [begin, end): the scrub looks at them next."""
         low, committed_end = self.store.low_llsn, self.store.committed_end
         if max(begin, low) < min(end, committed_end):
@@ -623,7 +627,7 @@ class Replica:
 
     def _suspect_all(self, ranges: Sequence[tuple[LLSN, LLSN]]) -> None:
         for begin, end in ranges:
-            self.suspect(begin, end)
+            self.mark_suspect(begin, end)
 
     def note_damage(self, begin: LLSN, end: LLSN, what: str = "") -> None:
         """Entries [begin, end) do not match their checksums on disk. The manager sees it in the status and has it mended."""
@@ -650,13 +654,13 @@ class Replica:
                 logfmt("damaged trimmed entries mended", log_stream=self.log_stream, entries=entries)
             )
 
-    async def tend(self) -> None:
+    async def scrub_metadata(self) -> None:
         """Have the small files looked at. What is wrong there memory puts right; where it cannot, only a rebuild can."""
         self.check_open()
         if self.store.failure is not None:
             return  # it will be opened again, which looks at everything
         try:
-            wrong = await self._parts.worker.run(self.store.tend)
+            wrong = await self._parts.worker.run(self.store.scrub_metadata)
         except OSError as error:
             self._break(f"a damaged file cannot be written anew: {error}")
         except CorruptBatch as damaged:
@@ -683,27 +687,27 @@ class Replica:
             if wrong:
                 _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
 
-    async def tend_sidecar(self, stretch: Stretch) -> None:
+    async def scrub_sidecar(self, stretch: BlockRange) -> None:
         """The same for the index beside a closed segment."""
         self.check_open()
         store = self.store
-        wrong = await self._parts.worker.run(lambda: store.tend_sidecar(stretch))
+        wrong = await self._parts.worker.run(lambda: store.scrub_sidecar(stretch))
         if wrong:
             _log.warning(logfmt("damage mended from memory", log_stream=self.log_stream, why=wrong))
 
-    def note_sound(self, begin: LLSN, end: LLSN) -> None:
+    def mark_verified(self, begin: LLSN, end: LLSN) -> None:
         """Entries [begin, end) were looked at, and match their checksums."""
-        if not self.unproven.touches(begin, end):
+        if not self.unverified.touches(begin, end):
             self.damage.remove(begin, end)
 
     def note_mended(self, begin: LLSN, end: LLSN) -> None:
         """Entries [begin, end) were written anew, and synced."""
-        self.unproven.remove(begin, end)
+        self.unverified.remove(begin, end)
         self.damage.remove(begin, end)
 
     def mend_failed(self, begin: LLSN, end: LLSN, error: OSError) -> None:
         """R-SEAL-6: a sync that failed is never taken for one that worked, whatever it was for."""
-        self.unproven.add(begin, end)
+        self.unverified.add(begin, end)
         self._break(f"damage cannot be mended: {error}")
 
     def check_open(self) -> None:

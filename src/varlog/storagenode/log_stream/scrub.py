@@ -83,7 +83,7 @@ class Scrub:
             replica = self._replicas.get(log_stream)
             if replica is not None and replica.state is not ReplicaState.FROZEN:
                 with contextlib.suppress(Unavailable):  # it is closed: another one may be made in its place
-                    await replica.tend()
+                    await replica.scrub_metadata()
                 store = replica.store
                 await self._check(replica, store.oldest_llsn, store.committed_end, suspected=False)
 
@@ -118,13 +118,13 @@ class Scrub:
         try:
             # Once per segment. The oldest is not looked at from its beginning: what is trimmed in it is not.
             if stretch.offset == 0 or llsn <= store.oldest_llsn:
-                await replica.tend_sidecar(stretch)
+                await replica.scrub_sidecar(stretch)
             rotten = await self._worker.run(lambda: store.examine(stretch))
         except OSError as error:
             _log.warning(logfmt("a segment cannot be scrubbed", log_stream=replica.log_stream, why=error))
             return stretch.end, stretch.size
         if not rotten:
-            replica.note_sound(stretch.begin, stretch.end)
+            replica.mark_verified(stretch.begin, stretch.end)
         for rot in rotten:
             if rot.end <= store.low_llsn:
                 await replica.fill_trimmed(rot.begin, rot.end)  # nobody has it any more, and nobody wants it

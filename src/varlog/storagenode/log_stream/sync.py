@@ -47,7 +47,7 @@ class SyncParts:
 
     `commit` takes ordered rows; `trim` is true when the trim point is durable. Appends that still wait here: `refuse_waiting` says
     that they are certainly not in the log, `give_up_waiting` that this replica will never know. `disk_failed` and `law_broke` are
-    for the owner to judge; `make_sound` opens the store again if the disk failed before.
+    for the owner to judge; `reopen_if_failed` opens the store again if the disk failed before.
     """
 
     log_stream: LogStreamID
@@ -61,7 +61,7 @@ class SyncParts:
     give_up_waiting: Callable[[], None]
     disk_failed: Callable[[BaseException], None]
     law_broke: Callable[[BaseException], None]
-    make_sound: Callable[[], Awaitable[None]]
+    reopen_if_failed: Callable[[], Awaitable[None]]
 
 
 class Syncer:
@@ -160,7 +160,7 @@ class _Sync:
     async def run(self) -> int:
         """Until everything is here; returns the bytes that were copied."""
         parts, store = self._parts, self._parts.store
-        await parts.make_sound()
+        await parts.reopen_if_failed()
         await parts.worker.run(lambda: None)  # behind whatever is being written
         parts.machine.found(store.committed_end, store.written_end, store.tail_epoch)
         connection = await parts.transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)

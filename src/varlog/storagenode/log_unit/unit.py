@@ -48,10 +48,10 @@ from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
+from varlog.storage.disk_space import says_full
 from varlog.storage.page_store import Page, PageStore
-from varlog.storage.room import says_full
 from varlog.storagenode.log_stream.ranges import Ranges
-from varlog.storagenode.log_unit.unit_machine import UnitMachine, Verdict
+from varlog.storagenode.log_unit.unit_machine import UnitMachine, WriteDecision
 from varlog.storagenode.log_unit.unit_reader import UnitReader
 from varlog.storagenode.log_unit.unit_sync import UnitSyncer, UnitSyncParts
 from varlog.storagenode.log_unit.unit_writer import UnitWrite, UnitWriter
@@ -75,7 +75,9 @@ class UnitParts:
     on_begun: Callable[[], None] = lambda: None
     on_suspicion: Callable[[], None] = lambda: None
     on_filled: Callable[[LogStreamID], None] = lambda _: None
-    on_ailing: Callable[[LogStreamID], None] = lambda _: None  # its disk failed it: `mend` it now and then
+    on_disk_failure: Callable[[LogStreamID], None] = lambda _: (
+        None
+    )  # its disk failed it: `repair` it now and then
     on_epoch: Callable[[Epoch], None] = lambda _: (
         None
     )  # a client writes by a projection of a newer epoch than before
@@ -102,7 +104,12 @@ class LogUnit:
             self._traffic,
         )
         self.reader = UnitReader(
-            lambda: self.store, self._machine, parts.read_worker, self._traffic, self._admit, self.suspect
+            lambda: self.store,
+            self._machine,
+            parts.read_worker,
+            self._traffic,
+            self._admit,
+            self.mark_suspect,
         )
         self._syncer = UnitSyncer(
             UnitSyncParts(
@@ -114,7 +121,7 @@ class LogUnit:
                 transport=parts.transport,
                 trim=self.trim,
                 take_copy=self._take_copy,
-                make_sound=self._sound,
+                reopen_if_failed=self._reopen_if_failed,
                 filled=self._filled,
             )
         )
@@ -127,7 +134,7 @@ class LogUnit:
         self._unsettled = ""  # why the disk did not take the newest epoch or low end
         # A disk that went back in time, or lost writes it acknowledged, looks sound: only the chain can tell. Until it has, no
         # client is answered: what is missing here would be taken for a hole.
-        self.unproven = parts.restored and store.epoch != NO_EPOCH
+        self.unverified = parts.restored and store.epoch != NO_EPOCH
         # The newest epoch in which a client was admitted: a projection of that epoch exists, whoever else knows of it.
         self._served = NO_EPOCH
         self._restored_epoch = store.epoch
@@ -135,8 +142,8 @@ class LogUnit:
         # Entries that somebody could not read, and those of them that were looked at and are damaged.
         self.suspected = Ranges()
         self.damage = Ranges()
-        for begin, end in store.spoilt:
-            self.suspect(begin, end)
+        for begin, end in store.corrupt_ranges:
+            self.mark_suspect(begin, end)
 
     @property
     def epoch(self) -> Epoch:
@@ -145,13 +152,13 @@ class LogUnit:
     def _admit(self, epoch: Epoch) -> None:
         """Whether a client of this epoch is answered now (R-SEQ-5, R-SEQ-13)."""
         self._check_epoch(epoch)
-        if self.unproven:
+        if self.unverified:
             raise Unavailable(f"log stream {self.log_stream} {UNPROVEN}")
 
     def _admit_write(self, epoch: Epoch) -> None:
         """The same, before anything is taken: the batch is certainly not here."""
         self._check_epoch(epoch)
-        if self.unproven:
+        if self.unverified:
             raise Sealed(self.log_stream, f"it {UNPROVEN}")
         if epoch > self._served:
             self._served = epoch
@@ -215,9 +222,9 @@ class LogUnit:
         )
         stored = self.store.overlaps(header.first_llsn, header.count)
         verdict = self._machine.write(write, stored)
-        if verdict is Verdict.WRITE:
+        if verdict is WriteDecision.WRITE:
             self._writer.write(write)
-        elif verdict is Verdict.WAIT:
+        elif verdict is WriteDecision.WAIT:
             same = self._under_way(write)
             same.calls.append(call)
             same.deadline = max(same.deadline, deadline)
@@ -283,7 +290,7 @@ class LogUnit:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._disk_failure = f"write failed: {error}"
             _log.warning(logfmt("log unit takes no writes", log_stream=self.log_stream, why=error))
-            self._parts.on_ailing(self.log_stream)
+            self._parts.on_disk_failure(self.log_stream)
 
     def _answer(self, write: UnitWrite) -> None:
         if write.copied is not None and not write.copied.done():
@@ -329,7 +336,7 @@ class LogUnit:
         if isinstance(error, InvariantBroken):
             self.freeze(error)
         elif self._disk_failure:
-            self._parts.on_ailing(self.log_stream)
+            self._parts.on_disk_failure(self.log_stream)
 
     # --- seal, orders, trim ------------------------------------------------------------------------------------------
 
@@ -345,7 +352,7 @@ class LogUnit:
         await self._settle()
         if self._machine.newest_epoch != epoch:
             raise StaleEpoch(self.log_stream, epoch, self._machine.newest_epoch)
-        store, unproven = self.store, self.unproven
+        store, unproven = self.store, self.unverified
         went_back = unproven and self._went_back
         return SealUnitReply(
             self.log_stream, epoch, store.newest, store.dense_end, self.trouble, unproven, went_back
@@ -353,14 +360,14 @@ class LogUnit:
 
     def _note_jump(self, before: Epoch) -> None:
         """Every member of a chain has the projection's epoch on its disk, and is sealed for the next one."""
-        self._went_back |= self.unproven and self._machine.newest_epoch > before + 1
+        self._went_back |= self.unverified and self._machine.newest_epoch > before + 1
 
     def order(self, order: UnitOrder) -> bool:
         """The repository's word takes effect at once. True if there is something that `obey` has to make durable."""
         if self._closed:
             return False
         if order.alone:
-            self.unproven = False
+            self.unverified = False
         before = self._machine.newest_epoch
         if self._machine.order(order.epoch, order.low):
             self._note_jump(before)
@@ -412,7 +419,7 @@ class LogUnit:
         async with self._admin, self._writer.held():
             self._check_open()
             try:
-                await self._make_sound()
+                await self._reopen()
                 store = self.store
                 new = machine.epoch == NO_EPOCH
                 while epoch := machine.entering:
@@ -425,31 +432,31 @@ class LogUnit:
                     self.damage.remove(FIRST_LLSN, low)
             except OSError as error:
                 self._unsettled = str(error)
-                self._parts.on_ailing(self.log_stream)
+                self._parts.on_disk_failure(self.log_stream)
                 raise Unavailable(
                     f"log stream {self.log_stream}: its state cannot be kept on disk: {error}"
                 ) from error
             except Unavailable as refusal:
                 self._unsettled = str(refusal)
-                self._parts.on_ailing(self.log_stream)
+                self._parts.on_disk_failure(self.log_stream)
                 raise
             self._unsettled = ""
 
     @property
-    def ailing(self) -> bool:
+    def disk_failed(self) -> bool:
         """Its disk failed it, and may take its writes again."""
         return bool(self._disk_failure or self._unsettled) and not (self._closed or self._machine.frozen)
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         """Look whether the disk works again: the only unit of its chain waits for nobody's seal. Unavailable: it still does not."""
         await self._settle()
 
-    async def _sound(self) -> None:
+    async def _reopen_if_failed(self) -> None:
         async with self._admin, self._writer.held():
             self._check_open()
-            await self._make_sound()
+            await self._reopen()
 
-    async def _make_sound(self) -> None:
+    async def _reopen(self) -> None:
         """A store whose disk failed is opened again, which looks at the disk: nothing that was not proven is believed."""
         self._machine.check_alive()
         old = self.store
@@ -468,8 +475,8 @@ class LogUnit:
             raise Unavailable(f"log stream {self.log_stream} lost entries with its disk: {lost}") from lost
         self.store, self._disk_failure = fresh, ""
         await self._parts.worker.run(old.close)
-        for begin, end in fresh.spoilt:
-            self.suspect(begin, end)
+        for begin, end in fresh.corrupt_ranges:
+            self.mark_suspect(begin, end)
         _log.info(logfmt("log unit opened again after a disk failure", log_stream=self.log_stream))
 
     # --- sync --------------------------------------------------------------------------------------------------------
@@ -502,7 +509,7 @@ class LogUnit:
             if stored.crc != header.crc:
                 raise AlreadyWritten(self.log_stream, first)
             return None
-        if verdict is Verdict.WRITE:
+        if verdict is WriteDecision.WRITE:
             self._writer.write(write)
         else:
             write = self._under_way(write)
@@ -520,7 +527,7 @@ class LogUnit:
         return cast(UnitWrite, found)
 
     def _filled(self) -> None:
-        self.unproven = False
+        self.unverified = False
         self._machine.filled = True
         self._parts.on_filled(self.log_stream)
 
@@ -533,7 +540,7 @@ class LogUnit:
 
     # --- damage ------------------------------------------------------------------------------------------------------
 
-    def suspect(self, begin: LLSN, end: LLSN) -> None:
+    def mark_suspect(self, begin: LLSN, end: LLSN) -> None:
         """Somebody could not read entries [begin, end): they are looked at next."""
         begin, end = max(begin, self._machine.low), min(end, LLSN(self.store.newest + 1))
         if begin < end:
@@ -550,17 +557,17 @@ class LogUnit:
         )
         self.damage.add(begin, end)
 
-    def note_sound(self, begin: LLSN, end: LLSN) -> None:
+    def mark_verified(self, begin: LLSN, end: LLSN) -> None:
         """Entries [begin, end) were looked at, and match their checksums: a disk may refuse a read for a moment."""
         self.damage.remove(begin, end)
 
-    async def tend(self) -> None:
+    async def scrub_metadata(self) -> None:
         """Put rot in the small state file right: found only at the next start, it would cost the whole unit."""
         store = self.store
         if self._closed or store.failure is not None:
             return
         try:
-            wrong = await self._parts.worker.run(store.tend)
+            wrong = await self._parts.worker.run(store.scrub_metadata)
         except OSError as error:
             wrong = f"{store.path}: {error}"
         if wrong:
@@ -579,7 +586,7 @@ class LogUnit:
             )
             if not says_full(error):
                 self._disk_failure = f"a deleted file cannot be written again: {error}"
-                self._parts.on_ailing(self.log_stream)
+                self._parts.on_disk_failure(self.log_stream)
         else:
             if wrong:
                 _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
@@ -627,7 +634,7 @@ class LogUnit:
             damage=self.damage.above(self._machine.low),
             full=store.room.full,
             traffic=self._traffic.snapshot(),
-            unverified=self.unproven,
+            unverified=self.unverified,
         )
 
     def _check_open(self) -> None:

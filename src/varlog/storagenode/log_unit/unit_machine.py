@@ -50,7 +50,7 @@ class Pending:
         return LLSN(self.first_llsn + self.count)
 
 
-class Verdict(Enum):
+class WriteDecision(Enum):
     """What becomes of a batch. WRITE: its positions are its own now. WAIT: the very same one is on its way to the disk already.
     COMPARE: a batch of the same place and size is stored; if its header is the same, it is done."""
 
@@ -149,7 +149,7 @@ class UnitMachine:
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    def write(self, batch: Pending, stored: Span | None) -> Verdict:
+    def write(self, batch: Pending, stored: Span | None) -> WriteDecision:
         """What becomes of a batch; `stored` is the first written one that has some of its positions.
 
         A batch that reaches above `low` is taken whole, also if it begins below: its chain may have it, and needs it here.
@@ -159,16 +159,16 @@ class UnitMachine:
             raise Trimmed(first, self.low)
         other = self.pending_at(first, end)
         if other is not None and other.header == batch.header:
-            return Verdict.WAIT
+            return WriteDecision.WAIT
         if other is not None:
             raise AlreadyWritten(self.log_stream, max(first, other.first_llsn))
         if stored is None:
             self._firsts.insert(bisect_left(self._firsts, first), first)
             self._pending[first] = batch
-            return Verdict.WRITE
+            return WriteDecision.WRITE
         if (stored.first_llsn, stored.count) != (first, batch.count):
             raise AlreadyWritten(self.log_stream, max(first, stored.first_llsn))
-        return Verdict.COMPARE
+        return WriteDecision.COMPARE
 
     def pending_at(self, first: LLSN, end: LLSN) -> Pending | None:
         """The first batch on its way to the disk that has a position in [first, end)."""

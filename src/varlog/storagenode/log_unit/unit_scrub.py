@@ -66,7 +66,7 @@ class UnitScrub:
 
     async def _pass(self) -> None:
         for unit in list(self._units.values()):
-            await unit.tend()
+            await unit.scrub_metadata()
             await self._check(unit, unit.store.low, LLSN(unit.store.newest + 1), suspected=False)
 
     async def _check_suspected(self) -> None:
@@ -91,7 +91,7 @@ class UnitScrub:
                 _log.warning(logfmt("pages not looked at", log_stream=unit.log_stream, why=error))
                 continue
             if not rotten:
-                unit.note_sound(pages[0].first_llsn, begin)
+                unit.mark_verified(pages[0].first_llsn, begin)
             for rot in rotten:
                 unit.note_damage(rot.begin, rot.end, rot.what)
             await asyncio.sleep(sum(page.size for page in pages) / self._bytes_per_s)

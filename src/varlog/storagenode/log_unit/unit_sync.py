@@ -46,7 +46,7 @@ class UnitSyncParts:
     """What the syncs of one unit work on, and what only its owner may do.
 
     `trim` returns when it is durable. `take_copy` writes a batch; the future ends when it is durable, None: there is nothing to
-    wait for. `make_sound` opens the store again if the disk failed before; `filled` hears of a sync that ended well.
+    wait for. `reopen_if_failed` opens the store again if the disk failed before; `filled` hears of a sync that ended well.
     """
 
     log_stream: LogStreamID
@@ -57,7 +57,7 @@ class UnitSyncParts:
     transport: Transport
     trim: Callable[[LLSN], Awaitable[None]]
     take_copy: Callable[[BatchHeader, memoryview], asyncio.Future[None] | None]
-    make_sound: Callable[[], Awaitable[None]]
+    reopen_if_failed: Callable[[], Awaitable[None]]
     filled: Callable[[], None]
 
 
@@ -179,7 +179,7 @@ class _UnitSync:
 
     async def run(self, llsn: LLSN) -> int:
         """From `llsn` on, until everything is here; returns the bytes that were copied."""
-        await self._parts.make_sound()
+        await self._parts.reopen_if_failed()
         connection = await self._parts.transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
         try:
             newest = llsn

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from varlog.model.cluster import LogStream
 from varlog.model.errors import StartupError
-from varlog.storage.synced_mark import SYNCED_NAME
+from varlog.storage.sync_watermark import SYNCED_NAME
 from varlog.testing.sim.drive import Folder
 from varlog.testing.sim.harm import STORE_HARMS, Harm, Past, files_of, harm_file
 from varlog.testing.sim.host import VOLUME, Host

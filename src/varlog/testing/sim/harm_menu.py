@@ -298,9 +298,9 @@ class HarmMenu:
     def _keep_store(self, host: Host) -> None:
         """A backup, for what nodes cannot tell."""
         service = host.service
-        if not isinstance(service, MetadataRepository) or service._reign is None:
+        if not isinstance(service, MetadataRepository) or service._leader_term is None:
             return
-        state = service._reign.state
+        state = service._leader_term.state
         epoch = max((int(found.epoch) for found in state.view.projections), default=0)
         known = epoch, sum(state.order.high_watermarks.values())
         if self.newest_store is None or known >= self.newest_store[0]:

@@ -133,8 +133,8 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A log unit whose node was restarted counts as whole without a look at its chain (law 10).",
         (
             "varlog.storagenode.log_unit.unit:LogUnit.__init__",
-            "self.unproven = parts.restored and store.epoch != NO_EPOCH",
-            "self.unproven = False",
+            "self.unverified = parts.restored and store.epoch != NO_EPOCH",
+            "self.unverified = False",
         ),
         needs=(Kind.REWIND,),
         ordering=Ordering.SEQUENCED,
@@ -144,7 +144,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The answer of one restarted log unit is enough for the next projection: what the others hold is forgotten (R-SEQ-10).",
         (
             f"{_RECONFIGURATION}:proven",
-            "if not answers[node].unproven",
+            "if not answers[node].unverified",
             "if True",
         ),
         needs=(Kind.REWIND,),
@@ -171,8 +171,8 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         (
             "varlog.storagenode.log_unit.unit:LogUnit.seal",
-            "store, unproven = self.store, self.unproven",
-            "store, unproven, self.unproven = self.store, self.unproven, False",
+            "store, unproven = self.store, self.unverified",
+            "store, unproven, self.unverified = self.store, self.unverified, False",
         ),
         needs=(Kind.REWIND,),
         ordering=Ordering.SEQUENCED,
@@ -192,7 +192,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "rewound-replica-runs",
         "A replica that lacks entries below the seal is opened as it is (R-UNSEAL-1, R-SEAL-4).",
         (
-            "varlog.manager.repair_case:Case.is_behind",
+            "varlog.manager.repair_inputs:StreamCondition.is_behind",
             "and status.committed_end < self.stream.sealed_end",
             "and False",
         ),

@@ -87,7 +87,7 @@ class Inspector:
             return None
         unit = host.service._units.get(chain.log_stream)
         # One that was restored from its disk answers nobody until it has been compared with its chain.
-        serves = unit is not None and unit.epoch >= projection.epoch and not unit.unproven
+        serves = unit is not None and unit.epoch >= projection.epoch and not unit.unverified
         return unit if serves else None
 
     def _compare(

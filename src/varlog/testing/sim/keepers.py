@@ -108,7 +108,7 @@ class Keepers:
         with its chain since its node started: of two older drives, each of which nobody compared, nothing tells that they are old
         while the third node is away."""
         unit = self._unit(self._nodes[node], stream)
-        return unit is not None and unit._machine.newest_epoch == epoch and not unit.unproven
+        return unit is not None and unit._machine.newest_epoch == epoch and not unit.unverified
 
     def _has_chain(self, host: Host, stream: LogStream) -> bool:
         """A unit that serves has all that was acknowledged; its bytes are as they were written. Those of trimmed pages count too:
@@ -122,7 +122,7 @@ class Keepers:
             found = survey_unit(disk, store.path)
         except CorruptReplica:
             return False
-        return not found.spoilt and all(
+        return not found.corrupt_ranges and all(
             _is_good(host, store, page) for page in store.pages_from(store.low, PAGES_A_LOOK)
         )
 

@@ -28,9 +28,9 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.storage.copy", "COPY_ROWS_MAX", (1, 8192)),
     ("varlog.client.batch_sender", "GATHER_ENTRIES_MAX", (3, 4096)),
     ("varlog.client.batcher", "GATHER_REQUESTS_MAX", (1, 2, 4)),
-    ("varlog.storagenode.log_stream.intake", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
-    ("varlog.storagenode.log_stream.chains", "LINKS_MAX", (1, 3, 4_096)),
-    ("varlog.storagenode.log_stream.chain_list", "PAGE_BATCHES", (1, 3, 10_000)),
+    ("varlog.storagenode.log_stream.admission_queue", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
+    ("varlog.storagenode.log_stream.producer_sequences", "LINKS_MAX", (1, 3, 4_096)),
+    ("varlog.storagenode.log_stream.idempotent_list", "PAGE_BATCHES", (1, 3, 10_000)),
     ("varlog.client.inflight_window", "WINDOW_BATCHES", (1, 4, 256)),
 )
 

@@ -43,9 +43,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
                 "if moved:\n",
                 (
                     "if moved:\n"
-                    "        while self._waiters._waiting and self._waiters._waiting[0][1] <= end:\n"
-                    "            first, _, size, call, *_ = self._waiters._waiting.popleft()\n"
-                    "            self._waiters.bytes_waiting -= size\n"
+                    "        while self._acks._waiting and self._acks._waiting[0][1] <= end:\n"
+                    "            first, _, size, call, *_ = self._acks._waiting.popleft()\n"
+                    "            self._acks.bytes_waiting -= size\n"
                     "            ahead = 1 + first - self.store.committed_end\n"
                     "            from varlog.rpc.messages import Appended\n"
                     "            call.reply(Appended(GLSN(self.store.high_watermark + ahead), first))\n"
@@ -209,7 +209,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             (
                 f"{_REPLICA}._break",
                 "self._machine.broken(trouble)\n",
-                "self._machine.broken(trouble)\n    self._waiters.fail(Sealed(self.log_stream))\n",
+                "self._machine.broken(trouble)\n    self._acks.fail(Sealed(self.log_stream))\n",
             ),
         ),
     ),
@@ -219,8 +219,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 f"{_STORE}._hide",
-                "self._commits.llsn_from(GLSN(self._hidden + 1))",
-                "self._commits.llsn_from(GLSN(self._hidden + 2))",
+                "self._commits.llsn_from(GLSN(self._trim_floor + 1))",
+                "self._commits.llsn_from(GLSN(self._trim_floor + 2))",
             ),
         ),
     ),
@@ -318,7 +318,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             (
                 f"{_REPLICA}._stop_taking",
                 "self._writer.drop_queue()\n",
-                "self._writer.drop_queue()\n    self._waiters.fail(Sealed(self.log_stream))\n",
+                "self._writer.drop_queue()\n    self._acks.fail(Sealed(self.log_stream))\n",
             ),
         ),
         needs=(Kind.LOSS,),

@@ -8,7 +8,7 @@ from varlog.model.cluster import Ordering
 from varlog.testing.sim.patch import Mutant
 
 _INDEX = "varlog.storage.commit_store:RowIndex"
-_WAITERS = "varlog.storagenode.log_stream.waiters:Waiters"
+_WAITERS = "varlog.storagenode.log_stream.ack_queue:AckQueue"
 _TOKENS = "varlog.sequencer.token_machine:TokenMachine"
 
 

@@ -8,7 +8,7 @@ from varlog.testing.sim.patch import Mutant
 from varlog.testing.sim.plan import Kind
 
 _REPLICA = "varlog.storagenode.log_stream.replica:Replica"
-_RETRIES = "varlog.storagenode.log_stream.retries:Retries"
+_RETRIES = "varlog.storagenode.log_stream.duplicate_filter:DuplicateFilter"
 _MACHINE = "varlog.storagenode.log_stream.replica_machine:ReplicaMachine"
 _REPLICATED = "varlog.metarepo.store.replicated:ReplicatedStore"
 
@@ -90,7 +90,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The manager believes that a replica which was made anew has everything, and opens it (R-UNSEAL-1).",
         (
             (
-                "varlog.manager.repair_case:Case.is_behind",
+                "varlog.manager.repair_inputs:StreamCondition.is_behind",
                 "and status.committed_end < self.stream.sealed_end",
                 "and False",
             ),
@@ -119,7 +119,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "The manager never removes replicas that belong to no stream (R-REG-4).",
         (
             (
-                "varlog.manager.sweeper:Sweeper.look",
+                "varlog.manager.orphan_collector:OrphanCollector.look",
                 "if now - since >= self._config.zombie_grace_s:",
                 "if False:",
             ),
@@ -164,8 +164,8 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "Damage that was found is forgotten instead of mended (design 4).",
         (
             (
-                "varlog.storagenode.log_stream.mender:Mender._mend_range",
-                "if await self._is_sound(stretch):",
+                "varlog.storagenode.log_stream.block_repair:BlockRepair._mend_range",
+                "if await self._is_intact(stretch):",
                 "if True:",
             ),
         ),
@@ -183,8 +183,8 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 "varlog.metarepo.repository:MetadataRepository._handle",
-                "if self._reign is None or not self._store.leads:",
-                "if self._reign is None:",
+                "if self._leader_term is None or not self._store.leads:",
+                "if self._leader_term is None:",
             ),
         ),
     ),

@@ -13,8 +13,8 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.model.projection import Projection
 from varlog.rpc.messages import GetClusterStatusReply
+from varlog.storage.disk_space import DiskSpace
 from varlog.storage.page_store import PageStore
-from varlog.storage.room import Room
 from varlog.storage.segment_file import SEGMENT_SUFFIX
 from varlog.storage.unit_state import UNIT_NAME, read_unit
 from varlog.testing.history import Ending, History, StoredEntry, StoredPage
@@ -90,7 +90,7 @@ def examine_units(
             if not disk.exists(path / UNIT_NAME):
                 continue
             try:
-                store = PageStore.open(disk, path, segment_bytes=segment_bytes, room=Room(disk, VOLUME))
+                store = PageStore.open(disk, path, segment_bytes=segment_bytes, room=DiskSpace(disk, VOLUME))
                 topic = topics.get(store.topic)
                 if topic is None or store.log_stream not in missing:
                     history.complaints.append(

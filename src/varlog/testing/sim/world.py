@@ -20,8 +20,8 @@ from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.base import MetadataStore
 from varlog.metarepo.store.journal import journal_path
-from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata
+from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
 from varlog.model.cluster import ClusterView, Ordering, Topic
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
@@ -216,7 +216,9 @@ class World:
         def make(environment: Environment, transport: Transport) -> Service:
             store: MetadataStore = DriveStore(self._metadata, environment)
             if self.plan.repositories > 1:
-                store = LeasedStore(self._metadata, environment, listen, lease_s=self.plan.lease_s)
+                store = InMemoryReplicatedStore(
+                    self._metadata, environment, listen, lease_s=self.plan.lease_s
+                )
             return MetadataRepository(config, store, environment, transport)
 
         return make

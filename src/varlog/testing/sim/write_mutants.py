@@ -6,22 +6,28 @@ from typing import Final
 
 from varlog.testing.sim.patch import Mutant
 
-_CHAINS = "varlog.storagenode.log_stream.chains:Chains"
-_CHAINED = "varlog.storagenode.log_stream.chained_appends:ChainedAppends"
-_CHAIN_RULES = "varlog.storagenode.log_stream.chain_rules"
+_CHAINS = "varlog.storagenode.log_stream.producer_sequences:ProducerSequences"
+_CHAINED = "varlog.storagenode.log_stream.idempotent_appends:IdempotentAppends"
+_CHAIN_RULES = "varlog.storagenode.log_stream.idempotent_rules"
 
 WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "chain-not-checked",
         "A primary takes a batch of a chain wherever the chain ends (R-USE-4).",
-        ((f"{_CHAINED}._extends", "if judgement is Judgement.TAKE:", "if judgement is not Judgement.SAME:"),),
+        (
+            (
+                f"{_CHAINED}._extends",
+                "if decision is SequenceDecision.TAKE:",
+                "if decision is not SequenceDecision.SAME:",
+            ),
+        ),
     ),
     Mutant(
         "chain-by-number-alone",
         "A primary knows the batches of a chain by their numbers, and does not look at the checksums (R-USE-4).",
         (
             (
-                f"{_CHAIN_RULES}:judge",
+                f"{_CHAIN_RULES}:decide",
                 "if sent.sequence ==",
                 "sent = sent._replace(previous_crc=last.body_crc, body_crc=last.body_crc)\n    if sent.sequence ==",
             ),

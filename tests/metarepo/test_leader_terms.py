@@ -1,4 +1,4 @@
-"""Several metadata repositories over one store, in virtual time: one leads, the others say who, a reign leaves nothing behind."""
+"""Several metadata repositories over one store, in virtual time: one leads, the others say who, a term leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from tests.metarepo.helpers import CLUSTER, ScriptedNode, seeded_doors
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
-from varlog.metarepo.store.leased import LeasedStore
 from varlog.metarepo.store.memory import MemoryMetadata
+from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
 from varlog.model.errors import NotLeader, StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages as m
@@ -32,7 +32,7 @@ class Group:
 
     async def start(self, name: str, cluster: ClusterID = CLUSTER) -> MetadataRepository:
         address = f"{name}:7100"
-        store = LeasedStore(self.metadata, seeded_doors(), address, lease_s=LEASE_S)
+        store = InMemoryReplicatedStore(self.metadata, seeded_doors(), address, lease_s=LEASE_S)
         config = MetadataRepositoryConfig(cluster, address, node_retry_s=0.05)
         made = self.repositories[name] = MetadataRepository(config, store, seeded_doors(), self.transport)
         await made.start()
@@ -183,7 +183,7 @@ def test_a_process_that_stood_still_for_longer_than_its_lease_answers_nothing_mo
 
 
 def test_a_reign_after_another_in_the_same_process_orders_on() -> None:
-    """Nothing of the old reign is left that could report, order or answer."""
+    """Nothing of the old term is left that could report, order or answer."""
 
     async def body() -> None:
         group = Group()

@@ -26,7 +26,7 @@ from varlog.storagenode.log_unit.unit_scrub import UnitScrub
 NAMES_S: Final = 60.0
 
 
-class RotService:
+class CorruptionService:
     """Both calls are answered before the work is done: ReplicaStatus.damage tells what is found, and what is left."""
 
     def __init__(
@@ -87,14 +87,14 @@ class RotService:
         if not 0 < request.begin < request.end:
             raise InvalidRequest(f"[{request.begin}, {request.end}) are no entries")
         unit = self._units.get(request.log_stream)
-        (unit or self._replica(request.log_stream)).suspect(request.begin, request.end)
+        (unit or self._replica(request.log_stream)).mark_suspect(request.begin, request.end)
         call.reply(Done())
 
-    async def mend(self, request: RepairReplica, _payload: bytearray) -> Done:
+    async def repair(self, request: RepairReplica, _payload: bytearray) -> Done:
         """The sources in the order given, this node itself excepted."""
         replica = self._replica(request.log_stream)
         sources = [source for source in request.sources if source.node != self._node]
-        _ = self._tasks.spawn(f"mend/ls={request.log_stream}", replica.mender.mend(sources))
+        _ = self._tasks.spawn(f"mend/ls={request.log_stream}", replica.block_repair.repair(sources))
         return Done()
 
     def _replica(self, log_stream: LogStreamID) -> Replica:

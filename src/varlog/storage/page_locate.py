@@ -11,11 +11,11 @@ import numpy.typing as npt
 from varlog.model.batch import BatchHeader, Buffer, check_body, parse_header
 from varlog.model.errors import CorruptBatch
 from varlog.model.lsn import LLSN
+from varlog.storage.locate import Measured
 from varlog.storage.page_index import Page
-from varlog.storage.places import Measured
 
 
-class Stretch(NamedTuple):
+class PageRange(NamedTuple):
     """Bytes of a segment that begin with `first`, and the pages that lie there."""
 
     first: Page
@@ -23,18 +23,18 @@ class Stretch(NamedTuple):
     pages: Sequence[Page] = ()
 
 
-def stretches(pages: Sequence[Page]) -> list[Stretch]:
+def stretches(pages: Sequence[Page]) -> list[PageRange]:
     """The pages in as few reads as possible: those that lie side by side, in this order, are one."""
-    found: list[Stretch] = []
+    found: list[PageRange] = []
     begin, size = 0, 0
     for at, page in enumerate(pages):
         first = pages[begin]
         if at and (page.segment != first.segment or page.offset != first.offset + size):
-            found.append(Stretch(first, size, pages[begin:at]))
+            found.append(PageRange(first, size, pages[begin:at]))
             begin, size = at, 0
         size += page.size
     if pages:
-        found.append(Stretch(pages[begin], size, pages[begin:]))
+        found.append(PageRange(pages[begin], size, pages[begin:]))
     return found
 
 

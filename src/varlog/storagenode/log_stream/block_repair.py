@@ -1,4 +1,5 @@
-"""Mender: puts the damaged stretches of one replica right with the bytes of the others, in place, while it goes on as it is."""
+"""BlockRepair: puts the damaged stretches of one replica right with the bytes of the others, in place, while it goes on as it
+is."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from varlog.rpc.messages import CheckEntries, Fetch, FetchReply, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.worker import Worker
-from varlog.storage.rot import Ordered, Stretch, read_stretch, sound_bytes
+from varlog.storage.corruption import BlockRange, Ordered, read_stretch, sound_bytes
 
 if TYPE_CHECKING:
     from varlog.storagenode.log_stream.replica import Replica
@@ -22,7 +23,7 @@ FETCH_TIMEOUT_S: Final = 3.0
 _log = get_logger("mender")
 
 
-class Mender:
+class BlockRepair:
     """Works off the noted damage of one replica. It looks before it writes: what is found sound is only forgotten."""
 
     def __init__(self, replica: Replica, transport: Transport, worker: Worker, read_worker: Worker) -> None:
@@ -32,7 +33,7 @@ class Mender:
         self._read_worker = read_worker
         self._busy = False
 
-    async def mend(self, sources: Sequence[ReplicaAddress]) -> None:
+    async def repair(self, sources: Sequence[ReplicaAddress]) -> None:
         """Mend all that is noted now, as far as the sources can help. Nothing happens if that is being done already."""
         if self._busy:
             return
@@ -50,8 +51,8 @@ class Mender:
         while llsn < end:
             try:
                 stretch = replica.store.stretch(llsn)
-                if await self._is_sound(stretch):
-                    replica.note_sound(stretch.begin, stretch.end)
+                if await self._is_intact(stretch):
+                    replica.mark_verified(stretch.begin, stretch.end)
                 else:
                     await self._mend_stretch(stretch, sources)
                 llsn = stretch.end
@@ -61,27 +62,29 @@ class Mender:
             except NotWritten:
                 return
 
-    async def _is_sound(self, stretch: Stretch) -> bool:
+    async def _is_intact(self, stretch: BlockRange) -> bool:
         replica = self._replica
         replica.check_open()
         store = replica.store
-        if replica.unproven.touches(stretch.begin, stretch.end):
+        if replica.unverified.touches(stretch.begin, stretch.end):
             return False
         try:
             return not await self._read_worker.run(lambda: store.examine(stretch))
         except OSError as error:
             raise Unavailable(f"the segment cannot be opened: {error}") from error
 
-    async def _mend_stretch(self, stretch: Stretch, sources: Sequence[ReplicaAddress]) -> None:
+    async def _mend_stretch(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> None:
         """Make the stretch what it was, if all of it can be had."""
         replica = self._replica
         entries = f"[{stretch.begin}, {stretch.end})"
         try:
             copy = await self._copy(stretch, sources)
             replica.check_open()
-            await replica.sound()  # a write that failed before, even of a mending, must not keep it damaged
+            await (
+                replica.reopen_if_failed()
+            )  # a write that failed before, even of a mending, must not keep it damaged
             store = replica.store
-            await self._worker.run(lambda: store.mend(stretch.begin, stretch.end, copy))
+            await self._worker.run(lambda: store.repair(stretch.begin, stretch.end, copy))
         except OSError as error:
             replica.mend_failed(stretch.begin, stretch.end, error)
         except VarlogError as error:
@@ -93,7 +96,7 @@ class Mender:
             replica.note_mended(stretch.begin, stretch.end)
             _log.warning(logfmt("damaged entries mended", log_stream=replica.log_stream, entries=entries))
 
-    async def _copy(self, stretch: Stretch, sources: Sequence[ReplicaAddress]) -> bytearray:
+    async def _copy(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> bytearray:
         """The stretch as it should be: what is sound here, and for each batch that is not, the first source that has it sound."""
         store = self._replica.store
         own, ordered = await self._read_worker.run(lambda: (read_stretch(stretch), store.ordered(stretch)))
@@ -113,7 +116,7 @@ class Mender:
         return copy
 
     async def _fetch_from_any(
-        self, stretch: Stretch, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
+        self, stretch: BlockRange, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
         """A source that is damaged there, too, or does not answer: the next one."""
         failures = []
@@ -129,7 +132,7 @@ class Mender:
         raise Unavailable("; ".join(failures) or "there is no other replica")
 
     async def _fetch(
-        self, connection: Connection, stretch: Stretch, llsn: LLSN, ordered: Ordered
+        self, connection: Connection, stretch: BlockRange, llsn: LLSN, ordered: Ordered
     ) -> tuple[memoryview, LLSN]:
         """The sound batches that a source gives from the one with `llsn` on, at least one; and where to go on."""
         log_stream = self._replica.log_stream

@@ -1,4 +1,4 @@
-"""Projector: looks after the sequenced topics: what projection_rules decide, done within the rounds of the repair loop.
+"""SequencedRepair: looks after the sequenced topics: what projection_rules decide, done within the rounds of the repair loop.
 
 At most one change of projection a topic, and one step a stream, at a time. A topic whose change was under way while a round looked
 is left to the next round, because what was seen of it may be from before.
@@ -15,10 +15,10 @@ from typing import Final
 from varlog.manager.config import ManagerConfig
 from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
-from varlog.manager.projection_case import Surroundings, TopicCase
+from varlog.manager.projection_inputs import TopicCondition, TopicRepairInputs
 from varlog.manager.projection_rules import Plan, plan
 from varlog.manager.projection_runner import ProjectionRunner
-from varlog.manager.repair_case import Move
+from varlog.manager.repair_inputs import Move
 from varlog.manager.repair_steps import (
     RUNS,
     BeginTopic,
@@ -48,7 +48,7 @@ REST_S: Final = 5.0
 Work = TopicID | tuple[TopicID, LogStreamID]
 
 
-class Projector:
+class SequencedRepair:
     """What it remembers is only since when something has been so, and what is under way."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Projector:
         self._since: dict[object, float] = {}
         self._seen: dict[object, None] = {}
 
-    def told_of(self, log_stream: LogStreamID) -> str:
+    def reported_step(self, log_stream: LogStreamID) -> str:
         """What is done for a stream, or waited for, in words."""
         said = self._said.get(log_stream, "")
         return f"NO REDUNDANCY, one copy is left: {said}" if log_stream in self._thin else said
@@ -133,7 +133,9 @@ class Projector:
                 self._wait_for(stream.log_stream, waits)
             return False
         units = {stream.log_stream: snapshot.units(stream.log_stream) for stream in streams}
-        case = self._with_surroundings(snapshot, TopicCase(topic, projection, streams, snapshot.nodes, units))
+        case = self._with_surroundings(
+            snapshot, TopicCondition(topic, projection, streams, snapshot.nodes, units)
+        )
         decided = plan(case)
         if case.projection is not None:
             self._tell_thin(case.projection)
@@ -149,12 +151,12 @@ class Projector:
                 self._start_step(snapshot, topic, stream.log_stream, step)
         return unsettled
 
-    def _with_surroundings(self, snapshot: Snapshot, bare: TopicCase) -> TopicCase:
+    def _with_surroundings(self, snapshot: Snapshot, bare: TopicCondition) -> TopicCondition:
         topic = bare.topic.topic
         chains = bare.projection.chains if bare.projection is not None else ()
         now = asyncio.get_running_loop().time()
         unleased = [node for node, status in snapshot.nodes.items() if status.units and not status.leased]
-        around = Surroundings(
+        around = TopicRepairInputs(
             # Whom to place a unit on is asked only where a place is needed: it takes a look at all streams.
             spares=snapshot.spares() if any(chain.away for chain in chains) else (),
             away_s=snapshot.away_s,
@@ -171,7 +173,7 @@ class Projector:
         )
         return replace(bare, around=around)
 
-    def _useless_s(self, case: TopicCase) -> dict[tuple[LogStreamID, NodeID], float]:
+    def _useless_s(self, case: TopicCondition) -> dict[tuple[LogStreamID, NodeID], float]:
         """Members that answer, and whose disks are full or refuse: one with a dead disk lives, and is of no use."""
         found = {}
         for log_stream, units in case.units.items():
@@ -308,7 +310,7 @@ class Projector:
         self._resting = {key: until for key, until in self._resting.items() if now < until}
 
 
-def _unheard(case: TopicCase) -> Iterator[tuple[LogStreamID, NodeID]]:
+def _unheard(case: TopicCondition) -> Iterator[tuple[LogStreamID, NodeID]]:
     """Members that tell nothing of their units, or only of troubles, or whose units know nothing."""
     for chain in case.projection.chains if case.projection is not None else ():
         for node in chain.nodes:

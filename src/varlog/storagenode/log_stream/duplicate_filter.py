@@ -1,4 +1,5 @@
-"""[A4] Retries: appends that were sent before, and questions after them. A batch is taken once, however often it comes (R-ORD-7).
+"""[A4] DuplicateFilter: appends that were sent before, and questions after them. A batch is taken once, however often it comes
+(R-ORD-7).
 
 In its epoch a batch that comes again is among those under way, or in the log, or nowhere. In the last case it is taken, and
 remembered until the epoch ends: its original, should it come after its own retry, then joins it. Once the epoch is over every
@@ -20,31 +21,31 @@ from varlog.rpc.messages import Append, AppendReply, FindAppend, FindAppendReply
 from varlog.rpc.transport import Call
 from varlog.storage.headers import BatchKey
 from varlog.storage.log_store import LogStore
-from varlog.storagenode.log_stream.batch_search import BatchSearch
+from varlog.storagenode.log_stream.ack_queue import AckQueue
+from varlog.storagenode.log_stream.batch_lookup import BatchLookup
 from varlog.storagenode.log_stream.replica_machine import ReplicaMachine
-from varlog.storagenode.log_stream.waiters import Waiters
 
 # Retries that were taken as new in one epoch, remembered for their originals.
 REMEMBERED_MAX: Final = 262_144
 
 
 @dataclass(frozen=True, slots=True)
-class RetryParts:
+class DuplicateFilterParts:
     """What the retries of a replica are handed by it. `queued`: the batch waits for room; `append_new`: take it, or queue it."""
 
     store: LogStore
     machine: ReplicaMachine
-    waiters: Waiters
-    search: BatchSearch[BatchKey, LLSN]
+    acks: AckQueue
+    search: BatchLookup[BatchKey, LLSN]
     queued: Callable[[BatchKey], bool]
     append_new: Callable[[Call, BatchHeader, bytearray], None]
     sealed: Callable[[], Sealed]
 
 
-class Retries:
+class DuplicateFilter:
     """`remembered`: retries that were taken as new in this epoch, and above which LLSN to look for each."""
 
-    def __init__(self, parts: RetryParts) -> None:
+    def __init__(self, parts: DuplicateFilterParts) -> None:
         self._parts = parts
         self.remembered: dict[BatchKey, LLSN] = {}
 
@@ -61,7 +62,7 @@ class Retries:
         if not parts.machine.primary:
             raise NotPrimary(parts.machine.log_stream)
         # Joined first: while the disk is searched the batch may be ordered, or its delayed original may come.
-        parts.waiters.join(key, call)
+        parts.acks.join(key, call)
         if not self._under_way(key):
             looked = partial(self._looked, call, key, floor, header, batch)
             parts.search.find(key, floor, parts.store.committed_end, looked)
@@ -77,7 +78,7 @@ class Retries:
         found: LLSN | VarlogError | None,
     ) -> None:
         parts = self._parts
-        if not parts.waiters.leave(key, call):
+        if not parts.acks.leave(key, call):
             return  # ordered or sealed meanwhile, and told so
         try:
             if isinstance(found, VarlogError):
@@ -85,7 +86,7 @@ class Retries:
             if found is not None:
                 call.reply(AppendReply(parts.store.glsn_of(found), found))
             elif self._under_way(key):
-                parts.waiters.join(key, call)
+                parts.acks.join(key, call)
             elif parts.machine.state is not ReplicaState.RUNNING:
                 raise parts.sealed()
             else:
@@ -95,7 +96,7 @@ class Retries:
             call.fail(error)
 
     def _under_way(self, key: BatchKey) -> bool:
-        return self._parts.waiters.holds(key) or self._parts.queued(key)
+        return self._parts.acks.holds(key) or self._parts.queued(key)
 
     def _remember(self, key: BatchKey, floor: LLSN) -> None:
         if len(self.remembered) >= REMEMBERED_MAX:
@@ -117,7 +118,7 @@ class Retries:
     def _floor(self, request: Append | FindAppend) -> LLSN:
         """Above which LLSN the batch is, if it is here."""
         store = self._parts.store
-        if request.min_glsn < store.hidden:
+        if request.min_glsn < store.trim_floor:
             return request.min_llsn  # what is trimmed may have been it
         return max(request.min_llsn, LLSN(store.llsn_from(GLSN(request.min_glsn + 1)) - 1))
 

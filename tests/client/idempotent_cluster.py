@@ -15,7 +15,7 @@ from varlog.rpc.messages import (
     Message,
 )
 from varlog.rpc.transport import Call
-from varlog.storagenode.log_stream.chain_rules import Judgement, Link, Sent, judge
+from varlog.storagenode.log_stream.idempotent_rules import Link, Sent, SequenceDecision, decide
 
 
 class ChainedCluster(FakeCluster):
@@ -106,10 +106,10 @@ class ChainedCluster(FakeCluster):
                 message.writer_attempt,
                 message.known_sequence,
             )
-            judgement = judge(link or None, sent)
-            if judgement is Judgement.SAME and newest:
+            judgement = decide(link or None, sent)
+            if judgement is SequenceDecision.SAME and newest:
                 return newest[1]
-            if judgement is Judgement.BROKEN:
+            if judgement is SequenceDecision.BROKEN:
                 raise SequenceConflict(message.log_stream, header.sequence, link.sequence if link else 0)
         appended = self.order(message.log_stream, bytearray(payload))
         chain.append((header, appended))

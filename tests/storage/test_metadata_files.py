@@ -48,8 +48,8 @@ def flip(path: Path, at: int, bit: int) -> None:
 def test_a_sound_store_is_left_alone(tmp_path: Path) -> None:
     store = store_of_many_rows(tmp_path)
     before = files_of(store.path)
-    assert store.tend() == ""
-    assert store.tend_sidecar(store.stretch(LLSN(1))) == ""
+    assert store.scrub_metadata() == ""
+    assert store.scrub_sidecar(store.stretch(LLSN(1))) == ""
     assert files_of(store.path) == before
 
 
@@ -60,10 +60,10 @@ def test_a_damaged_state_is_what_it_was(tmp_path: Path, bit: int) -> None:
     good = path.read_bytes()
     for at in range(len(good)):
         flip(path, at, bit)
-        assert "state is damaged" in store.tend()
+        assert "state is damaged" in store.scrub_metadata()
         assert path.read_bytes() == good
     path.unlink()
-    assert "missing" in store.tend()
+    assert "missing" in store.scrub_metadata()
     assert path.read_bytes() == good
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_sidecar_is_what_it_was(tmp_path: Path, gone: bool) -> None:
             path.unlink()
         else:
             flip(path, at, 3)
-        assert str(path) in store.tend_sidecar(store.stretch(LLSN(1)))
+        assert str(path) in store.scrub_sidecar(store.stretch(LLSN(1)))
         assert path.read_bytes() == good
 
 
@@ -88,15 +88,15 @@ def test_room_behind_the_last_batch_of_a_closed_segment_is_cut_off(tmp_path: Pat
     path = min(store.path.glob("*.seg"))
     good = path.read_bytes()
     path.write_bytes(good + bytes(4096))
-    assert "longer than what was written" in store.tend_sidecar(store.stretch(LLSN(1)))
+    assert "longer than what was written" in store.scrub_sidecar(store.stretch(LLSN(1)))
     assert path.read_bytes() == good
-    assert store.tend_sidecar(store.stretch(LLSN(1))) == ""
+    assert store.scrub_sidecar(store.stretch(LLSN(1))) == ""
 
 
 def test_the_newest_segment_gets_no_sidecar(tmp_path: Path) -> None:
     store = store_of_many_rows(tmp_path)
     before = files_of(store.path)
-    assert store.tend_sidecar(store.stretch(LLSN(store.committed_end - 1))) == ""
+    assert store.scrub_sidecar(store.stretch(LLSN(store.committed_end - 1))) == ""
     assert files_of(store.path) == before
 
 
@@ -110,8 +110,8 @@ def test_whatever_bit_flips_in_the_rows_the_order_stays(tmp_path: Path, unsynced
     synced_end = store.rows_synced_end
     for at in range(0, len(good) - ROW_BYTES, 3):
         flip(path, at, at % 8)
-        assert "commits.log is damaged" in store.tend()
-        assert store.tend() == ""
+        assert "commits.log is damaged" in store.scrub_metadata()
+        assert store.scrub_metadata() == ""
         again = LogStore.open(store._disk, store.path, segment_bytes=SEGMENT_BYTES)
         assert order(again) == {llsn: glsn for llsn, glsn in expected.items() if llsn < synced_end}
         assert (again.committed_end, again.low_llsn) == (synced_end, store.low_llsn)
@@ -134,7 +134,7 @@ def test_the_last_row_keeps_its_epoch_and_its_context(tmp_path: Path) -> None:
     store.sync_rows()
     last = store.last_row
     flip(store.path / "commits.log", 2 * ROW_BYTES + 9, 1)
-    assert store.tend()
+    assert store.scrub_metadata()
     assert reopen(store).last_row == last
 
 
@@ -145,7 +145,7 @@ def test_two_bad_rows_in_a_row_are_told_and_left_as_they_are(tmp_path: Path) -> 
         flip(path, ROW_BYTES * (number + 1) + 10, 2)
     before = path.read_bytes()
     with pytest.raises(CorruptReplica, match="rows"):
-        store.tend()
+        store.scrub_metadata()
     assert path.read_bytes() == before
 
 
@@ -154,7 +154,7 @@ def test_several_bad_rows_apart_are_put_right_together(tmp_path: Path) -> None:
     expected = order(store)
     for number in (-1, 0, 2, 5, 11):
         flip(store.path / "commits.log", ROW_BYTES * (number + 1) + 10, 2)
-    assert store.tend()
+    assert store.scrub_metadata()
     assert order(reopen(store, segment_bytes=SEGMENT_BYTES)) == expected
 
 
@@ -171,7 +171,7 @@ def test_a_compaction_signs_no_damaged_row(tmp_path: Path, monkeypatch: pytest.M
     flip(store.path / "commits.log", 2 * ROW_BYTES + 25, 4)
     store.sync_rows()
     store.trim(GLSN(1))
-    assert "commits.log is damaged" in store.tend()
+    assert "commits.log is damaged" in store.scrub_metadata()
     store.trim(GLSN(2))
     del expected[1], expected[2]
     store = reopen(store)
@@ -191,7 +191,7 @@ def test_what_a_failed_sync_left_readable_is_written_once_more(
     with monkeypatch.context() as failing:
         failing.setattr("varlog.runtime.disk.OsFile.sync", fail)
         with pytest.raises(OSError, match="Input/output"):
-            store.tend()
+            store.scrub_metadata()
     store.resume(store.reopened())
     written: list[tuple[Path, int, int]] = []
     write = OsFile.write_at
@@ -201,8 +201,8 @@ def test_what_a_failed_sync_left_readable_is_written_once_more(
         write(self, buffers, offset)
 
     monkeypatch.setattr(OsFile, "write_at", spy)
-    assert store.tend() == ""
+    assert store.scrub_metadata() == ""
     path = store.path / "commits.log"
     assert written == [(path, 0, path.stat().st_size)]
     written.clear()
-    assert store.tend() == "" and written == []
+    assert store.scrub_metadata() == "" and written == []

@@ -1,4 +1,4 @@
-"""Room: the free space of one volume. Appends leave a reserve of it, so that seals, trims and states find a place (R-SEAL-6).
+"""DiskSpace: the free space of one volume. Appends leave a reserve of it, so that seals, trims and states find a place (R-SEAL-6).
 
 A volume is *full* when less than the reserve is free, or when an append found no room; it is so until half as much again is
 free, and what the append wanted. Should somebody else have eaten the reserve, a small ballast file makes room for
@@ -30,7 +30,7 @@ def says_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-class Room:
+class DiskSpace:
     """One volume's, shared by the workers of the replicas on it. The event loop asks `full`: the kernel knows that without a
     look at the device."""
 

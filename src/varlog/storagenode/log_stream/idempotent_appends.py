@@ -1,4 +1,4 @@
-"""[A4] ChainedAppends: appends that are taken on a condition: behind their predecessor (R-USE-4), or at one LLSN exactly.
+"""[A4] IdempotentAppends: appends that are taken on a condition: behind their predecessor (R-USE-4), or at one LLSN exactly.
 
 A condition is judged in the moment in which its batch would get its LLSN, so what is in line before it counts, and what is refused
 leaves no trace. Where memory does not know the end of a chain the headers on disk are searched, down to where the chain can have
@@ -26,12 +26,12 @@ from varlog.rpc.messages import Append, AppendReply
 from varlog.runtime.worker import Worker
 from varlog.storage.headers import BatchPlace, HeaderStretch
 from varlog.storage.log_store import LogStore
-from varlog.storagenode.log_stream.batch_search import BatchSearch, Damaged, SearchParts
-from varlog.storagenode.log_stream.chain_rules import Judgement, Link, Sent, judge, link_of
-from varlog.storagenode.log_stream.chains import Chains
-from varlog.storagenode.log_stream.intake import Arrival
+from varlog.storagenode.log_stream.ack_queue import AckQueue
+from varlog.storagenode.log_stream.admission_queue import PendingAppend
+from varlog.storagenode.log_stream.batch_lookup import BatchLookup, LookupParts, ReportCorruption
+from varlog.storagenode.log_stream.idempotent_rules import Link, Sent, SequenceDecision, decide, link_of
+from varlog.storagenode.log_stream.producer_sequences import ProducerSequences
 from varlog.storagenode.log_stream.replica_machine import ReplicaMachine
-from varlog.storagenode.log_stream.waiters import Waiters
 
 # Of one chain, while its end is looked for. Those of a client's window are far fewer.
 HELD_MAX: Final = 1_024
@@ -39,15 +39,15 @@ _NO_BOUND: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class ChainParts:
+class IdempotentAppendParts:
     """What the conditional appends of a replica are handed by it. `resume`: take these, which were in front of the line."""
 
     store: LogStore
     machine: ReplicaMachine
-    waiters: Waiters
-    chains: Chains
-    search: BatchSearch[ProducerID, BatchPlace]
-    resume: Callable[[Sequence[Arrival]], None]
+    acks: AckQueue
+    chains: ProducerSequences
+    search: BatchLookup[ProducerID, BatchPlace]
+    resume: Callable[[Sequence[PendingAppend]], None]
 
 
 @dataclass(slots=True)
@@ -55,22 +55,22 @@ class _Held:
     """A chain whose end is looked for, and who waits for it, in the order in which they came."""
 
     resets: int
-    arrivals: list[Arrival] = field(default_factory=list)
+    pending_appends: list[PendingAppend] = field(default_factory=list)
 
 
-class ChainedAppends:
+class IdempotentAppends:
     """The conditional appends of one replica."""
 
-    def __init__(self, parts: ChainParts) -> None:
+    def __init__(self, parts: IdempotentAppendParts) -> None:
         self._parts = parts
         self._held: dict[ProducerID, _Held] = {}
 
-    def admits(self, arrival: Arrival, request: Append) -> bool:
+    def admits(self, pending_append: PendingAppend, request: Append) -> bool:
         """Whether the batch may be taken now. If not it was answered, or will be; raises what it is refused with."""
         machine = self._parts.machine
         if not machine.primary:
             raise NotPrimary(machine.log_stream)
-        if request.idempotent and not self._extends(arrival, request):
+        if request.idempotent and not self._extends(pending_append, request):
             return False
         if request.expected_llsn and request.expected_llsn != machine.assigned_end:
             raise PositionConflict(machine.log_stream, request.expected_llsn, machine.assigned_end)
@@ -80,18 +80,18 @@ class ChainedAppends:
         """The replica takes nothing any more."""
         held, self._held = self._held, {}
         for chain in held.values():
-            for arrival in chain.arrivals:
-                arrival.call.fail(error)
+            for pending_append in chain.pending_appends:
+                pending_append.call.fail(error)
 
-    def _extends(self, arrival: Arrival, request: Append) -> bool:
-        header, chains = arrival.header, self._parts.chains
+    def _extends(self, pending_append: PendingAppend, request: Append) -> bool:
+        header, chains = pending_append.header, self._parts.chains
         if header.producer in self._held:
-            self._hold(arrival)
+            self._hold(pending_append)
             return False
         floor = self._floor(request)
         known, newest = chains.newest(header.producer, floor)
         if not known:
-            self._search(arrival, floor)
+            self._search(pending_append, floor)
             return False
         sent = Sent(
             header.sequence,
@@ -100,49 +100,51 @@ class ChainedAppends:
             request.writer_attempt,
             request.known_sequence,
         )
-        judgement = judge(newest, sent)
-        if judgement is Judgement.TAKE:
+        decision = decide(newest, sent)
+        if decision is SequenceDecision.TAKE:
             return True
-        self._answer_same(arrival, newest, judgement)
+        self._answer_same(pending_append, newest, decision)
         return False
 
-    def _answer_same(self, arrival: Arrival, newest: Link | None, judgement: Judgement) -> None:
+    def _answer_same(
+        self, pending_append: PendingAppend, newest: Link | None, decision: SequenceDecision
+    ) -> None:
         """The batch is there already, or under way; else SequenceConflict."""
-        header, parts = arrival.header, self._parts
-        link = newest if judgement is Judgement.SAME else None
+        header, parts = pending_append.header, self._parts
+        link = newest if decision is SequenceDecision.SAME else None
         if newest is not None and not parts.chains.is_committed(newest):
             link = link_of(parts.chains.pending(header.producer), header.sequence, header.body_crc)
         if link is None:
             last = newest.sequence if newest is not None else 0
             raise SequenceConflict(parts.machine.log_stream, header.sequence, last)
         if parts.chains.is_committed(link):
-            arrival.call.reply(AppendReply(parts.store.glsn_of(link.llsn), link.llsn))
+            pending_append.call.reply(AppendReply(parts.store.glsn_of(link.llsn), link.llsn))
         else:
-            parts.waiters.join((header.producer, header.sequence), arrival.call)
+            parts.acks.join((header.producer, header.sequence), pending_append.call)
 
     def _floor(self, request: Append) -> LLSN:
         """Above which LLSN the chain is."""
         store = self._parts.store
-        if request.min_glsn < store.hidden:
+        if request.min_glsn < store.trim_floor:
             return LLSN(0)  # what is trimmed may have been of it
         return LLSN(store.llsn_from(GLSN(request.min_glsn + 1)) - 1)
 
     # --- a chain whose end is not in memory ------------------------------------------------------------------------------
 
-    def _search(self, arrival: Arrival, floor: LLSN) -> None:
-        parts, producer = self._parts, arrival.header.producer
-        held = self._held[producer] = _Held(parts.chains.resets, [arrival])
+    def _search(self, pending_append: PendingAppend, floor: LLSN) -> None:
+        parts, producer = self._parts, pending_append.header.producer
+        held = self._held[producer] = _Held(parts.chains.resets, [pending_append])
         parts.search.find(
             producer, floor, parts.chains.known_from, partial(self._found, producer, floor, held)
         )
 
-    def _hold(self, arrival: Arrival) -> None:
-        arrivals = self._held[arrival.header.producer].arrivals
-        if len(arrivals) >= HELD_MAX:
+    def _hold(self, pending_append: PendingAppend) -> None:
+        pending_appends = self._held[pending_append.header.producer].pending_appends
+        if len(pending_appends) >= HELD_MAX:
             raise NotAccepted(
-                f"the end of its chain is looked for, and {len(arrivals)} batches wait for it already"
+                f"the end of its chain is looked for, and {len(pending_appends)} batches wait for it already"
             )
-        arrivals.append(arrival)
+        pending_appends.append(pending_append)
 
     def _found(
         self, producer: ProducerID, floor: LLSN, held: _Held, place: BatchPlace | VarlogError | None
@@ -154,18 +156,20 @@ class ChainedAppends:
         if isinstance(place, VarlogError) or held.resets != parts.chains.resets:
             why = place if isinstance(place, VarlogError) else "more was forgotten meanwhile"
             unknown = Unavailable(f"the end of this chain is not known here: {why}")
-            for arrival in held.arrivals:
-                arrival.call.fail(unknown)
+            for pending_append in held.pending_appends:
+                pending_append.call.fail(unknown)
             return
         link = None if place is None else Link(producer, place.sequence, place.llsn, place.body_crc)
         parts.chains.found(producer, floor, link)
-        parts.resume(held.arrivals)
+        parts.resume(held.pending_appends)
 
 
-def newest_of(store: LogStore, worker: Worker, on_damage: Damaged) -> SearchParts[ProducerID, BatchPlace]:
+def newest_of(
+    store: LogStore, worker: Worker, on_damage: ReportCorruption
+) -> LookupParts[ProducerID, BatchPlace]:
     """How the newest batch of a producer is looked for on disk: as far back as its chain can begin."""
 
     def look(stretch: HeaderStretch, wanted: dict[ProducerID, None]) -> dict[ProducerID, BatchPlace]:
         return {place.producer: place for place in store.batches_of(stretch, wanted)}
 
-    return SearchParts(store, worker, on_damage, look, bytes_max=_NO_BOUND)
+    return LookupParts(store, worker, on_damage, look, bytes_max=_NO_BOUND)

@@ -1,4 +1,4 @@
-"""[A4] BatchSearch: finds committed batches, by what their headers on disk say (R-ORD-7). Idle while nobody retries.
+"""[A4] BatchLookup: finds committed batches, by what their headers on disk say (R-ORD-7). Idle while nobody retries.
 
 What is asked while a search is under way is looked for together, in the next one: after a broken connection many ask at once, for
 about the same stretch. Searches go from the newest batch back, in short jobs, so that readers of the same disk get their turn.
@@ -33,7 +33,7 @@ Found = Callable[[R | VarlogError | None], None]
 Look = Callable[[HeaderStretch, dict[K, None]], dict[K, R]]
 
 # Entries [begin, end) do not match their checksums.
-Damaged = Callable[[LLSN, LLSN], None]
+ReportCorruption = Callable[[LLSN, LLSN], None]
 
 
 @dataclass(slots=True)
@@ -47,20 +47,20 @@ class _Wanted(Generic[K, R]):
 
 
 @dataclass(frozen=True, slots=True)
-class SearchParts(Generic[K, R]):
+class LookupParts(Generic[K, R]):
     """Where is searched, how, and how far back (None: SEARCH_BYTES_MAX)."""
 
     store: LogStore
     worker: Worker
-    on_damage: Damaged
+    on_damage: ReportCorruption
     look: Look[K, R]
     bytes_max: int | None = None
 
 
-class BatchSearch(Generic[K, R]):
+class BatchLookup(Generic[K, R]):
     """The searches of one replica for one kind of name."""
 
-    def __init__(self, parts: SearchParts[K, R]) -> None:
+    def __init__(self, parts: LookupParts[K, R]) -> None:
         self._parts = parts
         self._asked: list[_Wanted[K, R]] = []
         self._search: _Search[K, R] | None = None
@@ -86,7 +86,7 @@ class _Search(Generic[K, R]):
     """One walk back over the headers, for everyone in `asked`."""
 
     def __init__(
-        self, parts: SearchParts[K, R], asked: list[_Wanted[K, R]], ended: Callable[[], None]
+        self, parts: LookupParts[K, R], asked: list[_Wanted[K, R]], ended: Callable[[], None]
     ) -> None:
         self._parts = parts
         self._store = store = parts.store

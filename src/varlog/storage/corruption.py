@@ -25,7 +25,7 @@ Ordered = Sequence[tuple[LLSN, LLSN, Epoch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BlockRange:
     """Entries [begin, end), all committed, from `offset` on. They fill `size` bytes; where not `exact` (nothing behind them says
     where they end: the log's newest) they lie somewhere within them."""
 
@@ -36,22 +36,22 @@ class Stretch:
     size: int
     exact: bool
 
-    def parts(self) -> Iterator[Stretch]:
+    def parts(self) -> Iterator[BlockRange]:
         """The same stretch from point to point: what can be damaged and mended by itself."""
         index = self.segment.index
         first, last = index.at_or_before(self.begin), index.at_or_before(LLSN(self.end - 1))
         for point in range(first, last):
             begin, offset = index.llsn(point), index.offset(point)
-            yield Stretch(
+            yield BlockRange(
                 self.segment, begin, index.llsn(point + 1), offset, index.offset(point + 1) - offset, True
             )
         offset = index.offset(last)
         rest = self.offset + self.size - offset
-        yield Stretch(self.segment, index.llsn(last), self.end, offset, rest, self.exact)
+        yield BlockRange(self.segment, index.llsn(last), self.end, offset, rest, self.exact)
 
 
 @dataclass(frozen=True, slots=True)
-class Rot:
+class Corruption:
     """A stretch that is damaged, and how."""
 
     begin: LLSN
@@ -59,7 +59,7 @@ class Rot:
     what: str
 
 
-def find_stretch(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, *, whole: bool) -> Stretch:
+def find_stretch(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, *, whole: bool) -> BlockRange:
     """The stretch from the last point at or before `llsn` on: as far as `bytes_max` allows and not beyond `limit`, but at least
     to the next point. `whole`: the segment is closed and ends at `limit`. Touches memory only."""
     index = segment.index
@@ -67,11 +67,11 @@ def find_stretch(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int, *, w
     begin, offset = index.llsn(point), index.offset(point)
     last = max(point + 1, index.last_within(limit, offset + bytes_max))
     if last < len(index) and index.llsn(last) <= limit:
-        return Stretch(segment, begin, index.llsn(last), offset, index.offset(last) - offset, True)
-    return Stretch(segment, begin, limit, offset, segment.size - offset, whole)
+        return BlockRange(segment, begin, index.llsn(last), offset, index.offset(last) - offset, True)
+    return BlockRange(segment, begin, limit, offset, segment.size - offset, whole)
 
 
-def read_stretch(stretch: Stretch) -> bytes:
+def read_stretch(stretch: BlockRange) -> bytes:
     """Its bytes as they are; none if they cannot be read."""
     try:
         opened = stretch.segment.borrow()
@@ -80,7 +80,7 @@ def read_stretch(stretch: Stretch) -> bytes:
         return b""
 
 
-def examine(stretch: Stretch, ordered: Ordered = ()) -> list[Rot]:
+def examine(stretch: BlockRange, ordered: Ordered = ()) -> list[Corruption]:
     """Read the stretch and check every checksum in it, and that its batches are those that were ordered; what is damaged, point to
     point. FileNotFoundError if it was trimmed."""
     opened = stretch.segment.borrow()
@@ -94,14 +94,14 @@ def examine(stretch: Stretch, ordered: Ordered = ()) -> list[Rot]:
         try:
             _check(part, opened.file.read_at(part.size, part.offset), ordered)
         except CorruptBatch as problem:
-            rotten.append(Rot(part.begin, part.end, problem.what))
+            rotten.append(Corruption(part.begin, part.end, problem.what))
         except OSError as error:
             # A sector that the device gives up is rot, too, and writing it again is its remedy.
-            rotten.append(Rot(part.begin, part.end, f"it cannot be read: {error}"))
+            rotten.append(Corruption(part.begin, part.end, f"it cannot be read: {error}"))
     return rotten
 
 
-def _check(stretch: Stretch, data: Buffer, ordered: Ordered) -> None:
+def _check(stretch: BlockRange, data: Buffer, ordered: Ordered) -> None:
     size = check_batches(data, stretch.begin, stretch.end, ordered)
     if stretch.exact and size != stretch.size:
         raise CorruptBatch(f"its batches are {size} bytes, and should be {stretch.size}", stretch.offset)
@@ -135,7 +135,7 @@ def check_ordered(header: BatchHeader, ordered: Ordered, at: int) -> None:
             )
 
 
-def mend(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLSN) -> None:
+def repair(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLSN) -> None:
     """Write `copy`, the batches of entries [begin, end) of another replica, over what is here, and sync. In the worker that alone
     writes to the segment. CorruptBatch: the copy is not good, or not of what is here; then nothing was written.
 

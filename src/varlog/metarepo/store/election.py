@@ -1,4 +1,4 @@
-"""Candidacy: one repository's way to leadership and out of it: a lease, a name among the candidates, the key `leader`."""
+"""LeaderElection: one repository's way to leadership and out of it: a lease, a name among the candidates, the key `leader`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 _log = get_logger("metarepo")
 
 
-class Candidacy:
+class LeaderElection:
     """`prefix` is the folder of this cluster. Everything it writes hangs on its lease, and goes with it."""
 
     def __init__(self, keyspace: Keyspace, environment: Environment, prefix: str, lease_s: float) -> None:

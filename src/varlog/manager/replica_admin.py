@@ -1,11 +1,11 @@
-"""ReplicaDesk: what operators ask of single replicas: move one to another node, have one filled now (R-REG-6, R-SYNC-1)."""
+"""ReplicaAdmin: what operators ask of single replicas: move one to another node, have one filled now (R-REG-6, R-SYNC-1)."""
 
 from __future__ import annotations
 
 from varlog.manager.caller import Caller, on_request
-from varlog.manager.outlook import Outlook
+from varlog.manager.cluster_watcher import ClusterWatcher
 from varlog.manager.peers import Peers
-from varlog.manager.repair_case import ALONE, Case, Move
+from varlog.manager.repair_inputs import ALONE, Move, StreamCondition
 from varlog.manager.repair_loop import RepairLoop
 from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import LogStream, StreamState, SyncState, SyncStatus
@@ -17,13 +17,13 @@ from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Message, ReplicaAddress
 
 
-class ReplicaDesk:
+class ReplicaAdmin:
     """Takes orders; the repair loop carries out what needs more than one step."""
 
     def __init__(self, peers: Peers, repair: RepairLoop) -> None:
         self._peers = peers
         self._repair = repair
-        self._outlook = Outlook(peers, repair)
+        self._watcher = ClusterWatcher(peers, repair)
 
     def register(self, dispatcher: Dispatcher) -> None:
         on_request(dispatcher, messages.AdminReplaceReplica, self._replace)
@@ -31,7 +31,7 @@ class ReplicaDesk:
 
     async def _replace(self, request: messages.AdminReplaceReplica, caller: Caller) -> Message:
         """Answered when the old replica has left; the new one may still be being filled. Again is harmless."""
-        snapshot = await self._outlook.look()
+        snapshot = await self._watcher.look()
         log_stream = request.log_stream
         stream = snapshot.stream(log_stream)
         if request.old not in stream.replicas and request.new in stream.replicas:
@@ -48,7 +48,7 @@ class ReplicaDesk:
                 f"another replica of log stream {log_stream} is being moved: wait for that to end"
             )
         try:
-            snapshot = await self._outlook.wait(
+            snapshot = await self._watcher.wait(
                 f"the replica on node {move.old} is to move to node {move.new}",
                 [log_stream],
                 lambda snapshot: move.old not in snapshot.stream(log_stream).replicas,
@@ -62,7 +62,7 @@ class ReplicaDesk:
 
     async def _sync(self, request: messages.AdminSyncReplica, caller: Caller) -> Message:
         """Ask once; asked again it tells how far it is."""
-        snapshot = await self._outlook.look()
+        snapshot = await self._watcher.look()
         caller.check()
         stream, node = snapshot.stream(request.log_stream), request.node
         if node not in stream.replicas:
@@ -71,12 +71,12 @@ class ReplicaDesk:
             )
         if snapshot.is_sequenced(stream):
             return await self._sync_unit(snapshot, stream, node)
-        case = Case.of(stream, snapshot.statuses_of(stream), ALONE)
+        case = StreamCondition.of(stream, snapshot.statuses_of(stream), ALONE)
         if case.is_whole(node):
             end = case.known[node].committed_end
             return messages.SyncReply(SyncStatus(SyncState.COMPLETE, node, end, end))
         if stream.state is not StreamState.SEALED or node not in case.known or not case.is_behind(node):
-            said = self._repair.told_of(stream.log_stream) or "it is being sealed"
+            said = self._repair.reported_step(stream.log_stream) or "it is being sealed"
             raise PreconditionFailed(f"the replica on node {node} cannot be synced now: {said}")
         sources = case.sources(node)
         if not sources:
@@ -92,7 +92,7 @@ class ReplicaDesk:
         projection = snapshot.view.projection(stream.topic)
         if projection is None or node not in snapshot.nodes:
             raise PreconditionFailed(
-                f"the unit on node {node} cannot be filled now: {self._repair.told_of(stream.log_stream)}"
+                f"the unit on node {node} cannot be filled now: {self._repair.reported_step(stream.log_stream)}"
             )
         chain = projection.chain(stream.log_stream)
         if node in chain.nodes:

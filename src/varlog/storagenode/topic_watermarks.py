@@ -1,4 +1,4 @@
-"""TopicMarks: the newest ordered and newest trimmed position of each topic, as this node has heard them. Both only grow."""
+"""TopicWatermarks: the newest ordered and newest trimmed position of each topic, as this node has heard them. Both only grow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from varlog.model.ids import TopicID
 from varlog.model.lsn import GLSN, NO_GLSN
 
 
-class TopicMarks:
+class TopicWatermarks:
     """Watermarks by topic. `heard` is false until the repository's first word: until then this node knows no trims."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""[A4] Intake: appends that wait for room in front of a replica, each connection's in order, connections in turns."""
+"""[A4] AdmissionQueue: appends that wait for room in front of a replica, each connection's in order, connections in turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from varlog.rpc.transport import Call, Connection
 from varlog.storage.headers import BatchKey
 
 
-class Arrival(NamedTuple):
+class PendingAppend(NamedTuple):
     """One checked batch that somebody wants to append. `request` where it is taken on a condition only. Nobody waits for its
     answer after `deadline`."""
 
@@ -27,7 +27,7 @@ class Arrival(NamedTuple):
     deadline: float = math.inf
 
 
-class Intake:
+class AdmissionQueue:
     """The line in front of one replica, bounded in batches and bytes, shared by those who append.
 
     Each connection has a line of its own, in the order in which its batches came, and they are taken in turns: who sends much waits
@@ -36,8 +36,8 @@ class Intake:
 
     def __init__(self, log_stream: LogStreamID) -> None:
         self._log_stream = log_stream
-        self._front: deque[Arrival] = deque()  # those who go first
-        self._lines: dict[Connection, deque[Arrival]] = {}  # whose turn is next comes first
+        self._front: deque[PendingAppend] = deque()  # those who go first
+        self._lines: dict[Connection, deque[PendingAppend]] = {}  # whose turn is next comes first
         self._batches = 0
         self._bytes = 0
 
@@ -53,40 +53,40 @@ class Intake:
         return batches, self._bytes * batches // self._batches
 
     @property
-    def first(self) -> Arrival:
+    def first(self) -> PendingAppend:
         return self._front[0] if self._front else next(iter(self._lines.values()))[0]
 
-    def join(self, arrival: Arrival) -> None:
+    def join(self, pending_append: PendingAppend) -> None:
         """To the end of its line. NotAccepted: there is no room, and no other has more than it."""
-        own = self._lines.get(arrival.call.connection, ())
-        while self._full(arrival):
-            longest = max(self._lines.values(), key=len, default=deque[Arrival]())
+        own = self._lines.get(pending_append.call.connection, ())
+        while self._full(pending_append):
+            longest = max(self._lines.values(), key=len, default=deque[PendingAppend]())
             if len(own) + 1 >= len(longest):
                 raise self._too_much()
             last = longest.pop()
             self._count(last, -1)
             last.call.fail(self._too_much())
-        self._lines.setdefault(arrival.call.connection, deque()).append(arrival)
-        self._count(arrival, 1)
+        self._lines.setdefault(pending_append.call.connection, deque()).append(pending_append)
+        self._count(pending_append, 1)
 
-    def go_first(self, arrivals: Iterable[Arrival]) -> None:
+    def go_first(self, pending_appends: Iterable[PendingAppend]) -> None:
         """Those who were in front already, and had to wait for something else, stay in front."""
-        before = list(arrivals)
+        before = list(pending_appends)
         self._front.extendleft(reversed(before))
-        for arrival in before:
-            self._count(arrival, 1)
+        for pending_append in before:
+            self._count(pending_append, 1)
 
-    def pop(self) -> Arrival:
+    def pop(self) -> PendingAppend:
         if self._front:
-            arrival = self._front.popleft()
+            pending_append = self._front.popleft()
         else:
             connection = next(iter(self._lines))
             line = self._lines.pop(connection)
-            arrival = line.popleft()
+            pending_append = line.popleft()
             if line:
                 self._lines[connection] = line
-        self._count(arrival, -1)
-        return arrival
+        self._count(pending_append, -1)
+        return pending_append
 
     def holds(self, key: BatchKey) -> bool:
         """The batch waits here. Looks at each: for retries only."""
@@ -98,21 +98,21 @@ class Intake:
         self._front.clear()
         self._lines.clear()
         self._batches = self._bytes = 0
-        for arrival in waiting:
-            arrival.call.fail(error)
+        for pending_append in waiting:
+            pending_append.call.fail(error)
 
-    def _all(self) -> list[Arrival]:
+    def _all(self) -> list[PendingAppend]:
         return [*self._front, *(one for line in self._lines.values() for one in line)]
 
-    def _full(self, arrival: Arrival) -> bool:
+    def _full(self, pending_append: PendingAppend) -> bool:
         return (
-            self._bytes + len(arrival.batch) > UNCOMMITTED_BYTES_MAX
+            self._bytes + len(pending_append.batch) > UNCOMMITTED_BYTES_MAX
             or self._batches >= UNCOMMITTED_BATCHES_MAX
         )
 
-    def _count(self, arrival: Arrival, one: int) -> None:
+    def _count(self, pending_append: PendingAppend, one: int) -> None:
         self._batches += one
-        self._bytes += one * len(arrival.batch)
+        self._bytes += one * len(pending_append.batch)
 
     def _too_much(self) -> NotAccepted:
         return NotAccepted(

@@ -69,7 +69,7 @@ def read_mark(disk: Disk, directory: Path) -> Synced | None:
     return max((slot for slot in slots if slot is not None), default=None)
 
 
-class SyncedMark:
+class SyncWatermark:
     """The file, open. Used by the unit's worker alone."""
 
     def __init__(self, file: File, slot: int, newest: Synced) -> None:
@@ -81,7 +81,7 @@ class SyncedMark:
         self._unsynced = 0
 
     @classmethod
-    def open(cls, disk: Disk, directory: Path) -> SyncedMark:
+    def open(cls, disk: Disk, directory: Path) -> SyncWatermark:
         """Made if it is not there."""
         path = directory / SYNCED_NAME
         if not disk.exists(path):

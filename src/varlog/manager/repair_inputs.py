@@ -1,4 +1,4 @@
-"""PURE. Case: a log stream, what its replicas say, and what is known around it: the ground of every repair decision."""
+"""PURE. StreamCondition: a log stream, what its replicas say, and what is known around it: the ground of every repair decision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class RepairInputs:
     """What is known beside the stream: living nodes with room (best first), for how long nodes have been of no use to it, after
     how long they are replaced, what an operator wants, what replicas of it are left where it is no longer registered, why its
     topic is stopped, if it is, and the node that is to be its primary instead of a slow one."""
@@ -42,20 +42,20 @@ class Around:
         return self.away_s.get(node, 0.0) >= self.replace_after_s
 
 
-ALONE = Around()
+ALONE = RepairInputs()
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class StreamCondition:
     """`known`: the statuses of those replicas that there are."""
 
     stream: LogStream
     statuses: Statuses
     known: Mapping[NodeID, ReplicaStatus]
-    around: Around
+    around: RepairInputs
 
     @classmethod
-    def of(cls, stream: LogStream, statuses: Statuses, around: Around) -> Self:
+    def of(cls, stream: LogStream, statuses: Statuses, around: RepairInputs) -> Self:
         known = {node: status for node in stream.replicas if (status := statuses.get(node)) is not None}
         return cls(stream, statuses, known, around)
 

@@ -26,8 +26,8 @@ from varlog.model.errors import CorruptBatch, Trimmed
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk, OsFile
+from varlog.storage.corruption import BlockRange, Corruption, sound_bytes
 from varlog.storage.log_store import LogStore
-from varlog.storage.rot import Rot, Stretch, sound_bytes
 
 SEGMENT_BYTES = 1500
 DIRECTORY = Path("/volume/lsid=3")
@@ -48,7 +48,7 @@ def filled(directory: Path, batches: int = 30) -> LogStore:
     return store
 
 
-def stretches(store: LogStore, bytes_max: int = 0) -> list[Stretch]:
+def stretches(store: LogStore, bytes_max: int = 0) -> list[BlockRange]:
     found = []
     llsn = store.low_llsn
     while llsn < store.committed_end:
@@ -57,11 +57,11 @@ def stretches(store: LogStore, bytes_max: int = 0) -> list[Stretch]:
     return found
 
 
-def rot_of(store: LogStore, bytes_max: int = 0) -> list[Rot]:
+def rot_of(store: LogStore, bytes_max: int = 0) -> list[Corruption]:
     return [rot for stretch in stretches(store, bytes_max) for rot in store.examine(stretch)]
 
 
-def bytes_of(stretch: Stretch) -> bytes:
+def bytes_of(stretch: BlockRange) -> bytes:
     """The batches of the stretch alone, without what may follow them."""
     content = stretch.segment.path.read_bytes()[stretch.offset : stretch.offset + stretch.size]
     at, llsn = 0, stretch.begin
@@ -102,7 +102,7 @@ def test_every_flipped_byte_is_found_in_its_stretch_and_mended(tmp_path: Path) -
             for bytes_max in (0, 1 << 20):
                 (rot,) = rot_of(store, bytes_max)
                 assert (rot.begin, rot.end) == (stretch.begin, stretch.end) and rot.what
-            store.mend(stretch.begin, stretch.end, copy)
+            store.repair(stretch.begin, stretch.end, copy)
             assert rot_of(store) == []
     assert files_of(store.path) == good
 
@@ -111,7 +111,7 @@ def test_mending_what_is_sound_changes_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path)
     good = files_of(store.path)
     for stretch in stretches(store):
-        store.mend(stretch.begin, stretch.end, bytes_of(stretch))
+        store.repair(stretch.begin, stretch.end, bytes_of(stretch))
     assert files_of(store.path) == good
 
 
@@ -125,9 +125,9 @@ def test_a_copy_that_is_not_exactly_the_stretch_is_refused_and_nothing_is_writte
     spoilt[-1] ^= 1
     for bad in (spoilt, copy[:-8], copy + bytes(8), copy + other, other, b""):
         with pytest.raises(CorruptBatch):
-            store.mend(chosen.begin, chosen.end, bad)
+            store.repair(chosen.begin, chosen.end, bad)
     with pytest.raises(CorruptBatch, match="not between two points"):
-        store.mend(chosen.begin, stretches(store)[4].end, copy + other)
+        store.repair(chosen.begin, stretches(store)[4].end, copy + other)
     assert files_of(store.path) == before
     fill(store, [[b"the store is still sound"]])
 
@@ -145,12 +145,12 @@ def test_the_newest_stretch_is_mended_below_what_is_not_committed(tmp_path: Path
     assert rot_of(store) == []
     flip(path, 70)
     assert [(rot.begin, rot.end) for rot in rot_of(store)] == [(1, 3)]
-    store.mend(newest.begin, newest.end, copy)
+    store.repair(newest.begin, newest.end, copy)
     assert rot_of(store) == []
     flip(path, len(copy) + 70)
     assert path.read_bytes() == good
     with pytest.raises(CorruptBatch, match="LLSN 2 follows the copy, not 3"):
-        store.mend(LLSN(1), LLSN(3), batch(1, [b"a", b"b"]))
+        store.repair(LLSN(1), LLSN(3), batch(1, [b"a", b"b"]))
     assert path.read_bytes() == good
 
 
@@ -163,7 +163,7 @@ def test_a_copy_that_was_fetched_before_more_was_written_still_fits(tmp_path: Pa
     flip(newest.segment.path, 70)
     fill(store, *[[[b"more" * 10]] for _ in range(10)])
     commit_all(store)
-    store.mend(newest.begin, newest.end, copy)
+    store.repair(newest.begin, newest.end, copy)
     assert rot_of(store) == []
     assert reopen(store).written_end == 13
 
@@ -180,7 +180,7 @@ def test_a_cut_whose_place_is_hidden_by_damage_removes_nothing_and_works_once_me
     with pytest.raises(CorruptBatch):
         store.cut(Epoch(2), LLSN(2))
     assert {name: content for name, content in files_of(store.path).items() if name.endswith("seg")} == before
-    store.mend(newest.begin, newest.end, copy)
+    store.repair(newest.begin, newest.end, copy)
     store.cut(Epoch(2), LLSN(2))
     assert (store.written_end, store.committed_end) == (2, 2)
     assert list(read_all(reopen(store))) == [1]
@@ -228,7 +228,7 @@ def test_what_is_trimmed_in_a_damaged_stretch_is_filled_up_so_that_the_rest_can_
     flip(stretch.segment.path, stretch.offset + 16)
     with pytest.raises(CorruptBatch):
         read_all(store)
-    store.mend(stretch.begin, stretch.end, copy[header.size :])
+    store.repair(stretch.begin, stretch.end, copy[header.size :])
     assert rot_of(store) == []
     expected = {llsn: entry for llsn, entry in good.items() if llsn >= store.low_llsn}
     assert read_all(store) == expected
@@ -250,7 +250,7 @@ def test_damage_in_trimmed_entries_before_a_tail_that_is_not_committed_is_filled
     copy, size = bytes_of(stretch), parse_header(bytes_of(stretch)).size
     store.trim(GLSN(1))
     flip(stretch.segment.path, stretch.offset + 16)  # the header of LLSN 1, which is trimmed
-    store.mend(LLSN(1), LLSN(3), copy[size : 2 * size])
+    store.repair(LLSN(1), LLSN(3), copy[size : 2 * size])
     assert rot_of(store) == []
     assert read_all(store) == {llsn: entry for llsn, entry in good.items() if llsn > 1}
     assert reopen(store).written_end == 7
@@ -262,7 +262,7 @@ def test_what_is_not_trimmed_is_never_filled_up(tmp_path: Path) -> None:
     copy = bytes_of(stretch)
     before = files_of(store.path)
     with pytest.raises(CorruptBatch, match="is not what was"):
-        store.mend(stretch.begin, stretch.end, copy[parse_header(copy).size :])
+        store.repair(stretch.begin, stretch.end, copy[parse_header(copy).size :])
     assert files_of(store.path) == before
 
 
@@ -292,7 +292,7 @@ def test_damage_in_trimmed_entries_is_filled_up_and_opening_does_not_stumble_ove
 def test_a_large_trimmed_batch_is_filled_up_within_the_limits_of_an_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("varlog.storage.rot.ENTRY_BYTES_MAX", 500)
+    monkeypatch.setattr("varlog.storage.corruption.ENTRY_BYTES_MAX", 500)
     store = new_store(tmp_path)
     fill(store, [[b"x" * 450] * 4], [[b"next"]])
     commit_all(store)
@@ -383,12 +383,12 @@ def test_a_crash_in_the_middle_of_mending_leaves_damage_that_is_found_again(seed
         inode.flip(at, at % 8)
     host.disk.crash_at = host.disk.operations + 1 + seed % 2
     with pytest.raises(BaseException, match="host"):
-        store.mend(stretch.begin, stretch.end, copy)
+        store.repair(stretch.begin, stretch.end, copy)
     store = LogStore.open(host.boot(), DIRECTORY, segment_bytes=SEGMENT_BYTES)
     rotten = rot_of(store)
     assert [(rot.begin, rot.end) for rot in rotten] in ([], [(stretch.begin, stretch.end)])
     if rotten:
-        store.mend(stretch.begin, stretch.end, copy)
+        store.repair(stretch.begin, stretch.end, copy)
     files = host.files(DIRECTORY)
     segments = [n for n in good if n.endswith(".seg")]
     assert {n: files[n] for n in segments[:-1]} == {n: good[n] for n in segments[:-1]}
@@ -408,7 +408,7 @@ def test_a_mend_that_fails_on_the_disk_poisons_the_store(
 
     monkeypatch.setattr("varlog.runtime.disk.OsFile.sync", fail)
     with pytest.raises(OSError, match="Input/output"):
-        store.mend(stretch.begin, stretch.end, copy)
+        store.repair(stretch.begin, stretch.end, copy)
     monkeypatch.undo()
     with pytest.raises(OSError, match="Input/output"):
         fill(store, [[b"no"]])

@@ -35,7 +35,7 @@ class Sent(NamedTuple):
     known: int = 0
 
 
-class Judgement(Enum):
+class SequenceDecision(Enum):
     """What becomes of a batch that was sent as part of a chain."""
 
     TAKE = "it goes on where the chain ends"
@@ -43,15 +43,15 @@ class Judgement(Enum):
     BROKEN = "the chain goes on in another way, or is not so long yet"
 
 
-def judge(newest: Link | None, sent: Sent) -> Judgement:
+def decide(newest: Link | None, sent: Sent) -> SequenceDecision:
     """What becomes of a batch, where `newest` is the last one of its chain (None: there is none yet)."""
     last = newest if newest is not None else Link(ProducerID(0), 0, NO_LLSN, 0)
     if sent.sequence == last.sequence + 1 and sent.previous_crc == last.body_crc:
         follows = sent.attempt in (0, last.attempt) or sent.known == last.sequence
-        return Judgement.TAKE if follows else Judgement.BROKEN
+        return SequenceDecision.TAKE if follows else SequenceDecision.BROKEN
     if newest is not None and (sent.sequence, sent.body_crc) == (last.sequence, last.body_crc):
-        return Judgement.SAME
-    return Judgement.BROKEN
+        return SequenceDecision.SAME
+    return SequenceDecision.BROKEN
 
 
 def link_of(links: Sequence[Link], sequence: int, body_crc: int) -> Link | None:

@@ -27,9 +27,9 @@ from varlog.rpc.messages import (
     SealReplica,
 )
 from varlog.storage.log_store import LogStore
-from varlog.storagenode.log_stream import batch_search as search_module
+from varlog.storagenode.log_stream import batch_lookup as search_module
+from varlog.storagenode.log_stream import duplicate_filter as retries_module
 from varlog.storagenode.log_stream import replica as replica_module
-from varlog.storagenode.log_stream import retries as retries_module
 
 ONE = Epoch(1)
 

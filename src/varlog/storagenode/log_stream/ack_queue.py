@@ -20,7 +20,7 @@ from varlog.storage.headers import BatchKey
 BATCH_UNITS: Final = 512
 
 
-class Waiters:
+class AckQueue:
     """The waiting appends of one replica, in LLSN order, with the bytes they hold.
 
     Retries *join* a batch by its key, whether it waits here or may yet come: whoever answers the batch answers them (R-ORD-7).

@@ -1,4 +1,4 @@
-"""[A4] Chains: the newest batch of each producer in one replica, in memory; what it has forgotten is on disk.
+"""[A4] ProducerSequences: the newest batch of each producer in one replica, in memory; what it has forgotten is on disk.
 
 Every replica notes every batch that it takes in, so that a backup that becomes the primary knows as much as the old one did. A note
 is *pending* until a commit row covers it. An epoch gives each LLSN to one batch, so a pending note is true exactly if the row
@@ -18,13 +18,13 @@ from varlog.model.commit import CommitRow
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import LLSN
-from varlog.storagenode.log_stream.chain_rules import Link
+from varlog.storagenode.log_stream.idempotent_rules import Link
 
 # So many producers are remembered: a megabyte for a replica, and whoever wrote before them is looked for on disk.
 LINKS_MAX: Final = 4_096
 
 
-class Chains:
+class ProducerSequences:
     """What one replica knows of its producers. `known_from`: a producer that is not in here has no committed batch from this LLSN
     on. `resets` counts how often all was forgotten: what is being searched meanwhile is then outdated."""
 

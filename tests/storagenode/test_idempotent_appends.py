@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.storagenode.scripted import STREAM, TIMEOUT_S, Bench, Repository, row, run, until
-from tests.storagenode.test_retries import running, start, stored, until_durable
+from tests.storagenode.test_duplicate_filter import running, start, stored, until_durable
 from varlog.model.batch import pack, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -32,9 +32,9 @@ from varlog.rpc.messages import (
     SealReplica,
 )
 from varlog.storage.log_store import LogStore
-from varlog.storagenode.log_stream import chain_list as list_module
-from varlog.storagenode.log_stream import chains as chains_module
-from varlog.storagenode.log_stream import intake as intake_module
+from varlog.storagenode.log_stream import admission_queue as intake_module
+from varlog.storagenode.log_stream import idempotent_list as list_module
+from varlog.storagenode.log_stream import producer_sequences as chains_module
 from varlog.storagenode.log_stream import replica as replica_module
 
 CHAIN = ProducerID(77)

@@ -26,7 +26,7 @@ from varlog.storage.segment import Segment, index_path
 from varlog.storage.state_file import STATE_NAME, ReplicaStateFile, read_state, write_state
 
 
-def tend_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite: bool) -> str:
+def scrub_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite: bool) -> str:
     """Write the state again if the file is damaged or not the newest, or in any case; tells what was wrong, or ''."""
     wrong = ""
     try:
@@ -51,7 +51,7 @@ def lost_write(path: Path, found: object, known: object) -> str:
     return f"{path} is sound but old, the device lost a write: it has {found}, and {known} was written"
 
 
-def tend_file(disk: Disk, path: Path, content: bytes) -> str:
+def scrub_file(disk: Disk, path: Path, content: bytes) -> str:
     """Write a file again that is not what was written last: damaged, old, or gone; tells so, or ''."""
     found = disk.read_file(path) if disk.exists(path) else None
     if found == content:
@@ -61,7 +61,7 @@ def tend_file(disk: Disk, path: Path, content: bytes) -> str:
     return f"{path} is {'missing' if found is None else 'damaged or old'}"
 
 
-def tend_sidecar(disk: Disk, segment: Segment) -> str:
+def scrub_sidecar(disk: Disk, segment: Segment) -> str:
     """Write the index of a closed segment again if the file is damaged or gone, and cut what lies behind the segment's last batch;
     tells so, or ''."""
     path, excess = index_path(segment.path), segment.cut_excess()
@@ -91,7 +91,7 @@ class RowsInMemory:
 Runs = tuple[Sequence[int], Sequence[int]]
 
 
-def tend_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
+def scrub_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
     """Put single bad rows, the header and the end mark right in place; tells what was wrong, or ''. CorruptReplica: two rows in a
     row are
     bad, and nothing says any more where one ended and the next began. `rewrite`: all of the file is written once more."""

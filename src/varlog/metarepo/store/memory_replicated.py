@@ -1,4 +1,5 @@
-"""LeasedStore: the replicated store over keys in memory, for simulations and tests. Requests take time; hosts can be cut off."""
+"""InMemoryReplicatedStore: the replicated store over keys in memory, for simulations and tests. Requests take time; hosts can be
+cut off."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class MemoryKeyspace:
             await asyncio.sleep(held_s)
 
 
-class LeasedStore(ReplicatedStore):
+class InMemoryReplicatedStore(ReplicatedStore):
     """One repository's part in metadata that several share. `address` is where it listens; its host may be cut off."""
 
     def __init__(

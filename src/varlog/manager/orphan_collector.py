@@ -1,4 +1,4 @@
-"""Sweeper: removes zombies after a grace time, each in the epoch in which it was seen (R-REG-4)."""
+"""OrphanCollector: removes zombies after a grace time, each in the epoch in which it was seen (R-REG-4)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from varlog.rpc.messages import Message, RemoveLogStream
 from varlog.runtime.tasks import Tasks
 
 
-class Sweeper:
+class OrphanCollector:
     """Remembers since when it has seen each zombie. A manager that starts anew begins to count anew."""
 
     def __init__(self, config: ManagerConfig, peers: Peers, events: EventLog, tasks: Tasks) -> None:

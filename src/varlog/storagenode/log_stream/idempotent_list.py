@@ -1,4 +1,4 @@
-"""[A4] ChainList: which batches of a chain are ordered, read from the headers on disk, a page at a time (R-USE-4)."""
+"""[A4] IdempotentBatchList: which batches of a chain are ordered, read from the headers on disk, a page at a time (R-USE-4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAGE_BATCHES: Final = 10_000
 _NO_BOUND: Final = 2**63
 
 
-class ChainList:
+class IdempotentBatchList:
     """Lists the chains of one replica."""
 
     def __init__(self, store: LogStore, worker: Worker, on_damage: Callable[[LLSN, LLSN], None]) -> None:

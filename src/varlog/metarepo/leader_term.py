@@ -1,4 +1,4 @@
-"""Reign: one time of leading: state, commit loop, sessions and service over one opening of the store, and how they end."""
+"""LeaderTerm: one time of leading: state, commit loop, sessions and service over one opening of the store, and how they end."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ _log = get_logger("metarepo")
 
 
 @dataclass(frozen=True, slots=True)
-class ReignParts:
-    """What every reign is handed."""
+class LeaderContext:
+    """What every term is handed."""
 
     cluster: ClusterID
     store: MetadataStore
     environment: Environment
     transport: Transport
     node_retry_s: float
-    leases_outlive_reigns: bool = True
+    leases_survive_restart: bool = True
     witness_grace_s: float = WITNESS_GRACE_S
 
 
-class Reign:
+class LeaderTerm:
     """Made by `begin`. Answers until it is over; then nothing of it answers, orders or pushes any more."""
 
-    def __init__(self, parts: ReignParts, term: int, state: RepositoryState) -> None:
+    def __init__(self, parts: LeaderContext, term: int, state: RepositoryState) -> None:
         self.opened_term = term
         self.state = state
         self._raising_term = False
         self._store = parts.store
         self._over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
-        self._tasks = Tasks(f"reign {term}", self._task_failed)
+        self._tasks = Tasks(f"term {term}", self._task_failed)
         self._dispatcher = Dispatcher("the metadata repository")
         reports = ReportTable()
         self._commits = CommitLoop(state, reports, parts.store, self._applied)
@@ -67,7 +67,7 @@ class Reign:
             parts.environment.clock,
             leads=lambda: parts.store.leads,
             tell=lambda node, lease: self.sessions.tell(node, lease),
-            outlive_reigns=parts.leases_outlive_reigns,
+            survive_restart=parts.leases_survive_restart,
         )
         self.sessions = Sessions(
             SessionParts(
@@ -116,16 +116,16 @@ class Reign:
         BackupService(state, lambda: self.term).register(self._dispatcher)
 
     @classmethod
-    async def begin(cls, parts: ReignParts, address: str) -> Reign:
+    async def begin(cls, parts: LeaderContext, address: str) -> LeaderTerm:
         """Wait until the store is ours, load what it holds, and start. StartupError says why not."""
         opened = await parts.store.open(address)
         fresh_uuid = make_cluster_uuid(parts.environment.entropy.getrandbits(128))
         state, first = states.load(opened.items, parts.cluster, parts.store.place, fresh_uuid)
         if first:
             await parts.store.commit(first)
-        reign = cls(parts, opened.term, state)
-        reign._start()
-        return reign
+        leader_term = cls(parts, opened.term, state)
+        leader_term._start()
+        return leader_term
 
     def _start(self) -> None:
         _ = self._tasks.spawn("commits", self._commits.run())
@@ -150,7 +150,7 @@ class Reign:
         self.sessions.end()
 
     async def end(self, error: Unavailable) -> None:
-        """Nothing of this reign goes on. Those who wait are told `error`, or that the outcome is not known."""
+        """Nothing of this term goes on. Those who wait are told `error`, or that the outcome is not known."""
         self.silence(error)
         await self._tasks.close()
         await self._dispatcher.close()
@@ -162,7 +162,7 @@ class Reign:
 
     def _term_over(self, node: NodeID, stale: StaleTerm) -> None:
         """A node has seen a later term, or another opening in ours. Where somebody else leads, the store refuses to keep what
-        follows, and this reign is over. Else the store went back in time: then its terms go on above what was seen, and no topic
+        follows, and this term is over. Else the store went back in time: then its terms go on above what was seen, and no topic
         is ordered before all nodes have told what they know."""
         if self._raising_term or stale.seen < self.term:
             return
@@ -220,7 +220,7 @@ class Reign:
     def _task_failed(self, name: str, error: BaseException) -> None:
         """What is durable and what is in memory may differ now: no answer from here may be believed (law 10)."""
         if not self._over.done():
-            _log.info(logfmt("the reign is over", term=self.term, task=name, why=error))
+            _log.info(logfmt("the term is over", term=self.term, task=name, why=error))
             deposed = self._store.shared and isinstance(error, Unavailable)
             stopped = Unavailable(f"the metadata repository has stopped: {error}")
             self.silence(NotLeader(self._store.leader) if deposed else stopped)

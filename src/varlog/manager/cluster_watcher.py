@@ -1,4 +1,4 @@
-"""Outlook: fresh looks at the cluster for those who asked something of it, and the wait until it has followed."""
+"""ClusterWatcher: fresh looks at the cluster for those who asked something of it, and the wait until it has followed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLE_TIMEOUT_S = 10.0
 LOOK_S = 0.01
 
 
-class Outlook:
+class ClusterWatcher:
     """Every look is a round of the repair loop that begins after the question."""
 
     def __init__(self, peers: Peers, repair: RepairLoop) -> None:
@@ -59,7 +59,7 @@ class Outlook:
         if snapshot is None:
             return "the metadata repository does not answer"
         for stream in streams:
-            step, said = snapshot.steps.get(stream), self._repair.told_of(stream)
+            step, said = snapshot.steps.get(stream), self._repair.reported_step(stream)
             if step not in (RUNS, HELD) and said:
                 return f"log stream {stream} is not there yet: {said}"
         return "the cluster did not follow in time: see `varlog status`"

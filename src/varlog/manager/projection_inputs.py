@@ -1,4 +1,4 @@
-"""PURE. TopicCase: a sequenced topic, what its units say, and what is known around it: the ground of every projection rule."""
+"""PURE. TopicCondition: a sequenced topic, what its units say, and what is known around it: the ground of every projection rule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from varlog.manager.repair_case import Move
+from varlog.manager.repair_inputs import Move
 from varlog.model.cluster import LogStream, SyncState, Topic, UnitStatus
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID
@@ -25,7 +25,7 @@ JOIN_LAG_ENTRIES: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TopicRepairInputs:
     """What is known beside the topic. `spares`: living nodes with room, best first. `away_s`: for how long nodes have not answered;
     `useless_s`: for how long a node has been of no use to a stream, though it answers. `unleased_s`: for how long nodes that
     answer have had no lease. `ahead_s`: for how long units have been in a newer epoch than the projection. `sequencers`: those
@@ -48,7 +48,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicCase:
+class TopicCondition:
     """`nodes`: those that answered. `units`: every unit of the topic's streams that one of them has, also where it is no member."""
 
     topic: Topic
@@ -56,7 +56,7 @@ class TopicCase:
     streams: tuple[LogStream, ...]
     nodes: Collection[NodeID]
     units: Mapping[LogStreamID, Mapping[NodeID, UnitStatus]]
-    around: Surroundings = Surroundings()
+    around: TopicRepairInputs = TopicRepairInputs()
 
     @property
     def epoch(self) -> Epoch:
@@ -84,18 +84,18 @@ class TopicCase:
             return f"storage node {node} gets no lease"
         return ""
 
-    def sound(self, chain: Chain) -> list[NodeID]:
+    def healthy(self, chain: Chain) -> list[NodeID]:
         return [node for node in chain.nodes if not self.defect(chain.log_stream, node)]
 
-    def unproven(self, chain: Chain) -> list[NodeID]:
+    def unverified(self, chain: Chain) -> list[NodeID]:
         """Members whose nodes were restarted, and that were not compared with their chain since."""
         found = [(node, self.unit(chain.log_stream, node)) for node in chain.nodes]
         return [node for node, unit in found if unit is not None and unit.unverified]
 
     def proven(self, chain: Chain) -> list[NodeID]:
         """Sound members that certainly have all that was acknowledged, the last one of the chain first."""
-        unproven = self.unproven(chain)
-        return [node for node in reversed(self.sound(chain)) if node not in unproven]
+        unproven = self.unverified(chain)
+        return [node for node in reversed(self.healthy(chain)) if node not in unproven]
 
     def lost(self, chain: Chain) -> tuple[NodeID, ...]:
         """Members that are not waited for any more when the others were all restarted."""
@@ -111,7 +111,7 @@ class TopicCase:
 
     def must_compare(self, chain: Chain) -> bool:
         """Nobody is known to be whole: all are sealed and compared with each other."""
-        return len(chain.nodes) > 1 and bool(self.unproven(chain)) and not self.proven(chain)
+        return len(chain.nodes) > 1 and bool(self.unverified(chain)) and not self.proven(chain)
 
     def awaited(self, chain: Chain) -> list[NodeID]:
         """Whose answer is needed before the others can be compared."""
