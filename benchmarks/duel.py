@@ -38,10 +38,14 @@ import asyncio, json, os, sys
 from dataclasses import replace
 from pathlib import Path
 from varlog.cli.bench.catalogue import WORKLOADS
-from varlog.cli.bench.ground import ground_for
 from varlog.cli.bench.progress import Quiet
 from varlog.cli.bench.settings import Measure, Settings
-from varlog.cli.bench.stage import Stage
+try:
+    from varlog.cli.bench.bench_context import BenchContext
+    from varlog.cli.bench.bench_target import ground_for
+except ImportError:  # a revision of before they had these names
+    from varlog.cli.bench.ground import ground_for
+    from varlog.cli.bench.stage import Stage as BenchContext
 
 def used_s(pids):
     ticks = 0
@@ -60,7 +64,7 @@ async def main(data, name, options):
         print("ready", flush=True)
         while await lines.run_in_executor(None, sys.stdin.readline):
             before = used_s(pids)
-            measured = await workload.run(Stage(settings, Quiet(), Path(data), f"bench-{name}", ground))
+            measured = await workload.run(BenchContext(settings, Quiet(), Path(data), f"bench-{name}", ground))
             whole_s = settings.seconds + settings.warm_up_s
             calls = measured["calls"] / settings.seconds * whole_s
             measured["cpu_us_per_call"] = (used_s(pids) - before) / calls * 1e6

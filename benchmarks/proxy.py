@@ -27,7 +27,7 @@ from typing import Any
 import uvloop
 
 from varlog import aio
-from varlog.cli.bench.figures import percentile, told_count, told_ms
+from varlog.cli.bench.figures import format_count, format_ms, percentile
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.ports import HOST, free_ports
 from varlog.cli.supervisor import Supervisor
@@ -358,11 +358,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines.append("|---|--:|--:|--:|--:|--:|")
     for row in rows:
         cells = [row["workload"]]
-        cells += [told_count(row[side]["entries_per_s"]) for side in ("library", "http")]
+        cells += [format_count(row[side]["entries_per_s"]) for side in ("library", "http")]
         cells.append(f"{row['ratio']:.2f}")
         for side in ("library", "http"):
             told = row[side]
-            cells.append(f"{told_ms(told['p50_s'])}, {told_ms(told['p99_s'])}" if "p50_s" in told else "")
+            cells.append(f"{format_ms(told['p50_s'])}, {format_ms(told['p99_s'])}" if "p50_s" in told else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -26,7 +26,7 @@ import uvloop
 
 from varlog import aio
 from varlog.cli.bench.conditions import conditions_of
-from varlog.cli.bench.figures import percentile, told_count, told_ms
+from varlog.cli.bench.figures import format_count, format_ms, percentile
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor
@@ -193,7 +193,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _told(row: dict[str, Any]) -> str:
-    return f"{told_count(row['per_s'])} ({told_ms(row['p50_s'])}, {told_ms(row['p99_s'])})"
+    return f"{format_count(row['per_s'])} ({format_ms(row['p50_s'])}, {format_ms(row['p99_s'])})"
 
 
 def main() -> None:

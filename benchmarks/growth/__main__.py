@@ -32,7 +32,7 @@ from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, as_json, merged  # no
 from benchmarks.growth.telling import cliffs_in, told  # noqa: E402
 from benchmarks.render import PAGE, rendered  # noqa: E402
 from varlog.cli.bench.conditions import conditions_of  # noqa: E402
-from varlog.cli.bench.figures import told_count  # noqa: E402
+from varlog.cli.bench.figures import format_count  # noqa: E402
 from varlog.cli.bench.raw import measure_raw  # noqa: E402
 from varlog.model.limits import GIB  # noqa: E402
 
@@ -67,7 +67,7 @@ async def run(sweeps: Sequence[Sweep], pace: Pace, data: Path | None) -> dict[st
 
 def _progress(sweep: Sweep, point: Point) -> None:
     rate = sweep.rates[0]
-    sys.stderr.write(f"{sweep.name} {told_count(point.load)}: {rate} {told_count(point.figures[rate])}\n")
+    sys.stderr.write(f"{sweep.name} {format_count(point.load)}: {rate} {format_count(point.figures[rate])}\n")
 
 
 def write_docs(report: dict[str, Any]) -> None:

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import varlog.aio
+from varlog.cli.bench.bench_target import TIMEOUT_S
 from varlog.cli.bench.conditions import busy_s
-from varlog.cli.bench.ground import TIMEOUT_S
 from varlog.cli.bench.processes import usage_of
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.ports import free_ports

@@ -9,7 +9,7 @@ from benchmarks.growth.cliffs import Cliff, cliffs_of
 from benchmarks.growth.cluster import CLIENT, MACHINE
 from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, points_of
 from varlog.cli.bench.conditions import Conditions
-from varlog.cli.bench.figures import told_count, told_ms
+from varlog.cli.bench.figures import format_count, format_ms
 from varlog.model.limits import GIB, KIB, MIB
 
 COPIES = 3
@@ -56,7 +56,7 @@ def told(report: Mapping[str, Any]) -> str:
     cliffs = cliffs_in(report)
     lines = [f"- {line}" for line in Conditions(**report["conditions"]).lines()]
     lines.append(
-        f"- raw limits: 1 KiB write+fdatasync p50 {told_ms(report['raw']['sync_p50_s'])}, 1 MiB write+fdatasync "
+        f"- raw limits: 1 KiB write+fdatasync p50 {format_ms(report['raw']['sync_p50_s'])}, 1 MiB write+fdatasync "
         f"{report['raw']['write_bytes_per_s'] / 1e6:.0f} MB/s"
     )
     lines.append(f"- cliffs: {'; '.join(map(str, cliffs)) or 'none'}")
@@ -88,7 +88,7 @@ def sweep_told(sweep: Sweep, points: Sequence[Point], report: Mapping[str, Any])
 def load_told(sweep: Sweep, load: int) -> str:
     """Sizes in their units, counts as they are."""
     if sweep.name not in ("entry", "size"):
-        return told_count(load)
+        return format_count(load)
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if load >= unit:
             return f"{load / unit:g} {name}"
@@ -98,10 +98,10 @@ def load_told(sweep: Sweep, load: int) -> str:
 def _cell(point: Point, column: str) -> str:
     value, kind = point.figures[column], FIGURES[column][1]
     if kind == _MS:
-        return told_ms(value)
+        return format_ms(value)
     if kind == _MB:
         return f"{value / 1e6:.3g}"
-    return f"{value:.2f} s" if kind == _S else told_count(value)
+    return f"{value:.2f} s" if kind == _S else format_count(value)
 
 
 def _cores(point: Point) -> str:

@@ -29,7 +29,7 @@ import uvloop
 from benchmarks.ordering.emulation import Emulation
 from benchmarks.ordering.load import Load
 from varlog.cli.bench.conditions import conditions_of
-from varlog.cli.bench.figures import told_count, told_ms
+from varlog.cli.bench.figures import format_count, format_ms
 
 PAGE, PLOT = Path("docs/benchmarks.md"), Path("docs/ordering-scale.svg")
 ROOT = Path(__file__).parents[2]
@@ -133,9 +133,9 @@ def _told(row: dict[str, Any]) -> tuple[str, ...]:
     load = row["load"]
     on_a_node = load["streams"] * load["copies"] / row["nodes"] * load["rate"]
     return (
-        told_count(load["streams"]), told_count(load["topics"]), told_count(row["nodes"]), told_count(load["rate"]),
-        told_count(on_a_node), f"{load['interval_ms']:.0f} ms", f"**{_millions(row['entries_per_s'])}**",
-        told_count(row["rows_per_s"]), told_ms(row["p50_s"]), told_ms(row["p99_s"]), f"{row['repository_cores']:.2f} cores",
+        format_count(load["streams"]), format_count(load["topics"]), format_count(row["nodes"]), format_count(load["rate"]),
+        format_count(on_a_node), f"{load['interval_ms']:.0f} ms", f"**{_millions(row['entries_per_s'])}**",
+        format_count(row["rows_per_s"]), format_ms(row["p50_s"]), format_ms(row["p99_s"]), f"{row['repository_cores']:.2f} cores",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import varlog.aio
 from benchmarks.peers.ground import Journal, Keep
-from varlog.cli.bench.ground import connected, embedded
+from varlog.cli.bench.bench_target import connected, embedded
 from varlog.cli.cluster_plan import ClusterPlan
 from varlog.cli.ports import free_ports
 from varlog.cli.supervisor import Supervisor

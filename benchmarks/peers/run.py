@@ -18,7 +18,7 @@ from benchmarks.peers.schedule import Turn, duel_of, turns_of
 from benchmarks.peers.systems import System, ground_of
 from benchmarks.peers.workloads import Timing, Workload
 from varlog.cli.bench.conditions import conditions_of
-from varlog.cli.bench.figures import told_count, told_ms
+from varlog.cli.bench.figures import format_count, format_ms
 from varlog.cli.bench.processes import usage_of
 from varlog.cli.bench.raw import measure_raw
 
@@ -146,11 +146,11 @@ async def _take(
     for name, figures in found.items():
         findings.samples.append(Sample(lap, system.name, name, figures))
         latency = (
-            f", p50 {told_ms(figures['p50_s'])}, p99 {told_ms(figures['p99_s'])}"
+            f", p50 {format_ms(figures['p50_s'])}, p99 {format_ms(figures['p99_s'])}"
             if "p50_s" in figures
             else ""
         )
         cpu = (figures["server_cpu_s_per_entry"] + figures["client_cpu_s_per_entry"]) * 1e6
         say(
-            f"  {name:16} {system.name:22} {told_count(figures['entries_per_s']):>10}/s{latency}, {cpu:.1f} µs CPU"
+            f"  {name:16} {system.name:22} {format_count(figures['entries_per_s']):>10}/s{latency}, {cpu:.1f} µs CPU"
         )

@@ -8,7 +8,7 @@ from dataclasses import astuple
 from benchmarks.peers.samples import Findings, Spread
 from benchmarks.peers.systems import SYSTEMS, System
 from benchmarks.peers.verdicts import Verdict, disk_share, reached, verdicts
-from varlog.cli.bench.figures import median, told_count, told_mb_s, told_ms
+from varlog.cli.bench.figures import format_count, format_mb_s, format_ms, median
 from varlog.cli.bench.raw import DEFINITION
 
 NOTHING = "–"
@@ -56,7 +56,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def told3(value: float) -> str:
     """A rate with three digits that count: 31 700, 2 310 000."""
     digits = max(0, len(str(int(value))) - 3)
-    return told_count(round(value, -digits))
+    return format_count(round(value, -digits))
 
 
 def told_rate(spread: Spread | None) -> str:
@@ -69,7 +69,7 @@ def told_latency(spread: Spread | None) -> str:
     if spread is None:
         return NOTHING
     between = f" ({spread.low * 1e3:.2f}–{spread.high * 1e3:.2f})" if spread.count > 1 else ""
-    return told_ms(spread.median) + between
+    return format_ms(spread.median) + between
 
 
 def told_ratio(spread: Spread | None) -> str:
@@ -113,9 +113,9 @@ def _told_passes(findings: Findings) -> str:
 def _told_raw(findings: Findings) -> str:
     raw = findings.raw
     return (
-        f"raw limits, median of {len(findings.rounds)} rounds: 1 KiB write+fdatasync p50 {told_ms(raw.sync_p50_s)}, "
-        f"p99 {told_ms(raw.sync_p99_s)}; 1 MiB write+fdatasync {told_mb_s(raw.write_bytes_per_s)}; "
-        f"loopback {told_mb_s(raw.loopback_bytes_per_s)}"
+        f"raw limits, median of {len(findings.rounds)} rounds: 1 KiB write+fdatasync p50 {format_ms(raw.sync_p50_s)}, "
+        f"p99 {format_ms(raw.sync_p99_s)}; 1 MiB write+fdatasync {format_mb_s(raw.write_bytes_per_s)}; "
+        f"loopback {format_mb_s(raw.loopback_bytes_per_s)}"
     )
 
 
@@ -213,7 +213,7 @@ def _curve(findings: Findings) -> str:
             cells.append(
                 NOTHING
                 if rate is None or latency is None
-                else f"{told3(rate.median)}, {told_ms(latency.median)}"
+                else f"{told3(rate.median)}, {format_ms(latency.median)}"
             )
         rows.append(cells)
     return table(

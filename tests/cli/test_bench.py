@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 
 from benchmarks.compare import Comparison, compared, samples_of
 from varlog.cli.bench import bench_command
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.catalogue import EVERYTHING, FAULTS, SPARK, WORKLOADS, chosen
 from varlog.cli.bench.conditions import Conditions, busy_s, conditions_of, file_system_of
 from varlog.cli.bench.faults import judge_node, judge_repository
-from varlog.cli.bench.figures import growth, median, percentile, told_count, told_mb_s, told_ms
+from varlog.cli.bench.figures import format_count, format_mb_s, format_ms, growth, median, percentile
 from varlog.cli.bench.meter import Meter, metered
 from varlog.cli.bench.processes import parse_usage, usage_of
 from varlog.cli.bench.progress import Live, Quiet, display_for
@@ -38,7 +39,6 @@ from varlog.cli.bench.spark_verdicts import (
     judge_worker_memory,
     judge_write,
 )
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.verdicts import (
     appends_judge,
     bandwidth_judge,
@@ -103,9 +103,9 @@ def test_growth_leaves_the_start_up_out_and_ignores_one_outlier() -> None:
 
 
 def test_figures_are_told_with_units() -> None:
-    assert told_count(1234567.4) == "1 234 567"
-    assert (told_ms(0.00123), told_ms(0.0456)) == ("1.23 ms", "46 ms")
-    assert told_mb_s(123.4e6) == "123 MB/s"
+    assert format_count(1234567.4) == "1 234 567"
+    assert (format_ms(0.00123), format_ms(0.0456)) == ("1.23 ms", "46 ms")
+    assert format_mb_s(123.4e6) == "123 MB/s"
 
 
 # --- the meter
@@ -275,12 +275,12 @@ def test_rounds_of_raw_limits_are_combined_by_their_medians() -> None:
 # --- report
 
 
-async def _measure(stage: Stage) -> Measured:
+async def _measure(stage: BenchContext) -> Measured:
     return {"appends_per_s": 12.0}
 
 
 def _workload(
-    run: Callable[[Stage], Awaitable[Measured]] = _measure, *, beside_raw: bool = False
+    run: Callable[[BenchContext], Awaitable[Measured]] = _measure, *, beside_raw: bool = False
 ) -> Workload:
     return Workload("mine", "my workload", "10 | more", Place.DISK, run, appends_judge(10), beside_raw)
 
@@ -363,7 +363,7 @@ def test_a_run_measures_raw_limits_around_a_workload_that_is_compared_with_them(
 
 
 def test_a_workload_that_fails_is_said_and_the_next_one_runs(tmp_path: Path) -> None:
-    async def fails(stage: Stage) -> Measured:
+    async def fails(stage: BenchContext) -> Measured:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_raise(Unavailable("nobody is there")), name="fails")
         return {}

@@ -17,7 +17,7 @@ from varlog.cli.chain_tables import (
     units_table,
 )
 from varlog.cli.demo import runs_whole
-from varlog.cli.status_tables import parts, status_told, stream_told
+from varlog.cli.status_tables import parts, status_json, stream_json
 from varlog.client.cluster_status import chain_is_whole, role
 from varlog.model.cluster import (
     ClusterView,
@@ -119,7 +119,7 @@ def test_one_copy_left_is_told_loudly() -> None:
     ]
     assert "running, NO REDUNDANCY" in text(chains_table(ALONE, ALONE.view.streams))
     assert "2:serves  1:away  3:away" in text(*parts(ALONE))
-    assert status_told(ALONE)["no_redundancy"] == [3] and status_told(WHOLE)["no_redundancy"] == []
+    assert status_json(ALONE)["no_redundancy"] == [3] and status_json(WHOLE)["no_redundancy"] == []
     assert thin_lines(WHOLE) == [] and thin_lines(ALONE, TopicID(8)) == []
 
 
@@ -211,4 +211,4 @@ def test_before_its_first_projection_a_topic_is_being_made() -> None:
 
 
 def test_programs_get_the_units_of_a_stream() -> None:
-    assert stream_told(WHOLE, WHOLE.view.streams[0])["statuses"] == ALL
+    assert stream_json(WHOLE, WHOLE.view.streams[0])["statuses"] == ALL

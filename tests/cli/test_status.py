@@ -15,7 +15,7 @@ from rich.console import Console
 
 from tests.rpc.samples import STATUS, VIEW
 from varlog.cli import status as command
-from varlog.cli.status_tables import nodes_table, parts, status_told, streams_table
+from varlog.cli.status_tables import nodes_table, parts, status_json, streams_table
 from varlog.model.cluster import LogStream, ReplicaState, StorageNode, StreamState, SyncState, SyncStatus
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
@@ -167,7 +167,7 @@ def test_what_an_operator_must_see_is_above_the_tables_and_in_the_json() -> None
     assert f"EVIDENCE: log stream {LS} on node 1 contradicts the metadata repository" in shown
     assert "REPOSITORY: the journal has no mirror any more" in shown
     assert "1 of another cluster" in shown
-    told = status_told(changed)
+    told = status_json(changed)
     assert told["stopped"] == {name: "node 1 knows 7"}
     assert told["evidence"] == [{"log_stream": LS, "node": 1, "why": "it knows 7"}]
     assert told["foreign"] == {1: [LS]}

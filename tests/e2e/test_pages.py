@@ -40,7 +40,7 @@ def test_every_recipe_and_every_error_is_in_the_page() -> None:
     # What is got from others, and never made by the reader's own hands.
     told_of -= {
         "Change",
-        "Hold",
+        "LockGuard",
         "Holder",
         "KeyRange",
         "Leader",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from varlog.model.entry import Entry
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.proxy.frame_rules import FRAME_BYTES, FRAME_ENTRIES, Frame, Shelf, frames_of
+from varlog.proxy.frame_rules import FRAME_BYTES, FRAME_ENTRIES, Frame, FrameCache, frames_of
 
 SIZES = st.sampled_from([0, 1, 100, 1000, FRAME_BYTES // 2, FRAME_BYTES, FRAME_BYTES + 1])
 
@@ -55,7 +55,7 @@ def test_who_follows_through_a_shelf_of_any_size_sees_each_entry_once(
 ) -> None:
     """What is not on the shelf is put there again, as a page is read: the one that is asked for last, so that it stays."""
     begin, end, entries = stretch
-    shelf, position, seen = Shelf(weight_max), begin, list[Entry]()
+    shelf, position, seen = FrameCache(weight_max), begin, list[Entry]()
     every = list(frames_of(begin, end, entries))
     while position < end:
         taken = shelf.take(position)

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN
-from varlog.recipes.session_rules import WINDOW_COMMANDS_MAX, Issuer, Sessions, Verdict
+from varlog.recipes.session_rules import WINDOW_COMMANDS_MAX, ApplyDecision, Issuer, Sessions
 
 CLIENTS_MAX = 3
 
@@ -70,12 +70,12 @@ class ExactlyOnce(RuleBasedStateMachine):
         verdict = self.sessions.admit(self.tail, *fields)
         assert verdict is foreseen
         assert self.other.admit(self.tail, *fields) is verdict
-        if verdict is Verdict.APPLY:
+        if verdict is ApplyDecision.APPLY:
             self.applied[copy.command] = self.applied.get(copy.command, 0) + 1
             assert copy.command not in self.given_up, "what was refused once is never applied"
-        if verdict is Verdict.FORGOTTEN and copy.command not in self.applied:
+        if verdict is ApplyDecision.FORGOTTEN and copy.command not in self.applied:
             self.given_up.add(copy.command)
-        if verdict is not Verdict.REPEATED:
+        if verdict is not ApplyDecision.REPEATED:
             self.issuers[copy.client].settle(copy.sequence)
 
     @rule(data=st.data())
@@ -116,12 +116,12 @@ def test_whatever_is_sent_twice_or_late_is_applied_once() -> None:
 
 def test_a_command_of_a_client_that_may_be_a_forgotten_one_is_refused() -> None:
     sessions = Sessions(1)
-    assert sessions.admit(GLSN(5), b"a", 0, 1, 1) is Verdict.APPLY
-    assert sessions.admit(GLSN(6), b"b", 4, 1, 1) is Verdict.APPLY  # a is forgotten
+    assert sessions.admit(GLSN(5), b"a", 0, 1, 1) is ApplyDecision.APPLY
+    assert sessions.admit(GLSN(6), b"b", 4, 1, 1) is ApplyDecision.APPLY  # a is forgotten
     assert sessions.horizon == 5
-    assert sessions.admit(GLSN(7), b"a", 0, 1, 1) is Verdict.FORGOTTEN
-    assert sessions.admit(GLSN(8), b"c", 4, 1, 1) is Verdict.FORGOTTEN, "it is new, but nobody can tell"
-    assert sessions.admit(GLSN(9), b"d", 5, 1, 1) is Verdict.APPLY
+    assert sessions.admit(GLSN(7), b"a", 0, 1, 1) is ApplyDecision.FORGOTTEN
+    assert sessions.admit(GLSN(8), b"c", 4, 1, 1) is ApplyDecision.FORGOTTEN, "it is new, but nobody can tell"
+    assert sessions.admit(GLSN(9), b"d", 5, 1, 1) is ApplyDecision.APPLY
 
 
 def test_a_session_keeps_only_what_is_above_its_floor() -> None:

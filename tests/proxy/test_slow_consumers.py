@@ -17,9 +17,9 @@ from websockets.exceptions import ConnectionClosed
 from tests.proxy.helpers import TEST_S
 from tests.proxy.live_helpers import LiveProxy, wait_until, with_live_proxy
 from varlog.proxy import connection, event_stream
+from varlog.proxy.backpressure_sender import BackpressureSender
 from varlog.proxy.errors import TooSlow
 from varlog.proxy.limits import ProxyLimits
-from varlog.proxy.outlet import Outlet
 from varlog.runtime.open_files import allow_open_files
 
 # Far more than the kernel and the server hold between them for one connection.
@@ -203,9 +203,9 @@ def test_who_takes_some_of_it_is_not_too_slow() -> None:
         await asyncio.Event().wait()
 
     async def story() -> None:
-        outlet = Outlet({"extensions": {connection.KEY: _Peer(looks)}}, send, slow_s=0.001)
+        sender = BackpressureSender({"extensions": {connection.KEY: _Peer(looks)}}, send, slow_s=0.001)
         with pytest.raises(TooSlow):
-            await outlet.send({"type": "http.response.body"})
+            await sender.send({"type": "http.response.body"})
 
     asyncio.run(story())
     assert (tries, looks) == (3, [])

@@ -16,8 +16,8 @@ from varlog import aio
 from varlog.model.errors import InvalidRequest, Unavailable
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.recipes.errors import LockBusy, LockLost, MachineFailed, NotHeld
-from varlog.recipes.hold import Hold
 from varlog.recipes.lock import Holder, Lock
+from varlog.recipes.lock_guard import LockGuard
 
 SLOW, FAST = 1 - CLOCK_DRIFT_MAX, 1 + CLOCK_DRIFT_MAX
 TTL_S = 10.0
@@ -67,16 +67,16 @@ def test_a_lock_goes_from_one_to_the_next_in_the_order_they_came_with_growing_to
 
 def test_a_holder_that_renews_keeps_its_lock_however_long_it_works() -> None:
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock()
+        lock, participant = await one.lock(), await other.lock()
         async with lock as hold:
             for _ in range(50):
                 with pytest.raises(LockBusy, match="'party-1' has it, by token"):
-                    await contender.acquire(timeout_s=TTL_S)
+                    await participant.acquire(timeout_s=TTL_S)
                 hold.check()
                 assert 0 < hold.left_s <= TTL_S
         assert line(lock) == []
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, SLOW, FAST)
 
@@ -90,9 +90,9 @@ def test_who_is_cut_off_stops_to_believe_before_the_next_one_has_it(
     """R-USE-2: whatever their clocks do within the bounds that a lease relies on."""
 
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(TTL_S), await other.lock(TTL_S)
+        lock, participant = await one.lock(TTL_S), await other.lock(TTL_S)
         hold = await lock.acquire()
-        waiting = asyncio.create_task(contender.acquire())
+        waiting = asyncio.create_task(participant.acquire())
         await passed(2 * TTL_S)
         assert hold.held
         one.way.cut = True
@@ -112,7 +112,7 @@ def test_who_is_cut_off_stops_to_believe_before_the_next_one_has_it(
         one.way.mend()
         assert await line_as_of_now(lock) == ["party-2"]
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, holder_rate, other_rate)
 
@@ -120,7 +120,7 @@ def test_who_is_cut_off_stops_to_believe_before_the_next_one_has_it(
 def test_what_is_done_under_a_lost_lock_is_cancelled() -> None:
     async def body(one: Party) -> None:
         lock = await one.lock()
-        cancelled: list[Hold] = []
+        cancelled: list[LockGuard] = []
 
         async def work() -> None:
             async with lock as hold:
@@ -173,32 +173,32 @@ def test_who_catches_the_cancellation_still_hears_that_the_lock_was_lost() -> No
 
 def test_an_error_or_a_cancellation_inside_lets_go_of_the_lock() -> None:
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock()
+        lock, participant = await one.lock(), await other.lock()
         with pytest.raises(ZeroDivisionError):
             async with lock:
                 raise ZeroDivisionError
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1), lock.holding(timeout_s=5):
                 await asyncio.sleep(100)
-        async with contender.holding(timeout_s=1) as hold:
+        async with participant.holding(timeout_s=1) as hold:
             assert hold.held
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, 1.0, 1.0)
 
 
 def test_an_acquire_that_gives_up_leaves_nothing_in_the_line() -> None:
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock()
+        lock, participant = await one.lock(), await other.lock()
         async with lock:
             with pytest.raises(LockBusy) as busy:
-                await contender.acquire(timeout_s=2)
+                await participant.acquire(timeout_s=2)
             assert (busy.value.who, busy.value.waited_s) == ("party-1", 2)
             await passed(0.1)
             assert await line_as_of_now(lock) == ["party-1"]
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, 1.0, 1.0)
 
@@ -208,25 +208,25 @@ def test_an_acquire_that_is_cancelled_half_way_leaves_nothing_in_the_line(after_
     """Also when its command is just under way: it is not to arrive after we have left."""
 
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock()
+        lock, participant = await one.lock(), await other.lock()
         one.way.slow_s = 2.0
         acquiring = asyncio.create_task(lock.acquire())
         await passed(after_s)
         acquiring.cancel()
         (ended,) = await asyncio.gather(acquiring, return_exceptions=True)
-        if isinstance(ended, Hold):
+        if isinstance(ended, LockGuard):
             await ended.release()
         await passed(5)
-        assert await line_as_of_now(contender) == []
+        assert await line_as_of_now(participant) == []
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, 1.0, 1.0)
 
 
 def test_a_claim_that_arrives_when_its_owner_has_gone_delays_the_others_and_no_more() -> None:
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock()
+        lock, participant = await one.lock(), await other.lock()
         common = one.way.of
         common.fates.extend([Fate.LATE] * 20)
         with pytest.raises(LockBusy):
@@ -234,12 +234,12 @@ def test_a_claim_that_arrives_when_its_owner_has_gone_delays_the_others_and_no_m
         await passed(60)
         common.fates.clear()
         common.put(common.late[0])
-        assert await line_as_of_now(contender) == ["party-1"], "a claim that nobody makes any more"
+        assert await line_as_of_now(participant) == ["party-1"], "a claim that nobody makes any more"
         begun = asyncio.get_running_loop().time()
-        async with contender.holding(timeout_s=2 * TTL_S):
+        async with participant.holding(timeout_s=2 * TTL_S):
             assert asyncio.get_running_loop().time() - begun >= TTL_S
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, 1.0, 1.0)
 
@@ -279,9 +279,9 @@ def test_a_holder_clears_the_dead_behind_it_too() -> None:
     """Else those who come, and die, and come again would fill the line of a leader that leads for ever."""
 
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock()
+        lock, participant = await one.lock(), await other.lock()
         async with lock:
-            waiting = asyncio.create_task(contender.acquire())
+            waiting = asyncio.create_task(participant.acquire())
             await passed(1)
             other.way.cut = True
             await passed(2 * TTL_S)
@@ -290,7 +290,7 @@ def test_a_holder_clears_the_dead_behind_it_too() -> None:
         await asyncio.gather(waiting, return_exceptions=True)
         other.way.mend()
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, 1.0, 1.0)
 
@@ -299,9 +299,9 @@ def test_who_is_granted_a_lock_when_its_last_sign_is_old_does_not_believe_it_yet
     """Others may be about to expire it: only its next sign, once applied, is something to believe in."""
 
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock(ttl_s=TTL_S)
+        lock, participant = await one.lock(), await other.lock(ttl_s=TTL_S)
         first = await lock.acquire()
-        waiting = asyncio.create_task(contender.acquire())
+        waiting = asyncio.create_task(participant.acquire())
         await passed(1)
         other.way.cut = True
         await passed(TTL_S)
@@ -312,7 +312,7 @@ def test_who_is_granted_a_lock_when_its_last_sign_is_old_does_not_believe_it_yet
         assert hold.held
         assert hold.left_s > TTL_S / 2, "counted from a sign that was sent lately"
         await lock.close()
-        await contender.close()
+        await participant.close()
 
     run_parties(body, 1.0, 1.0)
 
@@ -352,11 +352,11 @@ def test_locks_of_other_names_in_the_same_topic_are_other_locks() -> None:
 
 def test_closing_lets_go_of_the_lock_and_ends_those_who_wait() -> None:
     async def body(one: Party, other: Party) -> None:
-        lock, contender = await one.lock(), await other.lock()
+        lock, participant = await one.lock(), await other.lock()
         hold = await lock.acquire()
-        waiting = asyncio.create_task(contender.acquire())
+        waiting = asyncio.create_task(participant.acquire())
         await passed(1)
-        await contender.close()
+        await participant.close()
         with pytest.raises(Unavailable, match="closed"):
             await waiting
         assert await line_as_of_now(lock) == ["party-1"]
@@ -416,7 +416,7 @@ def test_under_any_cuts_and_delays_one_holds_at_a_time_and_in_the_end_everybody_
         locks = [await party.lock(ttl_s=2.0) for party in parties]
         tokens: list[int] = []
 
-        def check(hold: Hold) -> None:
+        def check(hold: LockGuard) -> None:
             holding = [lock.token for lock in locks if lock.held]
             assert holding in ([], [hold.token]), "two hold it at one moment"
 

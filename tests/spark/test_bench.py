@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 import varlog.spark
 from varlog.cli.bench import spark_side
+from varlog.cli.bench.bench_context import BenchContext
+from varlog.cli.bench.bench_target import Cluster
 from varlog.cli.bench.catalogue import SPARK
-from varlog.cli.bench.ground import Cluster
 from varlog.cli.bench.progress import Quiet
 from varlog.cli.bench.raw import RawLimits
 from varlog.cli.bench.settings import Settings
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured, Workload, judged
 from varlog.testing.tcp_cluster import TcpCluster
 
@@ -43,7 +43,7 @@ def test_every_kind_of_workload_measures_something_that_its_judge_understands(
     monkeypatch.setattr(varlog.spark, "session", lambda *_: spark)
     settings = Settings(data=data, streams=2, seconds=0.01, warm_up_s=0.0, quick=True)
     ground = Cluster(cluster.repository.address, 2)
-    stage = Stage(settings, Quiet(), tmp_path, f"bench-{workload.name}", ground)
+    stage = BenchContext(settings, Quiet(), tmp_path, f"bench-{workload.name}", ground)
 
     async def run() -> Measured:
         return await workload.run(stage)

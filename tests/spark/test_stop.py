@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from varlog.spark.jobs.stop import java_ended, until_told
+from varlog.spark.jobs.stop import java_ended, stop_on_signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_signal_asks_and_the_second_ends(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with until_told() as stop:
+    with stop_on_signal() as stop:
         signal.raise_signal(number)
         assert stop.is_set()
         with pytest.raises(KeyboardInterrupt):

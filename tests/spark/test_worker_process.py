@@ -20,10 +20,10 @@ def test_only_a_worker_of_spark_is_settled(
     monkeypatch.setitem(sys.modules, "__main__", main)
     worker_process._keep_freed_once.cache_clear()
     try:
-        worker_process.settle()
+        worker_process.prepare_worker()
         loaded_later: list[object] = []
         assert _is_walked_over(loaded_later)
-        worker_process.settle()
+        worker_process.prepare_worker()
         assert _is_walked_over(loaded_later) is not settles
     finally:
         gc.unfreeze()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import print_json, run, tell_progress
-from varlog.cli.status_tables import nodes_table, print_parts, stream_tables, stream_told, streams_named
+from varlog.cli.status_tables import nodes_table, print_parts, stream_json, stream_tables, streams_named
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def list_streams(
     if topic is not None:
         streams = streams_named(seen, topic)
     if json_:
-        print_json([stream_told(seen, found) for found in streams])
+        print_json([stream_json(seen, found) for found in streams])
     else:
         print_parts(stream_tables(seen, streams))
 

@@ -37,7 +37,7 @@ def projections_table(seen: GetClusterStatusReply) -> Table:
             (
                 topic.name,
                 projection.epoch,
-                sequencer_told(seen.view, projection),
+                sequencer_text(seen.view, projection),
                 f"{stripes} since {projection.newest_range.begin}",
                 unit,
                 topic.grouping,
@@ -47,7 +47,7 @@ def projections_table(seen: GetClusterStatusReply) -> Table:
     return make_table("", columns, rows)
 
 
-def sequencer_told(view: ClusterView, projection: Projection) -> str:
+def sequencer_text(view: ClusterView, projection: Projection) -> str:
     found = projection.sequencer
     if found is None:
         return "NONE: no sequencer was there; start one with `vseq start`"
@@ -66,7 +66,7 @@ def chains_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> T
         chain = chain_of(seen.view, found)
         statuses = unit_statuses(seen, found)
         newest = [status.newest for status in statuses.values() if status is not None]
-        members = "  ".join(member_told(seen, found, number) for number in statuses)
+        members = "  ".join(member_text(seen, found, number) for number in statuses)
         state = f"{found.state}, {NO_REDUNDANCY}" if chain and chain.has_one_copy else str(found.state)
         name = topic.name if topic else str(found.topic)
         rows.append((found.log_stream, name, state, found.epoch, max(newest) if newest else "?", members))
@@ -74,7 +74,7 @@ def chains_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> T
     return make_table("", columns, rows)
 
 
-def member_told(seen: GetClusterStatusReply, found: LogStream, number: int) -> str:
+def member_text(seen: GetClusterStatusReply, found: LogStream, number: int) -> str:
     chain, status = chain_of(seen.view, found), unit_statuses(seen, found)[number]
     away = chain is None or number not in chain.nodes
     if status is None:
@@ -148,7 +148,7 @@ def projection_lines(seen: GetClusterStatusReply, topic: Topic) -> list[str]:
     projection = seen.view.projection(topic.topic)
     if projection is None:
         return ["its first projection is still being made: nothing can be appended yet"]
-    sequencer = sequencer_told(seen.view, projection)
+    sequencer = sequencer_text(seen.view, projection)
     lines = [f"epoch {projection.epoch}, sequencer {sequencer}; replica groups by {topic.grouping}"]
     for number, found in enumerate(projection.ranges):
         end = f"to {projection.ranges[number + 1].begin - 1}" if number + 1 < len(projection.ranges) else "on"

@@ -59,7 +59,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Claim:
     """One claim about the log, and what speaks against it."""
 
     claim: str
@@ -92,14 +92,14 @@ def demo(
 
 def _plain(ordering: Ordering, *, spark: bool, quiet: bool) -> tuple[bool, dict[str, object]]:
     account = Account(quiet=quiet)
-    return run(_until_told(_within_time(account, ordering, spark=spark))), account.figures
+    return run(_until_signal(_within_time(account, ordering, spark=spark))), account.figures
 
 
 def _with_faults(ordering: Ordering, *, quiet: bool) -> tuple[bool, dict[str, object]]:
     from varlog.cli.fault_demo import FaultDemo
 
     faulty = FaultDemo(ordering, quiet=quiet)
-    return run(_until_told(faulty.run())), faulty.figures
+    return run(_until_signal(faulty.run())), faulty.figures
 
 
 class Account:
@@ -120,13 +120,13 @@ class Account:
     def headline(self, what: str) -> None:
         self._console.print(f"\n[bold]{what}[/bold]\n")
 
-    def judge(self, verdict: Verdict) -> None:
+    def judge(self, verdict: Claim) -> None:
         mark = "[red]✗[/red]" if verdict.violations else "[green]✓[/green]"
         self._console.print(f"         {mark} {verdict.claim}")
         for violation in verdict.violations[:5]:
             self._console.print(f"             {violation}")
 
-    def judge_all(self, verdicts: list[Verdict]) -> bool:
+    def judge_all(self, verdicts: list[Claim]) -> bool:
         """Tell them, and keep them for programs; whether all of them hold."""
         told = {}
         for verdict in verdicts:
@@ -137,7 +137,7 @@ class Account:
         return not any(told.values())
 
 
-async def _until_told(demo: Coroutine[Any, Any, bool]) -> bool:
+async def _until_signal(demo: Coroutine[Any, Any, bool]) -> bool:
     """SIGTERM ends it in order: no process and no directory is left."""
     loop = asyncio.get_running_loop()
     work = loop.create_task(demo, name="demo")
@@ -341,8 +341,8 @@ async def _with_spark(account: Account, address: str, log: Log, admin: Admin, di
     account.figures["spark"] = {"read": seen.read, "written": seen.written}
     return account.judge_all(
         [
-            Verdict(f"Spark reads each of the {entries:,} positions once", reading),
-            Verdict(f"{ROWS:,} rows that Spark wrote twice, under one name, are there once", writing),
+            Claim(f"Spark reads each of the {entries:,} positions once", reading),
+            Claim(f"{ROWS:,} rows that Spark wrote twice, under one name, are there once", writing),
         ]
     )
 
@@ -353,7 +353,7 @@ def judge(
     newest: int,
     followed: list[bytes],
     filled: frozenset[int] = frozenset(),
-) -> list[Verdict]:
+) -> list[Claim]:
     """The claims of the demo, each with what speaks against it (laws 3, 4, 10; R-ORD-4; R-READ-3). `filled`: positions that say
     that they hold nothing, for ever."""
     at: dict[int, bytes] = {entry.glsn: entry.data for entry in entries}
@@ -373,11 +373,11 @@ def judge(
     refused = [f"{data!r} was refused" for data in history.refused if data in at.values()]
     same = [entry.data for entry in entries]
     return [
-        Verdict(f"each of the {len(history.acknowledged):,} acknowledged entries is at its position", lost),
-        Verdict(f"positions 1 to {newest:,} have no gap{but}", gaps),
-        Verdict("no entry is there twice, none that was refused is there", doubled + refused),
-        Verdict("each client's entries are in the order in which it appended them", _disorder(entries)),
-        Verdict(
+        Claim(f"each of the {len(history.acknowledged):,} acknowledged entries is at its position", lost),
+        Claim(f"positions 1 to {newest:,} have no gap{but}", gaps),
+        Claim("no entry is there twice, none that was refused is there", doubled + refused),
+        Claim("each client's entries are in the order in which it appended them", _disorder(entries)),
+        Claim(
             "the reader that followed saw the same entries in the same order",
             [] if followed == same else [f"it saw {len(followed)} entries, the log has {len(same)}"],
         ),

@@ -38,7 +38,7 @@ def dump(
             f"{directory} holds no replica of a log stream and no log unit: is it a data directory of varlog?"
         )
     if json_:
-        print_json(_told(seen))
+        print_json(_as_json(seen))
     else:
         _print(seen, segments)
     for problem in seen.problems:
@@ -121,7 +121,7 @@ def _below(seen: Dump, path: Path) -> str:
     return str(path.relative_to(seen.path)) if path != seen.path else path.name
 
 
-def _told(seen: Dump) -> dict[str, object]:
+def _as_json(seen: Dump) -> dict[str, object]:
     import msgspec
 
     told: dict[str, object] = msgspec.to_builtins(seen, enc_hook=str)

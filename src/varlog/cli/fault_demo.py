@@ -262,14 +262,14 @@ def _processes(supervisor: Supervisor, seen: GetClusterStatusReply, leader: str)
     """Each process, a storage node with the states of its replicas."""
     pids = supervisor.pids()
     states = {leader: "leads"} | {
-        f"vsn-{health.node}": _node_told(health, seen.view) for health in seen.nodes
+        f"vsn-{health.node}": _node_text(health, seen.view) for health in seen.nodes
     }
     if seen.view.projections:
         states[SEQUENCER] = f"epoch {max(found.epoch for found in seen.view.projections)}"
     return [ProcessLine(name, pids.get(name), states.get(name, "")) for name in supervisor.restarts()]
 
 
-def _node_told(health: NodeHealth, view: ClusterView) -> str:
+def _node_text(health: NodeHealth, view: ClusterView) -> str:
     if not health.alive or health.status is None:
         return "does not answer yet"
     replicas = [

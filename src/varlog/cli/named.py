@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import FAILED, fail, print_json, print_table, run
-from varlog.cli.status_tables import age_told, print_parts, reader_told, readers_table
+from varlog.cli.status_tables import format_age, print_parts, reader_lag, readers_table
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def list_readers(
 ) -> None:
     """List the named readers: how far each is, how many entries it is behind, and when it last said so."""
     view, readers, tails = run(_readers(target(cluster, data), topic))
-    told = [reader_told(view, tails, found, now_us=_now_us()) for found in readers]
+    told = [reader_lag(view, tails, found, now_us=_now_us()) for found in readers]
     if json_:
         print_json(told)
     elif told:
@@ -87,7 +87,7 @@ def list_writers(
 ) -> None:
     """List the named writers: which batch each is at, where in the log it began, and whether it is finished."""
     view, writers = run(_writers(target(cluster, data), topic))
-    told = [_writer_told(view, found) for found in writers]
+    told = [_writer_json(view, found) for found in writers]
     if json_:
         print_json(told)
     elif told:
@@ -99,7 +99,7 @@ def list_writers(
                 "finished" if found.finished else "under way",
                 found.begin,
                 ", ".join(map(str, found.streams)),
-                age_told(_now_us(), found.updated_us),
+                format_age(_now_us(), found.updated_us),
             )
             for one, found in zip(told, writers, strict=True)
         ]
@@ -133,7 +133,7 @@ async def _forget_writer(where: Target, topic: str, name: str) -> None:
         await admin.forget_writer(topic, name)
 
 
-def _writer_told(view: ClusterView, found: NamedWriter) -> dict[str, object]:
+def _writer_json(view: ClusterView, found: NamedWriter) -> dict[str, object]:
     """For programs."""
     topic = view.topic(found.topic)
     told = {field: getattr(found, field) for field in found.__struct_fields__}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import FAILED, make_console, print_json, run
-from varlog.cli.status_tables import parts, print_parts, status_told, stopped_lines
+from varlog.cli.status_tables import parts, print_parts, status_json, stopped_lines
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 from varlog.runtime.logs import escaped
 
@@ -39,7 +39,7 @@ def status(
         return
     seen = run(_status(where))
     if json_:
-        print_json(status_told(seen))
+        print_json(status_json(seen))
     else:
         print_parts(parts(seen))
     if stopped_lines(seen):
@@ -64,7 +64,7 @@ async def _watch(where: Target, as_json: bool) -> None:
     if as_json or not console.is_terminal:
         async for seen in _looks(where):
             if as_json:
-                print_json({"error": seen} if isinstance(seen, str) else status_told(seen), flush=True)
+                print_json({"error": seen} if isinstance(seen, str) else status_json(seen), flush=True)
             else:
                 print_parts([*_shown(seen), ""])
         return

@@ -51,7 +51,7 @@ def parts(seen: GetClusterStatusReply) -> list[RenderableType]:
         found += ["", projections_table(seen)]
     found += [part for table in stream_tables(seen, view.streams) for part in ("", table)]
     if seen.readers:
-        found += ["", readers_table(readers_told(seen))]
+        found += ["", readers_table(reader_lags(seen))]
     if seen.waits:
         found += ["", waits_table(seen)]
     if seen.events:
@@ -92,7 +92,7 @@ def nodes_table(seen: GetClusterStatusReply) -> Table:
         held: list[ReplicaStatus | UnitStatus] = [*said.replicas, *said.units] if said else []
         size = short_bytes(sum(one.bytes for one in held)) if said else "?"
         count = f"{len(held)} of {said.streams_max}" if said else "?"
-        state = _node_told(found, suspected=known.node in seen.suspects)
+        state = _node_text(found, suspected=known.node in seen.suspects)
         if known.node in slow:
             state += f", slow: {1000 * slow[known.node]:.0f} ms per write"
         if said and (foreign := foreign_on(seen, said)):
@@ -101,7 +101,7 @@ def nodes_table(seen: GetClusterStatusReply) -> Table:
     return make_table("", ("node", "state", "address", "#replicas", "#bytes", "volumes"), rows)
 
 
-def _node_told(health: NodeHealth | None, *, suspected: bool) -> str:
+def _node_text(health: NodeHealth | None, *, suspected: bool) -> str:
     if health is None or not health.alive:
         return f"away {_span(health.away_s)}" if health is not None and health.away_s else "away"
     said = ["alive"]
@@ -152,7 +152,7 @@ def streams_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> 
         topic = seen.view.topic(found.topic)
         statuses = replica_statuses(seen, found)
         ends = [status.committed_end for status in statuses.values() if status is not None]
-        replicas = "  ".join(_replica_told(number, status) for number, status in statuses.items())
+        replicas = "  ".join(_replica_text(number, status) for number, status in statuses.items())
         entries = max(ends) - 1 if ends else "?"
         name = topic.name if topic else str(found.topic)
         state = f"{found.state} by hand" if found.held else found.state
@@ -164,7 +164,7 @@ def streams_table(seen: GetClusterStatusReply, streams: Sequence[LogStream]) -> 
 # --- readers --------------------------------------------------------------------------------------------------
 
 
-class ReaderTold(TypedDict):
+class ReaderLag(TypedDict):
     """For programs. `lag`: entries that it has not read; `age_s`: since it last said how far it is."""
 
     topic: str
@@ -176,17 +176,17 @@ class ReaderTold(TypedDict):
     updated_us: int
 
 
-def readers_told(seen: GetClusterStatusReply) -> list[ReaderTold]:
+def reader_lags(seen: GetClusterStatusReply) -> list[ReaderLag]:
     now_us = time.time_ns() // 1000
-    return [reader_told(seen.view, seen.tails, found, now_us=now_us) for found in seen.readers]
+    return [reader_lag(seen.view, seen.tails, found, now_us=now_us) for found in seen.readers]
 
 
-def reader_told(
+def reader_lag(
     view: ClusterView, tails: Sequence[TopicMark], found: NamedReader, *, now_us: int
-) -> ReaderTold:
+) -> ReaderLag:
     topic = view.topic(found.topic)
     newest = next((mark.high_watermark for mark in tails if mark.topic == found.topic), None)
-    return ReaderTold(
+    return ReaderLag(
         topic=topic.name if topic else str(found.topic),
         name=found.name,
         position=found.position,
@@ -197,7 +197,7 @@ def reader_told(
     )
 
 
-def readers_table(told: Sequence[ReaderTold]) -> Table:
+def readers_table(told: Sequence[ReaderLag]) -> Table:
     rows = [
         (
             one["topic"],
@@ -211,7 +211,7 @@ def readers_table(told: Sequence[ReaderTold]) -> Table:
     return make_table("", ("topic", "reader", "#position", "#lag", "#said"), rows)
 
 
-def age_told(now_us: int, then_us: int) -> str:
+def format_age(now_us: int, then_us: int) -> str:
     return f"{_span(_age_s(now_us, then_us))} ago"
 
 
@@ -249,7 +249,7 @@ def streams_named(seen: GetClusterStatusReply, topic: str) -> tuple[LogStream, .
     return seen.view.streams_of(found.topic)
 
 
-def _replica_told(number: int, status: ReplicaStatus | None) -> str:
+def _replica_text(number: int, status: ReplicaStatus | None) -> str:
     if status is None:
         return f"{number}:missing"
     said = [status.trouble] if status.trouble else []
@@ -262,13 +262,13 @@ def _replica_told(number: int, status: ReplicaStatus | None) -> str:
     return f"{number}:{status.state}" + (f" ({'; '.join(said)})" if said else "")
 
 
-def status_told(seen: GetClusterStatusReply) -> dict[str, object]:
+def status_json(seen: GetClusterStatusReply) -> dict[str, object]:
     """For programs: everything, the readers with their lag, and what to raise an alarm on: the log streams that have one copy left,
     the topics that are stopped, nodes with a slow disk (milliseconds per write), replicas that contradict the repository, and data
     of other clusters (log streams by node)."""
     everything = {name: getattr(seen, name) for name in seen.__struct_fields__}
     stopped = {topic.name: topic.stopped for topic in seen.view.topics if topic.stopped}
-    readers = readers_told(seen)
+    readers = reader_lags(seen)
     evidence = [{"log_stream": stream, "node": node, "why": why} for stream, node, why in evidence_in(seen)]
     statuses = {found.node: found.status for found in seen.nodes if found.status is not None}
     foreign = {node: streams for node, status in statuses.items() if (streams := foreign_on(seen, status))}
@@ -282,7 +282,7 @@ def status_told(seen: GetClusterStatusReply) -> dict[str, object]:
     }
 
 
-def stream_told(seen: GetClusterStatusReply, found: LogStream) -> dict[str, object]:
+def stream_json(seen: GetClusterStatusReply, found: LogStream) -> dict[str, object]:
     """For programs."""
     told = {name: getattr(found, name) for name in found.__struct_fields__}
     sequenced = is_sequenced(seen.view, found)

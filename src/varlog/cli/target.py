@@ -64,7 +64,7 @@ class Target:
             ):
                 yield log
             return
-        await self.knock()
+        await self.ping()
         async with aio.connect(self.cluster, topic, create=create) as log:
             yield log
 
@@ -79,11 +79,11 @@ class Target:
                 await _wait_running(admin)
                 yield admin
             return
-        await self.knock()
+        await self.ping()
         async with aio.admin(self.cluster) as admin:
             yield admin
 
-    async def knock(self) -> None:
+    async def ping(self) -> None:
         """Say at once that nobody listens there: a client would wait for the cluster to come back."""
         from varlog.model.errors import Unavailable
         from varlog.model.ids import ANY_CLUSTER

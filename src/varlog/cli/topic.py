@@ -105,7 +105,7 @@ def list_topics(
     """List the topics with their oldest and newest positions."""
     seen = run(_status(target(cluster, data)))
     if json_:
-        print_json([_told(seen, found) for found in seen.view.topics])
+        print_json([_topic_json(seen, found) for found in seen.view.topics])
     else:
         print_parts([topics_table(seen)])
 
@@ -118,13 +118,13 @@ def describe(
     seen = run(_status(target(cluster, data)))
     streams = streams_named(seen, name)
     topic = next(found for found in seen.view.topics if found.name == name)
-    told = _told(seen, topic)
+    told = _topic_json(seen, topic)
     if json_:
         statuses = unit_statuses if topic.sequenced else replica_statuses
         kept = {found.log_stream: statuses(seen, found) for found in streams}
         print_json(told | {"log_streams": streams, "units" if topic.sequenced else "replicas": kept})
         return
-    print(f"topic {name}: {told['ordering']} ordering, {_positions_told(seen, name)}")
+    print(f"topic {name}: {told['ordering']} ordering, {_positions_text(seen, name)}")
     if topic.stopped:
         print(f"STOPPED: {topic.stopped}; run `varlog topic adopt-order {name}`")
     if topic.sequenced:
@@ -200,7 +200,7 @@ def adopt_order(
     if json_:
         print_json(adoption)
     else:
-        print("\n".join(_adoption_told(name, adoption)))
+        print("\n".join(_adoption_lines(name, adoption)))
     if not adoption.adopted and (yes or adoption.missing or adoption.conflicts):
         raise typer.Exit(FAILED)
 
@@ -210,7 +210,7 @@ async def _adopt(where: Target, name: str, yes: bool) -> AdoptOrderReply:
         return await admin.adopt_order(name, dry_run=not yes)
 
 
-def _adoption_told(name: str, adoption: AdoptOrderReply) -> list[str]:
+def _adoption_lines(name: str, adoption: AdoptOrderReply) -> list[str]:
     """From which node which positions come, or what is in the way."""
     if not adoption.stopped and adoption.end <= adoption.begin and not adoption.projection:
         return [f"topic {name} is not stopped: there is nothing to do"]
@@ -274,7 +274,7 @@ async def _status(where: Target) -> GetClusterStatusReply:
         return await admin.status()
 
 
-def _told(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
+def _topic_json(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
     mark = next((one for one in seen.tails if one.topic == found.topic), None)
     return {
         "name": found.name,
@@ -285,15 +285,15 @@ def _told(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
         "newest": mark.high_watermark if mark else None,
         "first": found.first,
         "stopped": found.stopped,
-    } | (_projection_told(seen, found) if found.sequenced else {})
+    } | (_projection_json(seen, found) if found.sequenced else {})
 
 
-def _projection_told(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
+def _projection_json(seen: GetClusterStatusReply, found: Topic) -> dict[str, object]:
     projection = seen.view.projection(found.topic)
     return {"stripe_size": found.stripe_size, "grouping": str(found.grouping), "projection": projection}
 
 
-def _positions_told(seen: GetClusterStatusReply, name: str) -> str:
+def _positions_text(seen: GetClusterStatusReply, name: str) -> str:
     found = next(found for found in seen.view.topics if found.name == name)
     mark = next((one for one in seen.tails if one.topic == found.topic), None)
     begun = "" if found.first == FIRST_GLSN else f", the first was {found.first}"

@@ -21,24 +21,24 @@ from varlog.proxy.admin_wire import (
 )
 from varlog.proxy.admission import client_of
 from varlog.proxy.deadline import Deadline
+from varlog.proxy.dependencies import (
+    AdmissionDependency,
+    DeadlineDependency,
+    GatewayDependency,
+    LimitsDependency,
+    MetersDependency,
+    NodeNumber,
+    StatusDependency,
+    StreamNumber,
+    TopicName,
+)
 from varlog.proxy.errors import ChangeUnknown, DeadlinePassed, NoSuchNode
 from varlog.proxy.event_stream import MEDIA_TYPE, EventStream
 from varlog.proxy.gateway import Gateway
-from varlog.proxy.given import (
-    AdmissionGiven,
-    DeadlineGiven,
-    GatewayGiven,
-    LimitsGiven,
-    MetersGiven,
-    NodeNumber,
-    StreamNumber,
-    TellerGiven,
-    TopicName,
-)
 from varlog.proxy.openapi import problems
 from varlog.proxy.status import LogStreamOut, StatusOut
 from varlog.proxy.status_events import KIND, StatusEvents
-from varlog.proxy.status_teller import StatusTeller
+from varlog.proxy.status_publisher import StatusPublisher
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
@@ -52,9 +52,9 @@ _EVENTS: Final[dict[str, Any]] = {
 
 
 @router.get("/topics")
-async def list_topics(teller: TellerGiven, deadline: DeadlineGiven) -> Topics:
+async def list_topics(publisher: StatusDependency, deadline: DeadlineDependency) -> Topics:
     """All topics, with their oldest and newest positions."""
-    return Topics(topics=(await _look(teller, deadline)).topics)
+    return Topics(topics=(await _look(publisher, deadline)).topics)
 
 
 @router.post(
@@ -66,7 +66,11 @@ async def list_topics(teller: TellerGiven, deadline: DeadlineGiven) -> Topics:
     },
 )
 async def make_topic(
-    body: TopicMake, response: Response, gateway: GatewayGiven, teller: TellerGiven, deadline: DeadlineGiven
+    body: TopicMake,
+    response: Response,
+    gateway: GatewayDependency,
+    publisher: StatusDependency,
+    deadline: DeadlineDependency,
 ) -> TopicDetail:
     """Make a topic, and wait until it takes appends."""
     admin = await deadline.wait(gateway.admin())
@@ -83,17 +87,19 @@ async def make_topic(
     await _change(gateway, work, deadline)
     response.status_code = 200 if known else 201
     response.headers["Location"] = f"/v1/topics/{body.name}"
-    return _topic_of(await _look_again(teller, deadline), body.name)
+    return _topic_of(await _look_again(publisher, deadline), body.name)
 
 
 @router.get("/topics/{topic}")
-async def show_topic(topic: TopicName, teller: TellerGiven, deadline: DeadlineGiven) -> TopicDetail:
+async def show_topic(
+    topic: TopicName, publisher: StatusDependency, deadline: DeadlineDependency
+) -> TopicDetail:
     """A topic, its log streams and its readers."""
-    return _topic_of(await _look(teller, deadline), topic)
+    return _topic_of(await _look(publisher, deadline), topic)
 
 
 @router.delete("/topics/{topic}", status_code=204)
-async def delete_topic(topic: TopicName, gateway: GatewayGiven, deadline: DeadlineGiven) -> None:
+async def delete_topic(topic: TopicName, gateway: GatewayDependency, deadline: DeadlineDependency) -> None:
     """Delete a topic and everything in it, for ever."""
     admin = await deadline.wait(gateway.admin())
     await _change(gateway, admin.delete_topic(topic), deadline)
@@ -101,9 +107,11 @@ async def delete_topic(topic: TopicName, gateway: GatewayGiven, deadline: Deadli
 
 
 @router.get("/topics/{topic}/readers")
-async def list_readers(topic: TopicName, teller: TellerGiven, deadline: DeadlineGiven) -> Readers:
+async def list_readers(
+    topic: TopicName, publisher: StatusDependency, deadline: DeadlineDependency
+) -> Readers:
     """The named readers of a topic, and how far behind each of them is."""
-    return Readers(readers=_topic_of(await _look(teller, deadline), topic).readers)
+    return Readers(readers=_topic_of(await _look(publisher, deadline), topic).readers)
 
 
 # --- log streams --------------------------------------------------------------------------------------------------------
@@ -111,58 +119,66 @@ async def list_readers(topic: TopicName, teller: TellerGiven, deadline: Deadline
 
 @router.get("/log-streams", responses=problems(404))
 async def list_log_streams(
-    teller: TellerGiven,
-    deadline: DeadlineGiven,
+    publisher: StatusDependency,
+    deadline: DeadlineDependency,
     topic: Annotated[str | None, Query(description="Of this topic only.")] = None,
 ) -> LogStreams:
     """The log streams, and how each of their replicas is."""
-    seen = await _look(teller, deadline)
+    seen = await _look(publisher, deadline)
     return LogStreams(log_streams=seen.log_streams if topic is None else _topic_of(seen, topic).log_streams)
 
 
 @router.get("/log-streams/{log_stream}")
 async def show_log_stream(
-    log_stream: StreamNumber, teller: TellerGiven, deadline: DeadlineGiven
+    log_stream: StreamNumber, publisher: StatusDependency, deadline: DeadlineDependency
 ) -> LogStreamOut:
     """One log stream."""
-    return _log_stream_of(await _look(teller, deadline), log_stream)
+    return _log_stream_of(await _look(publisher, deadline), log_stream)
 
 
 @router.post("/log-streams/{log_stream}/seal")
 async def seal(
-    log_stream: StreamNumber, gateway: GatewayGiven, teller: TellerGiven, deadline: DeadlineGiven
+    log_stream: StreamNumber,
+    gateway: GatewayDependency,
+    publisher: StatusDependency,
+    deadline: DeadlineDependency,
 ) -> LogStreamOut:
     """Stop appends to a log stream of a committed topic, until it is unsealed."""
-    _log_stream_of(await _look(teller, deadline), log_stream)
+    _log_stream_of(await _look(publisher, deadline), log_stream)
     admin = await deadline.wait(gateway.admin())
     await _change(gateway, admin.seal_stream(log_stream), deadline)
-    return _log_stream_of(await _look_again(teller, deadline), log_stream)
+    return _log_stream_of(await _look_again(publisher, deadline), log_stream)
 
 
 @router.post("/log-streams/{log_stream}/unseal")
 async def unseal(
-    log_stream: StreamNumber, gateway: GatewayGiven, teller: TellerGiven, deadline: DeadlineGiven
+    log_stream: StreamNumber,
+    gateway: GatewayDependency,
+    publisher: StatusDependency,
+    deadline: DeadlineDependency,
 ) -> LogStreamOut:
     """Let a log stream take appends again, and wait until it does."""
-    _log_stream_of(await _look(teller, deadline), log_stream)
+    _log_stream_of(await _look(publisher, deadline), log_stream)
     admin = await deadline.wait(gateway.admin())
     await _change(gateway, admin.unseal_stream(log_stream), deadline)
-    return _log_stream_of(await _look_again(teller, deadline), log_stream)
+    return _log_stream_of(await _look_again(publisher, deadline), log_stream)
 
 
 # --- nodes --------------------------------------------------------------------------------------------------------------
 
 
 @router.get("/nodes")
-async def list_nodes(teller: TellerGiven, deadline: DeadlineGiven) -> Nodes:
+async def list_nodes(publisher: StatusDependency, deadline: DeadlineDependency) -> Nodes:
     """The storage nodes, and whether they answer."""
-    return Nodes(nodes=(await _look(teller, deadline)).nodes)
+    return Nodes(nodes=(await _look(publisher, deadline)).nodes)
 
 
 @router.get("/nodes/{node}")
-async def show_node(node: NodeNumber, teller: TellerGiven, deadline: DeadlineGiven) -> NodeDetail:
+async def show_node(
+    node: NodeNumber, publisher: StatusDependency, deadline: DeadlineDependency
+) -> NodeDetail:
     """A storage node, and what it holds."""
-    seen = await _look(teller, deadline)
+    seen = await _look(publisher, deadline)
     found = next((one for one in seen.nodes if one.node == node), None)
     if found is None:
         raise NoSuchNode(node)
@@ -179,27 +195,31 @@ async def show_node(node: NodeNumber, teller: TellerGiven, deadline: DeadlineGiv
 
 
 @router.get("/status", response_model=StatusOut)
-async def status(teller: TellerGiven, deadline: DeadlineGiven) -> Response:
+async def status(publisher: StatusDependency, deadline: DeadlineDependency) -> Response:
     """Everything: nodes, topics, log streams, readers, what the manager did, and rates."""
-    told = await deadline.wait(teller.tell())
+    told = await deadline.wait(publisher.tell())
     return Response(told.json, media_type="application/json")
 
 
 @router.get("/status/events", response_class=Response, responses={200: _EVENTS, **problems(429)})
 async def status_events(
-    request: Request, teller: TellerGiven, admission: AdmissionGiven, limits: LimitsGiven, meters: MetersGiven
+    request: Request,
+    publisher: StatusDependency,
+    admission: AdmissionDependency,
+    limits: LimitsDependency,
+    meters: MetersDependency,
 ) -> Response:
     """The status as server-sent events, one every second."""
     return EventStream(
-        StatusEvents(teller, admission.subscribe(KIND, client_of(request.scope))), limits, meters
+        StatusEvents(publisher, admission.subscribe(KIND, client_of(request.scope))), limits, meters
     )
 
 
 # --- how ----------------------------------------------------------------------------------------------------------------
 
 
-async def _look(teller: StatusTeller, deadline: Deadline) -> StatusOut:
-    return (await deadline.wait(teller.tell())).status
+async def _look(publisher: StatusPublisher, deadline: Deadline) -> StatusOut:
+    return (await deadline.wait(publisher.tell())).status
 
 
 async def _change(gateway: Gateway, work: Awaitable[object], deadline: Deadline) -> None:
@@ -212,10 +232,10 @@ async def _change(gateway: Gateway, work: Awaitable[object], deadline: Deadline)
         gateway.status_changed()
 
 
-async def _look_again(teller: StatusTeller, deadline: Deadline) -> StatusOut:
+async def _look_again(publisher: StatusPublisher, deadline: Deadline) -> StatusOut:
     """How it is after a change, which is certainly done."""
     try:
-        return await _look(teller, deadline)
+        return await _look(publisher, deadline)
     except (DeadlinePassed, Unavailable) as error:
         raise ChangeUnknown(f"it was done, and then the cluster could not be looked at: {error}") from error
 

@@ -19,7 +19,7 @@ from varlog.proxy.meters import MeteredApp, ProxyMeters
 from varlog.proxy.openapi import describe
 from varlog.proxy.origin_guard import OriginGuard
 from varlog.proxy.problem import answer_with_problems
-from varlog.proxy.status_teller import StatusTeller
+from varlog.proxy.status_publisher import StatusPublisher
 
 ROUTES = (log_routes, read_routes, events, socket, admin_routes, health, metrics, pages)
 
@@ -54,7 +54,7 @@ def make_app(
     app.state.meters = meters = ProxyMeters()
     app.state.admission = admission = Admission(limits, meters)
     app.state.followers = followers = Followers(gateway, admission)
-    app.state.teller = StatusTeller(gateway)
+    app.state.publisher = StatusPublisher(gateway)
     answer_with_problems(app, limits, [route for routes in ROUTES for route in routes.router.routes])
     app.add_middleware(BodyLimit, limits=limits)
     app.add_middleware(OriginGuard, limits=limits, names=names)

@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
-class EntryTold(msgspec.Struct, frozen=True, gc=False):
+class EntryJson(msgspec.Struct, frozen=True, gc=False):
     """One entry as it is told; its shape in the OpenAPI document is wire.EntryOut."""
 
     glsn: int
@@ -29,25 +29,25 @@ class EntryTold(msgspec.Struct, frozen=True, gc=False):
     encoding: str
 
 
-class PageTold(msgspec.Struct, frozen=True):
+class PageJson(msgspec.Struct, frozen=True):
     """One page as it is told; its shape in the OpenAPI document is wire.Page."""
 
-    entries: list[EntryTold]
+    entries: list[EntryJson]
     next: int
     tail: int
 
 
-def entry_told(entry: Entry, encoding: Encoding = Encoding.AUTO) -> EntryTold:
+def entry_json(entry: Entry, encoding: Encoding = Encoding.AUTO) -> EntryJson:
     """The entry for JSON. What its bytes cannot be told as is told as AUTO does it: text where they are UTF-8, else base64."""
-    data, how = _data_told(entry.data, encoding)
-    return EntryTold(entry.glsn, entry.llsn, entry.log_stream, time_told(entry.time_us), data, how)
+    data, how = _data_json(entry.data, encoding)
+    return EntryJson(entry.glsn, entry.llsn, entry.log_stream, time_json(entry.time_us), data, how)
 
 
-def entries_told(entries: Iterable[Entry], encoding: Encoding = Encoding.AUTO) -> list[EntryTold]:
-    return [entry_told(entry, encoding) for entry in entries]
+def entries_json(entries: Iterable[Entry], encoding: Encoding = Encoding.AUTO) -> list[EntryJson]:
+    return [entry_json(entry, encoding) for entry in entries]
 
 
-def time_told(time_us: int) -> datetime:
+def time_json(time_us: int) -> datetime:
     """The time of day; an appender's clock may have said anything."""
     try:
         return _EPOCH + timedelta(microseconds=time_us)
@@ -60,7 +60,7 @@ def to_json(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
-def _data_told(data: bytes, encoding: Encoding) -> tuple[str | bytes | msgspec.Raw, str]:
+def _data_json(data: bytes, encoding: Encoding) -> tuple[str | bytes | msgspec.Raw, str]:
     if encoding is Encoding.BASE64:
         return data, Encoding.BASE64.value
     try:
@@ -84,7 +84,7 @@ def _json_value(data: bytes) -> msgspec.Raw | None:
 # --- Of a request -----------------------------------------------------------------------------------------------------------
 
 
-class EntryGiven(msgspec.Struct, forbid_unknown_fields=True):
+class EntryInput(msgspec.Struct, forbid_unknown_fields=True):
     """One entry of a request: exactly one of its fields is there. Its shape in the OpenAPI document is in wire."""
 
     text: str | msgspec.UnsetType = msgspec.UNSET
@@ -93,7 +93,7 @@ class EntryGiven(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Given(msgspec.Struct, forbid_unknown_fields=True):
-    entries: list[EntryGiven]
+    entries: list[EntryInput]
 
 
 _GIVEN = msgspec.json.Decoder(_Given)
@@ -104,7 +104,7 @@ def entries_of_json(body: bytes) -> list[bytes]:
     return [entry_given(entry) for entry in decode_given(_GIVEN, body).entries]
 
 
-def entry_given(entry: EntryGiven) -> bytes:
+def entry_given(entry: EntryInput) -> bytes:
     """The bytes of one entry of a request."""
     if entry.json is not msgspec.UNSET and entry.text is entry.base64 is msgspec.UNSET:
         return bytes(entry.json)

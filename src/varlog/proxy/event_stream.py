@@ -13,10 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from varlog.model.errors import Trimmed, VarlogError
+from varlog.proxy.backpressure_sender import BackpressureSender
 from varlog.proxy.errors import Stopping, SubscriptionOver, TooSlow
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters
-from varlog.proxy.outlet import Outlet
 from varlog.proxy.problem import problem_of
 
 MEDIA_TYPE: Final = "text/event-stream"
@@ -63,30 +63,30 @@ class EventStream(Response):
         self._meters = meters
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outlet = Outlet(scope, send, self._limits.slow_s)
+        sender = BackpressureSender(scope, send, self._limits.slow_s)
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         listening = asyncio.create_task(_wait_left(receive, gone), name=f"proxy/{self._source.kind}/left")
-        forget = outlet.connection.on_stop(lambda: _settle(gone, STOPPING)) if outlet.connection else _nothing
+        forget = sender.connection.on_stop(lambda: _settle(gone, STOPPING)) if sender.connection else _nothing
         try:
-            await outlet.send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-            await self._send_events(outlet, gone)
+            await sender.send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            await self._send_events(sender, gone)
         except TooSlow as slow:
-            outlet.drop(self._last_event(slow))
+            sender.drop(self._last_event(slow))
         finally:
             forget()
             listening.cancel()
             await self._source.close()
 
-    async def _send_events(self, outlet: Outlet, gone: asyncio.Future[str]) -> None:
+    async def _send_events(self, sender: BackpressureSender, gone: asyncio.Future[str]) -> None:
         """Until the consumer leaves, or something ends it."""
         over_s = asyncio.get_running_loop().time() + self._limits.subscription_s
         text: bytes | None = RETRY
         try:
             while text is not None:
-                await outlet.send(_body(text or KEEP_ALIVE))
+                await sender.send(_body(text or KEEP_ALIVE))
                 # A consumer that takes everything at once shall not keep the others waiting.
                 await asyncio.sleep(0)
-                if outlet.lost:
+                if sender.lost:
                     return
                 left_s = over_s - asyncio.get_running_loop().time()
                 if left_s <= 0:
@@ -97,12 +97,12 @@ class EventStream(Response):
         except TooSlow:
             raise
         except VarlogError as error:
-            await outlet.send(_body(self._last_event(error), more=False))
+            await sender.send(_body(self._last_event(error), more=False))
             return
         if text is None:
-            await outlet.send(_body(event("end", b"{}"), more=False))
+            await sender.send(_body(event("end", b"{}"), more=False))
         elif gone.result() == STOPPING:
-            await outlet.send(_body(self._last_event(Stopping()), more=False))
+            await sender.send(_body(self._last_event(Stopping()), more=False))
 
     def _last_event(self, error: Exception) -> bytes:
         problem = problem_of(error)

@@ -14,12 +14,18 @@ from varlog.model.entry import Entry
 from varlog.model.errors import Trimmed
 from varlog.model.lsn import LSN_MAX
 from varlog.proxy.admission import client_of
-from varlog.proxy.entry_json import entry_told, to_json
+from varlog.proxy.dependencies import (
+    DeadlineDependency,
+    FollowersDependency,
+    LimitsDependency,
+    MetersDependency,
+    TopicName,
+)
+from varlog.proxy.entry_json import entry_json, to_json
 from varlog.proxy.errors import BadParameter
 from varlog.proxy.event_stream import MEDIA_TYPE, EventStream, event
 from varlog.proxy.followers import Follower
 from varlog.proxy.frame_rules import Render
-from varlog.proxy.given import DeadlineGiven, FollowersGiven, LimitsGiven, MetersGiven, TopicName
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.openapi import problems
 from varlog.proxy.problem import problem_of
@@ -48,10 +54,10 @@ _EVENTS: dict[str, Any] = {
 async def follow(
     request: Request,
     topic: TopicName,
-    followers: FollowersGiven,
-    limits: LimitsGiven,
-    meters: MetersGiven,
-    deadline: DeadlineGiven,
+    followers: FollowersDependency,
+    limits: LimitsDependency,
+    meters: MetersDependency,
+    deadline: DeadlineDependency,
     begin: Annotated[
         str,
         Query(
@@ -134,7 +140,7 @@ class EntryEvents:
 
 def _events(encoding: Encoding, entries: Sequence[Entry]) -> bytes:
     return b"".join(
-        [b"id: %d\ndata: %b\n\n" % (entry.glsn, to_json(entry_told(entry, encoding))) for entry in entries]
+        [b"id: %d\ndata: %b\n\n" % (entry.glsn, to_json(entry_json(entry, encoding))) for entry in entries]
     )
 
 

@@ -15,7 +15,7 @@ from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import Trimmed, Unavailable, VarlogError
 from varlog.model.limits import MIB
-from varlog.proxy.frame_rules import Frame, Shelf, frames_of
+from varlog.proxy.frame_rules import Frame, FrameCache, frames_of
 from varlog.runtime.logs import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
@@ -39,7 +39,7 @@ class Feed:
         self.next = next_position
         self.failure: VarlogError | None = None
         self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._shelf = Shelf(shelf_bytes)
+        self._shelf = FrameCache(shelf_bytes)
         self._pages: dict[int, asyncio.Task[None]] = {}
         self._page_turn = asyncio.Semaphore(PAGES_AT_ONCE)
         self._tasks = Tasks(f"feed/{self.topic}", self._task_failed)

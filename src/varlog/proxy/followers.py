@@ -1,7 +1,7 @@
 """Followers: who follows which topic, by server-sent events or a WebSocket: one Feed a topic, for as long as somebody follows it.
 
 A follower is no more than a position and the feed that it takes from; how its entries leave, and what becomes of one that does not
-take them, is for whoever sends (outlet.py).
+take them, is for whoever sends (backpressure_sender.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""PURE. Frame: entries that follow each other, rendered once for all who get them; Shelf: the frames that are kept, by position.
+"""PURE. Frame: entries that follow each other, rendered once for all who get them; FrameCache: the frames that are kept, by
+position.
 
 Frames tile the positions: each begins where the one before it ends, also over positions that hold no entry. So a reader that has
 one frame finds the next one under the position where it ended, or nobody has it.
@@ -63,7 +64,7 @@ def frames_of(begin: int, end: int, entries: Sequence[Entry]) -> Iterator[Frame]
         yield Frame(begin, end, entries[first:])
 
 
-class Shelf:
+class FrameCache:
     """The frames that were used last, up to a weight. What is not here has to be read again, so nothing is lost by a small one."""
 
     def __init__(self, weight_max: int) -> None:

@@ -8,8 +8,8 @@ from typing import Final
 from fastapi import APIRouter
 from pydantic import BaseModel
 
+from varlog.proxy.dependencies import GatewayDependency
 from varlog.proxy.errors import DeadlinePassed
-from varlog.proxy.given import GatewayGiven
 from varlog.proxy.problem import Problem
 
 # Who asks whether somebody is ready does not wait for long.
@@ -38,7 +38,7 @@ async def live() -> Live:
 
 
 @router.get("/ready", responses={503: {"model": Problem}, 504: {"model": Problem}})
-async def ready(gateway: GatewayGiven) -> Ready:
+async def ready(gateway: GatewayDependency) -> Ready:
     """200 if the cluster can be reached; else 503 or 504, and why not."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):

@@ -13,8 +13,8 @@ from varlog.proxy.admission import Admission, Arrival, client_of
 from varlog.proxy.append_body import entries_of_body
 from varlog.proxy.appending import append_entries
 from varlog.proxy.deadline import Deadline
+from varlog.proxy.dependencies import DeadlineDependency, FollowersDependency, GatewayDependency, TopicName
 from varlog.proxy.errors import CompressedBody
-from varlog.proxy.given import DeadlineGiven, FollowersGiven, GatewayGiven, TopicName
 from varlog.proxy.media_rules import JSON, NDJSON, OCTETS, TEXT
 from varlog.proxy.openapi import problems, ref
 from varlog.proxy.wire import Appended, AppendRequest, Tail, TrimRequest
@@ -51,7 +51,7 @@ _APPEND_BODY = {
 async def append(
     request: Request,
     topic: TopicName,
-    deadline: DeadlineGiven,
+    deadline: DeadlineDependency,
     log_stream: Annotated[
         int | None, Query(ge=1, le=ID_MAX, description="Append to this log stream; without it, to any.")
     ] = None,
@@ -90,7 +90,7 @@ async def _body_of(request: Request, arrival: Arrival) -> bytes:
 
 
 @router.get("/tail", responses=problems(404))
-async def tail(topic: TopicName, gateway: GatewayGiven, deadline: DeadlineGiven) -> Tail:
+async def tail(topic: TopicName, gateway: GatewayDependency, deadline: DeadlineDependency) -> Tail:
     """The newest and the oldest position. No acknowledged append is above the newest."""
     return await _tail(await deadline.log(gateway, topic), topic, deadline)
 
@@ -99,9 +99,9 @@ async def tail(topic: TopicName, gateway: GatewayGiven, deadline: DeadlineGiven)
 async def trim(
     body: TrimRequest,
     topic: TopicName,
-    gateway: GatewayGiven,
-    followers: FollowersGiven,
-    deadline: DeadlineGiven,
+    gateway: GatewayDependency,
+    followers: FollowersDependency,
+    deadline: DeadlineDependency,
 ) -> Tail:
     """Delete every entry at or below `until`, on every replica, for ever. Refused if a named reader has not read so far, unless
     `force` is true."""

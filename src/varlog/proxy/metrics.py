@@ -17,10 +17,10 @@ from varlog.client.cluster_status import held_by, node_statuses
 from varlog.model.cluster import NodeStatus
 from varlog.model.errors import VarlogError
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
-from varlog.proxy.given import GatewayGiven, MetersGiven
+from varlog.proxy.dependencies import GatewayDependency, MetersDependency
 from varlog.proxy.rate_rules import merged
 from varlog.proxy.status import LogStreamOut, StatusOut
-from varlog.proxy.status_teller import status_told
+from varlog.proxy.status_publisher import status_document
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.runtime.environment import system_environment
 from varlog.runtime.logs import get_logger, logfmt
@@ -34,7 +34,7 @@ _clock = system_environment().clock
 
 
 @router.get("/metrics")
-async def metrics(gateway: GatewayGiven, meters: MetersGiven) -> Response:
+async def metrics(gateway: GatewayDependency, meters: MetersDependency) -> Response:
     """In the text format. A cluster that cannot be reached is `varlog_cluster_up 0`, not an error."""
     try:
         async with asyncio.timeout(STATUS_TIMEOUT_S):
@@ -61,7 +61,7 @@ class ClusterCollector(Collector):
             "varlog_cluster_up", "Whether the cluster can be asked.", (), [((), self._seen is not None)]
         )
         if self._seen is not None:
-            status = status_told(self._seen, None, self._now_us)
+            status = status_document(self._seen, None, self._now_us)
             yield from _nodes(status)
             yield from _traffic(node_statuses(self._seen))
             yield from _topics(status)

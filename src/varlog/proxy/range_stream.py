@@ -18,11 +18,11 @@ from varlog.client.arrow import load, schema
 from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import VarlogError
+from varlog.proxy.backpressure_sender import BackpressureSender
 from varlog.proxy.deadline import paced
-from varlog.proxy.entry_json import entry_told, to_json
+from varlog.proxy.entry_json import entry_json, to_json
 from varlog.proxy.media_rules import ARROW, NDJSON, OCTETS, TEXT
 from varlog.proxy.meters import ProxyMeters
-from varlog.proxy.outlet import Outlet
 from varlog.proxy.problem import problem_of
 from varlog.proxy.range_rules import Span
 from varlog.proxy.wire import Encoding
@@ -43,7 +43,7 @@ def streamed(
     if media == ARROW:
         return _arrow(log, span, step_s, meters)
     renders: dict[str, Render] = {
-        NDJSON: lambda entries: b"".join([to_json(entry_told(entry, encoding)) + b"\n" for entry in entries]),
+        NDJSON: lambda entries: b"".join([to_json(entry_json(entry, encoding)) + b"\n" for entry in entries]),
         TEXT: lambda entries: b"\n".join([*(entry.data for entry in entries), b""]),
         OCTETS: lambda entries: b"".join(
             [part for entry in entries for part in (LENGTH.pack(len(entry.data)), entry.data)]
@@ -105,14 +105,14 @@ class RangeResponse(StreamingResponse):
         self._release = release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outlet = Outlet(scope, send, self._slow_s)
+        sender = BackpressureSender(scope, send, self._slow_s)
         try:
             async with aclosing(self._pieces):
-                await super().__call__(scope, receive, outlet.send)
+                await super().__call__(scope, receive, sender.send)
         except VarlogError as error:
             self._meters.dropped("range", problem_of(error).name)
             logger.warning(logfmt("a range was cut off", error=error))
-            outlet.drop(b"")  # no last word: a stream that is cut off must not look complete
+            sender.drop(b"")  # no last word: a stream that is cut off must not look complete
         finally:
             self._release()
 

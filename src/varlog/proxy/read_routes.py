@@ -13,17 +13,17 @@ from varlog.model.entry import Entry
 from varlog.model.lsn import LSN_MAX
 from varlog.proxy.admission import client_of
 from varlog.proxy.deadline import Deadline, paced
-from varlog.proxy.entry_json import PageTold, entries_told, entry_told, time_told, to_json
-from varlog.proxy.errors import DeadlinePassed, NotAcceptable
-from varlog.proxy.given import (
-    AdmissionGiven,
-    DeadlineGiven,
-    GatewayGiven,
-    LimitsGiven,
-    MetersGiven,
-    PositionGiven,
+from varlog.proxy.dependencies import (
+    AdmissionDependency,
+    DeadlineDependency,
+    GatewayDependency,
+    LimitsDependency,
+    MetersDependency,
+    PositionDependency,
     TopicName,
 )
+from varlog.proxy.entry_json import PageJson, entries_json, entry_json, time_json, to_json
+from varlog.proxy.errors import DeadlinePassed, NotAcceptable
 from varlog.proxy.media_rules import ARROW, JSON, NDJSON, OCTETS, TEXT, best
 from varlog.proxy.openapi import problems, ref
 from varlog.proxy.range_rules import Span, fitting, span
@@ -56,10 +56,10 @@ _NUMBER: dict[str, Any] = {"required": True, "schema": {"type": "string", "patte
 )
 async def read(
     topic: TopicName,
-    glsn: PositionGiven,
-    gateway: GatewayGiven,
-    meters: MetersGiven,
-    deadline: DeadlineGiven,
+    glsn: PositionDependency,
+    gateway: GatewayDependency,
+    meters: MetersDependency,
+    deadline: DeadlineDependency,
     encoding: EncodingGiven = Encoding.AUTO,
     accept: Accepted = "",
 ) -> Response:
@@ -70,7 +70,7 @@ async def read(
     meters.read(1, len(entry.data))
     if media == OCTETS:
         return Response(entry.data, 200, _headers_of(entry), OCTETS)
-    return Response(to_json(entry_told(entry, encoding)), 200, None, JSON)
+    return Response(to_json(entry_json(entry, encoding)), 200, None, JSON)
 
 
 @router.get(
@@ -93,11 +93,11 @@ async def read(
 async def read_range(
     request: Request,
     topic: TopicName,
-    gateway: GatewayGiven,
-    limits: LimitsGiven,
-    admission: AdmissionGiven,
-    meters: MetersGiven,
-    deadline: DeadlineGiven,
+    gateway: GatewayDependency,
+    limits: LimitsDependency,
+    admission: AdmissionDependency,
+    meters: MetersDependency,
+    deadline: DeadlineDependency,
     begin: Annotated[
         int | None,
         Query(
@@ -129,7 +129,7 @@ async def read_range(
         asked = span(begin, until, entries_max, mark.trimmed, mark.high_watermark)
         entries, following = await _page(log, asked, limits.page_bytes_max, deadline)
         meters.read(len(entries), sum(len(entry.data) for entry in entries))
-        page = PageTold(entries_told(entries, encoding), following, asked.tail)
+        page = PageJson(entries_json(entries, encoding), following, asked.tail)
         return Response(to_json(page), 200, _place(following, asked.tail), JSON)
     asked = span(begin, until, limit, mark.trimmed, mark.high_watermark)
     release = admission.subscribe("range", client_of(request.scope))
@@ -179,5 +179,5 @@ def _headers_of(entry: Entry) -> dict[str, str]:
         "Varlog-GLSN": str(entry.glsn),
         "Varlog-LLSN": str(entry.llsn),
         "Varlog-Log-Stream": str(entry.log_stream),
-        "Varlog-Timestamp": time_told(entry.time_us).isoformat(),
+        "Varlog-Timestamp": time_json(entry.time_us).isoformat(),
     }

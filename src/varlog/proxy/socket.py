@@ -18,13 +18,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from varlog.model.errors import Trimmed, VarlogError
 from varlog.model.lsn import LSN_MAX
 from varlog.proxy.admission import client_of
+from varlog.proxy.backpressure_sender import BackpressureSender
 from varlog.proxy.deadline import Deadline
 from varlog.proxy.errors import BadParameter, SubscriptionOver, TooSlow
 from varlog.proxy.events import start_of
 from varlog.proxy.followers import Follower, Followers
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters
-from varlog.proxy.outlet import Outlet
 from varlog.proxy.problem import CLOSE_PROBLEM, CLOSE_REASON_BYTES_MAX, answer, problem_of
 from varlog.proxy.socket_appends import SocketAppends
 from varlog.proxy.socket_text import RENDERS, problem_text
@@ -76,11 +76,11 @@ async def serve_socket(websocket: WebSocket, topic: str) -> None:
         # Not a socket yet: refused by an HTTP answer, as any other request.
         await websocket.send_denial_response(answer(error, limits))
         return
-    outlet = Outlet(websocket.scope, websocket.send, limits.slow_s)
-    appends = SocketAppends(log, topic, client, limits, meters, state.admission, outlet)
+    sender = BackpressureSender(websocket.scope, websocket.send, limits.slow_s)
+    appends = SocketAppends(log, topic, client, limits, meters, state.admission, sender)
     try:
         await websocket.accept()
-        await _Socket(websocket, outlet, follower, asked, appends, limits, meters).serve()
+        await _Socket(websocket, sender, follower, asked, appends, limits, meters).serve()
     except WebSocketDisconnect:
         pass  # it left: nobody is there to be told anything
     finally:
@@ -97,7 +97,7 @@ class _Socket:
     def __init__(
         self,
         websocket: WebSocket,
-        outlet: Outlet,
+        sender: BackpressureSender,
         follower: Follower | None,
         asked: Asked,
         appends: SocketAppends,
@@ -105,7 +105,7 @@ class _Socket:
         meters: ProxyMeters,
     ) -> None:
         self._websocket = websocket
-        self._outlet = outlet
+        self._sender = sender
         self._follower = follower
         self._asked = asked
         self._appends = appends
@@ -159,11 +159,11 @@ class _Socket:
                 if not self._asked.skip_trimmed:
                     raise
                 follower.position = trimmed.oldest
-                await self._outlet.send_text(problem_text(trimmed))
+                await self._sender.send_text(problem_text(trimmed))
                 continue
             for frame in frames:
                 if frame.entries:
-                    await self._outlet.send_text(frame.text(render))
+                    await self._sender.send_text(frame.text(render))
                     self._meters.read(len(frame.entries), frame.size)
             # A consumer that takes everything at once shall not keep the others waiting.
             await asyncio.sleep(0)
@@ -173,7 +173,7 @@ class _Socket:
         problem = problem_of(error)
         self._count(error)
         try:
-            await self._outlet.send_text(problem_text(error))
+            await self._sender.send_text(problem_text(error))
         except TooSlow as slow:
             self._drop(slow)
         else:
@@ -186,7 +186,7 @@ class _Socket:
     def _drop(self, slow: Exception) -> None:
         problem = problem_of(slow)
         self._count(slow)
-        self._outlet.drop(_short(problem.detail).encode(), CLOSE_PROBLEM + problem.status)
+        self._sender.drop(_short(problem.detail).encode(), CLOSE_PROBLEM + problem.status)
 
     def _count(self, error: Exception) -> None:
         self._meters.dropped(KIND, problem_of(error).name)

@@ -11,11 +11,11 @@ from varlog.client.log import Log
 from varlog.model.errors import VarlogError
 from varlog.proxy.admission import Admission
 from varlog.proxy.appending import append_entries
+from varlog.proxy.backpressure_sender import BackpressureSender
 from varlog.proxy.deadline import Deadline
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters
-from varlog.proxy.outlet import Outlet
-from varlog.proxy.socket_text import AppendGiven, append_given, appended_text, problem_text
+from varlog.proxy.socket_text import AppendFrame, append_given, appended_text, problem_text
 
 # Appends of one socket that wait for their turn.
 WAITING_MAX: Final = 16
@@ -23,7 +23,7 @@ WAITING_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    given: AppendGiven
+    given: AppendFrame
     deadline: Deadline
     release: Callable[[], None]
 
@@ -39,7 +39,7 @@ class SocketAppends:
         limits: ProxyLimits,
         meters: ProxyMeters,
         admission: Admission,
-        outlet: Outlet,
+        sender: BackpressureSender,
     ) -> None:
         self._log = log
         self._topic = topic
@@ -47,7 +47,7 @@ class SocketAppends:
         self._limits = limits
         self._meters = meters
         self._admission = admission
-        self._outlet = outlet
+        self._sender = sender
         self._waiting: asyncio.Queue[_Admitted] = asyncio.Queue(WAITING_MAX)
 
     async def take(self, message: bytes) -> None:
@@ -55,12 +55,12 @@ class SocketAppends:
         try:
             given = append_given(message)
         except VarlogError as error:
-            await self._outlet.send_text(problem_text(error))
+            await self._sender.send_text(problem_text(error))
             return
         try:
             release = self._admission.begin_append(len(message), self._client)
         except VarlogError as error:
-            await self._outlet.send_text(problem_text(error, given.ref))
+            await self._sender.send_text(problem_text(error, given.ref))
             return
         timeout_s = min(given.timeout or self._limits.timeout_s, self._limits.timeout_s_max)
         admitted = _Admitted(given, Deadline(timeout_s), release)
@@ -78,7 +78,7 @@ class SocketAppends:
                 answer = await self._made(admitted)
             finally:
                 admitted.release()
-            await self._outlet.send_text(answer)
+            await self._sender.send_text(answer)
 
     def close(self) -> None:
         """What still waits is not made."""

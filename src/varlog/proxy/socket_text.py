@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from varlog.model.entry import Entry, Run
-from varlog.proxy.entry_json import EntryGiven, EntryTold, decode_given, entries_told, entry_given, to_json
+from varlog.proxy.entry_json import EntryInput, EntryJson, decode_given, entries_json, entry_given, to_json
 from varlog.proxy.errors import BadBody
 from varlog.proxy.frame_rules import Render
 from varlog.proxy.problem import problem_of
@@ -18,10 +18,10 @@ from varlog.proxy.wire import Encoding
 Ref = msgspec.Raw | msgspec.UnsetType
 
 
-class AppendGiven(msgspec.Struct, forbid_unknown_fields=True):
+class AppendFrame(msgspec.Struct, forbid_unknown_fields=True):
     """One append. `ref` is any JSON value, and comes back with the answer."""
 
-    append: list[EntryGiven]
+    append: list[EntryInput]
     ref: Ref = msgspec.UNSET
     log_stream: int | None = None
     timeout: float | None = None
@@ -39,24 +39,24 @@ class _Where(msgspec.Struct):
     count: int
 
 
-class _AppendedTold(msgspec.Struct):
+class _AppendedFrame(msgspec.Struct):
     appended: _Where
     ref: Ref
 
 
-class _ProblemTold(msgspec.Struct):
+class _ProblemFrame(msgspec.Struct):
     problem: msgspec.Raw
     ref: Ref
 
 
-class _EntriesTold(msgspec.Struct):
-    entries: list[EntryTold]
+class _EntriesFrame(msgspec.Struct):
+    entries: list[EntryJson]
 
 
-_DECODER = msgspec.json.Decoder(AppendGiven)
+_DECODER = msgspec.json.Decoder(AppendFrame)
 
 
-def append_given(message: bytes) -> AppendGiven:
+def append_given(message: bytes) -> AppendFrame:
     """What a message asks for, or BadBody."""
     given = decode_given(_DECODER, message)
     if given.timeout is not None and not 0 < given.timeout < float("inf"):
@@ -67,16 +67,16 @@ def append_given(message: bytes) -> AppendGiven:
 def appended_text(topic: str, run: Run, ref: Ref) -> bytes:
     """Where the entries of an append are."""
     first = run.first
-    return to_json(_AppendedTold(_Where(topic, first.log_stream, first.glsn, first.llsn, run.count), ref))
+    return to_json(_AppendedFrame(_Where(topic, first.log_stream, first.glsn, first.llsn, run.count), ref))
 
 
 def problem_text(error: Exception, ref: Ref = msgspec.UNSET) -> bytes:
     """An error, of the append with this `ref`, or of the socket."""
-    return to_json(_ProblemTold(msgspec.Raw(problem_of(error).encoded()), ref))
+    return to_json(_ProblemFrame(msgspec.Raw(problem_of(error).encoded()), ref))
 
 
 def _entries(encoding: Encoding, entries: Sequence[Entry]) -> bytes:
-    return to_json(_EntriesTold(entries_told(entries, encoding)))
+    return to_json(_EntriesFrame(entries_json(entries, encoding)))
 
 
 # One function an encoding, made once: frames know by it what they have rendered already.

@@ -10,7 +10,7 @@ from varlog.model.errors import VarlogError
 from varlog.proxy.deadline import Deadline
 from varlog.proxy.event_stream import event
 from varlog.proxy.problem import problem_of
-from varlog.proxy.status_teller import StatusTeller
+from varlog.proxy.status_publisher import StatusPublisher
 
 KIND: Final = "status"
 EVERY_S: Final = 1.0
@@ -23,8 +23,8 @@ class StatusEvents:
 
     kind = KIND
 
-    def __init__(self, teller: StatusTeller, leave: Callable[[], None]) -> None:
-        self._teller = teller
+    def __init__(self, publisher: StatusPublisher, leave: Callable[[], None]) -> None:
+        self._teller = publisher
         self._leave = leave
         self._due_s = 0.0
 

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
         StaleToken,
     )
     from varlog.recipes.fenced import FencedResource
-    from varlog.recipes.hold import Hold
     from varlog.recipes.key_order import KeyRange
     from varlog.recipes.kv import KeyValue
     from varlog.recipes.kv_machine import Change
     from varlog.recipes.lock import Holder, Lock
+    from varlog.recipes.lock_guard import LockGuard
     from varlog.recipes.queue import Queue, QueueSize
     from varlog.recipes.replicated import ReplicatedStateMachine, StateMachine
     from varlog.recipes.snapshots import Snapshots
@@ -56,7 +56,6 @@ __all__ = [
     "Election",
     "FencedResource",
     "HistoryGone",
-    "Hold",
     "Holder",
     "Isolation",
     "KeyRange",
@@ -65,6 +64,7 @@ __all__ = [
     "Leadership",
     "Lock",
     "LockBusy",
+    "LockGuard",
     "LockLost",
     "MachineFailed",
     "NewerCommand",
@@ -89,7 +89,7 @@ _HOMES = {
     "directory_snapshots": ("DirectorySnapshots",),
     "election": ("Election", "Leader", "Leadership"),
     "fenced": ("FencedResource",),
-    "hold": ("Hold",),
+    "lock_guard": ("LockGuard",),
     "key_order": ("KeyRange",),
     "kv": ("KeyValue",),
     "kv_machine": ("Change",),

@@ -11,7 +11,7 @@ from varlog.model.errors import InvalidRequest, NotAccepted, OutcomeUnknown, Rej
 from varlog.model.lsn import GLSN, NO_GLSN
 from varlog.recipes.envelope import Envelope, seal
 from varlog.recipes.errors import ResultLost
-from varlog.recipes.session_rules import Issuer, Sessions, Verdict
+from varlog.recipes.session_rules import ApplyDecision, Issuer, Sessions
 from varlog.runtime.entropy import Entropy
 from varlog.runtime.tasks import Tasks
 
@@ -125,11 +125,11 @@ class Commands:
         for issuer in self._issuers.values():
             for sequence, sent in issuer.open():
                 verdict = sessions.verdict(issuer.client, issuer.born, sequence)
-                if verdict is Verdict.APPLY:
+                if verdict is ApplyDecision.APPLY:
                     continue
                 self._settled(issuer.client, sequence)
                 where = f"the replica went on from a snapshot of position {self._applied()}"
-                sent.fail(ResultLost(where) if verdict is Verdict.REPEATED else OutcomeUnknown(where))
+                sent.fail(ResultLost(where) if verdict is ApplyDecision.REPEATED else OutcomeUnknown(where))
         self.begin()
 
     def _settled(self, client: bytes, sequence: int) -> _Sent | None:

@@ -17,12 +17,12 @@ from typing import NamedTuple
 from varlog.aio import Opening
 from varlog.client.log import Log
 from varlog.model.lsn import GLSN
-from varlog.recipes.claimant import signs
-from varlog.recipes.contender import Contender
 from varlog.recipes.errors import NotHeld
-from varlog.recipes.hold import Hold
 from varlog.recipes.lease_rules import TTL_S, Watch, ttl_us
+from varlog.recipes.lock_guard import LockGuard
 from varlog.recipes.lock_machine import LockMachine
+from varlog.recipes.lock_participant import LockParticipant
+from varlog.recipes.lock_request import signs
 from varlog.recipes.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
 from varlog.runtime.clock import Clock, SystemClock
@@ -37,7 +37,7 @@ class Leader(NamedTuple):
     term: GLSN
 
 
-class Leadership(Hold):
+class Leadership(LockGuard):
     """What an elected candidate has, until it resigns or loses it."""
 
     @property
@@ -49,9 +49,9 @@ class Leadership(Hold):
 class Election:
     """The election of one name in a topic. Who only looks on needs no name. Close it when it is used no more."""
 
-    def __init__(self, contender: Contender[Leadership]) -> None:
-        self._contender = contender
-        self.replica = contender.replica
+    def __init__(self, participant: LockParticipant[Leadership]) -> None:
+        self._participant = participant
+        self.replica = participant.replica
 
     @classmethod
     def open(
@@ -83,7 +83,7 @@ class Election:
                 timeout_s=timeout_s,
             )
             what, steady = f"election {name!r}", clock or SystemClock()
-            return cls(Contender(replica, Leadership, what, candidate, ttl, steady, chance))
+            return cls(LockParticipant(replica, Leadership, what, candidate, ttl, steady, chance))
 
         return Opening(make)
 
@@ -91,23 +91,23 @@ class Election:
 
     async def campaign(self, *, timeout_s: float | None = None) -> Leadership:
         """Wait until we are elected. LockBusy after `timeout_s`; without one it waits as long as it takes."""
-        return await self._contender.acquire(timeout_s)
+        return await self._participant.acquire(timeout_s)
 
     async def resign(self) -> bool:
         """Lead no more, at once; the next candidate does. NotHeld if we do not lead."""
-        if (leadership := self._contender.hold) is None:
-            raise NotHeld(self._contender.what)
+        if (leadership := self._participant.hold) is None:
+            raise NotHeld(self._participant.what)
         return await leadership.release()
 
     def leading(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[Leadership]:
         """`async with election.leading() as leadership`: campaigns and resigns. What is done inside is cancelled as soon as we are
         not leader any more, and ends in LockLost."""
-        return self._contender.holding(timeout_s)
+        return self._participant.holding(timeout_s)
 
     @property
     def leadership(self) -> Leadership | None:
         """Ours, while we lead, by our own clock."""
-        leadership = self._contender.hold
+        leadership = self._participant.hold
         return leadership if leadership is not None and leadership.held else None
 
     # --- For everybody --------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Election:
         told: tuple[Leader | None] | None = None
 
         def look(machine: LockMachine) -> tuple[Leader | None] | None:
-            watch.look(signs(machine), self._contender.clock.steady_us())
+            watch.look(signs(machine), self._participant.clock.steady_us())
             found = (_leader(machine) if self._due_s(watch) else None,)
             return found if found != told else None
 
@@ -140,7 +140,7 @@ class Election:
 
     def _due_s(self, watch: Watch[str]) -> float:
         """For how long the leader is one even if nothing more is heard of it; 0 if there is none."""
-        holder, now_us = self.replica.machine.holder, self._contender.clock.steady_us()
+        holder, now_us = self.replica.machine.holder, self._participant.clock.steady_us()
         if holder is None or not watch.sees(holder.claim):
             return 0.0
         return max(watch.due_us(holder.claim) - now_us, 0) / 1e6
@@ -151,7 +151,7 @@ class Election:
 
     async def close(self) -> None:
         """Resign, stop to campaign, and let go of everything but the log."""
-        await self._contender.close()
+        await self._participant.close()
 
 
 def _leader(machine: LockMachine) -> Leader | None:

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from varlog.aio import Opening
 from varlog.client.log import Log
 from varlog.model.lsn import GLSN
-from varlog.recipes.contender import Contender
 from varlog.recipes.errors import NotHeld
-from varlog.recipes.hold import Hold
 from varlog.recipes.lease_rules import TTL_S, ttl_us
+from varlog.recipes.lock_guard import LockGuard
 from varlog.recipes.lock_machine import LockMachine
+from varlog.recipes.lock_participant import LockParticipant
 from varlog.recipes.replicated import TIMEOUT_S, ReplicatedStateMachine
 from varlog.recipes.snapshots import Snapshots
 from varlog.runtime.clock import Clock, SystemClock
@@ -41,10 +41,10 @@ class Holder(NamedTuple):
 class Lock:
     """The lock of one name in a topic. Not reentrant; tasks that share one Lock take turns. Close it when it is used no more."""
 
-    def __init__(self, contender: Contender[Hold]) -> None:
-        self._contender = contender
-        self.replica = contender.replica
-        self._inside: dict[asyncio.Task[Any] | None, AbstractAsyncContextManager[Hold]] = {}
+    def __init__(self, participant: LockParticipant[LockGuard]) -> None:
+        self._participant = participant
+        self.replica = participant.replica
+        self._inside: dict[asyncio.Task[Any] | None, AbstractAsyncContextManager[LockGuard]] = {}
 
     @classmethod
     def open(
@@ -75,28 +75,32 @@ class Lock:
                 entropy=chance,
                 timeout_s=timeout_s,
             )
-            return cls(Contender(replica, Hold, f"lock {name!r}", who, ttl, clock or SystemClock(), chance))
+            return cls(
+                LockParticipant(
+                    replica, LockGuard, f"lock {name!r}", who, ttl, clock or SystemClock(), chance
+                )
+            )
 
         return Opening(make)
 
     # --- Getting it and letting go --------------------------------------------------------------------------------------
 
-    async def acquire(self, *, timeout_s: float | None = None) -> Hold:
+    async def acquire(self, *, timeout_s: float | None = None) -> LockGuard:
         """Wait until it is ours. LockBusy after `timeout_s`; without one it waits as long as it takes, whatever the log does."""
-        return await self._contender.acquire(timeout_s)
+        return await self._participant.acquire(timeout_s)
 
     async def release(self) -> bool:
-        """Let go of what this Lock holds, as Hold.release does. NotHeld if it holds nothing."""
-        if (hold := self._contender.hold) is None:
-            raise NotHeld(self._contender.what)
+        """Let go of what this Lock holds, as LockGuard.release does. NotHeld if it holds nothing."""
+        if (hold := self._participant.hold) is None:
+            raise NotHeld(self._participant.what)
         return await hold.release()
 
-    def holding(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[Hold]:
+    def holding(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[LockGuard]:
         """`async with lock.holding() as hold`: acquires and releases. What is done inside is cancelled as soon as the lock is lost,
         and ends in LockLost. `async with lock` is the same without a deadline."""
-        return self._contender.holding(timeout_s)
+        return self._participant.holding(timeout_s)
 
-    async def __aenter__(self) -> Hold:
+    async def __aenter__(self) -> LockGuard:
         holding = self.holding()
         hold = await holding.__aenter__()
         self._inside[asyncio.current_task()] = holding
@@ -110,9 +114,9 @@ class Lock:
     # --- Looking --------------------------------------------------------------------------------------------------------
 
     @property
-    def hold(self) -> Hold | None:
+    def hold(self) -> LockGuard | None:
         """What we hold now, by our own clock."""
-        hold = self._contender.hold
+        hold = self._participant.hold
         return hold if hold is not None and hold.held else None
 
     @property
@@ -138,4 +142,4 @@ class Lock:
 
     async def close(self) -> None:
         """Release it, stop to wait for it, and let go of everything but the log."""
-        await self._contender.close()
+        await self._participant.close()

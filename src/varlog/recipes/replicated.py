@@ -42,8 +42,8 @@ from varlog.recipes.errors import (
     PositionSkipped,
     ReplicaStopped,
 )
-from varlog.recipes.session_rules import Sessions, Verdict
-from varlog.recipes.shared_question import SharedQuestion
+from varlog.recipes.session_rules import ApplyDecision, Sessions
+from varlog.recipes.single_flight import SingleFlight
 from varlog.recipes.snapshots import Snapshots, UnreadableSnapshot, decode_snapshot, encode_snapshot
 from varlog.recipes.watchers import Watchers
 from varlog.runtime.entropy import Entropy
@@ -124,7 +124,7 @@ class ReplicatedStateMachine(Generic[M]):
         self._watchers = Watchers()
         self._tasks = Tasks(f"machine/{name}", self._task_failed)
         self._commands = Commands(log, name, entropy, self._tasks, lambda: self.applied)
-        self._tail = SharedQuestion(lambda: log.tail(timeout_s=min(ASK_S, timeout_s)), self._tasks, "tail")
+        self._tail = SingleFlight(lambda: log.tail(timeout_s=min(ASK_S, timeout_s)), self._tasks, "tail")
         self._following: TailingReader | None = None
         self._failure: VarlogError | None = None
         self._doubt: NewerCommand | _SkipMet | None = None  # what stops it, unless it is to be passed over
@@ -358,7 +358,7 @@ class ReplicatedStateMachine(Generic[M]):
 
     def _apply(self, at: GLSN, envelope: Envelope) -> None:
         client, sequence = envelope.client, envelope.sequence
-        if self._sessions.verdict(client, envelope.born, sequence) is Verdict.APPLY:
+        if self._sessions.verdict(client, envelope.born, sequence) is ApplyDecision.APPLY:
             try:
                 result = self.machine.apply(at, envelope.command)
             except MalformedCommand as error:
@@ -374,7 +374,10 @@ class ReplicatedStateMachine(Generic[M]):
                 raise self._stopped(MachineFailed(self.name, at, why)) from error
             self._sessions.admit(at, client, envelope.born, sequence, envelope.floor)
             self._commands.applied(client, sequence, result)
-        elif self._sessions.admit(at, client, envelope.born, sequence, envelope.floor) is Verdict.FORGOTTEN:
+        elif (
+            self._sessions.admit(at, client, envelope.born, sequence, envelope.floor)
+            is ApplyDecision.FORGOTTEN
+        ):
             self._commands.forgotten(client, sequence)
 
     def _warn(self, at: GLSN, why: str) -> None:

@@ -23,7 +23,7 @@ CLIENTS_MAX: Final = 10_000
 WINDOW_COMMANDS_MAX: Final = 4096
 
 
-class Verdict(Enum):
+class ApplyDecision(Enum):
     """What is to be done with a command."""
 
     APPLY = "apply"
@@ -64,31 +64,31 @@ class Sessions:
         self._sessions: dict[bytes, Session] = {}
         self.horizon: GLSN = NO_GLSN
 
-    def admit(self, at: GLSN, client: bytes, born: int, sequence: int, floor: int) -> Verdict:
+    def admit(self, at: GLSN, client: bytes, born: int, sequence: int, floor: int) -> ApplyDecision:
         """The command at position `at`: whether it is applied. If so, it is remembered."""
         session = self._sessions.pop(client, None)
         if session is None:
             if born < self.horizon:
-                return Verdict.FORGOTTEN
+                return ApplyDecision.FORGOTTEN
             session = Session()
         self._sessions[client] = session
         if session.has(sequence):
-            return Verdict.REPEATED
+            return ApplyDecision.REPEATED
         session.add(sequence, floor, at)
         if len(self._sessions) > self._clients_max:
             self._forget_oldest()
-        return Verdict.APPLY
+        return ApplyDecision.APPLY
 
     def _forget_oldest(self) -> None:
         client = next(iter(self._sessions))
         self.horizon = max(self.horizon, self._sessions.pop(client).last)
 
-    def verdict(self, client: bytes, born: int, sequence: int) -> Verdict:
+    def verdict(self, client: bytes, born: int, sequence: int) -> ApplyDecision:
         """What `admit` would say, with nothing changed."""
         session = self._sessions.get(client)
         if session is None:
-            return Verdict.FORGOTTEN if born < self.horizon else Verdict.APPLY
-        return Verdict.REPEATED if session.has(sequence) else Verdict.APPLY
+            return ApplyDecision.FORGOTTEN if born < self.horizon else ApplyDecision.APPLY
+        return ApplyDecision.REPEATED if session.has(sequence) else ApplyDecision.APPLY
 
     def __len__(self) -> int:
         return len(self._sessions)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, overload
 
 from varlog.model.errors import InvalidRequest
+from varlog.recipes.conflict_queue import ConflictQueue, ConflictTurn
 from varlog.recipes.errors import Conflict
 from varlog.recipes.kv import KeyValue
 from varlog.recipes.transaction import Transaction
 from varlog.recipes.transaction_rules import Isolation
-from varlog.recipes.turns import Turn, Turns
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Transactions:
     def __init__(self, kv: KeyValue, *, isolation: Isolation | str = Isolation.SERIALIZABLE) -> None:
         self.kv = kv
         self.isolation = _level(isolation)
-        self._turns = Turns()
+        self._turns = ConflictQueue()
 
     async def begin(
         self,
@@ -81,7 +81,7 @@ class Transactions:
         `timeout_s` is for each question to the log. Whatever `function` raises drops the transaction, and is raised."""
         if retries < 0:
             raise InvalidRequest(f"{retries} retries: name 0 or more")
-        async with Turn(self._turns) as turn:
+        async with ConflictTurn(self._turns) as turn:
             for tried in range(retries):
                 try:
                     return await self._try(function, isolation, tried > 0, timeout_s)

@@ -12,7 +12,7 @@ from varlog.runtime.memory import keep_freed
 _WORKERS = ("pyspark.daemon", "pyspark.worker")
 
 
-def settle() -> None:
+def prepare_worker() -> None:
     """To be called by a task when it begins. In any other process than a worker nothing happens.
 
     Spark collects garbage behind every task. Walking over everything that was ever imported takes longer than many a task; and

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.meter import Meter, metered
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 from varlog.model.limits import KIB
 
@@ -24,7 +24,7 @@ class Appenders:
     def __init__(self, appenders: int) -> None:
         self._appenders = appenders
 
-    async def __call__(self, stage: Stage) -> Measured:
+    async def __call__(self, stage: BenchContext) -> Measured:
         settings = stage.settings
         appenders = settings.appenders or self._appenders
         entry_bytes = settings.entry_bytes or ENTRY_BYTES
@@ -35,7 +35,7 @@ class Appenders:
         return meter.measured(entries=1, entry_bytes=entry_bytes) | {"appenders": float(appenders)}
 
 
-async def append_batches(stage: Stage) -> Measured:
+async def append_batches(stage: BenchContext) -> Measured:
     """A few appenders of batches, each with one batch under way: several are in flight."""
     settings = stage.settings
     async with stage.log() as log:
@@ -49,7 +49,7 @@ async def append_batches(stage: Stage) -> Measured:
     return measured | {"copies": float(copies)}
 
 
-async def append_embedded(stage: Stage) -> Measured:
+async def append_embedded(stage: BenchContext) -> Measured:
     """Batches into a log in this process that does not wait for the disk."""
     settings = stage.settings
     async with stage.embedded_log(synced=False) as log:
@@ -61,7 +61,9 @@ async def append_embedded(stage: Stage) -> Measured:
         )
 
 
-async def _batches(stage: Stage, append_batch: AppendBatch, *, appenders: int, entry_bytes: int) -> Measured:
+async def _batches(
+    stage: BenchContext, append_batch: AppendBatch, *, appenders: int, entry_bytes: int
+) -> Measured:
     batch = stage.settings.batch or BATCH_ENTRIES
     # Every entry is an object of its own, as an application's would be; the bytes do not matter to anyone.
     entries = [os.urandom(entry_bytes) for _ in range(batch)]

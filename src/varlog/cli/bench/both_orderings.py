@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from varlog.cli.bench.append import BATCH_APPENDERS, BATCH_ENTRIES, ENTRY_BYTES
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.figures import median, percentile
 from varlog.cli.bench.meter import Meter, metered
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.subscribe import QUICK_FRACTION, SMALL_BYTES, SMALL_COUNT, fill, read_entries
 from varlog.cli.bench.workload import Measured
 from varlog.model.cluster import Ordering
@@ -30,11 +30,11 @@ READ_ENTRIES = 10_000
 class Load(Protocol):
     """What is done to a log of either ordering."""
 
-    async def prepare(self, stage: Stage, log: Log) -> None:
+    async def prepare(self, stage: BenchContext, log: Log) -> None:
         """What must be there first; not measured."""
         ...
 
-    async def turn(self, stage: Stage, log: Log, seconds: float) -> Measured:
+    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
         """One turn of about `seconds`."""
         ...
 
@@ -46,7 +46,7 @@ class InTurns:
         self._load = load
         self._alone = alone
 
-    async def __call__(self, stage: Stage) -> Measured:
+    async def __call__(self, stage: BenchContext) -> Measured:
         settings, load = stage.settings, self._load
         replicas = 1 if self._alone else settings.replicas
         turns = QUICK_TURNS if settings.quick else TURNS
@@ -83,10 +83,10 @@ class Appending:
         self._appenders = appenders
         self._batch = batch
 
-    async def prepare(self, stage: Stage, log: Log) -> None:
+    async def prepare(self, stage: BenchContext, log: Log) -> None:
         return None
 
-    async def turn(self, stage: Stage, log: Log, seconds: float) -> Measured:
+    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
         settings = stage.settings
         entry_bytes = settings.entry_bytes or ENTRY_BYTES
         batch = (settings.batch or self._batch) if self._batch > 1 else 1
@@ -108,11 +108,11 @@ class Reading:
     def __init__(self) -> None:
         self._random = random.Random(1)
 
-    async def prepare(self, stage: Stage, log: Log) -> None:
+    async def prepare(self, stage: BenchContext, log: Log) -> None:
         entry_bytes = stage.settings.entry_bytes or ENTRY_BYTES
         await fill(stage, log, READ_ENTRIES, entry_bytes, max(1, 64 * KIB // entry_bytes))
 
-    async def turn(self, stage: Stage, log: Log, seconds: float) -> Measured:
+    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
         newest, latencies = await log.tail(), list[float]()
         until = time.perf_counter() + seconds
         while not latencies or time.perf_counter() < until:
@@ -129,11 +129,11 @@ class Reading:
 class Subscribing:
     """Passes over a topic from its start, into Python."""
 
-    async def prepare(self, stage: Stage, log: Log) -> None:
+    async def prepare(self, stage: BenchContext, log: Log) -> None:
         count = SMALL_COUNT // QUICK_FRACTION if stage.settings.quick else SMALL_COUNT
         await fill(stage, log, count, SMALL_BYTES, MIB // SMALL_BYTES // 2)
 
-    async def turn(self, stage: Stage, log: Log, seconds: float) -> Measured:
+    async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
         end, rates = GLSN(await log.tail() + 1), list[float]()
         until = time.perf_counter() + seconds
         while not rates or time.perf_counter() < until:

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 
 from varlog import aio
 from varlog.cli.acknowledgements import Acknowledgements
-from varlog.cli.bench.figures import told_count, told_ms
+from varlog.cli.bench.bench_context import BenchContext
+from varlog.cli.bench.figures import format_count, format_ms
 from varlog.cli.bench.raw import RawLimits
-from varlog.cli.bench.stage import Stage
-from varlog.cli.bench.workload import Measured, Verdict
+from varlog.cli.bench.workload import BenchResult, Measured
 from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan
 from varlog.cli.demo import all_run
 from varlog.cli.leader import leading_repository
@@ -64,7 +64,7 @@ class Kill:
         self._replicated = replicated
         self._apart = apart
 
-    async def __call__(self, stage: Stage) -> Measured:
+    async def __call__(self, stage: BenchContext) -> Measured:
         settings = stage.settings
         before_s, after_s = (QUICK_BEFORE_S, QUICK_AFTER_S) if settings.quick else (BEFORE_S, AFTER_S)
         load = _Load(settings.appenders or APPENDERS, settings.entry_bytes or ENTRY_BYTES)
@@ -94,7 +94,7 @@ class Kill:
         return _figures(load, moments) | repair | {"appenders": float(load.appenders)}
 
     @asynccontextmanager
-    async def _cluster(self, stage: Stage) -> AsyncIterator[Supervisor]:
+    async def _cluster(self, stage: BenchContext) -> AsyncIterator[Supervisor]:
         settings = stage.settings
         nodes, copies = (2 * STREAMS, 2) if self._apart else (settings.nodes, settings.replicas)
         ports = free_ports(nodes + 2 + REPLICATED_PORTS)
@@ -164,44 +164,44 @@ def _figures(load: _Load, moments: tuple[float, ...]) -> Measured:
     } | ({} if recovered is None else {"recovered_s": recovered - killed_at})
 
 
-def _keep_series(stage: Stage, times: Acknowledgements, moments: tuple[float, ...]) -> None:
+def _keep_series(stage: BenchContext, times: Acknowledgements, moments: tuple[float, ...]) -> None:
     begin, killed_at, _, _, end = moments
     rates = times.rates(begin, end, BIN_S)
     stage.series["second"] = [begin - killed_at + (number + 0.5) * BIN_S for number in range(len(rates))]
     stage.series["appends_per_s"] = rates
 
 
-def judge_node(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_node(measured: Measured, raw: RawLimits) -> BenchResult:
     """A storage node: a short pause, no failed append, and a protocol that is not what takes the time."""
     protocol_s = measured.get("sealing_s", 0.0) + measured.get("reopening_s", float("inf"))
     met = measured["pause_s"] < PAUSE_S_MAX and measured["failed"] == 0 and protocol_s < PROTOCOL_S_MAX
-    return Verdict(_told(measured), met)
+    return BenchResult(_summary(measured), met)
 
 
-def judge_pause(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_pause(measured: Measured, raw: RawLimits) -> BenchResult:
     """Either ordering: a short pause, and no failed append."""
-    return Verdict(_told(measured), measured["pause_s"] < PAUSE_S_MAX and measured["failed"] == 0)
+    return BenchResult(_summary(measured), measured["pause_s"] < PAUSE_S_MAX and measured["failed"] == 0)
 
 
-def judge_repository(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_repository(measured: Measured, raw: RawLimits) -> BenchResult:
     """The repository: nobody notices but for the pause."""
-    return Verdict(_told(measured), measured["failed"] == 0 and "recovered_s" in measured)
+    return BenchResult(_summary(measured), measured["failed"] == 0 and "recovered_s" in measured)
 
 
-def _told(measured: Measured) -> str:
+def _summary(measured: Measured) -> str:
     told = f"{measured['pause_s']:.2f} s without an append"
     if "recovered_s" in measured:
         told += f", {measured['recovered_s']:.2f} s until the old throughput"
     else:
         told += ", the old throughput did not come back"
     told += (
-        f" ({told_count(measured['before_appends_per_s'])} appends/s), {measured['failed']:.0f} failed appends; "
+        f" ({format_count(measured['before_appends_per_s'])} appends/s), {measured['failed']:.0f} failed appends; "
         f"process back after {measured['back_s']:.2f} s, all replicas run after {measured['healed_s']:.2f} s"
     )
     if "sealing_s" in measured:
-        told += f"; sealed {told_ms(measured['sealing_s'])} after the manager saw it"
+        told += f"; sealed {format_ms(measured['sealing_s'])} after the manager saw it"
     if "reopening_s" in measured:
-        told += f", running {told_ms(measured['reopening_s'])} after it saw the node again"
+        told += f", running {format_ms(measured['reopening_s'])} after it saw the node again"
     return told
 
 

@@ -33,22 +33,22 @@ def growth(series: Sequence[float]) -> float:
     return median(series[-quarter:]) - median(series[quarter : 2 * quarter])
 
 
-def told_count(value: float) -> str:
+def format_count(value: float) -> str:
     """A count or a rate for people: 1 234, 56 789 (three digits count, the rest is noise)."""
     return f"{value:,.0f}".replace(",", " ")
 
 
-def told_ms(seconds: float) -> str:
+def format_ms(seconds: float) -> str:
     """A duration in milliseconds, three digits."""
     milliseconds = seconds * 1000
     return f"{milliseconds:.2f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
 
 
-def told_mb_s(bytes_per_s: float) -> str:
+def format_mb_s(bytes_per_s: float) -> str:
     """A bandwidth in 10^6 bytes a second."""
     return f"{bytes_per_s / 1e6:.0f} MB/s"
 
 
-def told_mb(size_bytes: float) -> str:
+def format_mb(size_bytes: float) -> str:
     """A size in 10^6 bytes."""
     return f"{size_bytes / 1e6:.0f} MB"

@@ -7,7 +7,7 @@ import sys
 
 import uvloop
 
-from varlog.cli.bench.ground import connected
+from varlog.cli.bench.bench_target import connected
 from varlog.model.lsn import FIRST_GLSN
 
 

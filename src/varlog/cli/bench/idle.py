@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.processes import usage_of
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 
 WATCHED_S = 10.0
@@ -15,7 +15,7 @@ QUICK_WATCHED_S = 3.0
 SETTLE_S = 2.0
 
 
-async def idle_cluster(stage: Stage) -> Measured:
+async def idle_cluster(stage: BenchContext) -> Measured:
     """Processor time and disk writes of each process, over a while, after the cluster had something to do."""
     async with stage.log() as log:
         await log.append(b"the last append for a while")

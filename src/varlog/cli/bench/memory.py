@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from varlog.cli.bench.append import BATCH_APPENDERS, BATCH_ENTRIES, ENTRY_BYTES
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.figures import growth
 from varlog.cli.bench.meter import Meter, metered
 from varlog.cli.bench.processes import usage_of
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 
 LOAD_TIMES = 4  # the load lasts so many times --seconds: growth needs time to show
@@ -21,7 +21,7 @@ SAMPLE_S = 0.25
 STARTED_S_MAX = 30.0
 
 
-async def load_beside_stalled_subscriber(stage: Stage) -> Measured:
+async def load_beside_stalled_subscriber(stage: BenchContext) -> Measured:
     """Resident memory of every storage node, sampled while batches are appended as fast as they are taken."""
     settings = stage.settings
     entries = [

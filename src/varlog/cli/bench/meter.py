@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable
 
-from varlog.cli.bench.figures import percentile, told_count
+from varlog.cli.bench.figures import format_count, percentile
 from varlog.cli.bench.progress import Display
 from varlog.cli.bench.workload import Measured
 
@@ -48,7 +48,7 @@ class Meter:
             rate = (calls - seen) * each / (now - seen_at) if now > seen_at else 0.0
             seen, seen_at = calls, max(now, self.begin)
             display.advance(
-                (now - self._made) / (self.end - self._made), f"{told_count(max(rate, 0.0))} {unit}"
+                (now - self._made) / (self.end - self._made), f"{format_count(max(rate, 0.0))} {unit}"
             )
 
     def measured(self, *, entries: int, entry_bytes: int) -> Measured:

@@ -26,9 +26,9 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
+from varlog.cli.bench.bench_target import BenchTarget, ground_for
 from varlog.cli.bench.conditions import Conditions, busy_cores, conditions_of
-from varlog.cli.bench.figures import percentile, told_count, told_ms
-from varlog.cli.bench.ground import Ground, ground_for
+from varlog.cli.bench.figures import format_count, format_ms, percentile
 from varlog.cli.bench.meter import Meter, metered
 from varlog.cli.bench.progress import Display
 from varlog.cli.bench.settings import Measure, Settings
@@ -122,7 +122,9 @@ class Capacity:
     entry_bytes: int
 
     def __str__(self) -> str:
-        return f"{told_count(self.per_s)}/s ({self.appenders} appenders, entries of {self.entry_bytes} bytes)"
+        return (
+            f"{format_count(self.per_s)}/s ({self.appenders} appenders, entries of {self.entry_bytes} bytes)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +152,16 @@ class Curve:
             (
                 point.ordering,
                 f"{point.multiple:g} x",
-                told_count(point.offered_per_s),
-                told_count(point.in_time_per_s),
+                format_count(point.offered_per_s),
+                format_count(point.in_time_per_s),
                 f"{point.in_time_per_s / best[point.ordering]:.2f}" if best[point.ordering] else "-",
-                told_count(point.late),
-                told_count(point.refused_at_once),
-                told_count(point.refused_later),
-                told_count(point.unknown),
-                told_ms(point.p50_s) if point.p50_s is not None else "-",
-                told_ms(point.p99_s) if point.p99_s is not None else "-",
-                told_ms(point.lag_p99_s),
+                format_count(point.late),
+                format_count(point.refused_at_once),
+                format_count(point.refused_later),
+                format_count(point.unknown),
+                format_ms(point.p50_s) if point.p50_s is not None else "-",
+                format_ms(point.p99_s) if point.p99_s is not None else "-",
+                format_ms(point.lag_p99_s),
             )
             for point in self.points
         ]
@@ -286,7 +288,7 @@ class OpenLoop:
         took_s = time.perf_counter() - started
         return Curve(conditions, self._deadline_s, capacity, tuple(points), took_s)
 
-    async def _capacity(self, ground: Ground, ordering: Ordering) -> Capacity:
+    async def _capacity(self, ground: BenchTarget, ordering: Ordering) -> Capacity:
         """With the smallest entries of which this process can offer the largest multiple."""
         *smaller, largest = self._sizes
         for size in smaller:
@@ -299,7 +301,7 @@ class OpenLoop:
         return max(self._multiples) * capacity.per_s <= ARRIVALS_PER_S_MAX
 
     async def _capacity_at(
-        self, ground: Ground, ordering: Ordering, size: int, worth: Callable[[Capacity], bool]
+        self, ground: BenchTarget, ordering: Ordering, size: int, worth: Callable[[Capacity], bool]
     ) -> Capacity:
         """With entries of this size; not to the end where what was found is not `worth` it."""
         found = Capacity(0.0, 0, size)
@@ -317,7 +319,7 @@ class OpenLoop:
         enough = filling(log._appender.sender, size)
         return (*APPENDERS, enough) if enough > max(APPENDERS) else APPENDERS
 
-    async def _saturated(self, ground: Ground, ordering: Ordering, found: Capacity) -> Capacity:
+    async def _saturated(self, ground: BenchTarget, ordering: Ordering, found: Capacity) -> Capacity:
         """What the log takes where more is offered, if that is more than the closed loop found."""
         for _ in range(SATURATIONS_MAX):
             point = await self._point(ground, ordering, SATURATION, found)
@@ -334,7 +336,9 @@ class OpenLoop:
         per_s = meter.measured(entries=1, entry_bytes=size)["appends_per_s"]
         return Capacity(per_s, appenders, size)
 
-    async def _point(self, ground: Ground, ordering: Ordering, multiple: float, capacity: Capacity) -> Point:
+    async def _point(
+        self, ground: BenchTarget, ordering: Ordering, multiple: float, capacity: Capacity
+    ) -> Point:
         """A client of its own for each point: none begins with what another left in a queue."""
         data = os.urandom(capacity.entry_bytes)
         self._display.begin(f"{ordering}: {multiple:g} times the capacity offered")
@@ -367,7 +371,7 @@ class OpenLoop:
             busy,
         )
         self._display.result(
-            f"{ordering}, {multiple:g} x: {told_count(point.in_time_per_s)}/s of {told_count(point.offered_per_s)}/s in time"
+            f"{ordering}, {multiple:g} x: {format_count(point.in_time_per_s)}/s of {format_count(point.offered_per_s)}/s in time"
         )
         return point
 

@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.processes import usage_of
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 from varlog.model.batch import pack, place
 from varlog.model.commit import CommitRow
@@ -30,7 +30,7 @@ BATCHES_PER_WRITE = 64
 _EPOCH = Epoch(1)
 
 
-async def open_replica(stage: Stage) -> Measured:
+async def open_replica(stage: BenchContext) -> Measured:
     """Build it (not synced, for speed), put it on disk, drop it from the page cache, open it cold and then warm."""
     size = QUICK_REPLICA_BYTES if stage.settings.quick else REPLICA_BYTES
     size += (
@@ -51,7 +51,7 @@ async def open_replica(stage: Stage) -> Measured:
     }
 
 
-def build_replica(path: Path, size: int, stage: Stage, *, batch_entries: int = BATCH_ENTRIES) -> int:
+def build_replica(path: Path, size: int, stage: BenchContext, *, batch_entries: int = BATCH_ENTRIES) -> int:
     """A replica of about `size` bytes; returns how many its files have."""
     store = LogStore.create(OsDisk(synced=False), path, topic=TopicID(1), log_stream=LogStreamID(1))
     store.cut(_EPOCH, FIRST_LLSN)

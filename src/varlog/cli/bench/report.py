@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from varlog.cli.bench.conditions import Conditions
-from varlog.cli.bench.figures import told_mb_s, told_ms
+from varlog.cli.bench.figures import format_mb_s, format_ms
 from varlog.cli.bench.raw import DEFINITION, RawLimits, combined
 from varlog.cli.bench.workload import Result
 
@@ -53,9 +53,9 @@ class Report:
     def raw_line(self) -> str:
         raw = self.raw
         return (
-            f"raw limits, median of {len(self.rounds)} rounds: 1 KiB write+fdatasync p50 {told_ms(raw.sync_p50_s)}, "
-            f"p99 {told_ms(raw.sync_p99_s)}; 1 MiB write+fdatasync {told_mb_s(raw.write_bytes_per_s)}; "
-            f"loopback {told_mb_s(raw.loopback_bytes_per_s)}"
+            f"raw limits, median of {len(self.rounds)} rounds: 1 KiB write+fdatasync p50 {format_ms(raw.sync_p50_s)}, "
+            f"p99 {format_ms(raw.sync_p99_s)}; 1 MiB write+fdatasync {format_mb_s(raw.write_bytes_per_s)}; "
+            f"loopback {format_mb_s(raw.loopback_bytes_per_s)}"
         )
 
     def rows(self) -> list[tuple[str, ...]]:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
+from varlog.cli.bench.bench_context import BenchContext
+from varlog.cli.bench.bench_target import BenchTarget, ground_for
 from varlog.cli.bench.conditions import conditions_of
-from varlog.cli.bench.ground import Ground, ground_for
 from varlog.cli.bench.progress import Display
 from varlog.cli.bench.raw import RawLimits, combined, measure_raw
 from varlog.cli.bench.report import Report
 from varlog.cli.bench.settings import Settings
 from varlog.cli.bench.spark_side import DEFINITION as SPARK_DEFINITION
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Place, Result, Workload, failed, judged
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
@@ -46,7 +46,7 @@ class Run:
         self._quiet = conditions.quiet
         async with AsyncExitStack() as stack:
             self._measure_raw()
-            ground: Ground | None = None
+            ground: BenchTarget | None = None
             for workload in self._workloads:
                 if ground is None and workload.place is not Place.DISK:
                     self._display.begin("starting the cluster")
@@ -67,7 +67,7 @@ class Run:
         # This blocks the loop, on purpose: nothing else of this process may run beside it.
         self._rounds.append(measure_raw(self._settings.data, seconds))
 
-    async def _measure(self, workload: Workload, ground: Ground | None) -> None:
+    async def _measure(self, workload: Workload, ground: BenchTarget | None) -> None:
         if workload.place is Place.SPARK and self._settings.embedded:
             self._results.append(failed(workload, "needs a cluster: Spark's tasks are other processes"))
             return
@@ -82,7 +82,7 @@ class Run:
         self._display.begin(workload.title)
         directory = self._settings.data / f"workload-{workload.name}"
         directory.mkdir()
-        stage = Stage(self._settings, self._display, directory, f"bench-{workload.name}", ground)
+        stage = BenchContext(self._settings, self._display, directory, f"bench-{workload.name}", ground)
         try:
             measured = await workload.run(stage)
         except (VarlogError, OSError, ExceptionGroup) as error:

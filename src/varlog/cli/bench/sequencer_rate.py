@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.meter import Meter, metered
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 from varlog.model.cluster import Ordering
 from varlog.model.errors import Unavailable
@@ -16,7 +16,7 @@ CALLERS = 64
 CALL_S = 10.0
 
 
-async def sequencer_positions(stage: Stage) -> Measured:
+async def sequencer_positions(stage: BenchContext) -> Measured:
     """Positions of a topic of its own: nobody writes them, and nobody reads it."""
     settings = stage.settings
     count = settings.batch or POSITIONS_A_CALL

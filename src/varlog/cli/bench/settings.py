@@ -73,17 +73,17 @@ class Settings:
     def where(self) -> str:
         """For people: what is measured."""
         if self.embedded:
-            return f"embedded in this process, one replica{self._ordering_told}"
+            return f"embedded in this process, one replica{self._ordering_text}"
         if self.cluster:
             return f"the running cluster at {self.cluster}"
         return (
             f"{self.nodes} storage nodes, one metadata repository, one sequencer, one manager, one client, a process each, on "
             f"this machine; {self.replicas} replicas, {self.streams} log stream{'s' if self.streams > 1 else ''} a topic"
-            f"{self._ordering_told}"
+            f"{self._ordering_text}"
         )
 
     @property
-    def _ordering_told(self) -> str:
+    def _ordering_text(self) -> str:
         return {
             Measure.COMMITTED: "",
             Measure.SEQUENCED: ", sequenced ordering",

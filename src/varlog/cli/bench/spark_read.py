@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.processes import usage_of
 from varlog.cli.bench.spark_side import (
     as_parquet,
@@ -19,7 +20,6 @@ from varlog.cli.bench.spark_side import (
     start,
     timed,
 )
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ReadAgainstParquet:
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes
 
-    async def __call__(self, stage: Stage) -> Measured:
+    async def __call__(self, stage: BenchContext) -> Measured:
         spark = await asyncio.to_thread(start, stage)
         topic, rows = await filled(stage, self._entry_bytes)
         path = str(await as_parquet(spark, stage, topic))
@@ -59,7 +59,7 @@ class ReadAgainstParquet:
         }
 
 
-async def audit_against_reading(stage: Stage) -> Measured:
+async def audit_against_reading(stage: BenchContext) -> Measured:
     """All replicas of a topic audited, and the same topic read: bytes a second of each."""
     from varlog.spark.jobs.audit import audit
 
@@ -91,7 +91,7 @@ async def audit_against_reading(stage: Stage) -> Measured:
     }
 
 
-async def memory_of_workers(stage: Stage) -> Measured:
+async def memory_of_workers(stage: BenchContext) -> Measured:
     """Resident memory of Spark's Python workers while they read more and more of a topic."""
     spark = await asyncio.to_thread(start, stage)
     topic, rows = await filled(stage, AUDIT_BYTES)
@@ -108,7 +108,7 @@ async def memory_of_workers(stage: Stage) -> Measured:
     return measured
 
 
-async def _peak_while_reading(spark: SparkSession, stage: Stage, topic: str, end: int) -> float:
+async def _peak_while_reading(spark: SparkSession, stage: BenchContext, topic: str, end: int) -> float:
     """The largest worker at its largest."""
     reading = asyncio.ensure_future(timed(lambda: drain(read_log(spark, stage, topic, endingOffsets=end))))
     peak = 0.0

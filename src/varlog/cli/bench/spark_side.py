@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from varlog.cli.bench.bench_context import BenchContext
+from varlog.cli.bench.bench_target import connected
 from varlog.cli.bench.figures import median
-from varlog.cli.bench.ground import connected
-from varlog.cli.bench.stage import Stage
 from varlog.model.errors import Unavailable
 from varlog.model.limits import MIB
 
@@ -45,13 +45,13 @@ OnePass = Callable[[], Awaitable[float]]  # rows (or bytes) a second
 _running: list[SparkSession] = []
 
 
-def start(stage: Stage) -> SparkSession:
+def start(stage: BenchContext) -> SparkSession:
     """The session of this run; the first to ask starts it."""
     import varlog.spark
     from varlog.spark.session import FAST_SOCKETS
 
     directory = stage.settings.data
-    with told_in_a_sentence():
+    with in_a_sentence():
         spark = varlog.spark.session(
             "varlog bench",
             MASTER,
@@ -76,17 +76,17 @@ def stop() -> None:
 
 
 @contextmanager
-def told_in_a_sentence() -> Iterator[None]:
+def in_a_sentence() -> Iterator[None]:
     """What Spark raises, as an error of the tree: the row of the table says what is wrong."""
     try:
         yield
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        raise Unavailable(failure_told(error)) from error
+        raise Unavailable(failure_text(error)) from error
 
 
-def failure_told(error: BaseException) -> str:
+def failure_text(error: BaseException) -> str:
     from varlog.spark.failure import failure_of
 
     return failure_of(error).message
@@ -103,14 +103,14 @@ async def timed(action: Callable[[], object]) -> float:
     def work() -> float:
         activate()
         began = time.perf_counter()
-        with told_in_a_sentence():
+        with in_a_sentence():
             action()
         return time.perf_counter() - began
 
     return await asyncio.to_thread(work)
 
 
-async def in_turns(stage: Stage, sides: list[OnePass]) -> list[list[float]]:
+async def in_turns(stage: BenchContext, sides: list[OnePass]) -> list[list[float]]:
     """Each side to warm up, then in turns until the time is over; the rates of each side."""
     for side in sides * (1 if stage.settings.quick else WARM_UPS):
         await side()
@@ -131,7 +131,7 @@ def medians(rates: Sequence[Sequence[float]]) -> list[float]:
     return [median(own) for own in rates]
 
 
-def rows_of(stage: Stage, entry_bytes: int) -> int:
+def rows_of(stage: BenchContext, entry_bytes: int) -> int:
     """How many entries a topic of this run has."""
     return max(1, (QUICK_BYTES if stage.settings.quick else TOPIC_BYTES) // entry_bytes)
 
@@ -146,7 +146,7 @@ def batch_rows(entry_bytes: int) -> int:
     return max(1, BATCH_BYTES // entry_bytes)
 
 
-async def filled(stage: Stage, entry_bytes: int) -> tuple[str, int]:
+async def filled(stage: BenchContext, entry_bytes: int) -> tuple[str, int]:
     """A topic with entries of so many bytes, and how many it has; the first workload of a run that asks fills it."""
     topic, count = f"bench-spark-{entry_bytes}", rows_of(stage, entry_bytes)
     async with connected(stage.address, topic, streams=stage.settings.streams) as log:
@@ -166,7 +166,7 @@ async def filled(stage: Stage, entry_bytes: int) -> tuple[str, int]:
         return topic, await log.tail()
 
 
-def read_log(spark: SparkSession, stage: Stage, topic: str, **options: object) -> DataFrame:
+def read_log(spark: SparkSession, stage: BenchContext, topic: str, **options: object) -> DataFrame:
     return (
         spark.read.format("varlog")
         .options(
@@ -176,7 +176,7 @@ def read_log(spark: SparkSession, stage: Stage, topic: str, **options: object) -
     )
 
 
-async def as_parquet(spark: SparkSession, stage: Stage, topic: str) -> Path:
+async def as_parquet(spark: SparkSession, stage: BenchContext, topic: str) -> Path:
     """The rows of a topic in Parquet files; made once in a run, and read once so that they are in the page cache."""
     path = stage.settings.data / f"{topic}.parquet"
     if not path.exists():

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from varlog.cli.bench.bench_context import BenchContext
+from varlog.cli.bench.bench_target import connected
 from varlog.cli.bench.figures import median, percentile
-from varlog.cli.bench.ground import connected
-from varlog.cli.bench.spark_side import activate, failure_told, start, told_in_a_sentence
-from varlog.cli.bench.stage import Stage
+from varlog.cli.bench.spark_side import activate, failure_text, in_a_sentence, start
 from varlog.cli.bench.workload import Measured
 from varlog.model.errors import Unavailable
 
@@ -34,7 +34,7 @@ SEEN_S_MAX = 60
 Say = Callable[[int], Awaitable[None]]
 
 
-async def streaming_latency(stage: Stage) -> Measured:
+async def streaming_latency(stage: BenchContext) -> Measured:
     """Samples of both, in turns."""
     spark = await asyncio.to_thread(start, stage)
     quick = stage.settings.quick
@@ -65,7 +65,7 @@ async def streaming_latency(stage: Stage) -> Measured:
     }
 
 
-def _of_log(spark: SparkSession, stage: Stage, begin: int) -> DataStreamReader:
+def _of_log(spark: SparkSession, stage: BenchContext, begin: int) -> DataStreamReader:
     """From a position on, not from "latest": a query finds out where that is some time after it was started."""
     return spark.readStream.format("varlog").options(
         address=stage.address, topic=stage.topic, startingOffsets=str(begin)
@@ -89,7 +89,7 @@ def _write_number(counter: Path, number: int) -> None:
     fresh.replace(counter)
 
 
-async def _leg(stage: Stage, source: DataStreamReader, say: Say, name: str) -> list[float]:
+async def _leg(stage: BenchContext, source: DataStreamReader, say: Say, name: str) -> list[float]:
     """One query from its start to its end: how long each number took to be seen."""
     seen = _Seen(asyncio.get_running_loop())
     query = await asyncio.to_thread(_started, source, stage.directory / f"checkpoint-{name}", seen)
@@ -116,7 +116,7 @@ async def _seen_at(seen: _Seen, number: int, query: StreamingQuery) -> float:
         except TimeoutError:
             failed = await asyncio.to_thread(query.exception)
             if failed is not None:
-                raise Unavailable(f"the stream ended: {failure_told(failed)}") from failed
+                raise Unavailable(f"the stream ended: {failure_text(failed)}") from failed
     raise Unavailable(f"number {number} was not seen within {SEEN_S_MAX} s")
 
 
@@ -147,7 +147,7 @@ class _Seen:
 
 def _started(source: DataStreamReader, checkpoint: Path, seen: _Seen) -> StreamingQuery:
     activate()
-    with told_in_a_sentence():
+    with in_a_sentence():
         return (
             source.load()
             .writeStream.foreachBatch(seen.take)

@@ -7,7 +7,8 @@ import itertools
 import time
 from typing import TYPE_CHECKING
 
-from varlog.cli.bench.ground import connected
+from varlog.cli.bench.bench_context import BenchContext
+from varlog.cli.bench.bench_target import connected
 from varlog.cli.bench.spark_side import (
     as_parquet,
     batch_rows,
@@ -18,7 +19,6 @@ from varlog.cli.bench.spark_side import (
     start,
     timed,
 )
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class WriteAgainstParquet:
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes
 
-    async def __call__(self, stage: Stage) -> Measured:
+    async def __call__(self, stage: BenchContext) -> Measured:
         spark = await asyncio.to_thread(start, stage)
         frame, rows = await self._rows(spark, stage)
         async with connected(stage.address, stage.topic, streams=stage.settings.streams):
@@ -67,7 +67,7 @@ class WriteAgainstParquet:
             "passes": float(len(rates[0])),
         }
 
-    async def _rows(self, spark: SparkSession, stage: Stage) -> tuple[DataFrame, int]:
+    async def _rows(self, spark: SparkSession, stage: BenchContext) -> tuple[DataFrame, int]:
         topic, all_rows = await filled(stage, self._entry_bytes)
         path = str(await as_parquet(spark, stage, topic))
         rows = max(1, int(all_rows * PART))
@@ -81,7 +81,7 @@ class WriteAgainstParquet:
 
         return await asyncio.to_thread(held), rows
 
-    async def _append(self, stage: Stage, rows: int) -> float:
+    async def _append(self, stage: BenchContext, rows: int) -> float:
         """The client's own batches, several in flight; what they are made of is ready before the clock starts."""
         size = batch_rows(self._entry_bytes)
         entries = random_entries(min(size, rows), self._entry_bytes)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from varlog.cli.bench.figures import told_count
-from varlog.cli.bench.stage import Stage
+from varlog.cli.bench.bench_context import BenchContext
+from varlog.cli.bench.figures import format_count
 from varlog.cli.bench.workload import Measured
 from varlog.model.limits import KIB, MIB
 from varlog.model.lsn import FIRST_GLSN, GLSN
@@ -60,7 +60,7 @@ class Subscribe:
         self._entry_bytes = entry_bytes
         self._count = count
 
-    async def __call__(self, stage: Stage) -> Measured:
+    async def __call__(self, stage: BenchContext) -> Measured:
         settings = stage.settings
         entry_bytes = settings.entry_bytes or self._entry_bytes
         total = max(1, self._count * self._entry_bytes // entry_bytes)
@@ -77,7 +77,7 @@ class Subscribe:
             "passes": float(len(rates)),
         }
 
-    async def _passes(self, stage: Stage, log: Log, end: GLSN) -> list[float]:
+    async def _passes(self, stage: BenchContext, log: Log, end: GLSN) -> list[float]:
         rates: list[float] = []
         await self._one_pass(log, end)
         begin = time.perf_counter()
@@ -91,12 +91,12 @@ class Subscribe:
                 )
             rates.append(count / (ended - started))
             stage.display.advance(
-                (ended - begin) / stage.settings.seconds, f"{told_count(rates[-1])} entries/s"
+                (ended - begin) / stage.settings.seconds, f"{format_count(rates[-1])} entries/s"
             )
         return rates
 
 
-async def fill(stage: Stage, log: Log, count: int, entry_bytes: int, batch: int) -> None:
+async def fill(stage: BenchContext, log: Log, count: int, entry_bytes: int, batch: int) -> None:
     """Append `count` entries, in batches, a few at a time."""
     if log.topic.sequenced and len(log.streams) > 1:
         batch = min(batch, log.topic.stripe_size)  # a batch lies within one turn of a stripe

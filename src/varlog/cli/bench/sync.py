@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.replica_open import build_replica, drop_from_cache
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.workload import Measured
 from varlog.cli.output import wait_until
 from varlog.cli.process import ServerProcess
@@ -48,7 +48,7 @@ SOURCE, DESTINATION = NodeID(1), NodeID(2)
 _EPOCH = Epoch(2)
 
 
-async def sync_replica(stage: Stage) -> Measured:
+async def sync_replica(stage: BenchContext) -> Measured:
     """Build the source's replica, drop it from the page cache, start both nodes, and time the sync."""
     size = QUICK_REPLICA_BYTES if stage.settings.quick else REPLICA_BYTES
     path = placed(stage.directory)
@@ -68,7 +68,7 @@ async def sync_replica(stage: Stage) -> Measured:
     return measured
 
 
-async def _timed(source: Node, destination: Node, end: LLSN, stage: Stage) -> Measured:
+async def _timed(source: Node, destination: Node, end: LLSN, stage: BenchContext) -> Measured:
     begin = time.perf_counter()
     await destination.ask(SyncReplica(STREAM, _EPOCH, ReplicaAddress(SOURCE, source.address)))
     while True:

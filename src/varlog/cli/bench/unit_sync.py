@@ -7,8 +7,8 @@ import os
 import time
 from pathlib import Path
 
+from varlog.cli.bench.bench_context import BenchContext
 from varlog.cli.bench.replica_open import BATCHES_PER_WRITE, ENTRY_BYTES, drop_from_cache
-from varlog.cli.bench.stage import Stage
 from varlog.cli.bench.sync import (
     BATCH_ENTRIES,
     DESTINATION,
@@ -37,7 +37,7 @@ from varlog.storage.page_store import PageStore
 _EPOCH = Epoch(1)
 
 
-async def sync_unit(stage: Stage) -> Measured:
+async def sync_unit(stage: BenchContext) -> Measured:
     """Build the source's unit, drop it from the page cache, start both nodes, and time the sync."""
     size = QUICK_REPLICA_BYTES if stage.settings.quick else REPLICA_BYTES
     path = placed(stage.directory)
@@ -54,7 +54,7 @@ async def sync_unit(stage: Stage) -> Measured:
     return measured | {"entries_per_s": entries / measured["seconds"]}
 
 
-def build_unit(path: Path, size: int, stage: Stage) -> int:
+def build_unit(path: Path, size: int, stage: BenchContext) -> int:
     """A log unit of about `size` bytes; returns how many entries it has."""
     store = PageStore.create(OsDisk(synced=False), path, topic=TOPIC, log_stream=STREAM)
     store.set_epoch(_EPOCH)
@@ -72,7 +72,7 @@ def build_unit(path: Path, size: int, stage: Stage) -> int:
     return llsn - FIRST_LLSN
 
 
-async def _timed(source: Node, destination: Node, stage: Stage) -> Measured:
+async def _timed(source: Node, destination: Node, stage: BenchContext) -> Measured:
     request = SyncUnit(STREAM, ReplicaAddress(SOURCE, source.address))
     begin = time.perf_counter()
     while True:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from varlog.cli.bench.figures import told_count, told_mb, told_mb_s, told_ms
+from varlog.cli.bench.figures import format_count, format_mb, format_mb_s, format_ms
 from varlog.cli.bench.raw import RawLimits
-from varlog.cli.bench.workload import Measured, Verdict
+from varlog.cli.bench.workload import BenchResult, Measured
 
 LATENCY_RATIO_MAX = 6.0
 BATCH_RATIO_MIN = 0.7
@@ -17,15 +17,15 @@ NODE_BYTES_MAX = 300_000_000
 FLAT_BYTES_MAX = 16_000_000
 
 
-def judge_latency(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_latency(measured: Measured, raw: RawLimits) -> BenchResult:
     """One appender: p50 against the raw p50 of a write + fdatasync."""
     ratio = measured["p50_s"] / raw.sync_p50_s
     told = (
-        f"p50 {told_ms(measured['p50_s'])}, p99 {told_ms(measured['p99_s'])}, "
-        f"{told_count(measured['appends_per_s'])} appends/s"
+        f"p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}, "
+        f"{format_count(measured['appends_per_s'])} appends/s"
     )
-    return Verdict(
-        told, ratio <= LATENCY_RATIO_MAX, ratio, f"raw write+fdatasync p50 {told_ms(raw.sync_p50_s)}"
+    return BenchResult(
+        told, ratio <= LATENCY_RATIO_MAX, ratio, f"raw write+fdatasync p50 {format_ms(raw.sync_p50_s)}"
     )
 
 
@@ -47,26 +47,26 @@ class _RateJudge:
         self._unit = unit
         self._at_least = at_least
 
-    def __call__(self, measured: Measured, raw: RawLimits) -> Verdict:
+    def __call__(self, measured: Measured, raw: RawLimits) -> BenchResult:
         rate = measured[self._figure]
-        told = f"{told_count(rate)} {self._unit}"
+        told = f"{format_count(rate)} {self._unit}"
         if "bytes_per_s" in measured:
-            told += f", {told_mb_s(measured['bytes_per_s'])}"
+            told += f", {format_mb_s(measured['bytes_per_s'])}"
         if "p50_s" in measured:
-            told += f", p50 {told_ms(measured['p50_s'])}, p99 {told_ms(measured['p99_s'])}"
-        return Verdict(told, rate >= self._at_least)
+            told += f", p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}"
+        return BenchResult(told, rate >= self._at_least)
 
 
-def judge_batches(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_batches(measured: Measured, raw: RawLimits) -> BenchResult:
     """What all copies write together, against what the disk takes."""
     written = measured["bytes_per_s"] * measured["copies"]
     ratio = written / raw.write_bytes_per_s
     told = (
-        f"{told_count(measured['entries_per_s'])} entries/s, {told_mb_s(measured['bytes_per_s'])} x "
-        f"{measured['copies']:.0f} copies = {told_mb_s(written)}, p50 {told_ms(measured['p50_s'])}"
+        f"{format_count(measured['entries_per_s'])} entries/s, {format_mb_s(measured['bytes_per_s'])} x "
+        f"{measured['copies']:.0f} copies = {format_mb_s(written)}, p50 {format_ms(measured['p50_s'])}"
     )
-    return Verdict(
-        told, ratio >= BATCH_RATIO_MIN, ratio, f"raw write+fdatasync {told_mb_s(raw.write_bytes_per_s)}"
+    return BenchResult(
+        told, ratio >= BATCH_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
     )
 
 
@@ -81,49 +81,47 @@ class _BandwidthJudge:
     def __init__(self, at_least: float) -> None:
         self._at_least = at_least
 
-    def __call__(self, measured: Measured, raw: RawLimits) -> Verdict:
+    def __call__(self, measured: Measured, raw: RawLimits) -> BenchResult:
         rate = measured["bytes_per_s"]
-        told = f"{told_mb_s(rate)}, {told_count(measured['entries_per_s'])} entries/s"
+        told = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s"
         ratio = rate / raw.loopback_bytes_per_s
-        return Verdict(
-            told, rate >= self._at_least, ratio, f"raw loopback {told_mb_s(raw.loopback_bytes_per_s)}"
+        return BenchResult(
+            told, rate >= self._at_least, ratio, f"raw loopback {format_mb_s(raw.loopback_bytes_per_s)}"
         )
 
 
-def judge_idle(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_idle(measured: Measured, raw: RawLimits) -> BenchResult:
     """The busiest process, and what all of them wrote."""
     core, written = measured["core_max"], measured["written_bytes"]
-    told = f"{told_count(written)} bytes written, at most {core * 100:.2f} % of a core a process"
-    return Verdict(told, written == 0 and core < IDLE_CORE_MAX)
+    told = f"{format_count(written)} bytes written, at most {core * 100:.2f} % of a core a process"
+    return BenchResult(told, written == 0 and core < IDLE_CORE_MAX)
 
 
-def judge_open(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_open(measured: Measured, raw: RawLimits) -> BenchResult:
     """Time and memory of a process that opens a replica."""
     opening_bytes = measured["peak_bytes"] - measured["before_bytes"]
     told = (
-        f"{told_ms(measured['open_s'])} (cached: {told_ms(measured['open_warm_s'])}), "
-        f"{told_mb(measured['peak_bytes'])} peak memory of the process, {told_mb(opening_bytes)} of it by opening"
+        f"{format_ms(measured['open_s'])} (cached: {format_ms(measured['open_warm_s'])}), "
+        f"{format_mb(measured['peak_bytes'])} peak memory of the process, {format_mb(opening_bytes)} of it by opening"
     )
-    return Verdict(told, measured["open_s"] < OPEN_S_MAX and measured["peak_bytes"] < OPEN_BYTES_MAX)
+    return BenchResult(told, measured["open_s"] < OPEN_S_MAX and measured["peak_bytes"] < OPEN_BYTES_MAX)
 
 
-def judge_sync(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_sync(measured: Measured, raw: RawLimits) -> BenchResult:
     """One replica filled from another, against what the disk takes: its source is read from the same disk meanwhile."""
     rate = measured["bytes_per_s"]
     ratio = rate / raw.write_bytes_per_s
-    told = (
-        f"{told_mb_s(rate)}, {told_count(measured['entries_per_s'])} entries/s, {measured['seconds']:.1f} s"
-    )
-    return Verdict(
-        told, ratio >= SYNC_RATIO_MIN, ratio, f"raw write+fdatasync {told_mb_s(raw.write_bytes_per_s)}"
+    told = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s, {measured['seconds']:.1f} s"
+    return BenchResult(
+        told, ratio >= SYNC_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
     )
 
 
-def judge_memory(measured: Measured, raw: RawLimits) -> Verdict:
+def judge_memory(measured: Measured, raw: RawLimits) -> BenchResult:
     """The largest storage node under load: how large, and does it grow."""
     told = (
-        f"at most {told_mb(measured['resident_max_bytes'])}, {measured['growth_bytes'] / 1e6:+.0f} MB from the second "
-        f"to the last quarter of {measured['seconds']:.0f} s at {told_mb_s(measured['bytes_per_s'])}"
+        f"at most {format_mb(measured['resident_max_bytes'])}, {measured['growth_bytes'] / 1e6:+.0f} MB from the second "
+        f"to the last quarter of {measured['seconds']:.0f} s at {format_mb_s(measured['bytes_per_s'])}"
     )
     flat = measured["growth_bytes"] <= FLAT_BYTES_MAX
-    return Verdict(told, flat and measured["resident_max_bytes"] < NODE_BYTES_MAX)
+    return BenchResult(told, flat and measured["resident_max_bytes"] < NODE_BYTES_MAX)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from varlog.cli.bench.raw import RawLimits
 
 if TYPE_CHECKING:
-    from varlog.cli.bench.stage import Stage
+    from varlog.cli.bench.bench_context import BenchContext
 
 # Figures by name, unit last: {"p50_s": 0.0011, "appends_per_s": 21000.0}.
 Measured = dict[str, float]
@@ -27,7 +27,7 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BenchResult:
     """What the figures mean: for people, as a ratio to a raw limit if there is one, and whether the target is met."""
 
     summary: str
@@ -44,8 +44,8 @@ class Workload:
     title: str
     target: str
     place: Place
-    run: Callable[[Stage], Awaitable[Measured]]
-    judge: Callable[[Measured, RawLimits], Verdict]
+    run: Callable[[BenchContext], Awaitable[Measured]]
+    judge: Callable[[Measured, RawLimits], BenchResult]
     # The raw limits are measured right before and right after: only what ran side by side is compared.
     beside_raw: bool = False
 

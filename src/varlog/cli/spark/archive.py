@@ -71,9 +71,9 @@ def archive(
 
     def job(spark: SparkSession, progress: Progress) -> ArchiveReport:
         from varlog.spark.jobs.archive import archive
-        from varlog.spark.jobs.stop import until_told
+        from varlog.spark.jobs.stop import stop_on_signal
 
-        with until_told() if continuous else nullcontext() as stop:
+        with stop_on_signal() if continuous else nullcontext() as stop:
             return archive(
                 spark,
                 cluster,

@@ -116,8 +116,8 @@ def run(
     conf = pairs("--conf", settings.conf)
     master = _master(settings.master)
     for cluster in clusters:
-        output.run(Target(cluster).knock())
-    with _told_in_one_line(verbose=settings.verbose):
+        output.run(Target(cluster).ping())
+    with _in_one_line(verbose=settings.verbose):
         report = _work(name, job, master, conf, settings)
     if settings.as_json:
         print_json(dataclasses.asdict(report))
@@ -164,7 +164,7 @@ def _session(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> 
 
 
 def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> SparkSession:
-    from varlog.cli.spark.hush import hushed
+    from varlog.cli.spark.jvm_stderr import capture_jvm_stderr
     from varlog.model.errors import StartupError
     from varlog.spark.failure import failure_of
     from varlog.spark.session import FAST_SOCKETS, prepare, session, submitted
@@ -174,14 +174,16 @@ def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Sp
         _hush_python()
     if verbose or submitted():
         return session(name, master, conf)
-    with hushed() as aside:
+    with capture_jvm_stderr() as captured:
         try:
             # Errors reach the user through the job's exception: Spark's log would say them again, with every stack.
             return session(name, master, {"spark.log.level": "OFF", **FAST_SOCKETS, **conf})
         except StartupError:
             raise
         except Exception as error:  # whatever Java and its bridge come up with
-            raise StartupError(f"Spark did not start: {failure_of(error).message} {aside.last()}") from error
+            raise StartupError(
+                f"Spark did not start: {failure_of(error).message} {captured.last()}"
+            ) from error
 
 
 def _hush_python() -> None:
@@ -194,7 +196,7 @@ def _hush_python() -> None:
 
 
 @contextmanager
-def _told_in_one_line(*, verbose: bool) -> Iterator[None]:
+def _in_one_line(*, verbose: bool) -> Iterator[None]:
     from varlog.spark.failure import failure_of
 
     try:

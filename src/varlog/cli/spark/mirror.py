@@ -54,9 +54,9 @@ def mirror(
 
     def job(spark: SparkSession, progress: Progress) -> MirrorReport:
         from varlog.spark.jobs.mirror import mirror
-        from varlog.spark.jobs.stop import until_told
+        from varlog.spark.jobs.stop import stop_on_signal
 
-        with until_told() if not once else nullcontext() as stop:
+        with stop_on_signal() if not once else nullcontext() as stop:
             return mirror(
                 spark,
                 cluster,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from varlog.recipes.blocking.counter import Counter
     from varlog.recipes.blocking.election import Election, Leadership
     from varlog.recipes.blocking.kv import KeyValue
-    from varlog.recipes.blocking.lock import Hold, Lock
+    from varlog.recipes.blocking.lock import Lock, LockGuard
     from varlog.recipes.blocking.queue import Claim, Queue
     from varlog.recipes.blocking.replicated import ReplicatedStateMachine
     from varlog.recipes.blocking.snapshots import TopicSnapshots
@@ -28,10 +28,10 @@ __all__ = [
     "Counter",
     "DirectorySnapshots",
     "Election",
-    "Hold",
     "KeyValue",
     "Leadership",
     "Lock",
+    "LockGuard",
     "Queue",
     "ReplicatedStateMachine",
     "TopicSnapshots",
@@ -44,7 +44,7 @@ _HOME = {
     "Counter": "blocking.counter",
     "DirectorySnapshots": "directory_snapshots",
     "Election": "blocking.election",
-    "Hold": "blocking.lock",
+    "LockGuard": "blocking.lock",
     "KeyValue": "blocking.kv",
     "Leadership": "blocking.election",
     "Lock": "blocking.lock",

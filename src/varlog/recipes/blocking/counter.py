@@ -5,12 +5,12 @@ from __future__ import annotations
 from varlog.client.blocking import Log
 from varlog.model.lsn import GLSN
 from varlog.recipes import counter
-from varlog.recipes.blocking.face import Face
+from varlog.recipes.blocking.facade import SyncFacade
 from varlog.recipes.replicated import TIMEOUT_S
 from varlog.recipes.snapshots import Snapshots
 
 
-class Counter(Face[counter.Counter]):
+class Counter(SyncFacade[counter.Counter]):
     """The counter of one name in a topic. It begins at 0; integers have no limit."""
 
     def __init__(

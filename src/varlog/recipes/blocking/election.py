@@ -8,15 +8,15 @@ from contextlib import aclosing, contextmanager
 from varlog.client.blocking import Log
 from varlog.model.lsn import GLSN
 from varlog.recipes import election
-from varlog.recipes.blocking.face import Face
-from varlog.recipes.blocking.lock import Hold
+from varlog.recipes.blocking.facade import SyncFacade
+from varlog.recipes.blocking.lock import LockGuard
 from varlog.recipes.election import Leader
 from varlog.recipes.lease_rules import TTL_S
 from varlog.recipes.replicated import TIMEOUT_S
 from varlog.recipes.snapshots import Snapshots
 
 
-class Leadership(Hold):
+class Leadership(LockGuard):
     """What an elected candidate has, until it resigns or loses it."""
 
     @property
@@ -25,7 +25,7 @@ class Leadership(Hold):
         return self.token
 
 
-class Election(Face[election.Election]):
+class Election(SyncFacade[election.Election]):
     """The election of one name in a topic. Who only looks on needs no name. Close it when it is used no more."""
 
     def __init__(

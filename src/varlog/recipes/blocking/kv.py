@@ -8,14 +8,14 @@ from varlog.client.blocking import Log
 from varlog.model.batch import Buffer
 from varlog.model.lsn import GLSN
 from varlog.recipes import kv
-from varlog.recipes.blocking.face import Face
+from varlog.recipes.blocking.facade import SyncFacade
 from varlog.recipes.key_order import KeyRange
 from varlog.recipes.kv_machine import HISTORY_BYTES, HISTORY_CHANGES, Change
 from varlog.recipes.replicated import TIMEOUT_S
 from varlog.recipes.snapshots import Snapshots
 
 
-class KeyValue(Face[kv.KeyValue]):
+class KeyValue(SyncFacade[kv.KeyValue]):
     """The map of one name in a topic. Keys are text, in the order of their code points; values are bytes."""
 
     def __init__(

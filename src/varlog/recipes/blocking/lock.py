@@ -1,4 +1,4 @@
-"""Lock and Hold without async."""
+"""Lock and LockGuard without async."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 from varlog.client.blocking import Log
 from varlog.model.lsn import GLSN
-from varlog.recipes import hold, lock
-from varlog.recipes.blocking.face import Face, call
+from varlog.recipes import lock, lock_guard
+from varlog.recipes.blocking.facade import SyncFacade, call
 from varlog.recipes.lease_rules import TTL_S
 from varlog.recipes.lock import Holder
 from varlog.recipes.replicated import TIMEOUT_S
 from varlog.recipes.snapshots import Snapshots
 
 
-class Hold:
+class LockGuard:
     """A lock that was granted to us, from then until it is released or lost. The log's loop renews it meanwhile."""
 
-    def __init__(self, log: Log, inner: hold.Hold) -> None:
+    def __init__(self, log: Log, inner: lock_guard.LockGuard) -> None:
         self._log = log
         self._inner = inner
         self.token = inner.token
@@ -47,7 +47,7 @@ class Hold:
         return self._log.run(self._inner.release())
 
 
-class Lock(Face[lock.Lock]):
+class Lock(SyncFacade[lock.Lock]):
     """The lock of one name in a topic. Not reentrant; threads that share one Lock take turns. `with Lock(...) as lock` closes it at
     the end; `with lock.holding()` is what acquires it."""
 
@@ -66,17 +66,18 @@ class Lock(Face[lock.Lock]):
         )
         super().__init__(log, opening)
 
-    def acquire(self, *, timeout_s: float | None = None) -> Hold:
+    def acquire(self, *, timeout_s: float | None = None) -> LockGuard:
         """Wait until it is ours. LockBusy after `timeout_s`; without one it waits as long as it takes."""
-        return Hold(self._log, self._log.run(self._inner.acquire(timeout_s=timeout_s)))
+        return LockGuard(self._log, self._log.run(self._inner.acquire(timeout_s=timeout_s)))
 
     def release(self) -> bool:
         """Let go of what this Lock holds. NotHeld if it holds nothing."""
         return self._log.run(self._inner.release())
 
     @contextmanager
-    def holding(self, *, timeout_s: float | None = None) -> Iterator[Hold]:
-        """`with lock.holding() as hold`: acquires and releases. Nobody can stop a thread: ask `hold.check()` before each step that
+    def holding(self, *, timeout_s: float | None = None) -> Iterator[LockGuard]:
+        """`with lock.holding() as lock_guard`: acquires and releases. Nobody can stop a thread: ask `lock_guard.check()` before
+        each step that
         needs the lock. LockLost at the end, if it was lost meanwhile."""
         held = self.acquire(timeout_s=timeout_s)
         try:

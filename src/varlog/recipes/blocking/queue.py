@@ -10,7 +10,7 @@ from varlog.client.blocking import Log
 from varlog.model.batch import Buffer
 from varlog.model.lsn import GLSN
 from varlog.recipes import claim, queue
-from varlog.recipes.blocking.face import Face, call
+from varlog.recipes.blocking.facade import SyncFacade, call
 from varlog.recipes.lease_rules import TTL_S
 from varlog.recipes.queue import QueueSize
 from varlog.recipes.replicated import TIMEOUT_S
@@ -56,7 +56,7 @@ class Claim:
         self._log.run(self._inner.__aexit__(kind, error, trace))
 
 
-class Queue(Face[queue.Queue]):
+class Queue(SyncFacade[queue.Queue]):
     """The queue of one name in a topic. At least once: an item whose holder is lost comes back, and is taken again by another."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from varlog.client.blocking import Log
 from varlog.model.lsn import GLSN
 from varlog.recipes import replicated
-from varlog.recipes.blocking.face import Face
+from varlog.recipes.blocking.facade import SyncFacade
 from varlog.recipes.replicated import TIMEOUT_S, StateMachine
 from varlog.recipes.snapshots import Snapshots
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")
 
 
-class ReplicatedStateMachine(Face[replicated.ReplicatedStateMachine[M]], Generic[M]):
+class ReplicatedStateMachine(SyncFacade[replicated.ReplicatedStateMachine[M]], Generic[M]):
     """One replica of the machine `name` in a topic. The machine is fed by the log's loop: look at it with `look` alone."""
 
     def __init__(

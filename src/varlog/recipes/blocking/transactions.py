@@ -10,7 +10,7 @@ from varlog.client.blocking import Log
 from varlog.model.batch import Buffer
 from varlog.model.lsn import GLSN
 from varlog.recipes import transaction, transactions
-from varlog.recipes.blocking.face import call
+from varlog.recipes.blocking.facade import call
 from varlog.recipes.blocking.kv import KeyValue
 from varlog.recipes.key_order import KeyRange
 from varlog.recipes.transaction_rules import Isolation

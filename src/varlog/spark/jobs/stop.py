@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def until_told() -> Iterator[threading.Event]:
+def stop_on_signal() -> Iterator[threading.Event]:
     """An event that a signal sets. After the session was made: Spark takes Ctrl-C for itself then. In the main thread only."""
     stop = threading.Event()
 

@@ -18,7 +18,7 @@ from varlog.spark.read.planning_rules import Piece
 from varlog.spark.read.resolve_rules import MissingOffsets, TrimmedOffsets
 from varlog.spark.read.rows import RowMaker
 from varlog.spark.read.selection_rules import Interval
-from varlog.spark.worker_process import settle
+from varlog.spark.worker_process import prepare_worker
 
 
 class Partition(InputPartition):
@@ -44,7 +44,7 @@ class LogPartition(Partition):
     def read(self) -> Iterator[pa.RecordBatch]:
         origin, piece, begin = origin_at(self.where), self.piece, self.piece.begin
         maker = RowMaker(piece.topic, self.time)
-        settle()
+        prepare_worker()
         while begin < piece.end:
             try:
                 for batch in origin.batches(piece.topic, piece.log_stream, begin, piece.end, piece.cuts):

@@ -19,7 +19,7 @@ from varlog.model.ids import LogStreamID, ProducerID
 from varlog.runtime.loop_thread import Started
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import WriteOptions
-from varlog.spark.worker_process import settle
+from varlog.spark.worker_process import prepare_worker
 from varlog.spark.write.payload import Cutter, columns_of, entries_of, in_order, spread
 from varlog.spark.write.write_rules import InputColumns, Write, producer_of
 
@@ -44,7 +44,7 @@ class WriteTask:
 
     def run(self, write: Write, partition: int, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write one partition."""
-        settle()
+        prepare_worker()
         link = link_to(self.options.where)
         log = link.fresh_log(self.options.topic)
         record = link.run(begin_write(log, self.options, write))

@@ -12,8 +12,8 @@ from varlog.model.errors import VarlogError
 from varlog.recipes.election import Election
 from varlog.recipes.errors import LockBusy, StaleToken
 from varlog.recipes.fenced import FencedResource
-from varlog.recipes.hold import Hold
 from varlog.recipes.lock import Lock
+from varlog.recipes.lock_guard import LockGuard
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.testing.recipe_history import Hold as Held
 from varlog.testing.recipe_history import Leader, Passed
@@ -29,7 +29,7 @@ class HoldingJob(Job):
     key = "one"
 
     @abstractmethod
-    async def acquire(self, timeout_s: float) -> Hold: ...
+    async def acquire(self, timeout_s: float) -> LockGuard: ...
 
     async def step(self, client: str) -> None:
         if (hold := await self._acquire(client, self.site.plan.timeout_s)) is None:
@@ -40,8 +40,8 @@ class HoldingJob(Job):
             self._go_through(client, hold)
         await self.do(client, self.work, "release", hold.release(), key=self.key, deadline=False)
 
-    async def _acquire(self, client: str, timeout_s: float) -> Hold | None:
-        got: list[Hold] = []
+    async def _acquire(self, client: str, timeout_s: float) -> LockGuard | None:
+        got: list[LockGuard] = []
 
         async def work() -> int | None:
             try:
@@ -55,14 +55,14 @@ class HoldingJob(Job):
         await self.do(client, self.work, "acquire", work(), key=self.key, given=name, deadline=patient)
         return got[0] if got else None
 
-    def _believes(self, client: str, hold: Hold) -> bool:
+    def _believes(self, client: str, hold: LockGuard) -> bool:
         """Looked at and written down in one moment: nobody can stand still in between."""
         if hold.held:
             event = self.site.history.event()
             self.site.recipes.holds.append(Held(event, self.work, self.key, client, hold.token))
         return hold.held
 
-    def _go_through(self, client: str, hold: Hold) -> None:
+    def _go_through(self, client: str, hold: LockGuard) -> None:
         """To what is protected, without another look: as one who stood still in between."""
         name = f"{self.work}/{self.key}"
         fence = self.site.recipes.fences.setdefault(name, FencedResource(name))
@@ -100,7 +100,7 @@ class LockJob(HoldingJob):
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
         return [self._lock.replica]
 
-    async def acquire(self, timeout_s: float) -> Hold:
+    async def acquire(self, timeout_s: float) -> LockGuard:
         return await self._lock.acquire(timeout_s=timeout_s)
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ class ElectionJob(HoldingJob):
     def replicas(self) -> list[ReplicatedStateMachine[Any]]:
         return [self._election.replica]
 
-    async def acquire(self, timeout_s: float) -> Hold:
+    async def acquire(self, timeout_s: float) -> LockGuard:
         return await self._election.campaign(timeout_s=timeout_s)
 
     async def step(self, client: str) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 LINES_SHOWN = 5
 
 
-class Aside:
+class CapturedStderr:
     """What was written instead of to stderr; the file has no name, and is gone with the last process that writes to it."""
 
     def __init__(self) -> None:
@@ -28,14 +28,14 @@ class Aside:
 
 
 @contextmanager
-def hushed() -> Iterator[Aside]:
+def capture_jvm_stderr() -> Iterator[CapturedStderr]:
     """Processes that are started inside the block write their stderr aside for good; this one has its own back behind it."""
-    aside = Aside()
+    captured = CapturedStderr()
     sys.stderr.flush()
     kept = os.dup(2)
-    os.dup2(aside.fileno(), 2)
+    os.dup2(captured.fileno(), 2)
     try:
-        yield aside
+        yield captured
     finally:
         os.dup2(kept, 2)
         os.close(kept)

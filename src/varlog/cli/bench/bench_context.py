@@ -1,4 +1,4 @@
-"""Stage: everything a workload is handed: settings, display, a fresh topic on the log under test, a directory."""
+"""BenchContext: everything a workload is handed: settings, display, a fresh topic on the log under test, a directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from varlog.cli.bench.ground import Ground, embedded
+from varlog.cli.bench.bench_target import BenchTarget, embedded
 from varlog.cli.bench.progress import Display
 from varlog.cli.bench.settings import Settings
 from varlog.model.cluster import Ordering
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class BenchContext:
     """One workload's own: no other workload has used its topic or its directory."""
 
     settings: Settings
     display: Display
     directory: Path
     topic: str
-    ground: Ground | None = None
+    ground: BenchTarget | None = None
     # What is more than a figure: values by name, as many of each; for plots.
     series: dict[str, list[float]] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Stage:
         return self._ground.processes()
 
     @property
-    def _ground(self) -> Ground:
+    def _ground(self) -> BenchTarget:
         if self.ground is None:
             raise ValueError("this workload needs no log, and was handed none")
         return self.ground

@@ -1,4 +1,4 @@
-"""Ground: where the log under test is: a cluster started for this run, a running cluster, or this process itself."""
+"""BenchTarget: where the log under test is: a cluster started for this run, a running cluster, or this process itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from varlog.model.cluster import Ordering
 TIMEOUT_S = 60.0
 
 
-class Ground(Protocol):
+class BenchTarget(Protocol):
     """Hands out logs by topic; makes the topic if there is none of that name."""
 
     @property
@@ -67,7 +67,7 @@ class Embedded:
 
 
 @asynccontextmanager
-async def ground_for(settings: Settings) -> AsyncIterator[Ground]:
+async def ground_for(settings: Settings) -> AsyncIterator[BenchTarget]:
     """What the settings ask for; a cluster that is started here is stopped at the end."""
     if settings.embedded:
         yield Embedded(settings.data / "log")

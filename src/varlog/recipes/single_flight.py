@@ -1,4 +1,4 @@
-"""SharedQuestion: one answer for all who asked before the question was put."""
+"""SingleFlight: one answer for all who asked before the question was put."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S: Final = 0.1
 T = TypeVar("T")
 
 
-class SharedQuestion(Generic[T]):
+class SingleFlight(Generic[T]):
     """Who comes while a question is under way may not have its answer, which may be of a time before he came: he shares the next
     one, with everybody else who came meanwhile."""
 

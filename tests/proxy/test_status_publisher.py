@@ -29,7 +29,7 @@ from varlog.model.projection import Chain, Projection, Range, SequencerID, Strip
 from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
 from varlog.proxy.status import StatusOut
-from varlog.proxy.status_teller import look_of, rfc3339, status_told
+from varlog.proxy.status_publisher import look_of, rfc3339, status_document
 from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
 
 ORDERS, FAST = Topic(TopicID(1), "orders"), Topic(TopicID(2), "fast", Ordering.SEQUENCED)
@@ -93,7 +93,7 @@ def seen() -> GetClusterStatusReply:
 
 
 def told() -> StatusOut:
-    return status_told(seen(), None, NOW_US)
+    return status_document(seen(), None, NOW_US)
 
 
 def test_a_node_that_is_away_says_nothing_of_itself() -> None:
@@ -135,7 +135,7 @@ def test_readers_lag_behind_the_newest_entry_and_deeds_have_a_time() -> None:
 
 
 def test_a_topic_whose_end_is_not_known_says_so() -> None:
-    without = status_told(replace(seen(), tails=()), None, NOW_US)
+    without = status_document(replace(seen(), tails=()), None, NOW_US)
     assert [(topic.oldest, topic.newest) for topic in without.topics] == [(None, None), (None, None)]
     assert without.readers[0].lag is None
     assert [(topic.oldest, topic.newest) for topic in told().topics] == [(3, 100), (1, 20)]
@@ -162,11 +162,11 @@ def test_a_slow_disk_is_told_and_only_that_of_one_node() -> None:
     assert quick is not None
     quick = replace(quick, replicas=(replace(quick.replicas[0], traffic=Traffic(write_s=0.002)),))
     nodes = (replace(found.nodes[0], status=quick), replace(found.nodes[1], status=slow), found.nodes[2])
-    nodes_told = status_told(replace(found, nodes=nodes), None, NOW_US).nodes
+    nodes_told = status_document(replace(found, nodes=nodes), None, NOW_US).nodes
     assert [(one.slow, one.write_ms) for one in nodes_told] == [(False, 2.0), (True, 80.0), (False, None)]
     # Where all of them are as slow, no node is the slow one.
     both = (replace(found.nodes[0], status=slow), replace(found.nodes[1], status=slow), found.nodes[2])
-    assert not any(one.slow for one in status_told(replace(found, nodes=both), None, NOW_US).nodes)
+    assert not any(one.slow for one in status_document(replace(found, nodes=both), None, NOW_US).nodes)
 
 
 def test_stopped_topics_evidence_foreign_data_and_complaints_are_told() -> None:
@@ -184,7 +184,7 @@ def test_stopped_topics_evidence_foreign_data_and_complaints_are_told() -> None:
         found.view, uuid=ClusterUUID("ours"), topics=(replace(ORDERS, stopped="node 1 knows 7"), FAST)
     )
     changed = replace(found, view=view, nodes=nodes, complaints=("no mirror any more",))
-    status_out = status_told(changed, None, NOW_US)
+    status_out = status_document(changed, None, NOW_US)
     assert status_out.topics[0].stopped == "node 1 knows 7"
     assert (
         "varlog topic adopt-order orders" in status_out.topics[0].remedy and not status_out.topics[1].remedy

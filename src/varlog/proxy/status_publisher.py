@@ -1,4 +1,4 @@
-"""StatusTeller: turns what the manager says into the status document, and two looks at it into rates."""
+"""StatusPublisher: turns what the manager says into the status document, and two looks at it into rates."""
 
 from __future__ import annotations
 
@@ -49,33 +49,33 @@ from varlog.runtime.environment import system_environment
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StatusSnapshot:
     """The document, and its JSON, encoded once for all who ask for the same."""
 
     status: StatusOut
     json: bytes
 
 
-class StatusTeller:
+class StatusPublisher:
     """Tells how the cluster behind a gateway is, and remembers enough to tell rates. One a proxy."""
 
     def __init__(self, gateway: Gateway, clock: Clock | None = None) -> None:
         self._gateway = gateway
         self._clock = clock or system_environment().clock
         self._meter = RateMeter()
-        self._newest: tuple[GetClusterStatusReply, Told] | None = None
+        self._newest: tuple[GetClusterStatusReply, StatusSnapshot] | None = None
 
-    async def tell(self) -> Told:
+    async def tell(self) -> StatusSnapshot:
         """As it is now, or was a moment ago. Raises what keeps the manager from answering."""
         seen = await self._gateway.status()
         if self._newest is None or self._newest[0] is not seen:
             self._newest = (seen, self._told(seen))
         return self._newest[1]
 
-    def _told(self, seen: GetClusterStatusReply) -> Told:
+    def _told(self, seen: GetClusterStatusReply) -> StatusSnapshot:
         self._meter.add(look_of(seen, asyncio.get_running_loop().time()))
-        status = status_told(seen, self._meter.speeds(), self._clock.wall_us())
-        return Told(status, status.model_dump_json().encode())
+        status = status_document(seen, self._meter.speeds(), self._clock.wall_us())
+        return StatusSnapshot(status, status.model_dump_json().encode())
 
 
 def look_of(seen: GetClusterStatusReply, at_s: float) -> Look:
@@ -99,7 +99,7 @@ def writer_of(seen: GetClusterStatusReply, found: LogStream) -> NodeID:
     return chain.head if chain is not None else found.primary
 
 
-def status_told(seen: GetClusterStatusReply, speeds: Speeds | None, now_us: int) -> StatusOut:
+def status_document(seen: GetClusterStatusReply, speeds: Speeds | None, now_us: int) -> StatusOut:
     view = seen.view
     waits = dict(seen.waits)
     return StatusOut(
@@ -110,8 +110,8 @@ def status_told(seen: GetClusterStatusReply, speeds: Speeds | None, now_us: int)
         sequencers=[found.address for found in view.sequencers],
         nodes=_nodes(seen, speeds),
         topics=_topics(seen, speeds),
-        log_streams=[log_stream_told(seen, found, waits) for found in view.streams],
-        readers=readers_told(seen, now_us),
+        log_streams=[log_stream_row(seen, found, waits) for found in view.streams],
+        readers=reader_rows(seen, now_us),
         events=[
             EventOut(time=rfc3339(event.time_us), what=event.what, log_stream=event.log_stream or None)
             for event in seen.events
@@ -209,7 +209,7 @@ def _topics(seen: GetClusterStatusReply, speeds: Speeds | None) -> list[TopicOut
 # --- log streams --------------------------------------------------------------------------------------------------------
 
 
-def log_stream_told(
+def log_stream_row(
     seen: GetClusterStatusReply, found: LogStream, waits: Mapping[LogStreamID, str]
 ) -> LogStreamOut:
     sequenced = is_sequenced(seen.view, found)
@@ -316,7 +316,7 @@ def _most(values: Iterable[int | None]) -> int | None:
 # --- readers, rates -----------------------------------------------------------------------------------------------------
 
 
-def readers_told(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
+def reader_rows(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
     newest = {mark.topic: mark.high_watermark for mark in seen.tails}
     told = []
     for found in seen.readers:

@@ -1,4 +1,4 @@
-"""Hold: a lock that was granted to us, from then until it is released or lost.
+"""LockGuard: a lock that was granted to us, from then until it is released or lost.
 
 It holds as long as our own clock says so, which is over before anybody else can have the lock (lease_rules.py). What a process
 does with it after it stood still (a pause, a swapped-out page) only a fencing token can stop: see fenced.py.
@@ -13,8 +13,8 @@ from typing import Final
 
 from varlog.model.errors import VarlogError
 from varlog.model.lsn import GLSN
-from varlog.recipes.claimant import Claimant
 from varlog.recipes.errors import LockLost
+from varlog.recipes.lock_request import LockRequest
 from varlog.runtime.logs import get_logger, logfmt
 
 # The loop's time stands still while the machine sleeps, our clock does not: it is looked at this often at least.
@@ -23,17 +23,17 @@ LOOK_S: Final = 1.0
 _log = get_logger("recipes")
 
 
-class Hold:
+class LockGuard:
     """`token` is the position of the grant in the log: larger than that of every grant before. `lost` is set if it is over without
     having been released. `ended` is called once, when it is over either way, and leaves the line."""
 
     def __init__(
-        self, what: str, claimant: Claimant, token: GLSN, ended: Callable[[], asyncio.Task[bool]]
+        self, what: str, lock_request: LockRequest, token: GLSN, ended: Callable[[], asyncio.Task[bool]]
     ) -> None:
         self.what = what
         self.token = token
         self.lost = asyncio.Event()
-        self._claimant = claimant
+        self._lock_request = lock_request
         self._ended = ended
         self._over = False
         self._guard: asyncio.Timeout | None = None
@@ -50,7 +50,7 @@ class Hold:
     @property
     def left_s(self) -> float:
         """For how long we hold it even if nothing more can be renewed."""
-        left_us = 0 if self._over else self._claimant.left_us
+        left_us = 0 if self._over else self._lock_request.left_us
         if not self._over and not left_us:
             self.lose()
         return left_us / 1e6
@@ -76,7 +76,7 @@ class Hold:
         try:
             while (left_s := self.left_s) > 0:
                 with suppress(TimeoutError):  # its signs may have been renewed meanwhile
-                    await self._claimant.wait_removed(min(left_s, LOOK_S))
+                    await self._lock_request.wait_removed(min(left_s, LOOK_S))
                     break
         except VarlogError as error:
             _log.warning(logfmt("cannot be kept", what=self.what, why=error))

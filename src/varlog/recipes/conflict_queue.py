@@ -1,4 +1,4 @@
-"""Turns: those in one process whose transactions clash over a key try again one after the other, in the order they came.
+"""ConflictQueue: those in one process whose transactions clash over a key try again one after the other, in the order they came.
 
 All at once they would clash again, all but one of them, round after round. Nobody has more than one turn at a time, so nobody
 waits for somebody who waits for him. It is no lock: the log decides who commits, whoever's turn it is.
@@ -13,7 +13,7 @@ from typing import Self
 TURN_S = 1.0
 
 
-class Turns:
+class ConflictQueue:
     """The turns of all keys over which somebody clashed and is not done yet."""
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class Turns:
         return len(self._locks)
 
 
-class Turn:
+class ConflictTurn:
     """What one of them has: `async with` gives it back at the end."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ConflictQueue) -> None:
         self._turns = turns
         self._held: tuple[str, asyncio.Lock] | None = None
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from varlog.recipes import turns
-from varlog.recipes.turns import Turn, Turns
+from varlog.recipes import conflict_queue
+from varlog.recipes.conflict_queue import ConflictQueue, ConflictTurn
 
 DEADLINE_S = 60.0
 
@@ -15,10 +15,10 @@ DEADLINE_S = 60.0
 def test_the_turn_goes_on_in_the_order_they_came_and_nothing_is_left() -> None:
     async def body() -> None:
         order: list[int] = []
-        all_turns, begin = Turns(), asyncio.Event()
+        all_turns, begin = ConflictQueue(), asyncio.Event()
 
         async def clash(number: int) -> None:
-            async with Turn(all_turns) as turn:
+            async with ConflictTurn(all_turns) as turn:
                 await turn.wait_for("key")
                 order.append(number)
                 await begin.wait()
@@ -36,11 +36,15 @@ def test_the_turn_goes_on_in_the_order_they_came_and_nothing_is_left() -> None:
 
 def test_nobody_has_two_turns_so_two_never_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     # Longer than the deadline: whoever waits for a turn that does not come is not let go on without.
-    monkeypatch.setattr(turns, "TURN_S", 2 * DEADLINE_S)
+    monkeypatch.setattr(conflict_queue, "TURN_S", 2 * DEADLINE_S)
 
     async def body() -> None:
-        all_turns = Turns()
-        async with asyncio.timeout(DEADLINE_S), Turn(all_turns) as one, Turn(all_turns) as other:
+        all_turns = ConflictQueue()
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            ConflictTurn(all_turns) as one,
+            ConflictTurn(all_turns) as other,
+        ):
             await one.wait_for("a")
             await one.wait_for("a")
             await other.wait_for("b")
@@ -58,13 +62,13 @@ def test_nobody_has_two_turns_so_two_never_wait_for_each_other(monkeypatch: pyte
 
 def test_who_waits_too_long_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction inside a transaction would wait for itself."""
-    monkeypatch.setattr(turns, "TURN_S", 0.001)
+    monkeypatch.setattr(conflict_queue, "TURN_S", 0.001)
 
     async def body() -> None:
-        all_turns = Turns()
-        async with asyncio.timeout(DEADLINE_S), Turn(all_turns) as outer:
+        all_turns = ConflictQueue()
+        async with asyncio.timeout(DEADLINE_S), ConflictTurn(all_turns) as outer:
             await outer.wait_for("key")
-            async with Turn(all_turns) as inner:
+            async with ConflictTurn(all_turns) as inner:
                 await inner.wait_for("key")
             assert len(all_turns) == 1, "it is still the outer one's"
         assert len(all_turns) == 0
@@ -74,10 +78,10 @@ def test_who_waits_too_long_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_is_cancelled_while_he_waits_leaves_nothing() -> None:
     async def body() -> None:
-        all_turns = Turns()
-        async with asyncio.timeout(DEADLINE_S), Turn(all_turns) as first:
+        all_turns = ConflictQueue()
+        async with asyncio.timeout(DEADLINE_S), ConflictTurn(all_turns) as first:
             await first.wait_for("key")
-            second = asyncio.create_task(Turn(all_turns).wait_for("key"))
+            second = asyncio.create_task(ConflictTurn(all_turns).wait_for("key"))
             await asyncio.sleep(0)
             second.cancel()
             with pytest.raises(asyncio.CancelledError):

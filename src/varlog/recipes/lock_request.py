@@ -1,4 +1,4 @@
-"""Claimant: one claim of ours in the line of a lock: enters, gives signs of life, expires the dead before it, leaves.
+"""LockRequest: one claim of ours in the line of a lock: enters, gives signs of life, expires the dead before it, leaves.
 
 Whether it holds the lock is read off the machine and the clock each time (lease_rules.py): no task has to run in time for that.
 """
@@ -26,7 +26,7 @@ def signs(machine: Iterable[Claim]) -> list[tuple[str, Sign]]:
     return [(one.claim, Sign(one.sign, one.ttl_us)) for one in machine]
 
 
-class Claimant:
+class LockRequest:
     """`claim` is a new id; `clock` is the steady one of this machine."""
 
     def __init__(

@@ -17,7 +17,7 @@ from varlog.proxy.followers import Followers
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters
-from varlog.proxy.status_teller import StatusTeller
+from varlog.proxy.status_publisher import StatusPublisher
 
 # What a caller may name as a deadline: less than this is a slip of the pen.
 TIMEOUT_S_MIN = 0.001
@@ -53,10 +53,10 @@ async def meters_of(connection: HTTPConnection) -> ProxyMeters:
     return meters
 
 
-async def teller_of(connection: HTTPConnection) -> StatusTeller:
+async def status_publisher_of(connection: HTTPConnection) -> StatusPublisher:
     """Who tells this application's status, with rates since the look before."""
-    teller: StatusTeller = connection.app.state.teller
-    return teller
+    publisher: StatusPublisher = connection.app.state.publisher
+    return publisher
 
 
 _TimeoutQuery = Annotated[
@@ -87,20 +87,20 @@ async def _deadline_of(
     return Deadline(await _timeout_of(connection, timeout, varlog_timeout))
 
 
-GatewayGiven = Annotated[Gateway, Depends(gateway_of)]
-LimitsGiven = Annotated[ProxyLimits, Depends(limits_of)]
-AdmissionGiven = Annotated[Admission, Depends(admission_of)]
-FollowersGiven = Annotated[Followers, Depends(followers_of)]
-MetersGiven = Annotated[ProxyMeters, Depends(meters_of)]
-TellerGiven = Annotated[StatusTeller, Depends(teller_of)]
+GatewayDependency = Annotated[Gateway, Depends(gateway_of)]
+LimitsDependency = Annotated[ProxyLimits, Depends(limits_of)]
+AdmissionDependency = Annotated[Admission, Depends(admission_of)]
+FollowersDependency = Annotated[Followers, Depends(followers_of)]
+MetersDependency = Annotated[ProxyMeters, Depends(meters_of)]
+StatusDependency = Annotated[StatusPublisher, Depends(status_publisher_of)]
 # The deadline of this call in seconds: `?timeout=`, or the header Varlog-Timeout, or the proxy's own.
-TimeoutGiven = Annotated[float, Depends(_timeout_of)]
+TimeoutDependency = Annotated[float, Depends(_timeout_of)]
 # The same, counted from when the request came.
-DeadlineGiven = Annotated[Deadline, Depends(_deadline_of)]
+DeadlineDependency = Annotated[Deadline, Depends(_deadline_of)]
 TopicName = Annotated[
     str,
     Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="The topic's name.", examples=["orders"]),
 ]
 StreamNumber = Annotated[int, Path(ge=1, le=ID_MAX, description="The log stream's number.")]
 NodeNumber = Annotated[int, Path(ge=1, le=ID_MAX, description="The storage node's number.")]
-PositionGiven = Annotated[int, Path(ge=1, le=LSN_MAX, description="A position: 1, 2, 3 …")]
+PositionDependency = Annotated[int, Path(ge=1, le=LSN_MAX, description="A position: 1, 2, 3 …")]

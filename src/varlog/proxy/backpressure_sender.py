@@ -1,4 +1,5 @@
-"""Outlet: the way out to one consumer: what is sent waits until it is taken, and a consumer that takes nothing for long is dropped.
+"""BackpressureSender: the way out to one consumer: what is sent waits until it is taken, and a consumer that takes nothing for
+long is dropped.
 
 The proxy holds for it what is on the way and no more. Taking is what counts: one that is slow but takes some bytes now and then is
 served at its own pace, and hears of it if the log is trimmed under it.
@@ -14,7 +15,7 @@ from varlog.proxy.connection import connection_of
 from varlog.proxy.errors import TooSlow
 
 
-class Outlet:
+class BackpressureSender:
     """The sending side of one request or socket."""
 
     def __init__(self, scope: Scope, send: Send, slow_s: float) -> None:

@@ -1,4 +1,5 @@
-"""Contender: one process's part in a lock or an election: claims it, keeps what it got, lets go of it, and leaves nothing behind.
+"""LockParticipant: one process's part in a lock or an election: claims it, keeps what it got, lets go of it, and leaves nothing
+behind.
 
 What an acquire that came to nothing left in the line is taken out again, as soon as the log can be reached. Until then it gives
 no signs of life, and others expire it after its time to live: it delays them by that much at most, and blocks nobody for ever.
@@ -13,10 +14,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from varlog.model.errors import Unavailable
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.recipes.claimant import Claimant
 from varlog.recipes.errors import LockBusy, LockLost
-from varlog.recipes.hold import Hold
+from varlog.recipes.lock_guard import LockGuard
 from varlog.recipes.lock_machine import LockMachine
+from varlog.recipes.lock_request import LockRequest
 from varlog.recipes.replicated import ReplicatedStateMachine
 from varlog.runtime.clock import Clock
 from varlog.runtime.entropy import Entropy
@@ -33,10 +34,10 @@ CLOSE_S: Final = 5.0
 
 _log = get_logger("recipes")
 
-H = TypeVar("H", bound=Hold)
+H = TypeVar("H", bound=LockGuard)
 
 
-class Contender(Generic[H]):
+class LockParticipant(Generic[H]):
     """`what` names it for people, `who` names us. Tasks that share a contender take turns: it has one claim at a time."""
 
     def __init__(
@@ -60,8 +61,8 @@ class Contender(Generic[H]):
         self._turn = asyncio.Lock()
         self._tasks = Tasks(what, self._task_failed)
         # Our claims in the line, each with its tasks: the first enters, the others keep it.
-        self._standing: dict[Claimant, list[asyncio.Task[Any]]] = {}
-        self._leaving: dict[Claimant, asyncio.Task[bool]] = {}
+        self._standing: dict[LockRequest, list[asyncio.Task[Any]]] = {}
+        self._leaving: dict[LockRequest, asyncio.Task[bool]] = {}
         self._closed = False
 
     # --- Getting it -----------------------------------------------------------------------------------------------------
@@ -89,29 +90,29 @@ class Contender(Generic[H]):
     async def _claim(self) -> H | None:
         """None: it came to nothing this time."""
         claim = self._entropy.getrandbits(8 * CLAIM_BYTES).to_bytes(CLAIM_BYTES).hex()
-        claimant = Claimant(self.replica, self.clock, claim, self._who, self._ttl_us)
+        lock_request = LockRequest(self.replica, self.clock, claim, self._who, self._ttl_us)
         # A task of its own: when we are cancelled half way, who takes the claim out again must know what became of it.
-        entering = self._tasks.spawn("enter", claimant.enter(COMMAND_S))
-        self._standing[claimant] = [entering]
+        entering = self._tasks.spawn("enter", lock_request.enter(COMMAND_S))
+        self._standing[lock_request] = [entering]
         hold: H | None = None
         try:
             if await asyncio.shield(entering):
-                self._standing[claimant].append(self._tasks.spawn("keep", claimant.keep()))
-                if (token := await claimant.wait_granted()) != NO_GLSN:
-                    hold = self._granted(claimant, token)
+                self._standing[lock_request].append(self._tasks.spawn("keep", lock_request.keep()))
+                if (token := await lock_request.wait_granted()) != NO_GLSN:
+                    hold = self._granted(lock_request, token)
             return hold
         finally:
-            if hold is None and claimant in self._standing:  # closing has done it otherwise
-                _ = self._leave(claimant)
+            if hold is None and lock_request in self._standing:  # closing has done it otherwise
+                _ = self._leave(lock_request)
 
-    def _granted(self, claimant: Claimant, token: GLSN) -> H:
+    def _granted(self, lock_request: LockRequest, token: GLSN) -> H:
         def ended() -> asyncio.Task[bool]:
             self.hold = None
             self._turn.release()
-            return self._leave(claimant)
+            return self._leave(lock_request)
 
-        self.hold = hold = self._kind(self.what, claimant, token, ended)
-        self._standing[claimant].append(self._tasks.spawn("watch", hold.watch()))
+        self.hold = hold = self._kind(self.what, lock_request, token, ended)
+        self._standing[lock_request].append(self._tasks.spawn("watch", hold.watch()))
         return hold
 
     @asynccontextmanager
@@ -136,27 +137,29 @@ class Contender(Generic[H]):
 
     # --- Letting go -----------------------------------------------------------------------------------------------------
 
-    def _leave(self, claimant: Claimant) -> asyncio.Task[bool]:
+    def _leave(self, lock_request: LockRequest) -> asyncio.Task[bool]:
         """Take a claim out of the line, in the background."""
-        entering, *keeping = self._standing.pop(claimant)
+        entering, *keeping = self._standing.pop(lock_request)
         for task in keeping:
             task.cancel()
-        leaving = self._leaving[claimant] = self._tasks.spawn("leave", self._leave_line(claimant, entering))
-        leaving.add_done_callback(lambda _: self._leaving.pop(claimant, None))
+        leaving = self._leaving[lock_request] = self._tasks.spawn(
+            "leave", self._leave_line(lock_request, entering)
+        )
+        leaving.add_done_callback(lambda _: self._leaving.pop(lock_request, None))
         return leaving
 
-    async def _leave_line(self, claimant: Claimant, entering: asyncio.Task[bool]) -> bool:
+    async def _leave_line(self, lock_request: LockRequest, entering: asyncio.Task[bool]) -> bool:
         # Of two commands under way the later one may be ordered first: then we would enter after we have left.
         await asyncio.wait([entering])
-        return await claimant.leave(min(COMMAND_S, self._ttl_us / 1e6))
+        return await lock_request.leave(min(COMMAND_S, self._ttl_us / 1e6))
 
     async def close(self) -> None:
         """Release it, stop to wait for it, and let go of the replica."""
         self._closed = True
         if self.hold is not None:
             _ = await self.hold.release()
-        for claimant in list(self._standing):
-            _ = self._leave(claimant)
+        for lock_request in list(self._standing):
+            _ = self._leave(lock_request)
         if self._leaving:
             await asyncio.wait(self._leaving.values(), timeout=CLOSE_S)
         await self._tasks.close()

@@ -1,4 +1,4 @@
-"""Face: what every recipe without async has in common: an inner one in the loop of a log, and an end."""
+"""SyncFacade: what every recipe without async has in common: an inner one in the loop of a log, and an end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ I = TypeVar("I", bound=Closable)  # noqa: E741 - the inner one
 T = TypeVar("T")
 
 
-class Face(Generic[I]):
+class SyncFacade(Generic[I]):
     """Opens the inner one; `with` closes it."""
 
     def __init__(self, log: blocking.Log, opening: Opening[I]) -> None:
