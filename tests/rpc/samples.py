@@ -29,8 +29,8 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
 from varlog.model.traffic import Traffic
 from varlog.rpc import messages as m
+from varlog.rpc.error_codes import ERROR_CODES
 from varlog.rpc.messages import Message
-from varlog.rpc.status import ERRORS
 
 TOPIC = Topic(TopicID(3), "orders", Ordering.SEQUENCED, GLSN(9), GLSN(4), 16, Grouping.NODE)
 SEQUENCER = SequencerID("127.0.0.1:7102", 991)
@@ -119,7 +119,7 @@ MARK = TopicMark(TopicID(3), GLSN(140), GLSN(9))
 
 MESSAGES: list[Message] = [
     m.Done(),
-    m.Failure("EntryTooLarge", (9, 8)),
+    m.Failure(11, (9, 8)),
     m.Append(
         LogStreamID(5), Epoch(4), True, LLSN(60), GLSN(90), True, 0xFEDCBA98, LLSN(61), 2**62 + 5, 33, 1500
     ),
@@ -287,4 +287,4 @@ def error_sample(kind: type[VarlogError]) -> VarlogError:
     return kind(*facts)
 
 
-ERROR_SAMPLES: list[VarlogError] = [error_sample(kind) for kind in ERRORS.values()]
+ERROR_SAMPLES: list[VarlogError] = [error_sample(kind) for kind in ERROR_CODES.values()]

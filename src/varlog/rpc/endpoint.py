@@ -15,9 +15,9 @@ from varlog.model.batch import Buffer
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.invariant import invariant
 from varlog.model.limits import CONNECTION_REQUEST_BYTES_MAX
+from varlog.rpc.error_codes import error_of, failure_of
 from varlog.rpc.framing import ONEWAY, REPLY, REQUEST
 from varlog.rpc.messages import Failure, Message
-from varlog.rpc.status import error_of, failure_of
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler
 from varlog.runtime.logs import get_logger, logfmt
 

@@ -40,9 +40,9 @@ class Done(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """The answer when it failed: an error of the tree, by its name and facts (see status.py)."""
+    """The answer when it failed: an error of the tree, by its code and facts (see error_codes.py)."""
 
-    name: str
+    code: int
     facts: tuple[Any, ...]
 
 

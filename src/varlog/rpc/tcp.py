@@ -26,6 +26,7 @@ from varlog.rpc import local
 from varlog.rpc.codec import decode, encode, number_of
 from varlog.rpc.connection_limits import ConnectionGuard, ConnectionLimits
 from varlog.rpc.endpoint import Endpoint
+from varlog.rpc.error_codes import failure_of
 from varlog.rpc.framing import (
     HELLO,
     ONEWAY,
@@ -37,7 +38,6 @@ from varlog.rpc.framing import (
     frame_head,
 )
 from varlog.rpc.messages import Message
-from varlog.rpc.status import failure_of
 from varlog.rpc.transport import Connection, ConnectionLost, Handler
 from varlog.runtime.logs import LineLimit, get_logger, logfmt
 
