@@ -21,7 +21,7 @@ from varlog.spark.source import VarlogDataSource
 from varlog.spark.write.writer import BatchWriter, Messages, StreamWriter, batch_writer, stream_writer
 
 OWN = ("fault", "at", "marks")
-WAIT_S = 120.0
+WAIT_S = 200.0
 
 
 class FaultySource(VarlogDataSource):
