@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.hardening.open_loop import offer_appends
 from tests.manager.sim_cluster import SimCluster
 from tests.storagenode.scripted import STREAM, Bench, make_batch, row, until
 from tests.storagenode.scripted import run as run_bench
@@ -18,7 +18,7 @@ from varlog.client.log import Log
 from varlog.model.batch import pack, parse_header
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
-from varlog.model.errors import OutcomeUnknown, Overloaded
+from varlog.model.errors import Overloaded
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Append, AppendReply
@@ -62,25 +62,9 @@ def test_the_primary_refuses_what_many_clients_would_get_too_late() -> None:
     async def story(multiple: float) -> tuple[Counter[str], list[float], int]:
         cluster, seconds = SimCluster(nodes=1, replicas=1), 10.0
         logs = await many_clients(cluster)
-        loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
-        refused_after: list[float] = []
-
-        async def append(log: Log) -> None:
-            began = loop.time()
-            try:
-                await log.append(DATA, timeout_s=TIMEOUT_S)
-                ended["acknowledged"] += 1
-            except Overloaded as refused:
-                ended["refused" if refused.retry_after_s > 0 else "refused without a hint"] += 1
-                refused_after.append(loop.time() - began)
-            except OutcomeUnknown:
-                ended["unknown"] += 1
-
-        tasks, end = [], loop.time() + seconds
-        while loop.time() < end:
-            tasks.append(asyncio.create_task(append(rng.choice(logs))))
-            await asyncio.sleep(rng.expovariate(multiple * SERVED_PER_S))
-        await asyncio.gather(*tasks)
+        ended, refused_after = await offer_appends(
+            logs, DATA, multiple * SERVED_PER_S, timeout_s=TIMEOUT_S, seconds=seconds
+        )
         written = await logs[0].tail()
         for log in logs:
             await log.close()

@@ -9,7 +9,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
-from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -18,6 +17,7 @@ import pytest
 from tests.client.fakes import run
 from tests.client.fakes import until as client_until
 from tests.client.sequenced.fakes import SequencedCluster as ScriptedCluster
+from tests.hardening.open_loop import offer_appends
 from tests.manager.sequenced_cluster import SequencedCluster
 from tests.manager.sim_cluster import TOPIC
 from tests.storagenode.log_unit.chain import STREAM, Chain, batch_at, entries_in, run_chain, until
@@ -25,7 +25,7 @@ from varlog.client.log import Log
 from varlog.model.batch import junk, parse_header
 from varlog.model.cluster import Ordering
 from varlog.model.epoch import Epoch
-from varlog.model.errors import AlreadyWritten, OutcomeUnknown, Overloaded
+from varlog.model.errors import AlreadyWritten, Overloaded
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Message, NextTokens, WriteUnit
 from varlog.runtime.metrics import TrafficMeter
@@ -66,25 +66,9 @@ async def many_clients(cluster: SequencedCluster, group_s: float) -> list[Log]:
 async def offer(nodes: int, group_s: float, multiple: float, seconds: float = 10.0) -> Offered:
     cluster = SequencedCluster(nodes=nodes, replicas=nodes)
     logs = await many_clients(cluster, group_s)
-    loop, rng, ended = asyncio.get_running_loop(), Random(1), Counter[str]()
-    refused_after: list[float] = []
-
-    async def append(log: Log) -> None:
-        began = loop.time()
-        try:
-            await log.append(DATA, timeout_s=TIMEOUT_S)
-            ended["acknowledged"] += 1
-        except Overloaded as refused:
-            ended["refused" if refused.retry_after_s > 0 else "refused without a hint"] += 1
-            refused_after.append(loop.time() - began)
-        except OutcomeUnknown:
-            ended["unknown"] += 1
-
-    tasks, end = [], loop.time() + seconds
-    while loop.time() < end:
-        tasks.append(asyncio.create_task(append(rng.choice(logs))))
-        await asyncio.sleep(rng.expovariate(multiple * WRITTEN_PER_S))
-    await asyncio.gather(*tasks)
+    ended, refused_after = await offer_appends(
+        logs, DATA, multiple * WRITTEN_PER_S, timeout_s=TIMEOUT_S, seconds=seconds
+    )
     tail = await logs[0].tail()
     # A hole would end this only when a reader has filled it.
     entries = [entry async for entry in logs[0].subscribe(1, tail + 1)]
