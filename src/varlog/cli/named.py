@@ -121,7 +121,7 @@ def forget_writer(
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
 ) -> None:
-    """Forget a named writer. A job that still writes under this name would begin anew: stop it first."""
+    """Forget a named writer. A job that still writes under this name would start over: stop it first."""
     run(_forget_writer(target(cluster, data), topic, name))
     print(f"writer {name} of {topic} is forgotten")
 

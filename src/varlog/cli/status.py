@@ -23,9 +23,7 @@ INTERRUPTED = 130
 
 
 def status(
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second, until Ctrl-C.")] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     data: DataOption = None,
     json_: JsonOption = False,

@@ -189,7 +189,7 @@ class Admin:
         return await self._names.writers(found, self._timeout_s)
 
     async def forget_writer(self, topic: str, name: str) -> None:
-        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
         await self._names.forget_writer((await self._topic(topic)).topic, name, self._timeout_s)
 
     # --- Storage nodes --------------------------------------------------------------------------------------------------

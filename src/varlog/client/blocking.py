@@ -297,7 +297,7 @@ class Log(_Blocking):
         return self._run(self._log.writers(timeout_s=timeout_s))
 
     def forget_writer(self, name: str, *, timeout_s: float | None = None) -> None:
-        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
         self._run(self._log.forget_writer(name, timeout_s=timeout_s))
 
     @property
@@ -384,7 +384,7 @@ class Admin(_Blocking):
         return self._run(self._admin.writers(topic))
 
     def forget_writer(self, topic: str, name: str) -> None:
-        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
         self._run(self._admin.forget_writer(topic, name))
 
     def add_node(self, address: str) -> None:

@@ -298,7 +298,7 @@ class Log:
         return await self._names.writers(self._routing.topic.topic, self._limit(timeout_s))
 
     async def forget_writer(self, name: str, *, timeout_s: float | None = None) -> None:
-        """Whoever begins under this name later begins anew; one that is not there is forgotten already."""
+        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
         await self._names.forget_writer(self._routing.topic.topic, name, self._limit(timeout_s))
 
     # --- About it -------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def end_write(
 
 
 def forget_writer(members: Members, topic: TopicID, name: str) -> Members:
-    """Whoever begins under this name from now on begins anew. One that is not there is forgotten already."""
+    """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
     writers = members.writers.without(topic, name)
     return members if writers is members.writers else replace(members, writers=writers)
 

@@ -336,7 +336,7 @@ class Trimmed(VarlogError):
 
 
 class JunkPosition(VarlogError):
-    """Whoever was given this position gave it up: it is junk. Subscriptions pass over it."""
+    """Its appender gave this position up: it holds junk. Subscriptions pass over it."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)

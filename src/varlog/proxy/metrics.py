@@ -124,7 +124,7 @@ def _nodes(status: StatusOut) -> Iterator[Metric]:
 
 
 def _traffic(nodes: dict[int, NodeStatus]) -> Iterator[Metric]:
-    """Counters begin anew when a node does, as Prometheus expects of them."""
+    """Counters start at zero when a node restarts, as Prometheus expects of them."""
     done = {str(node): [held.traffic for held in held_by(status)] for node, status in nodes.items()}
     for name, what in (
         ("appends", "Batches that it acknowledged."),

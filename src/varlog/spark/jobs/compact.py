@@ -198,7 +198,7 @@ class _Source:
             if getattr(previous, option) != getattr(rules, option):
                 raise OptionError(
                     f"option '{option}' is {getattr(rules, option)!r}, and the snapshot that 'since' names was made with "
-                    f"{getattr(previous, option)!r}: give the same, or begin anew without 'since'"
+                    f"{getattr(previous, option)!r}: give the same, or start over without 'since'"
                 )
         if previous.position > self._tail:
             raise PreconditionFailed(
