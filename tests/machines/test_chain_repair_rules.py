@@ -158,6 +158,25 @@ def test_a_unit_that_was_never_sealed_is_waited_for_as_one_that_is_silent() -> N
     assert isinstance(believed, Reconfigure) and believed.wish.lost == {LS: (C,)}
 
 
+def test_a_member_that_was_never_sealed_is_left_out() -> None:
+    """Its disk went back to before its log stream began. In a log stream without appends no client meets it, so that it stayed a
+    member in epoch 0 and the chain counted as full with one copy (sequenced seed 1129)."""
+    blank = _unit(B, epoch=0, newest=0)
+    assert _wish(plan(_case((A, B), units={A: _unit(A), B: blank}))) == ({LS: (B,)}, {}, {})
+    poor = changed(_unit(A), trouble="its disk failed")
+    assert _wish(plan(_case((A, B), units={A: poor, B: blank}))) == ({LS: (B,)}, {}, {})
+    nobody = plan(_case((A, B), units={A: _unit(A, epoch=0, newest=0), B: blank}))
+    assert nobody.change is None and "never sealed" in str(nobody.steps[LS])
+
+
+def test_no_member_is_compared_with_one_that_was_never_sealed() -> None:
+    """An empty unit proves nothing: a drive that lost acknowledged entries would count as whole."""
+    restored = changed(_unit(A), unverified=True)
+    case = _case((A, B), units={A: restored, B: _unit(B, epoch=0, newest=0)})
+    waiting = plan(but(case, around=but(ALONE, unheard_s={(LS, B): UNHEARD_S})))
+    assert waiting.change is None and "may hold newer entries" in str(waiting.steps[LS])
+
+
 def test_nothing_is_filled_from_a_chain_of_which_nobody_is_known_to_be_whole() -> None:
     """A node that is away and holds more than a drive that went back in time would be made again from it."""
     restored = {node: changed(_unit(node), unverified=True) for node in (A, B)}

@@ -78,6 +78,8 @@ class TopicCondition:
             return f"the unit on node {node} is damaged"
         if unit.trouble:
             return f"the unit on node {node} is of no use: {unit.trouble}"
+        if not self.tells(log_stream, node):
+            return f"the unit on node {node} was never sealed: its disk is older than the log stream"
         if unit.unverified and unit.sync is not None and unit.sync.rebuild:
             return f"the unit on node {node} holds something else than its chain: {unit.sync.why}"
         if self.around.unleased_s.get(node, 0.0) >= UNLEASED_S:

@@ -146,8 +146,9 @@ def _answering(case: TopicCondition, chain: Chain) -> bool:
 def _useless(case: TopicCondition, chain: Chain) -> tuple[NodeID, ...]:
     """Those who cannot serve, if another one can."""
     if not case.healthy(chain):
-        # A dead node is left out even for a poor one: nothing can be written while it is in the chain.
-        return tuple(node for node in chain.nodes if case.unit(chain.log_stream, node) is None)
+        # A node that answers no seal is left out even for a poor one: nothing can be written while it is in the chain.
+        silent = tuple(node for node in chain.nodes if not case.tells(chain.log_stream, node))
+        return silent if len(silent) < len(chain.nodes) else ()
     return tuple(node for node in chain.nodes if case.defect(chain.log_stream, node))
 
 
