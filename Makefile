@@ -125,7 +125,7 @@ lint: $(CORE) ## lint alone
 	$(PY) -m ruff check .
 
 # Files that import what only other extras than `test` install: without those, there are no types to check them against.
-BEYOND_CORE := ^(src/varlog/spark/|src/varlog/cli/(spark|bench/spark_)|tests/spark/|tests/e2e/(browser|test_dashboard))
+BEYOND_CORE := ^(src/varlog/spark/|src/varlog/(cli/spark|bench/spark_)|tests/spark/|tests/e2e/(browser|test_dashboard))
 
 types: $(CORE) ## types alone; `make venv` first, to check the files that need Spark, a browser or a peer as well
 	@if [ -e $(ALL) ]; then echo mypy; $(PY) -m mypy; else \
@@ -193,7 +193,7 @@ sim-mutants: $(CORE) ## plant known bugs; the simulator must find each
 faults: $(ALL) ## real processes under load: kill -9, SIGSTOP, full disks, network cuts, lost disks; about ten minutes
 	@rm -rf build/harms
 	$(PY) -m pytest -n 2 --dist worksteal tests/faults tests/hardening -m "process" -rs --durations=0 $(ARGS); \
-	code=$$?; $(PY) -m varlog.testing.harm_report build/harms docs/internals/harms.md && exit $$code
+	code=$$?; $(PY) -m varlog.testing.harms.harm_table build/harms docs/internals/harms.md && exit $$code
 	$(PY) -m pytest -p no:xdist -m "spark and faults" tests/spark -rs --durations=0 $(ARGS)
 
 bench: $(CORE) ## measure, against the raw limits of this machine

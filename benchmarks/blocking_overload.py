@@ -18,8 +18,8 @@ import threading
 import time
 
 import varlog
+from varlog.client.append_rules import InflightBatch
 from varlog.client.blocking import Log
-from varlog.client.inflight_batch import InflightBatch
 from varlog.model.batch import parse_header
 from varlog.model.entry import Position
 from varlog.model.errors import Rejected, VarlogError

@@ -37,12 +37,12 @@ SIDE = """
 import asyncio, json, os, sys
 from dataclasses import replace
 from pathlib import Path
-from varlog.cli.bench.catalogue import WORKLOADS
-from varlog.cli.bench.progress import Quiet
-from varlog.cli.bench.settings import Measure, Settings
+from varlog.bench.catalogue import WORKLOADS
+from varlog.bench.context import Quiet
+from varlog.bench.settings import Measure, Settings
 try:
-    from varlog.cli.bench.bench_context import BenchContext
-    from varlog.cli.bench.bench_target import ground_for
+    from varlog.bench.context import BenchContext
+    from varlog.bench.context import ground_for
 except ImportError:  # a revision of before they had these names
     from varlog.cli.bench.ground import ground_for
     from varlog.cli.bench.stage import Stage as BenchContext

@@ -27,11 +27,11 @@ from typing import Any
 import uvloop
 
 from varlog import aio
-from varlog.cli.bench.figures import format_count, format_ms, percentile
-from varlog.cli.cluster_plan import ClusterPlan
-from varlog.cli.ports import HOST, free_ports
-from varlog.cli.supervisor import Supervisor
+from varlog.bench.figures import format_count, format_ms, percentile
 from varlog.client.log import Log
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.ports import HOST, free_ports
+from varlog.localcluster.supervisor import Supervisor
 
 ENTRY = b"x" * 1024
 BATCH = 100

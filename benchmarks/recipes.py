@@ -25,11 +25,11 @@ from typing import Any
 import uvloop
 
 from varlog import aio
-from varlog.cli.bench.conditions import conditions_of
-from varlog.cli.bench.figures import format_count, format_ms, percentile
-from varlog.cli.cluster_plan import ClusterPlan
-from varlog.cli.ports import free_ports
-from varlog.cli.supervisor import Supervisor
+from varlog.bench.figures import format_count, format_ms, percentile
+from varlog.bench.machine import conditions_of
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
 from varlog.recipes import Conflict, Isolation, KeyValue, Transaction, Transactions
 
 VALUE = b"x" * 100

@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from varlog.cli.bench.conditions import Conditions  # noqa: E402 - of this tree, wherever it was started
+from varlog.bench.machine import Conditions  # noqa: E402 - of this tree, wherever it was started
 
 PAGE = ROOT / "docs" / "benchmarks.md"
 ORDERINGS_PAGE = ROOT / "docs" / "orderings.md"

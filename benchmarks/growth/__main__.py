@@ -31,9 +31,8 @@ from benchmarks.growth.loads import Pace, measure  # noqa: E402 - of this tree, 
 from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, as_json, merged  # noqa: E402
 from benchmarks.growth.telling import cliffs_in, told  # noqa: E402
 from benchmarks.render import PAGE, rendered  # noqa: E402
-from varlog.cli.bench.conditions import conditions_of  # noqa: E402
-from varlog.cli.bench.figures import format_count  # noqa: E402
-from varlog.cli.bench.raw import measure_raw  # noqa: E402
+from varlog.bench.figures import format_count  # noqa: E402
+from varlog.bench.machine import conditions_of, measure_raw  # noqa: E402
 from varlog.model.limits import GIB  # noqa: E402
 
 PLOT = ROOT / "docs" / "growth.svg"

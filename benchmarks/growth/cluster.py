@@ -9,15 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import varlog.aio
-from varlog.cli.bench.bench_target import TIMEOUT_S
-from varlog.cli.bench.conditions import busy_s
-from varlog.cli.bench.processes import usage_of
-from varlog.cli.cluster_plan import ClusterPlan
-from varlog.cli.ports import free_ports
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import wait_nodes
+from varlog.bench.context import TIMEOUT_S
+from varlog.bench.machine import busy_s, usage_of
 from varlog.client.admin import Admin
 from varlog.client.log import Log
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import wait_nodes
 
 NODES = 3
 CLIENT, MACHINE = "client", "machine"

@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmarks.growth.cluster import Cores, GrowthCluster, growth_cluster
 from benchmarks.growth.reader_processes import ReaderProcesses
 from benchmarks.growth.sweeps import Point, Sweep
-from varlog.cli.bench.figures import percentile
-from varlog.cli.bench.meter import Meter, metered
-from varlog.cli.bench.progress import Quiet
-from varlog.cli.bench.raw import write_bandwidth
+from varlog.bench.context import Quiet
+from varlog.bench.figures import percentile
+from varlog.bench.machine import write_bandwidth
+from varlog.bench.meter import Meter, metered
 from varlog.client.log import Log
 from varlog.model.limits import GIB, KIB, MIB
 from varlog.model.lsn import FIRST_GLSN

@@ -20,7 +20,7 @@ from typing import Any, Self
 import uvloop
 
 import varlog.aio
-from varlog.cli.bench.bench_target import TIMEOUT_S
+from varlog.bench.context import TIMEOUT_S
 from varlog.client.log import Log
 from varlog.model.lsn import FIRST_GLSN, GLSN
 

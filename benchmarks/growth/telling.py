@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.growth.cliffs import Cliff, cliffs_of
 from benchmarks.growth.cluster import CLIENT, MACHINE
 from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, points_of
-from varlog.cli.bench.conditions import Conditions
-from varlog.cli.bench.figures import format_count, format_ms
+from varlog.bench.figures import format_count, format_ms
+from varlog.bench.machine import Conditions
 from varlog.model.limits import GIB, KIB, MIB
 
 COPIES = 3

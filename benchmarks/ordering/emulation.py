@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.ordering.emulated_node import CLUSTER, EPOCH
 from benchmarks.ordering.history import Told, check_order
 from benchmarks.ordering.load import Ints, Load, durable_ends
-from varlog.cli.process import ServerProcess
+from varlog.localcluster.process import ServerProcess
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc import messages as m
 from varlog.rpc.tcp import TcpTransport

@@ -28,8 +28,8 @@ import uvloop
 
 from benchmarks.ordering.emulation import Emulation
 from benchmarks.ordering.load import Load
-from varlog.cli.bench.conditions import conditions_of
-from varlog.cli.bench.figures import format_count, format_ms
+from varlog.bench.figures import format_count, format_ms
+from varlog.bench.machine import conditions_of
 
 PAGE, PLOT = Path("docs/benchmarks.md"), Path("docs/ordering-scale.svg")
 ROOT = Path(__file__).parents[2]

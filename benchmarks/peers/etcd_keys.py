@@ -14,7 +14,7 @@ from aetcd import rpc
 from benchmarks.peers.ground import Journal, Keep
 from benchmarks.peers.programs import etcd_program
 from benchmarks.peers.server import HOST, Server, listens, start_all, stop_all
-from varlog.cli.ports import free_ports
+from varlog.localcluster.ports import free_ports
 
 RANGE = 5000
 BATCH_MAX = 1000

@@ -19,7 +19,7 @@ from benchmarks.peers.ground import Journal, Keep
 from benchmarks.peers.nats_wire import NatsWire, WireError
 from benchmarks.peers.programs import nats_program
 from benchmarks.peers.server import HOST, Server, listens, start_all, stop_all
-from varlog.cli.ports import free_ports
+from varlog.localcluster.ports import free_ports
 
 FETCH = 5000
 CALL_S = 30.0

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import varlog.aio
 from benchmarks.peers.ground import Journal, Keep
-from varlog.cli.bench.bench_target import connected, embedded
-from varlog.cli.cluster_plan import ClusterPlan
-from varlog.cli.ports import free_ports
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import wait_nodes
+from varlog.bench.context import connected, embedded
 from varlog.client.log import Log
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import wait_nodes
 from varlog.model.cluster import Ordering
 from varlog.model.lsn import FIRST_GLSN, GLSN
 

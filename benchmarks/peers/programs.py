@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from benchmarks.peers.ground import PeerMissing
-from varlog.cli.etcd import find_etcd as etcd_on_path
+from varlog.localcluster.etcd import find_etcd as etcd_on_path
 from varlog.model.errors import StartupError
 
 REMEDY = "pip install 'varlog[peers]'"

@@ -19,7 +19,7 @@ from benchmarks.peers.ground import Journal, Keep
 from benchmarks.peers.programs import redis_program
 from benchmarks.peers.redis_wire import RedisWire
 from benchmarks.peers.server import HOST, Server, listens, start_all, stop_all
-from varlog.cli.ports import free_ports
+from varlog.localcluster.ports import free_ports
 
 # Entries an answer of XRANGE: more are no faster.
 RANGE = 10_000

@@ -17,10 +17,8 @@ from benchmarks.peers.samples import Findings, Sample
 from benchmarks.peers.schedule import Turn, duel_of, turns_of
 from benchmarks.peers.systems import System, ground_of
 from benchmarks.peers.workloads import Timing, Workload
-from varlog.cli.bench.conditions import conditions_of
-from varlog.cli.bench.figures import format_count, format_ms
-from varlog.cli.bench.processes import usage_of
-from varlog.cli.bench.raw import measure_raw
+from varlog.bench.figures import format_count, format_ms
+from varlog.bench.machine import conditions_of, measure_raw, usage_of
 
 RAW_S = 2.0
 IDLE_S = 2.0

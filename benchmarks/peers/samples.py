@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from varlog.cli.bench.conditions import Conditions
-from varlog.cli.bench.figures import median
-from varlog.cli.bench.raw import RawLimits, combined
+from varlog.bench.figures import median
+from varlog.bench.machine import Conditions, RawLimits, combined
 
 # Grows when a field changes its meaning, so that files of another version are refused instead of misread.
 JSON_VERSION = 1

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from varlog.cli.output import wait_until
+from varlog.localcluster.wait import wait_until
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 60.0

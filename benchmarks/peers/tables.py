@@ -8,8 +8,8 @@ from dataclasses import astuple
 from benchmarks.peers.samples import Findings, Spread
 from benchmarks.peers.systems import SYSTEMS, System
 from benchmarks.peers.verdicts import Verdict, disk_share, reached, verdicts
-from varlog.cli.bench.figures import format_count, format_mb_s, format_ms, median
-from varlog.cli.bench.raw import DEFINITION
+from varlog.bench.figures import format_count, format_mb_s, format_ms, median
+from varlog.bench.machine import DEFINITION
 
 NOTHING = "–"
 APPENDERS = (1, 4, 16, 64, 256)

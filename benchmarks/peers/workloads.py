@@ -11,9 +11,9 @@ from functools import partial
 
 from benchmarks.peers.ground import Ground, Journal
 from benchmarks.peers.systems import CURVE, MAIN, READ, SIZES, STREAMS, System
-from varlog.cli.bench.figures import median
-from varlog.cli.bench.meter import Meter
-from varlog.cli.bench.processes import usage_of
+from varlog.bench.figures import median
+from varlog.bench.machine import usage_of
+from varlog.bench.meter import Meter
 from varlog.model.limits import KIB, MIB
 
 BATCH_ENTRIES = 1000

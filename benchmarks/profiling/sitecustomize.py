@@ -106,7 +106,7 @@ def _trace(path: str) -> None:
         ("varlog.rpc.endpoint", "Endpoint", "_take_request", "receive ", "", 2),
         ("varlog.rpc.endpoint", "Endpoint", "_take_oneway", "receive ", "", 1),
         ("varlog.rpc.endpoint", "Endpoint", "_take_reply", "receive ", "", 2),
-        ("varlog.storage.log_store", "LogStore", "append", "write begins", "write ends", 0),
+        ("varlog.storage.committed.log_store", "LogStore", "append", "write begins", "write ends", 0),
         ("varlog.metarepo.store.sqlite", "SqliteStore", "_commit", "commit begins", "commit ends", 0),
     ]
 

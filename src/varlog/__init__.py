@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from varlog import aio as aio
     from varlog.client.blocking import Admin, Log
-    from varlog.client.idempotent_rules import IndeterminateInput, TrimmedWrite
-    from varlog.client.positioned_writer import OtherEntry
+    from varlog.client.writers.idempotent_rules import IndeterminateInput, TrimmedWrite
+    from varlog.client.writers.positioned import OtherEntry
     from varlog.model.cluster import (
         ClusterView,
         Grouping,
@@ -130,8 +130,8 @@ __all__ = [
 
 _HOMES = {
     "varlog.client.blocking": ("Admin", "Log"),
-    "varlog.client.idempotent_rules": ("IndeterminateInput", "TrimmedWrite"),
-    "varlog.client.positioned_writer": ("OtherEntry",),
+    "varlog.client.writers.idempotent_rules": ("IndeterminateInput", "TrimmedWrite"),
+    "varlog.client.writers.positioned": ("OtherEntry",),
     "varlog.model.cluster": (
         "ClusterView",
         "Grouping",

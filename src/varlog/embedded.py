@@ -27,9 +27,8 @@ from varlog.model.limits import SEGMENT_BYTES
 from varlog.rpc.memory import MemoryTransport
 from varlog.runtime.disk import make_ours_private
 from varlog.runtime.environment import Environment, system_environment
-from varlog.runtime.logs import get_logger, logfmt
-from varlog.sequencer.config import SequencerConfig
-from varlog.sequencer.sequencer import Sequencer
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 from varlog.storage.metadata_files import scrub_file
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode

@@ -22,7 +22,7 @@ from benchmarks.compare import (
     told,
     turns,
 )
-from varlog.cli.bench.catalogue import chosen
+from varlog.bench.catalogue import chosen
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,7 +100,7 @@ def test_a_revision_without_this_package_is_refused_before_anything_is_measured(
 
 
 def test_an_older_source_comes_before_the_installed_one_also_in_servers(repository: Path) -> None:
-    """A server is started as `python -m varlog.cli.serve` and inherits the environment: see varlog/cli/process.py."""
+    """A server is started as `python -m varlog.cli.serve` and inherits the environment: see varlog/localcluster/process.py."""
     with source_of("slow", repository) as source:
         check_own_code(source)
         assert source != repository / "src"

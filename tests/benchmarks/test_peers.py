@@ -15,8 +15,7 @@ from benchmarks.peers.systems import SYSTEMS, chosen
 from benchmarks.peers.tables import section, told3
 from benchmarks.peers.verdicts import AIMS, reached, verdicts
 from benchmarks.peers.workloads import WORKLOADS, chosen_workloads
-from varlog.cli.bench.conditions import Conditions
-from varlog.cli.bench.raw import RawLimits
+from varlog.bench.machine import Conditions, RawLimits
 
 CONDITIONS = Conditions(
     2, 0.0, "a processor", 8 << 30, "6.1", "ext4", "3.11", {"varlog": "0"}, "here", "synced"

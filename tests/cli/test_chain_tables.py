@@ -9,16 +9,18 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from varlog.cli.chain_tables import (
+from varlog.cli.status_tables import (
     chains_table,
+    parts,
     projection_lines,
     projections_table,
+    status_json,
+    stream_json,
     thin_lines,
     units_table,
 )
-from varlog.cli.demo import runs_whole
-from varlog.cli.status_tables import parts, status_json, stream_json
 from varlog.client.cluster_status import chain_is_whole, role
+from varlog.localcluster.wait import runs_whole
 from varlog.model.cluster import (
     ClusterView,
     LogStream,

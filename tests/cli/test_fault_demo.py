@@ -6,12 +6,14 @@ import pytest
 from rich.console import Console
 
 from varlog.cli.demo import History
-from varlog.cli.fault_account import FaultAccount, Killed, account_of
-from varlog.cli.fault_display import (
+from varlog.cli.fault_report import (
+    FaultAccount,
+    Killed,
     LivePicture,
     PlainLines,
     ProcessLine,
     Scene,
+    account_of,
     fault_display,
     picture,
     sparkline,

@@ -10,14 +10,9 @@ from typer.testing import CliRunner
 
 import varlog.cli.proxy
 from varlog.cli import up
-from varlog.cli.cluster_plan import (
-    ClusterPlan,
-    ports_from,
-    proxy_port_from,
-    sequencer_port_from,
-)
 from varlog.cli.main import app
-from varlog.cli.ports import free_ports, is_free
+from varlog.localcluster.plan import ClusterPlan, ports_from, proxy_port_from, sequencer_port_from
+from varlog.localcluster.ports import free_ports, is_free
 
 runner = CliRunner()
 

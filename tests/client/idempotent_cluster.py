@@ -15,7 +15,7 @@ from varlog.rpc.messages import (
     Message,
 )
 from varlog.rpc.transport import Call
-from varlog.storagenode.log_stream.idempotent_rules import Link, Sent, SequenceDecision, decide
+from varlog.storagenode.committed.idempotent_rules import Link, Sent, SequenceDecision, decide
 
 
 class ChainedCluster(FakeCluster):

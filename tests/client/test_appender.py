@@ -8,8 +8,8 @@ import pytest
 
 from tests.client.fakes import FakeCluster, run, until
 from varlog.client import appender as appender_module
-from varlog.client import batch_sender as batch_sender_module
 from varlog.client import batcher as batcher_module
+from varlog.client.committed import sender as batch_sender_module
 from varlog.client.log import Log
 from varlog.model.batch import Buffer, parse_header
 from varlog.model.cluster import StreamState

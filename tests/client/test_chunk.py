@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from varlog.client.chunk import CUT_ENTRIES, Chunk
+from varlog.client.log import lists_of
 from varlog.client.merge_rules import Stretch
-from varlog.client.tailing_reader import lists_of
 from varlog.model.batch import pack, place
 from varlog.model.entry import Entry
 from varlog.model.epoch import Epoch

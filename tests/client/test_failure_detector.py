@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from tests.client.fakes import FakeCluster, run, until
-from varlog.client import batch_sender as batch_sender_module
 from varlog.client import routing as routing_module
+from varlog.client.committed import sender as batch_sender_module
 from varlog.client.failure_detector import FailureDetector
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID

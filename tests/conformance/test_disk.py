@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from varlog.runtime.disk import Disk, OsDisk
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.drive import Drive
+from varlog.testing.sim.core.loop import Process
 
 
 def _os_disk() -> Disk:

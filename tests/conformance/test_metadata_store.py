@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.metarepo.etcd import etcd_members, unused_cluster
-from varlog.cli.etcd import EtcdPlan
+from varlog.localcluster.etcd import EtcdPlan
 from varlog.metarepo import records
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.named import Named
+from varlog.metarepo.membership.named import Named
+from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, MetadataStore, Put
 from varlog.metarepo.store.keyspace import DeleteKeys
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
@@ -27,9 +27,9 @@ from varlog.model.errors import StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.runtime.environment import system_environment
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.drive import Drive
+from varlog.testing.sim.core.loop import Process
 
 # Longer than a busy machine stands still: who leads here does so until somebody takes it from them.
 LEASE_S = 10.0

@@ -13,9 +13,9 @@ from varlog.model.ids import ClusterID
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.tcp import TcpTransport
 from varlog.rpc.transport import Transport
-from varlog.testing.sim import loop as simulation
-from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core import loop as simulation
+from varlog.testing.sim.core.loop import Process
+from varlog.testing.sim.core.network import SimNetwork
 
 # (server side, client side): two processes of one cluster.
 Body = Callable[[Transport, Transport], Awaitable[None]]

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import varlog
-from varlog.cli.etcd import find_etcd
+from varlog.localcluster.etcd import find_etcd
 from varlog.testing.processes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

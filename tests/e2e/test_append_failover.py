@@ -19,12 +19,11 @@ from varlog.model.entry import Position
 from varlog.model.ids import ClusterID, LogStreamID, NodeID
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.messages import Append
-from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.environment import Environment
+from varlog.runtime.environment import Environment, SystemClock
 from varlog.runtime.worker import ThreadWorker
+from varlog.storagenode.committed.replica import Replica
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.log_stream.replica import Replica
 from varlog.storagenode.node import StorageNode
 
 CLUSTER = ClusterID(5)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.ports import free_block
+from varlog.localcluster.ports import free_block
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.disk import OsDisk
-from varlog.storage.log_store import LogStore
+from varlog.storage.committed.log_store import LogStore
 from varlog.testing.processes import PATIENCE_S, children_of, command, living, started
 
 pytestmark = pytest.mark.process

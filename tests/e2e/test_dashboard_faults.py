@@ -15,14 +15,14 @@ from playwright.async_api import Route
 
 from tests.e2e.browser import SCREENSHOTS, STORY_S, browser, chromium, visit
 from varlog import aio
-from varlog.cli.cluster_plan import ClusterPlan
-from varlog.cli.ports import free_ports
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import make_topic
 from varlog.client.log import Log
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import make_topic
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
-from varlog.testing.harmed_cluster import COMMITTED, harmed_cluster
+from varlog.testing.harms.harmed_cluster import COMMITTED, harmed_cluster
 
 chromium()  # without one, all of this is skipped, loudly
 pytestmark = pytest.mark.process

@@ -9,8 +9,8 @@ import pytest
 
 import varlog
 from varlog import aio
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import make_topic
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import make_topic
 from varlog.model.errors import ReaderBehind
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.tcp_cluster import running

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from varlog.cli.ports import free_block
+from varlog.localcluster.ports import free_block
 from varlog.testing.processes import PATIENCE_S, children_of, living, started
 
 pytestmark = pytest.mark.process

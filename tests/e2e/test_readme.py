@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e import pages
 from tests.e2e.shell import Shell, alike, typed_in
-from varlog.cli.ports import free_block
+from varlog.localcluster.ports import free_block
 from varlog.testing.processes import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

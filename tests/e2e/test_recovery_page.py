@@ -10,10 +10,10 @@ import pytest
 
 from tests.e2e.pages import blocks, broken_links
 from tests.e2e.shell import PROMPT, Shell, alike, typed_in
-from varlog.cli.output import wait_until
+from varlog.localcluster.wait import wait_until
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harmed_cluster import COMMITTED, HarmedCluster, harmed_cluster
+from varlog.testing.harms.harmed_cluster import COMMITTED, HarmedCluster, harmed_cluster
 from varlog.testing.processes import PATIENCE_S, command
 
 PAGE = "docs/operate/backup-restore.md"

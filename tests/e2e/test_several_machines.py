@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.hosts import Host, NoHosts, etcd_programs, hosts, install
 from tests.e2e.pages import Block, blocks, page
 from tests.e2e.shell import alike, typed_in
-from varlog.cli.etcd import etcd_is_here
+from varlog.localcluster.etcd import etcd_is_here
 from varlog.testing.processes import PATIENCE_S
 
 PAGE = "docs/operate/several-machines.md"

@@ -17,8 +17,8 @@ from varlog.testing.cluster_under_load import (
     plan_for,
     run_story,
 )
-from varlog.testing.cuttable_cluster import CuttableCluster, Ground, on_what_there_is
-from varlog.testing.cuttable_network import CuttableNetwork
+from varlog.testing.network.cuttable_cluster import CuttableCluster, Ground, on_what_there_is
+from varlog.testing.network.cuttable_network import CuttableNetwork
 
 # Cuts, and comes back; what is cut then stays so for as long as the test says.
 Cut = Callable[[CuttableNetwork, ClusterUnderLoad], Awaitable[None]]

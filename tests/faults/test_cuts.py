@@ -9,8 +9,8 @@ import pytest
 
 from tests.faults.helpers import check_cut, first_stream
 from varlog.testing.cluster_under_load import ClusterUnderLoad, process_of
-from varlog.testing.cuttable_cluster import NODES
-from varlog.testing.cuttable_network import CLIENTS, CuttableNetwork, places
+from varlog.testing.network.cuttable_cluster import NODES
+from varlog.testing.network.cuttable_network import CLIENTS, CuttableNetwork, places
 
 pytestmark = [pytest.mark.process, pytest.mark.faults]
 

@@ -15,7 +15,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import DISK_RESERVE_BYTES, KIB
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.testing.cluster_under_load import TOPIC, WAIT_TIMEOUT_S, ClusterUnderLoad, process_of
-from varlog.testing.small_disk import NoSmallDisk, SmallDisk
+from varlog.testing.faulty_disk import NoSmallDisk, SmallDisk
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.testing.harm_cells import (
+from varlog.testing.harms.harm_cells import (
     KINDS_OF_A_CLUSTER,
     KINDS_OF_A_MIRRORED,
     KINDS_OF_AN_EMBEDDED,
@@ -21,7 +21,7 @@ from varlog.testing.harm_cells import (
     fill,
     small_plan,
 )
-from varlog.testing.harm_table import (
+from varlog.testing.harms.harm_table import (
     ALL_HARMS,
     RUNNING,
     STOPPED,
@@ -31,7 +31,7 @@ from varlog.testing.harm_table import (
     write_results,
     wrong,
 )
-from varlog.testing.harmed_cluster import harmed_cluster
+from varlog.testing.harms.harmed_cluster import harmed_cluster
 
 pytestmark = pytest.mark.process
 

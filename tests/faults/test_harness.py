@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from varlog.testing.cluster_under_load import TOPIC, ClusterUnderLoad, plan_for, run_story
-from varlog.testing.history import Append, Outcome, Seen
 from varlog.testing.history_file import HistoryWriter, RealHistory
+from varlog.verify.history import Append, Outcome, Seen
 
 pytestmark = pytest.mark.process
 

@@ -9,9 +9,8 @@ import pytest
 
 from tests.faults.helpers import check_cut, first_stream
 from varlog.testing.cluster_under_load import ClusterUnderLoad, process_of
-from varlog.testing.cut_ways import Loss
-from varlog.testing.cuttable_cluster import NODES, on_proxies
-from varlog.testing.cuttable_network import CuttableNetwork, places
+from varlog.testing.network.cuttable_cluster import NODES, on_proxies
+from varlog.testing.network.cuttable_network import CuttableNetwork, Loss, places
 
 pytestmark = pytest.mark.process
 

@@ -24,8 +24,8 @@ from varlog.testing.cluster_under_load import (
     plan_for,
     run_story,
 )
-from varlog.testing.harm_cells import small_plan
-from varlog.testing.small_disk import NoSmallDisk, SmallDisk
+from varlog.testing.faulty_disk import NoSmallDisk, SmallDisk
+from varlog.testing.harms.harm_cells import small_plan
 
 pytestmark = [pytest.mark.process, pytest.mark.faults]
 

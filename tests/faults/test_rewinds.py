@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.etcd import etcd_is_here
+from varlog.localcluster.etcd import etcd_is_here
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harmed_cluster import (
+from varlog.testing.harms.harmed_cluster import (
     HarmedCluster,
     Outcome,
     Verdict,

@@ -12,9 +12,8 @@ import pytest
 from tests.faults.helpers import Cut, check_cut, check_story, kill_and_wait
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import ClusterUnderLoad, Story, process_of
-from varlog.testing.cut_ways import Loss
-from varlog.testing.cuttable_cluster import NODES, on_proxies
-from varlog.testing.cuttable_network import CLIENTS, CuttableNetwork, places
+from varlog.testing.network.cuttable_cluster import NODES, on_proxies
+from varlog.testing.network.cuttable_network import CLIENTS, CuttableNetwork, Loss, places
 
 pytestmark = pytest.mark.process
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from varlog.model.lsn import GLSN
-from varlog.recipes.kv_codec import (
+from varlog.recipes.kv.kv_codec import (
     CodedKvMachine,
     Command,
     Commit,
@@ -22,7 +22,7 @@ from varlog.recipes.kv_codec import (
     Retain,
     encode_command,
 )
-from varlog.recipes.transaction_rules import Clash, Isolation
+from varlog.recipes.kv.transaction_rules import Clash, Isolation
 
 FILE = Path(__file__).with_name("kv_story_v1.json")
 RC, SI, SER = Isolation.READ_COMMITTED, Isolation.SNAPSHOT, Isolation.SERIALIZABLE

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from varlog.model.lsn import GLSN
-from varlog.recipes.counter_machine import CounterMachine, add_command, set_command, swap_command
-from varlog.recipes.directory_snapshots import encode_file
-from varlog.recipes.envelope import Envelope, Skip, seal, seal_skip
-from varlog.recipes.queue_codec import (
+from varlog.recipes.core.command_rules import Sessions
+from varlog.recipes.core.counter_machine import CounterMachine, add_command, set_command, swap_command
+from varlog.recipes.core.directory_snapshots import encode_file
+from varlog.recipes.core.envelope import Envelope, Skip, seal, seal_skip
+from varlog.recipes.core.snapshots import encode_snapshot
+from varlog.recipes.core.topic_snapshots import Chunk, encode_chunk
+from varlog.recipes.queue.queue_codec import (
     CodedQueueMachine,
     Command,
     Done,
@@ -26,9 +29,6 @@ from varlog.recipes.queue_codec import (
     Take,
     encode_command,
 )
-from varlog.recipes.session_rules import Sessions
-from varlog.recipes.snapshots import encode_snapshot
-from varlog.recipes.topic_snapshots import Chunk, encode_chunk
 
 HERE = Path(__file__).parent
 

@@ -20,14 +20,20 @@ from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicI
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 from varlog.storage.cluster_file import encode_cluster
+from varlog.storage.committed.index import SparseIndex
+from varlog.storage.committed.row_file import (
+    ROW_TYPE,
+    encode_end_mark,
+    encode_file,
+    encode_header,
+    encode_row,
+)
+from varlog.storage.committed.state_file import ReplicaStateFile, encode_state
 from varlog.storage.identity import Identity, encode_identity, fingerprint
-from varlog.storage.index import SparseIndex
-from varlog.storage.page_index import Page
-from varlog.storage.page_sidecar import encode_pages, encode_sidecar
-from varlog.storage.row_file import ROW_TYPE, encode_end_mark, encode_file, encode_header, encode_row
-from varlog.storage.state_file import ReplicaStateFile, encode_state
-from varlog.storage.sync_watermark import Synced, encode_slot
-from varlog.storage.unit_state import UnitStateFile, encode_unit
+from varlog.storage.sequenced.page_index import Page
+from varlog.storage.sequenced.sidecar import encode_pages, encode_sidecar
+from varlog.storage.sequenced.sync_watermark import Synced, encode_slot
+from varlog.storage.sequenced.unit_state import UnitStateFile, encode_unit
 from varlog.storage.view_copy import ViewCopy, encode_view_copy
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ import pytest
 from tests.golden.kv_story import FILE, STORY, told
 from varlog.model.errors import PreconditionFailed
 from varlog.model.lsn import GLSN
-from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
-from varlog.recipes.kv_codec import CodedKvMachine, decode_snapshot
+from varlog.recipes.core.command_rules import MalformedCommand, UnknownCommand
+from varlog.recipes.kv.kv_codec import CodedKvMachine, decode_snapshot
 
 
 def pinned() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from varlog.model.lsn import GLSN
-from varlog.recipes.lock_machine import Command, Enter, Expire, Leave, LockMachine, Renew, decode, encode
+from varlog.recipes.lock.lock_machine import Command, Enter, Expire, Leave, LockMachine, Renew, decode, encode
 
 GOLDEN = Path(__file__).with_name("lock_v1.json")
 COMMANDS: list[Command] = [

@@ -8,13 +8,13 @@ import pytest
 
 from tests.golden.recipe_formats import CHUNK, ENVELOPE, FORMATS, HERE, SKIP, STATE, counter, queue, sessions
 from varlog.model.lsn import GLSN
-from varlog.recipes.counter_machine import CounterMachine
-from varlog.recipes.directory_snapshots import decode_file
-from varlog.recipes.envelope import Opener
-from varlog.recipes.queue_codec import CodedQueueMachine
-from varlog.recipes.session_rules import Sessions
-from varlog.recipes.snapshots import decode_snapshot
-from varlog.recipes.topic_snapshots import decode_chunk
+from varlog.recipes.core.command_rules import Sessions
+from varlog.recipes.core.counter_machine import CounterMachine
+from varlog.recipes.core.directory_snapshots import decode_file
+from varlog.recipes.core.envelope import Opener
+from varlog.recipes.core.snapshots import decode_snapshot
+from varlog.recipes.core.topic_snapshots import decode_chunk
+from varlog.recipes.queue.queue_codec import CodedQueueMachine
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -26,16 +26,16 @@ from varlog.model.ids import NO_UUID, LogStreamID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.cluster_file import decode_cluster
+from varlog.storage.committed.index import decode_index
+from varlog.storage.committed.row_file import check_header, read_rows
+from varlog.storage.committed.scan import scan
+from varlog.storage.committed.state_file import decode_state
 from varlog.storage.dump import dump_rows
 from varlog.storage.identity import IDENTITY_NAME, Identity, read_identity
-from varlog.storage.index import decode_index
-from varlog.storage.page_scan import scan_pages
-from varlog.storage.page_sidecar import decode_sidecar, encode_pages, rows_of
-from varlog.storage.row_file import check_header, read_rows
-from varlog.storage.scan import scan
-from varlog.storage.state_file import decode_state
-from varlog.storage.sync_watermark import decode_slots
-from varlog.storage.unit_state import decode_unit
+from varlog.storage.sequenced.page_recovery import scan_pages
+from varlog.storage.sequenced.sidecar import decode_sidecar, encode_pages, rows_of
+from varlog.storage.sequenced.sync_watermark import decode_slots
+from varlog.storage.sequenced.unit_state import decode_unit
 from varlog.storage.view_copy import decode_view_copy
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
 from varlog.model.errors import Rejected, Unavailable, VarlogError
-from varlog.testing.sim.host import VOLUME
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.host import VOLUME
+from varlog.testing.sim.core.loop import run
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["nodes run", "nodes restart as well"])
@@ -129,7 +129,7 @@ def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
 def test_d1_a_log_stream_whose_every_replica_is_lost_is_no_witness_and_nothing_is_given(harm: str) -> None:
     """All nodes are heard, and none can open its commit rows: what they knew of newer positions is known to nobody."""
 
-    from varlog.testing.sim.harm import files_of
+    from varlog.testing.sim.faults.harm import files_of
 
     async def story() -> None:
         cluster = RewoundCluster()
@@ -162,8 +162,8 @@ def test_d1_a_log_stream_whose_every_replica_is_lost_is_no_witness_and_nothing_i
 def test_d1_nothing_is_told_or_given_while_a_replica_is_damaged_that_may_know_more() -> None:
     """All nodes are heard. One replica lost its newest rows as a torn write loses them, the other one is damaged: the newest
     position is known to nobody who was heard."""
-    from varlog.storage.row_file import ROW_BYTES
-    from varlog.testing.sim.harm import files_of
+    from varlog.storage.committed.row_file import ROW_BYTES
+    from varlog.testing.sim.faults.harm import files_of
 
     async def story() -> None:
         cluster = RewoundCluster(nodes=2, replicas=2)

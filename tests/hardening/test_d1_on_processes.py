@@ -13,14 +13,14 @@ import pytest
 
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harm import (
+from varlog.testing.harms.harm import (
     Harm,
     flip_last_bit,
     flip_newest_bit,
     truncate_newest_bytes,
     zero_newest_sector,
 )
-from varlog.testing.harmed_cluster import Outcome, Verdict, harmed_cluster, verdict_after_restart
+from varlog.testing.harms.harmed_cluster import Outcome, Verdict, harmed_cluster, verdict_after_restart
 
 pytestmark = pytest.mark.process
 

@@ -22,9 +22,9 @@ from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import Environment, system_environment
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.drive import Drive
+from varlog.testing.sim.core.loop import Process
 
 DATABASE = "metadata.db"
 JOURNAL = "metadata.db.journal"

@@ -14,7 +14,7 @@ import pytest
 
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for, process_of
-from varlog.testing.harmed_cluster import COMMITTED, harmed_cluster
+from varlog.testing.harms.harmed_cluster import COMMITTED, harmed_cluster
 from varlog.testing.processes import PATIENCE_S, started
 
 pytestmark = pytest.mark.process

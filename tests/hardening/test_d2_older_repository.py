@@ -11,12 +11,12 @@ import pytest
 from tests.hardening.witness_cluster import RewoundCluster
 from tests.manager.sim_cluster import REPOSITORY
 from varlog.client.admin import Admin
-from varlog.metarepo import witnesses
+from varlog.metarepo.recovery import witnesses
 from varlog.model.cluster import LogStream
 from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.rpc import messages as m
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for, process_of
-from varlog.testing.harmed_cluster import (
+from varlog.testing.harms.harmed_cluster import (
     COMMITTED,
     HarmedCluster,
     Outcome,

@@ -19,7 +19,7 @@ from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped
 from varlog.model.ids import NodeID
 from varlog.rpc import messages as m
 from varlog.rpc.messages import AdoptOrderReply
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 
 class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
@@ -274,7 +274,7 @@ def test_d2_a_projection_that_is_in_no_copy_of_the_view_was_kept_by_its_chain_be
         await appended(log, b"first")
         old = cluster.copy()
         await cluster.newest_copies()
-        monkeypatch.setattr("varlog.metarepo.view_copies.ViewCopies._send", lambda self: 0)
+        monkeypatch.setattr("varlog.metarepo.recovery.view_copies.ViewCopies._send", lambda self: 0)
         await cluster.chain_without(3)
         made = await cluster.projection()
         await appended(log, b"second")

@@ -11,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.output import wait_until
+from varlog.localcluster.wait import wait_until
 from varlog.model.cluster import Ordering
 from varlog.model.errors import Trimmed
 from varlog.model.projection import Projection
 from varlog.storage.view_copy import decode_view_copy
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harmed_cluster import SEQUENCED, HarmedCluster, Outcome, Verdict, harmed_cluster, verdict
+from varlog.testing.harms.harmed_cluster import (
+    SEQUENCED,
+    HarmedCluster,
+    Outcome,
+    Verdict,
+    harmed_cluster,
+    verdict,
+)
 from varlog.testing.processes import PATIENCE_S
 
 pytestmark = pytest.mark.process

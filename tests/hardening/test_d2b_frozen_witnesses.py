@@ -9,10 +9,10 @@ import asyncio
 import pytest
 
 from tests.hardening.witness_cluster import RewoundCluster
-from varlog.manager.repair_rules import RepairInputs, next_step
+from varlog.manager.committed.rules import RepairInputs, next_step
 from varlog.manager.repair_steps import Nothing, RebuildReplica
 from varlog.manager.zombie_rules import unregistered
-from varlog.metarepo import witnesses
+from varlog.metarepo.recovery import witnesses
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
@@ -29,7 +29,7 @@ from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc import messages as m
 from varlog.storagenode.node import StorageNode
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 STREAM = LogStream(
     LogStreamID(1), TopicID(1), (NodeID(1), NodeID(2), NodeID(3)), StreamState.SEALED, Epoch(2), LLSN(5)

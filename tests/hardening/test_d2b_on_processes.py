@@ -12,7 +12,7 @@ import pytest
 
 from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harmed_cluster import HarmedCluster, harmed_cluster, stored_data
+from varlog.testing.harms.harmed_cluster import HarmedCluster, harmed_cluster, stored_data
 
 pytestmark = pytest.mark.process
 

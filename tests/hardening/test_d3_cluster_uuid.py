@@ -10,8 +10,8 @@ import pytest
 
 from tests.hardening.witness_cluster import ENTRIES, fill, read_all
 from tests.manager.sim_cluster import SimCluster
-from varlog.metarepo import membership_rules as rules
-from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.membership import rules as rules
+from varlog.metarepo.membership.rules import Members
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.model.ids import (
@@ -26,13 +26,12 @@ from varlog.model.ids import (
 )
 from varlog.rpc import messages as m
 from varlog.storage.cluster_file import CLUSTER_NAME, encode_cluster, read_cluster
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.identity import IDENTITY_NAME
-from varlog.storage.log_store import LogStore
 from varlog.storage.volume import NodeVolumes
-from varlog.testing.sim.host import VOLUME, Host
-from varlog.testing.sim.loop import run
-from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core.host import VOLUME, Host
+from varlog.testing.sim.core.loop import Process, run
+from varlog.testing.sim.core.network import SimNetwork
 
 ONE = make_cluster_uuid(1 << 100 | 1)
 OTHER = make_cluster_uuid(1 << 100 | 2)

@@ -12,7 +12,7 @@ from varlog.client.connect import connect_admin
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.errors import VarlogError
 from varlog.rpc import messages as m
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 
 def _kept(cluster: SimCluster) -> set[str]:

@@ -15,7 +15,7 @@ from varlog import aio
 from varlog.model.cluster import Ordering
 from varlog.model.errors import StartupError, VarlogError
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harmed_cluster import HarmedCluster, harmed_cluster, stored_data
+from varlog.testing.harms.harmed_cluster import HarmedCluster, harmed_cluster, stored_data
 
 pytestmark = pytest.mark.process
 

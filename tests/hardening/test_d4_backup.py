@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from tests.manager.sim_cluster import REPOSITORY, SimCluster
-from varlog.metarepo import backup
-from varlog.metarepo.backup import fetch_backup, read_store, write_backup
+from varlog.metarepo.recovery import backup
+from varlog.metarepo.recovery.backup import fetch_backup, read_store, write_backup
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.rpc import messages as m
 from varlog.runtime.environment import system_environment
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 
 async def _fill(cluster: SimCluster, topic: str, count: int) -> None:

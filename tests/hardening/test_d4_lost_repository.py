@@ -14,12 +14,12 @@ import pytest
 
 from tests.manager.sim_cluster import SimCluster
 from varlog import aio
-from varlog.cli.cluster_plan import ClusterPlan
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import make_topic
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import make_topic
 from varlog.metarepo import records
-from varlog.metarepo.rebuild import NodeEvidence, rebuild
-from varlog.metarepo.recovery import Recovery, find, write
+from varlog.metarepo.recovery.rebuild import NodeEvidence, rebuild
+from varlog.metarepo.recovery.recover import Recovery, find, write
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import StreamState, changed
 from varlog.model.errors import PreconditionFailed
@@ -29,7 +29,7 @@ from varlog.rpc import messages as m
 from varlog.rpc.tcp import TcpTransport
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.processes import PATIENCE_S, command
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 NODES = ["sn1:7110", "sn2:7110", "sn3:7110", "sn4:7110"]
 

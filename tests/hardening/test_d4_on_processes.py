@@ -12,9 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from varlog.cli.output import wait_until
+from varlog.localcluster.wait import wait_until
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harmed_cluster import SEQUENCED, Outcome, Verdict, harmed_cluster, verdict_after_restart
+from varlog.testing.harms.harmed_cluster import (
+    SEQUENCED,
+    Outcome,
+    Verdict,
+    harmed_cluster,
+    verdict_after_restart,
+)
 from varlog.testing.processes import command
 
 pytestmark = pytest.mark.process

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage import test_page_store as units
 from tests.storage.helpers import FailingDisk, commit_all, fill, new_store, read_all, reopen
+from tests.storage.sequenced import test_page_store as units
 from tests.storage.test_metadata_files import order
 from varlog.metarepo.store.base import Delete, DeleteRange, Fenced, Put
 from varlog.metarepo.store.journal import journal_path
@@ -24,10 +24,10 @@ from varlog.model.ids import ClusterID, ClusterUUID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import system_environment
+from varlog.storage.committed.log_store import LogStore
+from varlog.storage.committed.row_file import ROWS_NAME
 from varlog.storage.identity import IDENTITY_NAME
-from varlog.storage.log_store import LogStore
-from varlog.storage.row_file import ROWS_NAME
-from varlog.storage.sync_watermark import SYNCED_NAME, read_mark
+from varlog.storage.sequenced.sync_watermark import SYNCED_NAME, read_mark
 from varlog.storage.volume import LOCK_NAME, NodeVolumes
 from varlog.storage.witness_file import WITNESS_NAME, Witness, WitnessFile
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage import test_page_store as units
 from tests.storage.helpers import commit_all, fill, new_store, reopen, row
+from tests.storage.sequenced import test_page_store as units
 from tests.storage.test_metadata_files import order, store_of_many_rows
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
+from varlog.storage.committed.log_store import LogStore
+from varlog.storage.committed.row_file import ROWS_NAME
+from varlog.storage.committed.state_file import STATE_NAME
 from varlog.storage.corruption import read_stretch, sound_bytes
-from varlog.storage.log_store import LogStore
-from varlog.storage.row_file import ROWS_NAME
-from varlog.storage.state_file import STATE_NAME
-from varlog.storage.sync_watermark import SLOT_BYTES, SYNCED_NAME, Synced, decode_slots, read_mark
-from varlog.storage.unit_state import UNIT_NAME
+from varlog.storage.sequenced.sync_watermark import SLOT_BYTES, SYNCED_NAME, Synced, decode_slots, read_mark
+from varlog.storage.sequenced.unit_state import UNIT_NAME
 
 LOST = "the device lost a write"
 
@@ -135,7 +135,7 @@ def test_the_rows_from_before_a_compaction_are_not_taken_for_those_behind_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are sound: only memory knows that the newest ones are missing."""
-    monkeypatch.setattr("varlog.storage.commit_store._COMPACT_ROWS_MIN", 4)
+    monkeypatch.setattr("varlog.storage.committed.commit_store._COMPACT_ROWS_MIN", 4)
     store = store_of_many_rows(tmp_path)
     path = store.path / ROWS_NAME
     old = path.read_bytes()

@@ -17,7 +17,7 @@ from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
 from varlog.rpc import messages as m
 from varlog.runtime.disk import OsDisk
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 NODE = NodeID(3)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import varlog
-from varlog.cli.cluster_plan import ClusterPlan
-from varlog.cli.ports import free_ports
-from varlog.cli.supervisor import Supervisor
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.runtime.disk import OsDisk, make_ours_private
-from varlog.storage.log_store import LogStore
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.volume import NodeVolumes
 from varlog.testing.processes import PATIENCE_S
 

@@ -19,11 +19,10 @@ from tests.recipes.replicas import NAME, Sequence, Shelf, expect, in_virtual_tim
 from tests.recipes.scripted_log import ScriptedLog
 from varlog.embedded import EmbeddedCluster
 from varlog.model.lsn import GLSN
-from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
-from varlog.recipes.counter import Counter
-from varlog.recipes.counter_machine import CounterMachine
-from varlog.recipes.election import Election
-from varlog.recipes.envelope import (
+from varlog.recipes.core.command_rules import MalformedCommand, UnknownCommand
+from varlog.recipes.core.counter import Counter
+from varlog.recipes.core.counter_machine import CounterMachine
+from varlog.recipes.core.envelope import (
     HEAD,
     MAGIC,
     SKIP_HEAD,
@@ -34,17 +33,18 @@ from varlog.recipes.envelope import (
     seal,
     seal_skip,
 )
+from varlog.recipes.core.lease_rules import Beats
+from varlog.recipes.core.replicated import ReplicatedStateMachine
+from varlog.recipes.core.topic_snapshots import MAGIC as CHUNK_MAGIC
+from varlog.recipes.core.topic_snapshots import TopicSnapshots
 from varlog.recipes.errors import MachineFailed, NewerCommand, PositionSkipped
-from varlog.recipes.kv import KeyValue
-from varlog.recipes.kv_codec import CodedKvMachine
-from varlog.recipes.lease_rules import Beats
-from varlog.recipes.lock import Lock
-from varlog.recipes.lock_machine import LockMachine
-from varlog.recipes.queue import Queue
-from varlog.recipes.queue_codec import CodedQueueMachine
-from varlog.recipes.replicated import ReplicatedStateMachine
-from varlog.recipes.topic_snapshots import MAGIC as CHUNK_MAGIC
-from varlog.recipes.topic_snapshots import TopicSnapshots
+from varlog.recipes.kv.key_value import KeyValue
+from varlog.recipes.kv.kv_codec import CodedKvMachine
+from varlog.recipes.lock.election import Election
+from varlog.recipes.lock.lock import Lock
+from varlog.recipes.lock.lock_machine import LockMachine
+from varlog.recipes.queue.queue import Queue
+from varlog.recipes.queue.queue_codec import CodedQueueMachine
 from varlog.runtime.environment import system_environment
 from varlog.testing.processes import PATIENCE_S, command
 

@@ -41,9 +41,9 @@ from varlog.rpc.framing import (
 from varlog.rpc.messages import Append, Done, GetClusterStatusReply, Message
 from varlog.rpc.tcp import TcpServer, TcpTransport, split_address
 from varlog.rpc.transport import Call, Connection, Handler
-from varlog.runtime.logs import LineLimit
-from varlog.testing.sim.loop import run as run_in_virtual_time
-from varlog.testing.sim.network import SimTransport
+from varlog.runtime.logging import LineLimit
+from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.network import SimTransport
 
 HERE = ClusterID(7)
 APPEND = Append(LogStreamID(1))

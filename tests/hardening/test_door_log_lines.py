@@ -10,7 +10,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.runtime.logs import VALUE_CHARS_MAX, LineFormatter, escaped, logfmt
+from varlog.runtime.logging import VALUE_CHARS_MAX, LineFormatter, escaped, logfmt
 
 FORGED = "orders\n2026-11-18 00:00:00,000 INFO varlog.metarepo everything is fine"
 CLEARS_THE_SCREEN = "\x1b[2J\x1b]0;owned\x07"

@@ -73,7 +73,7 @@ def test_names_of_the_loopback_are_accepted_at_any_port(tmp_path: Path, host: st
 
 
 def test_a_public_name_is_accepted_as_it_is_written() -> None:
-    from varlog.proxy.host_rules import AcceptedNames, parse_authority
+    from varlog.proxy.header_rules import AcceptedNames, parse_authority
 
     names = AcceptedNames(["Log.Example", "other.example:8443", "[2001:db8::1]"])
     accepted = ["log.example", "LOG.example:1", "other.example:8443", "[2001:db8:0::1]:7"]

@@ -22,7 +22,7 @@ from varlog.embedded import open_log
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID
 from varlog.model.limits import FRAME_BYTES_MAX, FRAME_META_BYTES_MAX, MIB
-from varlog.recipes.counter import Counter
+from varlog.recipes.core.counter import Counter
 from varlog.recipes.errors import ReplicaStopped
 from varlog.rpc.framing import HEADER_BYTES, PROTOCOL_VERSION
 from varlog.rpc.messages import Message

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
+from varlog.client.append_rules import InflightBatch
 from varlog.client.appender import Budget
 from varlog.client.batcher import Batcher
-from varlog.client.inflight_batch import InflightBatch
 from varlog.model.batch import pack, parse_header
 from varlog.model.entry import Position
 from varlog.model.errors import NotAccepted, OutcomeUnknown
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.tasks import Tasks
-from varlog.testing.sim.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0

@@ -23,12 +23,12 @@ from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Append, AppendReply
 from varlog.runtime.metrics import TrafficMeter
-from varlog.storagenode.log_stream import ack_queue as waiters_module
-from varlog.storagenode.log_stream import replica as replica_module
-from varlog.storagenode.log_stream import writer as writer_module
-from varlog.storagenode.log_stream.ack_queue import AckQueue
-from varlog.storagenode.log_stream.admission_queue import AdmissionQueue, PendingAppend
-from varlog.testing.sim.loop import run as run_in_virtual_time
+from varlog.storagenode.committed import ack_queue as waiters_module
+from varlog.storagenode.committed import replica as replica_module
+from varlog.storagenode.committed import writer as writer_module
+from varlog.storagenode.committed.ack_queue import AckQueue
+from varlog.storagenode.committed.admission_queue import AdmissionQueue, PendingAppend
+from varlog.testing.sim.core.loop import run as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0

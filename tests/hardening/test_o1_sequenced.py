@@ -20,7 +20,7 @@ from tests.client.sequenced.fakes import SequencedCluster as ScriptedCluster
 from tests.hardening.open_loop import offer_appends
 from tests.manager.sequenced_cluster import SequencedCluster
 from tests.manager.sim_cluster import TOPIC
-from tests.storagenode.log_unit.chain import STREAM, Chain, batch_at, entries_in, run_chain, until
+from tests.storagenode.sequenced.chain import STREAM, Chain, batch_at, entries_in, run_chain, until
 from varlog.client.log import Log
 from varlog.model.batch import junk, parse_header
 from varlog.model.cluster import Ordering
@@ -29,11 +29,11 @@ from varlog.model.errors import AlreadyWritten, Overloaded
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Message, NextTokens, WriteUnit
 from varlog.runtime.metrics import TrafficMeter
-from varlog.storage.page_store import Page
-from varlog.storagenode.log_unit import unit as unit_module
-from varlog.storagenode.log_unit import unit_writer as unit_writer_module
-from varlog.storagenode.log_unit.unit_writer import UnitWrite, UnitWriter
-from varlog.testing.sim.loop import run as run_in_virtual_time
+from varlog.storage.sequenced.page_store import Page
+from varlog.storagenode.sequenced import unit as unit_module
+from varlog.storagenode.sequenced import writer as unit_writer_module
+from varlog.storagenode.sequenced.writer import UnitWrite, UnitWriter
+from varlog.testing.sim.core.loop import run as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0

@@ -10,8 +10,8 @@ import pytest
 
 from tests.faults.helpers import first_stream
 from varlog import aio
-from varlog.cli.ports import free_ports
 from varlog.client.cluster_status import slow_nodes
+from varlog.localcluster.ports import free_ports
 from varlog.model.cluster import Ordering
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.testing.cluster_under_load import (
@@ -20,7 +20,7 @@ from varlog.testing.cluster_under_load import (
     process_of,
     run_story,
 )
-from varlog.testing.slow_disk import SlowDiskPlan
+from varlog.testing.faulty_disk import SlowDiskPlan
 
 # Ten times what the disks of a busy machine take for a sync, and more.
 SLOW_S = 0.3

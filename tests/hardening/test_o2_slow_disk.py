@@ -17,10 +17,10 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append
 from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
-from varlog.testing.sim.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run as run_in_virtual_time
 
 if TYPE_CHECKING:
-    from varlog.manager.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.slow_primaries import SlowPrimaries
 
 QUICK_S = 0.002
 SLOW = LogStreamID(2)
@@ -131,7 +131,7 @@ def streams(count: int) -> list[LogStream]:
 
 
 def test_a_stream_that_became_quick_again_gets_its_share() -> None:
-    from varlog.client.stream_costs import StreamCosts
+    from varlog.client.committed.stream_costs import StreamCosts
 
     costs, now, known = StreamCosts(), 0.0, streams(2)
     for _ in range(10):
@@ -153,7 +153,7 @@ def test_a_stream_that_became_quick_again_gets_its_share() -> None:
 
 
 def test_what_is_in_flight_for_long_makes_its_stream_slow_before_it_is_answered() -> None:
-    from varlog.client.stream_costs import StreamCosts
+    from varlog.client.committed.stream_costs import StreamCosts
 
     costs, known = StreamCosts(), streams(3)
     for stream in known:
@@ -166,7 +166,7 @@ def test_what_is_in_flight_for_long_makes_its_stream_slow_before_it_is_answered(
 
 
 def test_a_stream_that_was_slow_has_one_probe_at_a_time_until_it_was_quick_several_times() -> None:
-    from varlog.client.stream_costs import PROBES, StreamCosts
+    from varlog.client.committed.stream_costs import PROBES, StreamCosts
 
     costs, known, now = StreamCosts(), streams(2), 0.0
     one, two = (stream.log_stream for stream in known)
@@ -197,7 +197,7 @@ def test_a_stream_that_was_slow_has_one_probe_at_a_time_until_it_was_quick_sever
 
 
 def test_streams_that_are_all_probed_are_not_all_slow() -> None:
-    from varlog.client.stream_costs import StreamCosts
+    from varlog.client.committed.stream_costs import StreamCosts
 
     costs, known = StreamCosts(), streams(2)
     for stream in known:
@@ -210,7 +210,7 @@ def test_streams_that_are_all_probed_are_not_all_slow() -> None:
 
 
 def test_equal_streams_are_used_alike() -> None:
-    from varlog.client.stream_costs import StreamCosts
+    from varlog.client.committed.stream_costs import StreamCosts
 
     costs, known, chosen = StreamCosts(), streams(4), Counter[LogStreamID]()
     for turn in range(400):
@@ -241,7 +241,7 @@ def looked(slow: SlowPrimaries, seconds: dict[int, float], begin: float, end: fl
 
 
 def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
-    from varlog.manager.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.slow_primaries import SlowPrimaries
 
     slow = SlowPrimaries(10.0)
     assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 9.9) is None
@@ -261,7 +261,7 @@ def test_a_primary_moves_once_its_disk_was_slow_for_long_enough() -> None:
 
 def test_a_disk_that_hangs_now_and_then_is_slow_all_the_same() -> None:
     """While a write hangs too few end to tell how long they take: that was taken for a disk that is quick again."""
-    from varlog.manager.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.slow_primaries import SlowPrimaries
 
     slow, hangs = SlowPrimaries(10.0), {1: 0.0, 2: 0.002, 3: 0.002}
     assert looked(slow, {1: 0.1, 2: 0.002, 3: 0.002}, 0.0, 7.0) is None
@@ -302,13 +302,13 @@ def test_few_writes_that_take_long_are_told() -> None:
     ids=["all are slow", "all are rather slow", "quick enough", "alone", "nothing known of the others"],
 )
 def test_no_primary_moves_where_it_does_not_help(seconds: dict[int, float]) -> None:
-    from varlog.manager.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.slow_primaries import SlowPrimaries
 
     assert looked(SlowPrimaries(1.0), seconds, 0.0, 60.0) is None
 
 
 def test_a_primary_moves_past_another_slow_node() -> None:
-    from varlog.manager.slow_primaries import SlowPrimaries
+    from varlog.manager.committed.slow_primaries import SlowPrimaries
 
     moved = looked(SlowPrimaries(1.0), {1: 0.3, 2: 0.2, 3: 0.001, 4: 0.001, 5: 0.001}, 0.0, 60.0)
     assert moved is not None

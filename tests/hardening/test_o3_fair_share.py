@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.manager.sim_cluster import SimCluster
-from varlog.metarepo import commit_loop as commit_loop_module
-from varlog.metarepo.commit_loop import CommitLoop, Operation
+from varlog.metarepo.ordering import commit_loop as commit_loop_module
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Operation
 from varlog.model.batch import pack, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.errors import NotAccepted, Unavailable
@@ -20,14 +20,13 @@ from varlog.model.ids import ClusterID, LogStreamID, ProducerID, TopicID
 from varlog.rpc.messages import Append, NextTokens
 from varlog.rpc.transport import Connection
 from varlog.sequencer import sequencer as sequencer_module
-from varlog.sequencer.config import SequencerConfig
-from varlog.sequencer.sequencer import Sequencer
-from varlog.storagenode.log_stream import ack_queue as waiters_module
-from varlog.storagenode.log_stream import admission_queue as intake_module
-from varlog.storagenode.log_stream import replica as replica_module
-from varlog.storagenode.log_stream import writer as writer_module
-from varlog.storagenode.log_stream.admission_queue import AdmissionQueue, PendingAppend
-from varlog.testing.sim.loop import run as run_in_virtual_time
+from varlog.sequencer.sequencer import Sequencer, SequencerConfig
+from varlog.storagenode.committed import ack_queue as waiters_module
+from varlog.storagenode.committed import admission_queue as intake_module
+from varlog.storagenode.committed import replica as replica_module
+from varlog.storagenode.committed import writer as writer_module
+from varlog.storagenode.committed.admission_queue import AdmissionQueue, PendingAppend
+from varlog.testing.sim.core.loop import run as run_in_virtual_time
 
 
 class Waits:
@@ -210,8 +209,8 @@ def test_requests_that_wait_for_the_sequencer_are_shared(monkeypatch: pytest.Mon
 
 
 def test_calls_that_wait_for_the_nodes_to_be_heard_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from varlog.metarepo import witnesses as witnesses_module
-    from varlog.metarepo.witnesses import Witnesses
+    from varlog.metarepo.recovery import witnesses as witnesses_module
+    from varlog.metarepo.recovery.witnesses import Witnesses
     from varlog.runtime.fair_places import FairPlaces
 
     monkeypatch.setattr(witnesses_module, "CALLS_WAITING_MAX", 4)

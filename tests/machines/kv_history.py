@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from varlog.model.lsn import GLSN
-from varlog.recipes.key_order import KeyRange
-from varlog.recipes.kv_codec import Command, Commit, CompareAndSet, Delete, Put, Retain
-from varlog.recipes.transaction_rules import Clash, Isolation
+from varlog.recipes.kv.key_order import KeyRange
+from varlog.recipes.kv.kv_codec import Command, Commit, CompareAndSet, Delete, Put, Retain
+from varlog.recipes.kv.transaction_rules import Clash, Isolation
 
 KEYS = st.sampled_from(["", "a", "a/1", "a/2", "b", "b/1", "c"])
 VALUES = st.binary(max_size=3)

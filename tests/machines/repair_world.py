@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from varlog.manager.repair_inputs import Move, RepairInputs
-from varlog.manager.repair_rules import next_step
+from varlog.manager.committed.inputs import Move, RepairInputs
+from varlog.manager.committed.rules import next_step
 from varlog.manager.repair_steps import (
     MakeReplica,
     RebuildReplica,

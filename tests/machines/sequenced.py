@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from varlog.metarepo import membership_rules, projection_rules
-from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.membership import projection_rules, rules
+from varlog.metarepo.membership.rules import Members
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
@@ -25,13 +25,13 @@ def registered(streams: int = 1) -> Members:
     """A sequenced topic whose streams are registered, on three of four nodes; no projection yet."""
     members = Members(ClusterView(ClusterID(1), revision=1))
     for node in (*NODES, FOUR):
-        members = membership_rules.register_node(members, node, f"n{node}:1", (), ())
+        members = rules.register_node(members, node, f"n{node}:1", (), ())
     for sequencer in (SEQUENCER, OTHER):
         members = projection_rules.register_sequencer(members, sequencer)
-    members, topic = membership_rules.register_topic(members, "orders", Ordering.SEQUENCED, stripe_size=UNIT)
+    members, topic = rules.register_topic(members, "orders", Ordering.SEQUENCED, stripe_size=UNIT)
     for _ in range(streams):
-        members, log_stream = membership_rules.new_log_stream_id(members)
-        members, _ = membership_rules.register_log_stream(members, topic.topic, log_stream, NODES)
+        members, log_stream = rules.new_log_stream_id(members)
+        members, _ = rules.register_log_stream(members, topic.topic, log_stream, NODES)
     return members
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from varlog.client.sequenced.chain_load import HEAD_SHARE_MIN, ChainLoad
+from varlog.client.sequenced.sender import HEAD_SHARE_MIN, ChainLoad
 from varlog.model.admission import SHARE
 from varlog.model.errors import Overloaded
 from varlog.model.ids import LogStreamID

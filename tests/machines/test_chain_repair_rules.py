@@ -1,4 +1,4 @@
-"""The manager's rules for sequenced topics (manager/projection_rules.py): what is served from is never made or emptied, and every
+"""The manager's rules for sequenced topics (manager/sequenced/rules.py): what is served from is never made or emptied, and every
 chain that can be full becomes full."""
 
 from __future__ import annotations
@@ -9,16 +9,7 @@ from dataclasses import replace as but
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.manager.projection_inputs import (
-    AHEAD_S,
-    UNHEARD_ALONE_S,
-    UNHEARD_S,
-    UNLEASED_S,
-    TopicCondition,
-    TopicRepairInputs,
-)
-from varlog.manager.projection_rules import Plan, plan
-from varlog.manager.repair_inputs import Move
+from varlog.manager.committed.inputs import Move
 from varlog.manager.repair_steps import (
     RUNS,
     BeginTopic,
@@ -28,7 +19,16 @@ from varlog.manager.repair_steps import (
     Reconfigure,
     SyncReplica,
 )
-from varlog.manager.sequenced_repair import _unheard
+from varlog.manager.sequenced.inputs import (
+    AHEAD_S,
+    UNHEARD_ALONE_S,
+    UNHEARD_S,
+    UNLEASED_S,
+    TopicCondition,
+    TopicRepairInputs,
+)
+from varlog.manager.sequenced.repair import _unheard
+from varlog.manager.sequenced.rules import Plan, plan
 from varlog.model.cluster import (
     Grouping,
     LogStream,

@@ -10,15 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.client.idempotent_rules import Mine, Recorded, Rows, TrimmedWrite, behind, common
+from varlog.client.writers.idempotent_rules import Mine, Recorded, Rows, TrimmedWrite, behind, common
 from varlog.model.batch import BatchHeader, crc32c
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.storagenode.log_stream import producer_sequences as chains_module
-from varlog.storagenode.log_stream.idempotent_rules import Link, Sent, SequenceDecision, decide, link_of
-from varlog.storagenode.log_stream.producer_sequences import ProducerSequences
+from varlog.storagenode.committed import idempotent_rules as chains_module
+from varlog.storagenode.committed.idempotent_rules import (
+    Link,
+    ProducerSequences,
+    Sent,
+    SequenceDecision,
+    decide,
+    link_of,
+)
 
 P = ProducerID(9)
 STREAM = LogStreamID(1)

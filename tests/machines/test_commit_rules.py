@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from varlog.metarepo.commit_rules import Candidate, Cut, TopicCut, check_cut, next_cut, orderable_end
+from varlog.metarepo.ordering.commit_rules import Candidate, Cut, TopicCut, check_cut, next_cut, orderable_end
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.commit import CommitRow, Report
 from varlog.model.epoch import Epoch

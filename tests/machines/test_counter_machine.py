@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varlog.model.lsn import GLSN
-from varlog.recipes.command_rules import MalformedCommand, UnknownCommand
-from varlog.recipes.counter_machine import CounterMachine, add_command, set_command, swap_command
+from varlog.recipes.core.command_rules import MalformedCommand, UnknownCommand
+from varlog.recipes.core.counter_machine import CounterMachine, add_command, set_command, swap_command
 
 NUMBERS = st.integers(-(2**70), 2**70)
 STEPS = st.one_of(

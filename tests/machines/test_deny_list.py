@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.client.deny_list import DENIED_S_FIRST, DENIED_S_MAX, WINDOW_S, DenyList
+from varlog.client.failure_detector import DENIED_S_FIRST, DENIED_S_MAX, WINDOW_S, DenyList
 
 
 def denied(listed: DenyList[str], now: float) -> list[str]:

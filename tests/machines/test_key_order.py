@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.recipes import key_order
-from varlog.recipes.key_order import KeyOrder, KeyRange, prefix_range, up_to
+from varlog.recipes.kv import key_order
+from varlog.recipes.kv.key_order import KeyOrder, KeyRange, prefix_range, up_to
 
 KEYS = st.text(
     st.sampled_from(["\0", "a", "b", "\ud7ff", "\ue000", "\U0010ffff"]), max_size=3

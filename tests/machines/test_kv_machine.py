@@ -9,16 +9,11 @@ from hypothesis import strategies as st
 from tests.machines.kv_history import COMMANDS, RANGES, KvHistory, placed, play
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN
-from varlog.recipes import kv_machine
-from varlog.recipes.key_order import KeyRange
-from varlog.recipes.kv_codec import (
-    CodedKvMachine,
-    Command,
-    Commit,
-    encode_command,
-)
-from varlog.recipes.kv_machine import KvMachine, Retention
-from varlog.recipes.transaction_rules import Isolation
+from varlog.recipes.kv import kv_machine
+from varlog.recipes.kv.key_order import KeyRange
+from varlog.recipes.kv.kv_codec import CodedKvMachine, Command, Commit, encode_command
+from varlog.recipes.kv.kv_machine import KvMachine, Retention
+from varlog.recipes.kv.transaction_rules import Isolation
 
 
 def check(machine: KvMachine, history: KvHistory, ranges: list[KeyRange]) -> None:

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.machines.sequenced import LS, ONE, OTHER, SEQUENCER, THREE, TOPIC, TWO, begun, reconfigured
-from varlog.metarepo import lease_rules as rules
-from varlog.metarepo.lease_rules import LEASE_US, Duty, LeaseBook
-from varlog.metarepo.membership_rules import trim_topic
-from varlog.metarepo.projection_rules import Handover
+from varlog.metarepo.membership import lease_rules as rules
+from varlog.metarepo.membership.lease_rules import LEASE_US, Duty, LeaseBook
+from varlog.metarepo.membership.projection_rules import Handover
+from varlog.metarepo.membership.rules import trim_topic
 from varlog.model.epoch import Epoch
 from varlog.model.lease import HeldLease, Instant
 from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S

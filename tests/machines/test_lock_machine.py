@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from varlog.model.errors import InvalidRequest
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.recipes.lock_machine import (
+from varlog.recipes.lock.lock_machine import (
     WHO_CHARS_MAX,
     Command,
     Enter,

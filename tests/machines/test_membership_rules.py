@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from varlog.metarepo import membership_rules as rules
-from varlog.metarepo.membership_rules import UNUSED_IDS_MAX, Members
+from varlog.metarepo.membership import rules as rules
+from varlog.metarepo.membership.rules import UNUSED_IDS_MAX, Members
 from varlog.model.cluster import ClusterView, Grouping, Ordering, StorageNode, StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (

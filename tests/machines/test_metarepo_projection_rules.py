@@ -24,9 +24,9 @@ from tests.machines.sequenced import (
     registered,
     sealed_by,
 )
-from varlog.metarepo import membership_rules, projection_rules
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.projection_rules import SEQUENCERS_MAX, Handover, accept, handover
+from varlog.metarepo.membership import projection_rules, rules
+from varlog.metarepo.membership.projection_rules import SEQUENCERS_MAX, Handover, accept, handover
+from varlog.metarepo.membership.rules import Members
 from varlog.model.cluster import Ordering, StreamState, changed
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -79,7 +79,7 @@ def test_members_that_are_away_stay_replicas_of_their_stream() -> None:
     )
     assert stream.epoch == 2
     with pytest.raises(PreconditionFailed, match="holds replicas"):
-        membership_rules.unregister_node(members, ONE)
+        rules.unregister_node(members, ONE)
 
 
 def test_who_joins_comes_behind_the_tail_and_who_leaves_is_no_replica_any_more() -> None:
@@ -87,7 +87,7 @@ def test_who_joins_comes_behind_the_tail_and_who_leaves_is_no_replica_any_more()
     wish = Wish(join={LS: (FOUR,)}, leave={LS: (ONE,)})
     moved = reconfigured(away, {LS: (TWO, THREE, FOUR)}, wish=wish)
     assert moved.view.streams[0].replicas == (TWO, THREE, FOUR)
-    assert membership_rules.unregister_node(moved, ONE).view.node(ONE) is None
+    assert rules.unregister_node(moved, ONE).view.node(ONE) is None
 
 
 def _propose(members: Members, **changes: object) -> Members:
@@ -149,8 +149,8 @@ def test_a_chain_with_entries_cannot_be_left_out() -> None:
 
 def test_a_new_stream_takes_part_from_where_nothing_was_written() -> None:
     members = reconfigured(begun(), {LS: NODES}, newest=10)
-    members, fresh = membership_rules.new_log_stream_id(members)
-    members, _ = membership_rules.register_log_stream(members, TOPIC, fresh, NODES)
+    members, fresh = rules.new_log_stream_id(members)
+    members, _ = rules.register_log_stream(members, TOPIC, fresh, NODES)
     wish = Wish(streams={fresh: NODES})
     answers = {LS: dict.fromkeys(NODES, Answer(LLSN(10))), fresh: dict.fromkeys(NODES, Answer(LLSN(0)))}
     proposed = next_projection(present(members), answers, wish, SEQUENCER)
@@ -164,9 +164,9 @@ def test_a_new_stream_takes_part_from_where_nothing_was_written() -> None:
 
 def test_a_new_range_begins_above_what_is_trimmed() -> None:
     """Law 9: units were told by their LLSNs what is gone, also of positions that were given and never written."""
-    members, fresh = membership_rules.new_log_stream_id(begun())
-    members, _ = membership_rules.register_log_stream(members, TOPIC, fresh, (ONE,))
-    members = membership_rules.trim_topic(members, TOPIC, GLSN(10), GLSN(10))
+    members, fresh = rules.new_log_stream_id(begun())
+    members, _ = rules.register_log_stream(members, TOPIC, fresh, (ONE,))
+    members = rules.trim_topic(members, TOPIC, GLSN(10), GLSN(10))
     answers = {LS: dict.fromkeys(NODES, Answer(LLSN(2))), fresh: {ONE: Answer(LLSN(0))}}
     sealed = {LS: NODES, fresh: (ONE,)}
     wish = Wish(streams={fresh: (ONE,)})
@@ -192,7 +192,7 @@ def test_a_first_projection_that_is_none_is_refused() -> None:
 
 
 def test_only_sequenced_topics_have_projections() -> None:
-    members, topic = membership_rules.register_topic(registered(), "committed", Ordering.COMMITTED)
+    members, topic = rules.register_topic(registered(), "committed", Ordering.COMMITTED)
     with pytest.raises(PreconditionFailed, match="is ordered as committed"):
         accept(members, changed(first(registered()), topic=topic.topic), {})
     with pytest.raises(UnknownTopic):
@@ -200,7 +200,7 @@ def test_only_sequenced_topics_have_projections() -> None:
 
 
 def test_a_projection_leaves_with_its_topic() -> None:
-    assert membership_rules.unregister_topic(begun(), TOPIC).view.projections == ()
+    assert rules.unregister_topic(begun(), TOPIC).view.projections == ()
 
 
 # --- Sequencers ----------------------------------------------------------------------------------------------------------

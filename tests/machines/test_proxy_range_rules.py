@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varlog.model.errors import Trimmed
-from varlog.proxy.media_rules import best, media_type
-from varlog.proxy.range_rules import Span, fitting, span
+from varlog.proxy.header_rules import best, media_type
+from varlog.proxy.position_rules import Span, fitting, span
 
 MAYBE = st.none() | st.integers(1, 30)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varlog.model.lsn import LSN_MAX
-from varlog.proxy.start_rules import PATTERN, Start
+from varlog.proxy.position_rules import PATTERN, Start
 
 POSITIONS = st.integers(0, LSN_MAX - 1)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from varlog.model.lsn import GLSN
-from varlog.recipes.queue_codec import (
+from varlog.recipes.queue.queue_codec import (
     CodedQueueMachine,
     Command,
     Done,
@@ -18,7 +18,7 @@ from varlog.recipes.queue_codec import (
     Take,
     encode_command,
 )
-from varlog.recipes.queue_machine import Taken
+from varlog.recipes.queue.queue_machine import Taken
 
 TTL_US = 1_000_000
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 from random import Random
 
 from varlog.model.lsn import LLSN
-from varlog.storagenode.log_stream.ranges import Ranges
+from varlog.storagenode.ranges import Ranges
 
 
 def numbers(ranges: Ranges, low: int = 1) -> set[int]:

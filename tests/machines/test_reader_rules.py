@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.metarepo import membership_rules, reader_rules
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.named import BUCKETS, Named
+from varlog.metarepo.membership import named_rules, rules
+from varlog.metarepo.membership.named import BUCKETS, Named
+from varlog.metarepo.membership.rules import Members
 from varlog.model.cluster import ClusterView, NamedReader, Ordering
 from varlog.model.errors import InvalidRequest, PreconditionFailed, ReaderBehind, UnknownTopic, VarlogError
 from varlog.model.ids import ClusterID, TopicID
@@ -23,12 +23,12 @@ NEWEST = GLSN(100)
 def topics() -> Members:
     members = Members(ClusterView(ClusterID(1), revision=1))
     for name in ("orders", "bills"):
-        members, _ = membership_rules.register_topic(members, name, Ordering.COMMITTED)
+        members, _ = rules.register_topic(members, name, Ordering.COMMITTED)
     return members
 
 
 def at(members: Members, position: int, name: str = "nightly", **more: Any) -> Members:
-    return reader_rules.set_reader(members, ORDERS, name, GLSN(position), NEWEST, **more)[0]
+    return named_rules.set_reader(members, ORDERS, name, GLSN(position), NEWEST, **more)[0]
 
 
 def position(members: Members, name: str = "nightly") -> int:
@@ -73,7 +73,7 @@ def test_a_name_that_fits_in_no_key_or_line_is_refused(name: str) -> None:
 
 def test_a_reader_of_an_unknown_topic_is_refused() -> None:
     with pytest.raises(UnknownTopic):
-        reader_rules.set_reader(topics(), TopicID(9), "nightly", GLSN(1), NEWEST)
+        named_rules.set_reader(topics(), TopicID(9), "nightly", GLSN(1), NEWEST)
 
 
 def test_readers_make_no_new_view() -> None:
@@ -82,40 +82,40 @@ def test_readers_make_no_new_view() -> None:
 
 
 def test_there_is_a_bound_and_it_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_rules, "READERS_MAX", 2)
+    monkeypatch.setattr(named_rules, "READERS_MAX", 2)
     members = at(at(topics(), 1, "a"), 1, "b")
     with pytest.raises(PreconditionFailed, match=r"2 named readers already.*varlog reader forget"):
         at(members, 1, "c")
     assert position(at(members, 2, "b"), "b") == 2
-    assert position(at(reader_rules.forget_reader(members, ORDERS, "a"), 1, "c"), "c") == 1
+    assert position(at(named_rules.forget_reader(members, ORDERS, "a"), 1, "c"), "c") == 1
 
 
 def test_forgetting_somebody_who_is_not_there_changes_nothing() -> None:
     members = at(topics(), 1)
-    assert reader_rules.forget_reader(members, BILLS, "nightly") is members
-    assert len(reader_rules.forget_reader(members, ORDERS, "nightly").readers) == 0
+    assert named_rules.forget_reader(members, BILLS, "nightly") is members
+    assert len(named_rules.forget_reader(members, ORDERS, "nightly").readers) == 0
 
 
 def test_a_topic_takes_its_readers_with_it() -> None:
-    members, _ = reader_rules.set_reader(at(topics(), 1), BILLS, "nightly", GLSN(1), NEWEST)
-    left = membership_rules.unregister_topic(members, ORDERS)
+    members, _ = named_rules.set_reader(at(topics(), 1), BILLS, "nightly", GLSN(1), NEWEST)
+    left = rules.unregister_topic(members, ORDERS)
     assert [reader.topic for reader in left.readers] == [BILLS]
 
 
 def test_a_trim_names_the_reader_that_is_furthest_behind() -> None:
     members = at(at(at(topics(), 60, "a"), 40, "b"), 50, "c")
     with pytest.raises(ReaderBehind) as behind:
-        reader_rules.check_trim(members, ORDERS, GLSN(55))
+        named_rules.check_trim(members, ORDERS, GLSN(55))
     assert (behind.value.reader, behind.value.position, behind.value.asked) == ("b", 40, 55)
-    reader_rules.check_trim(members, ORDERS, GLSN(40))
-    reader_rules.check_trim(members, BILLS, GLSN(99))
+    named_rules.check_trim(members, ORDERS, GLSN(40))
+    named_rules.check_trim(members, BILLS, GLSN(99))
 
 
 def test_what_is_trimmed_already_is_nobodys_loss() -> None:
-    members = membership_rules.trim_topic(at(topics(), 10), ORDERS, GLSN(30), NEWEST)
-    reader_rules.check_trim(members, ORDERS, GLSN(30))
+    members = rules.trim_topic(at(topics(), 10), ORDERS, GLSN(30), NEWEST)
+    named_rules.check_trim(members, ORDERS, GLSN(30))
     with pytest.raises(ReaderBehind):
-        reader_rules.check_trim(members, ORDERS, GLSN(31))
+        named_rules.check_trim(members, ORDERS, GLSN(31))
 
 
 STEPS = st.one_of(
@@ -139,10 +139,10 @@ def test_no_respectful_trim_ever_passes_a_reader(steps: list[tuple[Any, ...]]) -
                     where if back or known is None else max(where, known.position)
                 )
             elif kind == "forget":
-                members = reader_rules.forget_reader(members, ORDERS, facts[0])
+                members = named_rules.forget_reader(members, ORDERS, facts[0])
             else:
-                reader_rules.check_trim(members, ORDERS, GLSN(facts[0]))
-                members = membership_rules.trim_topic(members, ORDERS, GLSN(facts[0]), NEWEST)
+                named_rules.check_trim(members, ORDERS, GLSN(facts[0]))
+                members = rules.trim_topic(members, ORDERS, GLSN(facts[0]), NEWEST)
                 moved = members is not before
                 assert not moved or all(reader.position >= facts[0] for reader in members.readers)
         except VarlogError:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from varlog.model.errors import InvalidRequest
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.model.lsn import GLSN
-from varlog.recipes.lease_rules import (
+from varlog.recipes.core.lease_rules import (
     Beats,
     Sign,
     Watch,
@@ -22,7 +22,7 @@ from varlog.recipes.lease_rules import (
     renew_us,
     ttl_us,
 )
-from varlog.recipes.lock_machine import Command, Enter, Expire, Leave, LockMachine, Renew
+from varlog.recipes.lock.lock_machine import Command, Enter, Expire, Leave, LockMachine, Renew
 
 TTL_US = 1_000_000
 RATES = (1 - CLOCK_DRIFT_MAX, 1.0, 1 + CLOCK_DRIFT_MAX)

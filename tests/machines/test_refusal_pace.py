@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from varlog.client.refusal_pace import PAUSE_S_MIN, SHARE, SPACING_S, RefusalPace
+from varlog.client.blocking import PAUSE_S_MIN, SHARE, SPACING_S, RefusalPace
 
 
 def test_a_few_refusals_are_answered_without_a_pause() -> None:

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
 )
 
 from tests.machines.repair_world import EVERYWHERE, NODES, PRIMARY, SPARE, Replica, World
-from varlog.manager.repair_inputs import Move, RepairInputs, Statuses
-from varlog.manager.repair_rules import next_step
+from varlog.manager.committed.inputs import Move, RepairInputs, Statuses
+from varlog.manager.committed.rules import next_step
 from varlog.manager.repair_steps import (
     HELD,
     RUNS,

@@ -14,7 +14,7 @@ from varlog.model.errors import NotPrimary, PreconditionFailed, Sealed, StaleEpo
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
-from varlog.storagenode.log_stream.replica_machine import (
+from varlog.storagenode.committed.replica_machine import (
     CommitAhead,
     CommitGap,
     CutTail,

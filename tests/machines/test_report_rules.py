@@ -8,7 +8,11 @@ from random import Random
 
 import pytest
 
-from varlog.spark.report.model import (
+from varlog.spark.report.number_text import bytes_text, count_text, duration_text, time_text
+from varlog.spark.report.page import page
+from varlog.spark.report.plots import nice_steps
+from varlog.spark.report.report_rules import (
+    CLASSES_PER_DOUBLING,
     Bucket,
     Busy,
     Quantiles,
@@ -17,11 +21,6 @@ from varlog.spark.report.model import (
     StreamFigures,
     TopicReport,
     ValueClass,
-)
-from varlog.spark.report.page import page
-from varlog.spark.report.plots import nice_steps
-from varlog.spark.report.report_rules import (
-    CLASSES_PER_DOUBLING,
     between,
     bucket_width_us,
     class_of,
@@ -31,7 +30,6 @@ from varlog.spark.report.report_rules import (
     quantiles,
     skew,
 )
-from varlog.spark.report.units import bytes_text, count_text, duration_text, time_text
 
 SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
 

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN
-from varlog.recipes.session_rules import WINDOW_COMMANDS_MAX, ApplyDecision, Issuer, Sessions
+from varlog.recipes.core.command_rules import WINDOW_COMMANDS_MAX, ApplyDecision, Issuer, Sessions
 
 CLIENTS_MAX = 3
 

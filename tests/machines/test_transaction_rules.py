@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from tests.machines.kv_history import COMMANDS, KvHistory, placed, play
 from varlog.model.lsn import GLSN
-from varlog.recipes import kv_machine
-from varlog.recipes.key_order import KeyRange, prefix_range
-from varlog.recipes.kv_codec import CodedKvMachine, Command, Commit, encode_command
-from varlog.recipes.kv_machine import KvMachine, Retention
-from varlog.recipes.transaction_rules import Clash, Footprint, Isolation, judge
+from varlog.recipes.kv import kv_machine
+from varlog.recipes.kv.key_order import KeyRange, prefix_range
+from varlog.recipes.kv.kv_codec import CodedKvMachine, Command, Commit, encode_command
+from varlog.recipes.kv.kv_machine import KvMachine, Retention
+from varlog.recipes.kv.transaction_rules import Clash, Footprint, Isolation, judge
 
 RC, SI, SER = Isolation.READ_COMMITTED, Isolation.SNAPSHOT, Isolation.SERIALIZABLE
 

@@ -12,7 +12,7 @@ from varlog.model.errors import AlreadyWritten, PreconditionFailed, StaleEpoch, 
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
-from varlog.storagenode.log_unit.unit_machine import Pending, UnitMachine, WriteDecision
+from varlog.storagenode.sequenced.unit_machine import Pending, UnitMachine, WriteDecision
 
 
 def fresh() -> UnitMachine:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.metarepo.witness_rules import (
+from varlog.metarepo.recovery.witness_rules import (
     ReplicaWord,
     ReportedRange,
     claim_of_replica,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from varlog.metarepo import membership_rules, writer_rules
-from varlog.metarepo.membership_rules import Members
+from varlog.metarepo.membership import named_rules, rules
+from varlog.metarepo.membership.rules import Members
 from varlog.model.cluster import ClusterView, NamedWriter, Ordering
 from varlog.model.errors import InvalidRequest, PreconditionFailed, UnknownTopic
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
@@ -21,23 +21,23 @@ STREAMS = (LogStreamID(1), LogStreamID(2))  # of orders; stream 3 is of bills
 
 def topics() -> Members:
     members = Members(ClusterView(ClusterID(1), revision=1))
-    members = membership_rules.register_node(members, NodeID(1), "n1:1", (), ())
+    members = rules.register_node(members, NodeID(1), "n1:1", (), ())
     for name in ("orders", "bills"):
-        members, _ = membership_rules.register_topic(members, name, Ordering.COMMITTED)
+        members, _ = rules.register_topic(members, name, Ordering.COMMITTED)
     for topic in (ORDERS, ORDERS, BILLS):
-        members, log_stream = membership_rules.new_log_stream_id(members)
-        members, _ = membership_rules.register_log_stream(members, topic, log_stream, (NodeID(1),))
+        members, log_stream = rules.new_log_stream_id(members)
+        members, _ = rules.register_log_stream(members, topic, log_stream, (NodeID(1),))
     return members
 
 
 def begun(
     members: Members, batch: int = 0, name: str = "job", tail: int = 10, streams: Any = STREAMS, **more: Any
 ) -> Members:
-    return writer_rules.begin_write(members, ORDERS, name, batch, streams, GLSN(tail), **more)[0]
+    return named_rules.begin_write(members, ORDERS, name, batch, streams, GLSN(tail), **more)[0]
 
 
 def ended(members: Members, batch: int = 0, name: str = "job", **more: Any) -> Members:
-    return writer_rules.end_write(members, ORDERS, name, batch, **more)[0]
+    return named_rules.end_write(members, ORDERS, name, batch, **more)[0]
 
 
 def record(members: Members, name: str = "job") -> NamedWriter | None:
@@ -46,14 +46,14 @@ def record(members: Members, name: str = "job") -> NamedWriter | None:
 
 def test_the_first_to_begin_decides_and_everyone_after_is_told_the_same() -> None:
     members = begun(topics(), tail=10, streams=STREAMS[:1], kept=True, time_us=5)
-    again, told = writer_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99), time_us=9)
+    again, told = named_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99), time_us=9)
     assert again is members
     assert told == NamedWriter(ORDERS, "job", 0, GLSN(10), STREAMS[:1], False, True, 5)
 
 
 def test_a_finished_batch_is_told_to_be_finished() -> None:
     members = ended(begun(topics()), time_us=8)
-    _, told = writer_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99))
+    _, told = named_rules.begin_write(members, ORDERS, "job", 0, STREAMS, GLSN(99))
     assert told.finished and told.updated_us == 8
 
 
@@ -75,7 +75,7 @@ def test_ending_again_and_ending_late_change_nothing() -> None:
     members = ended(begun(topics(), 3), 3)
     assert ended(members, 3) is members
     newer = begun(members, 4)
-    again, told = writer_rules.end_write(newer, ORDERS, "job", 3)
+    again, told = named_rules.end_write(newer, ORDERS, "job", 3)
     assert again is newer and (told.batch, told.finished) == (4, False)
 
 
@@ -106,28 +106,28 @@ def test_names_batches_and_topics_are_checked() -> None:
     with pytest.raises(InvalidRequest, match="batches are numbered from 0 on"):
         begun(topics(), -1)
     with pytest.raises(UnknownTopic):
-        writer_rules.begin_write(topics(), TopicID(9), "job", 0, STREAMS, GLSN(1))
+        named_rules.begin_write(topics(), TopicID(9), "job", 0, STREAMS, GLSN(1))
 
 
 def test_writers_make_no_new_view_and_leave_with_their_topic() -> None:
     before = topics()
     members = ended(begun(before))
     assert members.view is before.view
-    assert len(membership_rules.unregister_topic(members, ORDERS).writers) == 0
-    assert len(membership_rules.unregister_topic(members, BILLS).writers) == 1
+    assert len(rules.unregister_topic(members, ORDERS).writers) == 0
+    assert len(rules.unregister_topic(members, BILLS).writers) == 1
 
 
 def test_a_forgotten_writer_begins_anew() -> None:
     members = begun(topics(), 7)
-    assert writer_rules.forget_writer(members, BILLS, "job") is members
-    found = record(begun(writer_rules.forget_writer(members, ORDERS, "job"), 0, tail=77))
+    assert named_rules.forget_writer(members, BILLS, "job") is members
+    found = record(begun(named_rules.forget_writer(members, ORDERS, "job"), 0, tail=77))
     assert found is not None and (found.batch, found.begin) == (0, 77)
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_rules, "WRITERS_MAX", 6)
-    monkeypatch.setattr(writer_rules, "FINISHED_WRITERS_MAX", 3)
+    monkeypatch.setattr(named_rules, "WRITERS_MAX", 6)
+    monkeypatch.setattr(named_rules, "FINISHED_WRITERS_MAX", 3)
 
 
 @pytest.mark.usefixtures("few")
@@ -168,7 +168,7 @@ def test_one_batch_has_one_record_for_ever(steps: list[tuple[str, int, int]]) ->
     for kind, batch, tail in steps:
         try:
             if kind == "begin":
-                members, found = writer_rules.begin_write(
+                members, found = named_rules.begin_write(
                     members, ORDERS, "job", batch, STREAMS[: 1 + tail % 2], GLSN(tail)
                 )
                 assert batch >= newest and found.batch == batch
@@ -176,12 +176,12 @@ def test_one_batch_has_one_record_for_ever(steps: list[tuple[str, int, int]]) ->
                 assert found.finished == (batch in finished)
                 newest = batch
             elif kind == "end":
-                members, found = writer_rules.end_write(members, ORDERS, "job", batch)
+                members, found = named_rules.end_write(members, ORDERS, "job", batch)
                 assert batch <= newest == found.batch
                 if batch == newest:
                     finished.add(batch)
             else:
-                members = writer_rules.forget_writer(members, ORDERS, "job")
+                members = named_rules.forget_writer(members, ORDERS, "job")
                 told, finished, newest = {}, set(), -1
         except PreconditionFailed:
             assert (kind == "begin" and batch < newest) or (kind == "end" and batch > newest)

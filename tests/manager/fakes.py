@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from varlog.manager.manager import Manager, ManagerConfig
-from varlog.metarepo.membership_rules import (
+from varlog.metarepo.membership.rules import (
     Members,
     hold_stream,
     new_log_stream_id,

@@ -14,9 +14,8 @@ from varlog.model.ids import LogStreamID, NodeID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection
 from varlog.rpc import messages as m
-from varlog.sequencer.config import SequencerConfig
-from varlog.sequencer.sequencer import Sequencer
-from varlog.testing.sim.host import Host
+from varlog.sequencer.sequencer import Sequencer, SequencerConfig
+from varlog.testing.sim.core.host import Host
 
 
 class SequencedCluster(SimCluster):

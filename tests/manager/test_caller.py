@@ -9,8 +9,8 @@ import pytest
 from tests.manager.fakes import WAIT_S, FakeCluster
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
-from varlog.manager.caller import Caller
-from varlog.manager.cluster_watcher import ClusterWatcher
+from varlog.manager.admin import Caller
+from varlog.manager.repair_loop import ClusterWatcher
 from varlog.manager.snapshot import Snapshot
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import LogStreamID, NodeID
@@ -18,7 +18,7 @@ from varlog.rpc import messages
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
 from varlog.runtime.environment import system_environment
-from varlog.testing.sim.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run as run_in_virtual_time
 
 STREAM = LogStreamID(1)
 # With nodes 1 to 3 as replicas of stream 1 of the topic "orders", and node 4 idle.

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from tests.manager.fakes import CLUSTER, FakeCluster, FakeNode, FakeRepository
-from varlog.manager.cluster_watcher import ClusterWatcher
 from varlog.manager.manager import Manager
+from varlog.manager.repair_loop import ClusterWatcher
 from varlog.manager.snapshot import Snapshot
-from varlog.metarepo.membership_rules import seal_stream
-from varlog.metarepo.reader_rules import set_reader
+from varlog.metarepo.membership.named_rules import set_reader
+from varlog.metarepo.membership.rules import seal_stream
 from varlog.model.cluster import ReplicaState, StreamState
 from varlog.model.errors import (
     InvalidRequest,
@@ -86,7 +86,7 @@ def test_a_topic_waits_for_a_named_node_that_is_still_coming_up() -> None:
 
 def test_a_topic_waits_for_a_node_that_has_just_fallen_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a node may be slow to answer once: that is no reason to refuse what would go a moment later."""
-    monkeypatch.setattr("varlog.manager.stream_maker.NODES_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("varlog.manager.registrar.NODES_TIMEOUT_S", 60.0)
 
     async def story(cluster: FakeCluster) -> None:
         rounds: list[int] = []

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from varlog.cli.etcd import EtcdPlan
-from varlog.cli.ports import free_ports
-from varlog.cli.process import ServerProcess
+from varlog.localcluster.etcd import EtcdPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.process import ServerProcess
 from varlog.model.ids import ClusterID
 
 READY_TIMEOUT_S = 120.0

@@ -19,9 +19,8 @@ from varlog.model.projection import Proposal
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.transport import Call, Connection, Server
-from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import OsDisk
-from varlog.runtime.environment import Environment
+from varlog.runtime.environment import Environment, SystemClock
 from varlog.runtime.worker import ThreadWorker
 
 M = TypeVar("M", bound=m.Message)

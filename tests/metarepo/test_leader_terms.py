@@ -16,7 +16,7 @@ from varlog.model.errors import NotLeader, StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryTransport
-from varlog.testing.sim.loop import run
+from varlog.testing.sim.core.loop import run
 
 LEASE_S = 2.0
 NAMES = ("mr1", "mr2", "mr3")

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from varlog.metarepo import records
-from varlog.metarepo.commit_rules import Cut, TopicCut
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.named import Named
+from varlog.metarepo.membership.named import Named
+from varlog.metarepo.membership.rules import Members
+from varlog.metarepo.ordering.commit_rules import Cut, TopicCut
 from varlog.metarepo.records import BaseRecord, StreamBase
 from varlog.metarepo.store.base import Delete, DeleteRange, Put
 from varlog.model.cluster import (

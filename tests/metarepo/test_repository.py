@@ -18,9 +18,9 @@ from tests.metarepo.helpers import (
     until,
     world,
 )
-from varlog.metarepo import outbox
+from varlog.metarepo.ordering import outbox
+from varlog.metarepo.ordering.sessions import MESSAGES_BEFORE_PAUSE
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
-from varlog.metarepo.sessions import MESSAGES_BEFORE_PAUSE
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import ReplicaState, StreamState
 from varlog.model.commit import CommitRow

@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.metarepo.helpers import CLUSTER, settle
-from varlog.metarepo import commit_loop, reader_rules, records, writer_rules
-from varlog.metarepo import membership_rules as rules
-from varlog.metarepo import order as orders
-from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation, newest_position
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.reports import ReportTable
+from varlog.metarepo import records
+from varlog.metarepo.membership import named_rules
+from varlog.metarepo.membership import rules as rules
+from varlog.metarepo.membership.rules import Members
+from varlog.metarepo.ordering import commit_loop
+from varlog.metarepo.ordering import order as orders
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, Operation, newest_position
+from varlog.metarepo.ordering.reports import ReportTable
 from varlog.metarepo.state import RepositoryState, load
 from varlog.metarepo.store.base import Change, Put
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
@@ -141,13 +143,13 @@ def _named(kind: str, topic: TopicID, number: int) -> Decide:
         newest = newest_position(members, facts, topic)
         streams = tuple(found.log_stream for found in members.view.streams_of(topic))
         if kind == "begin":
-            return writer_rules.begin_write(members, topic, "job", number, streams, newest)[0], Done()
+            return named_rules.begin_write(members, topic, "job", number, streams, newest)[0], Done()
         if kind == "end":
-            return writer_rules.end_write(members, topic, "job", number)[0], Done()
+            return named_rules.end_write(members, topic, "job", number)[0], Done()
         if kind == "read":
             position = GLSN(newest - number)
-            return reader_rules.set_reader(members, topic, "nightly", position, newest)[0], Done()
-        return reader_rules.forget_reader(members, topic, "nightly"), Done()
+            return named_rules.set_reader(members, topic, "nightly", position, newest)[0], Done()
+        return named_rules.forget_reader(members, topic, "nightly"), Done()
 
     return decide
 

@@ -31,10 +31,9 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
-from varlog.testing.sim.host import VOLUME, Host, Service
-from varlog.testing.sim.loop import run
-from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.process import Process, ProcessCrashed
+from varlog.testing.sim.core.host import VOLUME, Host, Service
+from varlog.testing.sim.core.loop import Process, ProcessCrashed, run
+from varlog.testing.sim.core.network import SimNetwork
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -18,11 +18,11 @@ from varlog.model.errors import PreconditionFailed, Sealed, StartupError
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import AddLogStream, Append, Fetch, FetchReply, GetNodeFacts, GetNodeFactsReply
-from varlog.storage.recovery import Recovery, survey
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive, Folder, Inode
-from varlog.testing.sim.host import VOLUME, Host
-from varlog.testing.sim.process import Process
+from varlog.storage.committed.recovery import Recovery, survey
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.drive import Drive, Folder, Inode
+from varlog.testing.sim.core.host import VOLUME, Host
+from varlog.testing.sim.core.loop import Process
 
 VOLUMES = tuple(Path(f"/volume{number}") for number in (1, 2, 3))
 TOPIC = TopicID(1)

@@ -52,8 +52,9 @@ from varlog.rpc.messages import (
     UnsealReplica,
     UnsealStream,
 )
-from varlog.storagenode.log_stream import copy_source, sync
-from varlog.testing.sim.host import VOLUME
+from varlog.storagenode.committed import sync
+from varlog.storagenode.committed import sync as copy_source
+from varlog.testing.sim.core.host import VOLUME
 
 SEAL = (GetNodeStatus, SealStream, SealReplica)
 UNSEAL = (UnsealReplica, UnsealStream)

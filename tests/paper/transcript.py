@@ -46,7 +46,7 @@ from varlog.rpc.messages import (
     WriteUnit,
 )
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler, Server, Transport
-from varlog.testing.sim.process import ProcessCrashed
+from varlog.testing.sim.core.loop import ProcessCrashed
 
 # The words of the diagrams in 003 and 004.
 WORDS: Final[dict[type[Message], str]] = {

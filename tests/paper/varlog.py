@@ -44,7 +44,7 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
-from varlog.testing.sim.host import Service
+from varlog.testing.sim.core.host import Service
 
 __all__ = ["OURS", "Varlog", "check_drawn", "of", "told"]
 

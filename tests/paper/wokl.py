@@ -12,9 +12,8 @@ from varlog.model.ids import LogStreamID
 from varlog.model.projection import Projection
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.sequencer.config import SequencerConfig
-from varlog.sequencer.sequencer import Sequencer
-from varlog.testing.sim.host import Host, Service
+from varlog.sequencer.sequencer import Sequencer, SequencerConfig
+from varlog.testing.sim.core.host import Host, Service
 
 __all__ = ["Wokl", "told"]
 

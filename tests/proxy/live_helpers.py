@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 from tests.proxy.helpers import TEST_S, Proxy
 from varlog.client.log import Log
 from varlog.proxy.app import make_app
-from varlog.proxy.followers import Followers
+from varlog.proxy.feed import Followers
 from varlog.proxy.gateway import EmbeddedOpener, Gateway
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.server import make_server

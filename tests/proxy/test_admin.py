@@ -15,7 +15,7 @@ from varlog.client.admin import Admin
 from varlog.model.errors import Unavailable
 from varlog.proxy.gateway import EmbeddedOpener
 from varlog.proxy.limits import ProxyLimits
-from varlog.proxy.status import StatusOut
+from varlog.proxy.wire import StatusOut
 
 
 def test_a_topic_is_made_listed_shown_and_deleted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.proxy.app import make_app
 from varlog.proxy.gateway import EmbeddedOpener, Gateway
-from varlog.proxy.host_rules import AcceptedNames
+from varlog.proxy.header_rules import AcceptedNames
 from varlog.proxy.limits import ProxyLimits
 
 EXAMPLES = 10

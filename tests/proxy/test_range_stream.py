@@ -14,7 +14,7 @@ import pytest
 from tests.proxy.helpers import TEST_S
 from tests.proxy.live_helpers import LiveProxy, wait_until, with_live_proxy
 from varlog.model.errors import Unavailable
-from varlog.proxy import connection, read_routes
+from varlog.proxy import connection, read
 from varlog.proxy.limits import ProxyLimits
 
 # Far more than the kernel and the server hold between them for one connection.
@@ -96,7 +96,7 @@ def test_an_error_in_the_middle_cuts_the_stream_off(tmp_path: Path, monkeypatch:
         yield b"one\n"
         raise Unavailable("no replica answers")
 
-    monkeypatch.setattr(read_routes, "streamed", failing)
+    monkeypatch.setattr(read, "streamed", failing)
 
     async def story(proxy: LiveProxy) -> None:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{proxy.port}", timeout=TEST_S) as http:

@@ -16,11 +16,11 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.proxy.helpers import TEST_S
 from tests.proxy.live_helpers import LiveProxy, wait_until, with_live_proxy
-from varlog.proxy import connection, event_stream
+from varlog.proxy import connection, sse
 from varlog.proxy.backpressure_sender import BackpressureSender
 from varlog.proxy.errors import TooSlow
 from varlog.proxy.limits import ProxyLimits
-from varlog.runtime.open_files import allow_open_files
+from varlog.runtime.process import allow_open_files
 
 # Far more than the kernel and the server hold between them for one connection.
 ENTRY = b"x" * 100_000
@@ -237,7 +237,7 @@ def test_a_thousand_idle_followers_cost_one_subscription_of_the_log(tmp_path: Pa
                 readers.append((reader, writer))
             for reader, _ in readers:
                 assert b" 200 OK" in await reader.readuntil(b"\r\n\r\n")
-                assert event_stream.RETRY in await reader.readuntil(event_stream.RETRY)
+                assert sse.RETRY in await reader.readuntil(sse.RETRY)
             await log.append(b"for all of you")
             for reader, _ in readers:
                 assert b"id: 1\n" in await reader.readuntil(b"for all of you")

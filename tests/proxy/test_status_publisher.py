@@ -28,8 +28,8 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
 from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
-from varlog.proxy.status import StatusOut
 from varlog.proxy.status_publisher import look_of, rfc3339, status_document
+from varlog.proxy.wire import StatusOut
 from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
 
 ORDERS, FAST = Topic(TopicID(1), "orders"), Topic(TopicID(2), "fast", Ordering.SEQUENCED)

@@ -13,9 +13,9 @@ from varlog.client.log import Log
 from varlog.model.entry import Entry, Position
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Unavailable
 from varlog.model.lsn import GLSN
-from varlog.recipes.election import Election
-from varlog.recipes.lock import Lock
-from varlog.testing.sim import loop
+from varlog.recipes.lock.election import Election
+from varlog.recipes.lock.lock import Lock
+from varlog.testing.sim.core import loop
 
 DEADLINE_S = 3600.0
 

@@ -12,9 +12,9 @@ import pytest
 from tests.recipes.scripted_log import ScriptedLog
 from varlog.aio import Opening
 from varlog.model.lsn import GLSN
-from varlog.recipes.envelope import Envelope, Opener
-from varlog.recipes.replicated import ReplicatedStateMachine
-from varlog.testing.sim.loop import run
+from varlog.recipes.core.envelope import Envelope, Opener
+from varlog.recipes.core.replicated import ReplicatedStateMachine
+from varlog.testing.sim.core.loop import run
 
 NAME = "list"
 

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from varlog.embedded import EmbeddedCluster
-from varlog.recipes.kv import KeyValue
-from varlog.recipes.snapshots import Snapshots
+from varlog.recipes.core.snapshots import Snapshots
+from varlog.recipes.kv.key_value import KeyValue
 from varlog.runtime.environment import system_environment
 
 DEADLINE_S = 60

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.rpc.helpers import DEADLINE_S, run
-from varlog.cli.ports import free_ports
+from varlog.localcluster.ports import free_ports
 from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID, LogStreamID
 from varlog.rpc import local

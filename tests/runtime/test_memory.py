@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from varlog.runtime.memory import keep_freed, unfilled
+from varlog.runtime.process import keep_freed, unfilled
 
 
 @pytest.mark.parametrize("size", [0, 1, 64 * 1024, 64 * 1024 + 1, 3_000_000])

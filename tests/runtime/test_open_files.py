@@ -12,7 +12,7 @@ _ASK = """
 import resource, sys
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-from varlog.runtime.open_files import allow_open_files
+from varlog.runtime.process import allow_open_files
 allow_open_files()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """

@@ -36,9 +36,8 @@ from varlog.rpc.transport import Call
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
-from varlog.sequencer.config import SequencerConfig
-from varlog.sequencer.sequencer import Sequencer
-from varlog.testing.sim.loop import run as run_virtual
+from varlog.sequencer.sequencer import Sequencer, SequencerConfig
+from varlog.testing.sim.core.loop import run as run_virtual
 
 M = TypeVar("M", bound=m.Message)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive
-from varlog.testing.sim.process import Process, ProcessCrashed
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.drive import Drive
+from varlog.testing.sim.core.loop import Process, ProcessCrashed
 
 HOME = Path("/v")
 FILE = HOME / "f"

@@ -13,14 +13,11 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append, SealStream
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.testing.sim import loop
-from varlog.testing.sim.connection import SimConnection, link
-from varlog.testing.sim.faults import Faults
-from varlog.testing.sim.host import VOLUME, Host, Service
-from varlog.testing.sim.keepers import Keepers
-from varlog.testing.sim.menu import Menu
-from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.plan import (
+from varlog.testing.sim.core import loop
+from varlog.testing.sim.core.host import VOLUME, Host, Service
+from varlog.testing.sim.core.loop import Process
+from varlog.testing.sim.core.network import SimConnection, SimNetwork, link
+from varlog.testing.sim.core.plan import (
     LATER_KINDS,
     MANY,
     NEED_AN_OPERATOR,
@@ -29,7 +26,9 @@ from varlog.testing.sim.plan import (
     Kind,
     Plan,
 )
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.faults.fault_actions import Menu
+from varlog.testing.sim.faults.schedule import Faults
+from varlog.testing.sim.faults.survivor_check import Keepers
 from varlog.testing.sim.world import SETTLE_S
 
 

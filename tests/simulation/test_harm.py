@@ -17,15 +17,14 @@ from varlog.model.lsn import LLSN
 from varlog.rpc.messages import CopyUnit, Message
 from varlog.rpc.transport import Connection, ConnectionLost, Handler, Transport
 from varlog.runtime.environment import Environment
-from varlog.testing.sim import loop
-from varlog.testing.sim.damaged import damaged
-from varlog.testing.sim.drive import BLOCK_BYTES
-from varlog.testing.sim.harm import Harm, Past, files_of, harm_file
-from varlog.testing.sim.host import VOLUME, Service, SimClock
-from varlog.testing.sim.host import Host as Machine
-from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.plan import COPY_LOSSES, LATER_KINDS, Kind, Plan
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core import loop
+from varlog.testing.sim.core.drive import BLOCK_BYTES
+from varlog.testing.sim.core.host import VOLUME, Service, SimClock
+from varlog.testing.sim.core.host import Host as Machine
+from varlog.testing.sim.core.loop import Process
+from varlog.testing.sim.core.network import SimNetwork, damaged
+from varlog.testing.sim.core.plan import COPY_LOSSES, LATER_KINDS, Kind, Plan
+from varlog.testing.sim.faults.harm import Harm, Past, files_of, harm_file
 from varlog.testing.sim.world import LogLines, World
 
 

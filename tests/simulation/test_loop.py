@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from varlog.testing.sim import loop
-from varlog.testing.sim.process import CURRENT, Process
+from varlog.testing.sim.core import loop
+from varlog.testing.sim.core.loop import CURRENT, Process
 
 
 def test_hours_pass_in_no_time_and_time_starts_at_zero() -> None:

@@ -13,10 +13,10 @@ from varlog.model.errors import StartupError, UnknownTopic
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import AddNode, Done, GetView, Message, RemoveNode, SealStream
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler
-from varlog.testing.sim import loop
-from varlog.testing.sim.echo import Echoes
-from varlog.testing.sim.network import KEEP_ALIVE_S, SimNetwork
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core import loop
+from varlog.testing.sim.core.loop import Process
+from varlog.testing.sim.core.network import KEEP_ALIVE_S, SimNetwork
+from varlog.testing.sim.faults.fault_actions import Echoes
 
 ADDRESS = "b:1"
 

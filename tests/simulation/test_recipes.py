@@ -8,16 +8,16 @@ from importlib import import_module
 import pytest
 
 from varlog.model.cluster import Ordering
-from varlog.testing.history import Outcome
-from varlog.testing.serializability import anomalies
-from varlog.testing.sim import limits
-from varlog.testing.sim.plan import NEED_AN_OPERATOR, Plan
-from varlog.testing.sim.recipe_jobs import JOBS
-from varlog.testing.sim.recipe_mutants import RECIPE_MUTANTS
-from varlog.testing.sim.recipe_plan import RecipePlan, Store, Work, cluster_plan
-from varlog.testing.sim.recipe_world import RecipeWorld, simulate_recipes
+from varlog.testing.sim.core import limits
+from varlog.testing.sim.core.plan import NEED_AN_OPERATOR, Plan
+from varlog.testing.sim.mutants.recipe_mutants import RECIPE_MUTANTS
+from varlog.testing.sim.recipes.plan import RecipePlan, Store, Work, cluster_plan
+from varlog.testing.sim.recipes.user import JOBS
+from varlog.testing.sim.recipes.world import RecipeWorld, simulate_recipes
 from varlog.testing.sim.runner import replay_command
-from varlog.testing.transaction_history import history_of_lists
+from varlog.verify.history import Outcome
+from varlog.verify.serializability import anomalies
+from varlog.verify.transaction_history import history_of_lists
 
 SEQUENCED = Ordering.SEQUENCED
 # Some of all, and those that have shown something: what it was is told beside each.

@@ -8,13 +8,13 @@ import pytest
 
 from varlog.model.cluster import Grouping, Ordering
 from varlog.model.limits import CLOCK_DRIFT_MAX
-from varlog.testing.history import Append, Outcome, Read
-from varlog.testing.sim import loop
-from varlog.testing.sim.host import SimClock
-from varlog.testing.sim.plan import SEQUENCED_KINDS, Kind, Plan
+from varlog.testing.sim.core import loop
+from varlog.testing.sim.core.host import SimClock
+from varlog.testing.sim.core.plan import SEQUENCED_KINDS, Kind, Plan
+from varlog.testing.sim.mutants.sequenced_mutants import SEQUENCED_MUTANTS
 from varlog.testing.sim.runner import replay_command
-from varlog.testing.sim.sequenced_mutants import SEQUENCED_MUTANTS
 from varlog.testing.sim.world import simulate
+from varlog.verify.history import Append, Outcome, Read
 
 SEQUENCED = Ordering.SEQUENCED
 # Some of all, and those that once showed a bug: what it was is told beside each.

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from varlog.manager.admin_service import AdminService
-from varlog.manager.caller import Caller
+from varlog.manager.admin import AdminService, Caller
 from varlog.model.cluster import Ordering
 from varlog.rpc.messages import AddStream, Message
-from varlog.testing.history import Append, Outcome, Trim
-from varlog.testing.sim import limits, patch
 from varlog.testing.sim.__main__ import main
+from varlog.testing.sim.core import limits
+from varlog.testing.sim.core.plan import Plan
 from varlog.testing.sim.ending import Judge
-from varlog.testing.sim.mutants import MUTANTS, RARE, plant
-from varlog.testing.sim.plan import Plan
+from varlog.testing.sim.mutants import patch
+from varlog.testing.sim.mutants.catalog import MUTANTS, RARE, plant
 from varlog.testing.sim.runner import search_mutants
-from varlog.testing.sim.users import User
+from varlog.testing.sim.users.user import User
 from varlog.testing.sim.world import Result, simulate
+from varlog.verify.history import Append, Outcome, Trim
 
 SEEDS = range(1, 13)
 
@@ -166,7 +166,7 @@ def test_plans_differ_from_seed_to_seed() -> None:
 _PLANT_ALL = """
 import os, sys
 import varlog.testing.sim.world
-from varlog.testing.sim.mutants import MUTANTS, plant
+from varlog.testing.sim.mutants.catalog import MUTANTS, plant
 for mutant in MUTANTS:
     sys.stdout.flush()
     if (child := os.fork()) == 0:
@@ -209,7 +209,7 @@ def test_a_bound_whose_place_is_gone_fails_loudly(monkeypatch: pytest.MonkeyPatc
 
 
 def test_tight_limits_are_loosened_again() -> None:
-    from varlog.metarepo import commit_loop
+    from varlog.metarepo.ordering import commit_loop
 
     before = commit_loop.CUTS_PER_BASE
     for seed in range(20):

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from varlog.testing.sim import loop
-from varlog.testing.sim.process import Process, ProcessCrashed
-from varlog.testing.sim.worker import SimWorker
+from varlog.testing.sim.core import loop
+from varlog.testing.sim.core.host import SimWorker
+from varlog.testing.sim.core.loop import Process, ProcessCrashed
 
 
 def test_jobs_run_in_order_and_take_time() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from varlog.cli.ports import free_ports
+from varlog.localcluster.ports import free_ports
 from varlog.spark.session import prepare
 
 HOME = Path(pyspark.__file__).parent

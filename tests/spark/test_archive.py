@@ -17,7 +17,7 @@ from tests.spark.logs import LiveTopic, as_rows, run_command
 from varlog.client import blocking
 from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive import files as archive_files
-from varlog.spark.archive import keeper as archive_keeper
+from varlog.spark.archive import writer as archive_keeper
 from varlog.spark.archive.files import ArrowFiles
 from varlog.spark.archive.manifest import commit_name, data_of, encode_commit, read_contents
 from varlog.spark.archive.rows import rows_of

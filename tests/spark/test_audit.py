@@ -18,7 +18,7 @@ from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.loop_thread import LoopThread
 from varlog.spark.jobs.audit import AuditReport, Finding, Kind, audit
 from varlog.spark.options import OptionError
-from varlog.storage.row_file import ROW_BYTES, ROW_TYPE, encode_file
+from varlog.storage.committed.row_file import ROW_BYTES, ROW_TYPE, encode_file
 from varlog.testing.tcp_cluster import TcpCluster, running
 
 # One stream, or two that share the order: entry n of the topic is at GLSN n either way.

@@ -9,14 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import varlog.spark
-from varlog.cli.bench import spark_side
-from varlog.cli.bench.bench_context import BenchContext
-from varlog.cli.bench.bench_target import Cluster
-from varlog.cli.bench.catalogue import SPARK
-from varlog.cli.bench.progress import Quiet
-from varlog.cli.bench.raw import RawLimits
-from varlog.cli.bench.settings import Settings
-from varlog.cli.bench.workload import Measured, Workload, judged
+from varlog.bench import spark_session
+from varlog.bench.catalogue import SPARK
+from varlog.bench.context import BenchContext, Cluster, Quiet
+from varlog.bench.machine import RawLimits
+from varlog.bench.settings import Settings
+from varlog.bench.workload import Measured, Workload, judged
 from varlog.testing.tcp_cluster import TcpCluster
 
 RAW = RawLimits(sync_p50_s=0.0002, sync_p99_s=0.001, write_bytes_per_s=400e6, loopback_bytes_per_s=2e9)
@@ -39,7 +37,7 @@ def test_every_kind_of_workload_measures_something_that_its_judge_understands(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spark_side, "QUICK_BYTES", 128 * 1024)
+    monkeypatch.setattr(spark_session, "QUICK_BYTES", 128 * 1024)
     monkeypatch.setattr(varlog.spark, "session", lambda *_: spark)
     settings = Settings(data=data, streams=2, seconds=0.01, warm_up_s=0.0, quick=True)
     ground = Cluster(cluster.repository.address, 2)

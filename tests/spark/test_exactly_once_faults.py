@@ -13,8 +13,8 @@ from tests.spark.busy_topic import busy_topic
 from tests.spark.driver import Job, run_batch
 from tests.spark.faulty import FaultySource, wait_for
 from tests.spark.test_exactly_once import ROWS, WANTED, beside, fault
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import make_topic
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import make_topic
 from varlog.runtime.loop_thread import LoopThread
 from varlog.testing.cluster_under_load import plan_for, process_of
 

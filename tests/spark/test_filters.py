@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from varlog.spark.read.filters import POSITIONS_MAX, selected
-from varlog.spark.read.selection_rules import Selection
+from varlog.spark.read.resolve_rules import Selection
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
 TIME_US = 1_767_323_045_678_901

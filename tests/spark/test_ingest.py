@@ -13,12 +13,11 @@ from pyspark.sql import SparkSession
 from tests.spark.logs import LiveTopic
 from varlog.model.errors import UnknownTopic
 from varlog.spark.failure import failure_of
-from varlog.spark.jobs.ingest import IngestReport, ingest
+from varlog.spark.jobs.ingest import IngestReport, frame_of, ingest, list_files, pinned_splits
 from varlog.spark.jobs.ingest_rules import IngestError, Reading
-from varlog.spark.jobs.source_files import frame_of, list_files, pinned_splits
 from varlog.spark.options import OptionError, write_options
+from varlog.spark.write.task import WriteTask
 from varlog.spark.write.write_rules import InputColumns, Write
-from varlog.spark.write.write_task import WriteTask
 from varlog.testing.tcp_cluster import TcpCluster
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from varlog.spark.jobs.stop import java_ended, stop_on_signal
+from varlog.spark.jobs.progress import java_ended, stop_on_signal
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from varlog.spark import worker_process
+from varlog.spark import link
 
 
 @pytest.mark.parametrize(("program", "settles"), [("pyspark.daemon", True), ("pytest.__main__", False)])
@@ -18,12 +18,12 @@ def test_only_a_worker_of_spark_is_settled(
     main = ModuleType("__main__")
     main.__spec__ = SimpleNamespace(name=program)  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "__main__", main)
-    worker_process._keep_freed_once.cache_clear()
+    link._keep_freed_once.cache_clear()
     try:
-        worker_process.prepare_worker()
+        link.prepare_worker()
         loaded_later: list[object] = []
         assert _is_walked_over(loaded_later)
-        worker_process.prepare_worker()
+        link.prepare_worker()
         assert _is_walked_over(loaded_later) is not settles
     finally:
         gc.unfreeze()

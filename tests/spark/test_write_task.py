@@ -13,13 +13,12 @@ import pytest
 
 import varlog
 from tests.spark.busy_topic import BusyTopic, busy_topic
-from varlog.client.idempotent_rules import IndeterminateInput
-from varlog.client.positioned_writer import OtherEntry
+from varlog.client.writers.idempotent_rules import IndeterminateInput
+from varlog.client.writers.positioned import OtherEntry
 from varlog.model.errors import Unavailable
 from varlog.spark.options import write_options
-from varlog.spark.write.placed_task import PlacedTask
+from varlog.spark.write.task import PlacedTask, WriteTask
 from varlog.spark.write.write_rules import InputColumns, InputError, Write
-from varlog.spark.write.write_task import WriteTask
 from varlog.testing.tcp_cluster import TcpCluster
 
 ROWS = [b"row-%d %s" % (n, b"x" * 500) for n in range(12_000)]

@@ -13,10 +13,10 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk, OsFile
-from varlog.storage.log_store import Chunk, LogStore
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive, Inode
-from varlog.testing.sim.process import Process
+from varlog.storage.committed.log_store import Chunk, LogStore
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.drive import Drive, Inode
+from varlog.testing.sim.core.loop import Process
 
 TOPIC = TopicID(7)
 STREAM = LogStreamID(3)

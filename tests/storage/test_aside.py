@@ -14,9 +14,9 @@ from varlog.model.ids import ClusterID, ClusterUUID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.storage import volume
 from varlog.storage.cluster_file import write_cluster
-from varlog.storage.log_store import LogStore
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.volume import NodeVolumes
-from varlog.testing.sim.process import ProcessCrashed
+from varlog.testing.sim.core.loop import ProcessCrashed
 
 VOLUME = Path("/volume")
 

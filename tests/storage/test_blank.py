@@ -12,14 +12,14 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
-from varlog.storage.blank import is_blank
-from varlog.storage.log_store import LogStore
-from varlog.storage.page_store import PageStore
-from varlog.storage.row_file import encode_row
-from varlog.storage.segment import segment_path
-from varlog.storage.state_file import ReplicaStateFile, encode_state
-from varlog.storage.sync_watermark import Synced, encode_slot
-from varlog.storage.unit_state import UnitStateFile, encode_unit
+from varlog.storage.committed.log_store import LogStore
+from varlog.storage.committed.row_file import encode_row
+from varlog.storage.committed.segment import segment_path
+from varlog.storage.committed.state_file import ReplicaStateFile, encode_state
+from varlog.storage.sequenced.page_store import PageStore
+from varlog.storage.sequenced.sync_watermark import Synced, encode_slot
+from varlog.storage.sequenced.unit_state import UnitStateFile, encode_unit
+from varlog.storage.volume import is_blank
 
 TOPIC, STREAM = TopicID(1), LogStreamID(1)
 DISK = OsDisk()

@@ -26,8 +26,8 @@ from varlog.model.errors import CorruptBatch, Trimmed
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk, OsFile
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.corruption import BlockRange, Corruption, sound_bytes
-from varlog.storage.log_store import LogStore
 
 SEGMENT_BYTES = 1500
 DIRECTORY = Path("/volume/lsid=3")
@@ -36,7 +36,7 @@ DIRECTORY = Path("/volume/lsid=3")
 @pytest.fixture(autouse=True)
 def _short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points close together, so that small stores have many stretches."""
-    monkeypatch.setattr("varlog.storage.index.INDEX_STRIDE_BYTES", 256)
+    monkeypatch.setattr("varlog.storage.committed.index.INDEX_STRIDE_BYTES", 256)
 
 
 def filled(directory: Path, batches: int = 30) -> LogStore:

@@ -14,8 +14,8 @@ from varlog.model.errors import CorruptBatch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.dump import dump, dump_batches, dump_replica, dump_rows
-from varlog.storage.log_store import LogStore
 from varlog.storage.read_only import ReadOnlyDisk
 from varlog.storage.volume import NodeVolumes
 

@@ -13,8 +13,8 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsFile
-from varlog.storage.log_store import LogStore
-from varlog.storage.row_file import ROW_BYTES
+from varlog.storage.committed.log_store import LogStore
+from varlog.storage.committed.row_file import ROW_BYTES
 
 SEGMENT_BYTES = 350
 
@@ -160,7 +160,7 @@ def test_several_bad_rows_apart_are_put_right_together(tmp_path: Path) -> None:
 
 def test_a_compaction_signs_no_damaged_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flipped bit under a new checksum would be another order, for ever (law 3)."""
-    monkeypatch.setattr("varlog.storage.commit_store._COMPACT_ROWS_MIN", 4)
+    monkeypatch.setattr("varlog.storage.committed.commit_store._COMPACT_ROWS_MIN", 4)
     store = new_store(tmp_path)
     for number in range(1, 9):
         fill(store, [[b"x"]])

@@ -12,11 +12,10 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
-from varlog.storage.dump import dump, dump_batches
-from varlog.storage.page_segment import page_segment_path
-from varlog.storage.page_store import PageStore
+from varlog.storage.dump import UnitDump, dump, dump_batches, dump_unit
 from varlog.storage.segment_file import index_path
-from varlog.storage.unit_dump import UnitDump, dump_unit
+from varlog.storage.sequenced.page_segment import page_segment_path
+from varlog.storage.sequenced.page_store import PageStore
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 from tests.storage.helpers import TOPIC, Host, batch
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID
-from varlog.storage.log_store import LogStore
-from varlog.storage.page_store import PageStore
-from varlog.storage.unit_state import UNIT_NAME
+from varlog.storage.committed.log_store import LogStore
+from varlog.storage.sequenced.page_store import PageStore
+from varlog.storage.sequenced.unit_state import UNIT_NAME
 from varlog.storage.volume import NodeVolumes
-from varlog.testing.sim.process import ProcessCrashed
+from varlog.testing.sim.core.loop import ProcessCrashed
 
 UNIT, REPLICA = LogStreamID(9), LogStreamID(10)
 

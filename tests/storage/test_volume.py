@@ -14,9 +14,9 @@ from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
-from varlog.storage.log_store import LogStore
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.volume import NodeVolumes
-from varlog.testing.sim.process import ProcessCrashed
+from varlog.testing.sim.core.loop import ProcessCrashed
 
 CLUSTER = ClusterID(1)
 NODE = NodeID(4)

@@ -27,9 +27,8 @@ from varlog.rpc.messages import (
     UnsealReplica,
 )
 from varlog.rpc.transport import Call, Connection
-from varlog.runtime.clock import SystemClock
 from varlog.runtime.disk import Disk, OsDisk
-from varlog.runtime.environment import Environment
+from varlog.runtime.environment import Environment, SystemClock
 from varlog.runtime.worker import ThreadWorker
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode

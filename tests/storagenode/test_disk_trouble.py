@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.storagenode.committed.test_sync import ask_sync, emptied, filled, store, wait_synced
 from tests.storagenode.scripted import (
     STREAM,
     TIMEOUT_S,
@@ -21,7 +22,6 @@ from tests.storagenode.scripted import (
     row,
 )
 from tests.storagenode.scripted import run as run_bench
-from tests.storagenode.test_sync import ask_sync, emptied, filled, store, wait_synced
 from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Sealed, Trimmed, Unavailable
@@ -38,11 +38,11 @@ from varlog.rpc.messages import (
     ReplicaStateReply,
     SealReplica,
 )
-from varlog.storage.log_store import LogStore
+from varlog.storage.committed.log_store import LogStore
 from varlog.storagenode import commit_service
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.drive import Drive
-from varlog.testing.sim.process import Process
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.drive import Drive
+from varlog.testing.sim.core.loop import Process
 
 RESERVE_BYTES = 64 * KIB
 ENTRY = b"x" * 1500

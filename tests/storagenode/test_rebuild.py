@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.storagenode.committed.test_sync import (
+    ask_sync,
+    assert_equal,
+    filled,
+    replica,
+    seal,
+    unsealed,
+    wait_synced,
+)
 from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, run, until
-from tests.storagenode.test_sync import ask_sync, assert_equal, filled, replica, seal, unsealed, wait_synced
 from varlog.model.cluster import ReplicaState, SyncState
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import PreconditionFailed, StaleEpoch, Unavailable, UnknownLogStream
@@ -18,7 +26,7 @@ from varlog.model.ids import ClusterUUID, LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import AddLogStream, RebuildReplica, RemoveLogStream, SealReplica
-from varlog.storage.log_store import LogStore
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.volume import NodeVolumes
 from varlog.storagenode import node as node_module
 

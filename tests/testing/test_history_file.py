@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from varlog.testing.history import Append, Operation, Outcome, Read, Seen, Subscription, Tail, Trim
 from varlog.testing.history_file import HistoryFile, HistoryWriter, RealHistory, merged
+from varlog.verify.history import Append, Operation, Outcome, Read, Seen, Subscription, Tail, Trim
 
 OPERATIONS: list[Operation] = [
     Append(topic="t", client="a", started=3, entries=(b"x", b"y"), first=Seen(1, 1, 2, b"x"), ended=9),

@@ -1,7 +1,7 @@
 """The arrows of the architecture: who may import whom, which files stay pure, where the doors to the world are.
 
     model <- runtime <- storage | rpc <- reconfiguration <- storagenode | metarepo | sequencer | manager | client <- varlog
-          <- recipes <- proxy | spark <- cli <- testing
+          <- recipes <- localcluster | verify | proxy | spark <- bench <- cli <- testing
 
 The table of layers is `LAYERS` in varlog.testing.codemap, so that what the code map draws is what holds here. Imports
 are read from the source with `ast`: those inside functions and under TYPE_CHECKING count as well.
@@ -71,6 +71,8 @@ DOORS_ALLOWED = {
         "SQLite does its own I/O; over the simulator's disk it has an image that goes through the door",
     ),
     "metarepo/store/sqlite.py": ({DISK}, "SQLite's errors and types; its I/O is in database.py"),
+    "bench/": (EVERY_DOOR, "measures real processes; never part of a simulation"),
+    "localcluster/": (EVERY_DOOR, "starts and supervises real processes; never part of a simulation"),
     "cli/": (EVERY_DOOR, "starts and supervises real processes; never part of a simulation"),
     "proxy/": (
         EVERY_DOOR,
@@ -343,7 +345,7 @@ def test_importing_the_public_names_loads_nothing_heavy() -> None:
 
 # What the rules must catch: without these, a rule that never fires would pass for ever.
 PLANTED: list[tuple[Rule, str, str]] = [
-    (layers_point_down, "model/x.py", "from varlog.runtime.clock import Clock"),
+    (layers_point_down, "model/x.py", "from varlog.runtime.environment import Clock"),
     (layers_point_down, "storage/x.py", "import varlog.rpc"),
     (layers_point_down, "client/x.py", "from varlog import storagenode"),
     (layers_point_down, "client/x.py", "from varlog import connect"),
@@ -363,11 +365,11 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (doors_are_where_they_belong, "manager/x.py", "asyncio.get_running_loop().run_in_executor(None, f)"),
     (doors_are_where_they_belong, "manager/x.py", "await self._loop.create_connection(f)"),
     (doors_are_where_they_belong, "storage/x.py", "with open(path) as file: ..."),
-    (pure_files_import_only_model, "metarepo/commit_rules.py", "import msgspec"),
-    (pure_files_import_only_model, "metarepo/commit_rules.py", "import time"),
+    (pure_files_import_only_model, "metarepo/ordering/commit_rules.py", "import msgspec"),
+    (pure_files_import_only_model, "metarepo/ordering/commit_rules.py", "import time"),
     (pure_files_import_only_model, "metarepo/commit_machine.py", "from varlog.metarepo.store import base"),
     (pure_files_import_only_model, "manager/x.py", '"""PURE. X."""\nimport msgspec'),
-    (pure_files_and_model_never_wait, "metarepo/commit_rules.py", "import asyncio"),
+    (pure_files_and_model_never_wait, "metarepo/ordering/commit_rules.py", "import asyncio"),
     (pure_files_and_model_never_wait, "model/x.py", "async def f(): ..."),
     (dependencies_are_declared, "metarepo/x.py", "from varlog.metarepo.store.etcd import etcd_store"),
     (dependencies_are_declared, "metarepo/x.py", "import aetcd"),
@@ -387,7 +389,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (doors_are_where_they_belong, "manager/x.py", "self.clock.now()\nself.disk.open(path)\nimport datetime"),
     (
         pure_files_import_only_model,
-        "metarepo/commit_rules.py",
+        "metarepo/ordering/commit_rules.py",
         "import enum\nfrom varlog.model.lsn import GLSN",
     ),
     (dependencies_are_declared, "testing/x.py", "import psutil"),

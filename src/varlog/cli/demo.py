@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from varlog.cli.output import FAILED, fail, print_json, run, wait_until
+from varlog.cli.output import FAILED, fail, print_json, run
+from varlog.localcluster.wait import all_run, wait_until
 from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
-    from varlog.cli.supervisor import Supervisor
     from varlog.client.admin import Admin
     from varlog.client.log import Log
-    from varlog.model.cluster import LogStream
+    from varlog.localcluster.supervisor import Supervisor
     from varlog.model.entry import Entry
-    from varlog.rpc.messages import GetClusterStatusReply
 
 TOPIC = "demo"
 # What Spark writes goes here if the demo's topic is sequenced: exactly-once writes need a primary.
@@ -188,10 +187,10 @@ async def _account(account: Account, directory: Path, ordering: Ordering, *, spa
 
 @asynccontextmanager
 async def _cluster(directory: Path, ordering: Ordering) -> AsyncIterator[Supervisor]:
-    from varlog.cli.cluster_plan import ClusterPlan
-    from varlog.cli.ports import free_ports
-    from varlog.cli.supervisor import Supervisor
-    from varlog.cli.up import make_topic
+    from varlog.localcluster.plan import ClusterPlan
+    from varlog.localcluster.ports import free_ports
+    from varlog.localcluster.supervisor import Supervisor
+    from varlog.localcluster.wait import make_topic
 
     plan = ClusterPlan(directory, free_ports(NODES + 2), replicas=COPIES, streams=STREAMS, heartbeat_s=0.2)
     supervisor = Supervisor(plan)
@@ -393,29 +392,3 @@ def _disorder(entries: list[Entry]) -> list[str]:
             violations.append(f"{entry.data!r} comes after entry {newest[client]}")
         newest[client] = int(count)
     return violations
-
-
-async def all_run(admin: Admin) -> None:
-    """Until every replica of every stream runs. Who cannot say so just now is asked again."""
-    from varlog.model.errors import Unavailable
-
-    while True:
-        try:
-            if runs_whole(await admin.status()):
-                return
-        except Unavailable:
-            pass
-        await asyncio.sleep(0.05)
-
-
-def runs_whole(seen: GetClusterStatusReply) -> bool:
-    from varlog.client.cluster_status import chain_is_whole, is_sequenced, replica_statuses
-    from varlog.model.cluster import ReplicaState, StreamState
-
-    def whole(found: LogStream) -> bool:
-        if is_sequenced(seen.view, found):
-            return chain_is_whole(seen, found)
-        statuses = replica_statuses(seen, found).values()
-        return all(status is not None and status.state is ReplicaState.RUNNING for status in statuses)
-
-    return all(found.state is StreamState.RUNNING and whole(found) for found in seen.view.streams)

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from varlog.cli.output import FAILED, complain, fail, print_json, print_table, short_bytes
-from varlog.runtime.logs import escaped
+from varlog.runtime.logging import escaped
 
 if TYPE_CHECKING:
-    from varlog.storage.dump import Dump, ReplicaDump
-    from varlog.storage.unit_dump import UnitDump
+    from varlog.storage.dump import Dump, ReplicaDump, UnitDump
 
 
 def dump(

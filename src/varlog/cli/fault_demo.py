@@ -16,20 +16,18 @@ from time import monotonic
 from rich.console import Console
 
 from varlog import aio
-from varlog.cli.acknowledgements import Acknowledgements
-from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan
-from varlog.cli.demo import History, all_run, given_up
-from varlog.cli.etcd import etcd_is_here
-from varlog.cli.fault_account import Killed, account_of
-from varlog.cli.fault_display import FaultDisplay, ProcessLine, Scene, fault_display
-from varlog.cli.leader import leading_repository
-from varlog.cli.output import wait_until
-from varlog.cli.ports import free_ports
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import make_topic
+from varlog.bench.figures import Acknowledgements
+from varlog.cli.demo import History, given_up
+from varlog.cli.fault_report import FaultDisplay, Killed, ProcessLine, Scene, account_of, fault_display
 from varlog.client.admin import Admin
 from varlog.client.cluster_status import role
 from varlog.client.log import Log
+from varlog.localcluster.etcd import etcd_is_here
+from varlog.localcluster.leader import leading_repository
+from varlog.localcluster.plan import REPLICATED_PORTS, ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import all_run, make_topic, wait_until
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.entry import Entry
 from varlog.model.errors import OutcomeUnknown, Rejected, Unavailable, VarlogError

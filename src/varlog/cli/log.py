@@ -12,7 +12,7 @@ import typer
 
 from varlog.cli.output import WRONG_USAGE, fail, print_json, readable, run
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
-from varlog.runtime.logs import escaped
+from varlog.runtime.logging import escaped
 
 if TYPE_CHECKING:
     from varlog.model.entry import Entry, Run

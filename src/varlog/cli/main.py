@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from varlog.cli import admin, log, named
+from varlog.cli import admin, cursors, log
 from varlog.cli.bench import bench_command
 from varlog.cli.demo import demo
 from varlog.cli.dump import dump
@@ -53,8 +53,8 @@ app.command(rich_help_panel=_KEEP)(status)
 app.add_typer(topic, name="topic", rich_help_panel=_KEEP)
 app.add_typer(admin.node, name="node", rich_help_panel=_KEEP)
 app.add_typer(admin.stream, name="stream", rich_help_panel=_KEEP)
-app.add_typer(named.reader, name="reader", rich_help_panel=_KEEP)
-app.add_typer(named.writer, name="writer", rich_help_panel=_KEEP)
+app.add_typer(cursors.reader, name="reader", rich_help_panel=_KEEP)
+app.add_typer(cursors.writer, name="writer", rich_help_panel=_KEEP)
 app.add_typer(recipe, name="recipe", rich_help_panel=_KEEP)
 app.command(rich_help_panel=_KEEP)(backup)
 app.add_typer(spark, name="spark", rich_help_panel=_USE)

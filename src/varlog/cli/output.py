@@ -12,12 +12,12 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
-from varlog.runtime.logs import escaped
+from varlog.runtime.logging import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,14 +65,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         fail(error)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-
-
-async def wait_until(there: Callable[[], bool], every_s: float = 0.01) -> None:
-    """Look again and again: what happens in other processes tells nobody. The caller sets the deadline."""
-    while True:
-        if there():
-            return
-        await asyncio.sleep(every_s)
 
 
 def tell_progress(what: str) -> None:

@@ -143,10 +143,9 @@ def _serve(
     log_level: str,
 ) -> None:
     from varlog.model.errors import StartupError
-    from varlog.proxy.config import ProxyConfig
-    from varlog.proxy.host_rules import AcceptedNames
+    from varlog.proxy.header_rules import AcceptedNames
     from varlog.proxy.limits import ProxyLimits
-    from varlog.proxy.service import ProxyService
+    from varlog.proxy.server import ProxyConfig, ProxyService
 
     if data is not None and (data / "cluster.json").exists():
         fail(

@@ -46,7 +46,7 @@ def skip(
 
 
 async def _skip(where: Target, topic: str, position: int, force: bool) -> tuple[str, int]:
-    from varlog.recipes.envelope import Skip, command_machine, newer_command, seal_skip
+    from varlog.recipes.core.envelope import Skip, command_machine, newer_command, seal_skip
 
     async with where.log(topic, create=False) as log:
         entry = await log.read(position)

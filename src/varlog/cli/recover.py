@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from varlog.metarepo.recovery import Recovery
+    from varlog.metarepo.recovery.recover import Recovery
     from varlog.metarepo.state import RepositoryState
 
 
@@ -53,7 +53,7 @@ def recover(
 async def _recover(
     path: Path, addresses: list[str], leave_out: list[str], lost: list[int], yes: bool
 ) -> None:
-    from varlog.metarepo.recovery import find, write
+    from varlog.metarepo.recovery.recover import find, write
     from varlog.metarepo.store.sqlite import SqliteStore
     from varlog.model.errors import PreconditionFailed
     from varlog.model.ids import ANY_CLUSTER, NodeID
@@ -100,7 +100,7 @@ def backup(
 
 
 async def _backup(source: str | Path, target: Path) -> None:
-    from varlog.metarepo.backup import fetch_backup, read_store, write_backup
+    from varlog.metarepo.recovery.backup import fetch_backup, read_store, write_backup
     from varlog.metarepo.store.sqlite import SqliteStore
     from varlog.model.ids import ANY_CLUSTER
     from varlog.rpc.tcp import TcpTransport

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, Protocol, runtim
 import typer
 
 from varlog.cli.recover import recover
+from varlog.localcluster.process import PARENT_VARIABLE
 from varlog.model.limits import DISK_RESERVE_BYTES, MIB, SCRUB_BYTES_PER_S
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from varlog.model.ids import ClusterID
     from varlog.runtime.environment import Environment
 
-# Set by whoever starts a process that must not outlive him, to his own process id.
-PARENT_VARIABLE = "VARLOG_PARENT_PID"
 # Where the secret of the cluster may stand. It is taken out of the environment: no child of the process needs it.
 CLUSTER_KEY_VARIABLE = "VARLOG_CLUSTER_KEY"
 STOP_TIMEOUT_S = 10.0
@@ -277,8 +276,7 @@ def start_vseq(
     """Start a sequencer. It keeps nothing on disk; start two or more, and one takes over when another is lost."""
     from varlog.rpc.tcp import TcpTransport
     from varlog.runtime.environment import system_environment
-    from varlog.sequencer.config import SequencerConfig
-    from varlog.sequencer.sequencer import Sequencer
+    from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 
     cluster = _cluster("vseq", cluster_id)
     config = SequencerConfig(cluster, repository, listen, advertise)
@@ -340,7 +338,7 @@ def run_proxy() -> None:
 
 def run_etcd() -> None:
     """A member of the etcd below a replicated cluster on this machine: it must not outlive its starter either."""
-    from varlog.cli.etcd import become_etcd
+    from varlog.localcluster.etcd import become_etcd
     from varlog.model.errors import StartupError
 
     _die_with_parent()
@@ -367,7 +365,7 @@ def run_service(name: str, log_level: str, make: _Make) -> None:
     import uvloop
 
     from varlog.model.errors import VarlogError
-    from varlog.runtime.logs import LineFormatter
+    from varlog.runtime.logging import LineFormatter
 
     _die_with_parent()
     # What it makes by whatever library is its user's alone.
@@ -387,7 +385,7 @@ def run_service(name: str, log_level: str, make: _Make) -> None:
 
 async def _serve(make: _Make) -> None:
     from varlog.model.errors import Unavailable
-    from varlog.runtime.open_files import allow_open_files, watch_open_files
+    from varlog.runtime.process import allow_open_files, watch_open_files
 
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ import typer
 from varlog.cli.output import FAILED, make_console, print_json, run
 from varlog.cli.status_tables import parts, print_parts, status_json, stopped_lines
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
-from varlog.runtime.logs import escaped
+from varlog.runtime.logging import escaped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from varlog.cli.chain_tables import projection_lines, thin_lines, units_table
 from varlog.cli.output import FAILED, WRONG_USAGE, fail, make_table, print_json, run, short_bytes
-from varlog.cli.status_tables import print_parts, streams_named, topics_table
+from varlog.cli.status_tables import (
+    print_parts,
+    projection_lines,
+    streams_named,
+    thin_lines,
+    topics_table,
+    units_table,
+)
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 from varlog.client.cluster_status import replica_statuses, unit_statuses
 from varlog.model.cluster import Grouping, Ordering

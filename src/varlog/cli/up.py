@@ -6,9 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,14 +16,8 @@ from varlog.cli.target import DEFAULT_CLUSTER
 from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
-    from varlog.cli.cluster_plan import ClusterPlan
-    from varlog.cli.supervisor import Supervisor
-    from varlog.client.admin import Admin
-    from varlog.rpc.messages import GetClusterStatusReply
-
-READY_TIMEOUT_S = 60.0
-STREAMS_TIMEOUT_S = 10.0
-LOOK_S = 0.05
+    from varlog.localcluster.plan import ClusterPlan
+    from varlog.localcluster.supervisor import Supervisor
 
 
 def up(
@@ -64,7 +55,7 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C; the data is kept, and the next `varlog up` goes on with
     it."""
-    from varlog.cli.cluster_plan import ClusterPlan, ports_from, replicated_ports_from, sequencer_port_from
+    from varlog.localcluster.plan import ClusterPlan, ports_from, replicated_ports_from, sequencer_port_from
 
     copies = min(3, nodes) if replicas is None else replicas
     if copies > nodes:
@@ -87,9 +78,9 @@ def up(
 def _proxy_port(asked: int | None, port: int, nodes: int) -> int | None:
     """The port that was asked for, else the usual one, else any: who only wants a log shall not miss it for its proxy. None, and a
     word about it, where the proxy is not installed."""
-    from varlog.cli.cluster_plan import proxy_port_from
-    from varlog.cli.ports import free_ports, is_free
     from varlog.cli.proxy import INSTALL, missing_packages
+    from varlog.localcluster.plan import proxy_port_from
+    from varlog.localcluster.ports import free_ports, is_free
 
     if missing := missing_packages():
         _say(f"without the HTTP proxy and its dashboard, which need {', '.join(missing)}: {INSTALL}")
@@ -101,8 +92,8 @@ def _proxy_port(asked: int | None, port: int, nodes: int) -> int | None:
 
 
 async def _up(plan: ClusterPlan, topic: str, ordering: Ordering) -> None:
-    from varlog.cli.etcd import find_etcd
-    from varlog.cli.supervisor import Supervisor
+    from varlog.localcluster.etcd import find_etcd
+    from varlog.localcluster.supervisor import Supervisor
 
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -130,98 +121,10 @@ async def _up(plan: ClusterPlan, topic: str, ordering: Ordering) -> None:
 
 
 async def _start(supervisor: Supervisor, topic: str, ordering: Ordering) -> None:
+    from varlog.localcluster.wait import make_topic
+
     await supervisor.start()
     await make_topic(supervisor.plan, topic, ordering=ordering, say=_say)
-
-
-async def make_topic(
-    plan: ClusterPlan,
-    topic: str,
-    *,
-    ordering: Ordering = Ordering.COMMITTED,
-    stripe_size: int = 0,
-    say: Callable[[str], None] = print,
-) -> None:
-    """Wait until every node is registered and alive, make the topic, and wait until all streams run.
-
-    One stream that does not come back, with a damaged replica perhaps, is told of, and keeps nobody from the
-    others.
-    """
-    from varlog.model.errors import PreconditionFailed, Unavailable
-
-    loop = asyncio.get_running_loop()
-    silent: list[int] = []
-    await wait_nodes(plan)
-    patience = loop.time() + STREAMS_TIMEOUT_S
-    async with _looking(plan) as look:
-        while True:
-            try:
-                seen = await look.admin.status()
-                silent = _not_running(seen)
-                if seen.view.topic_named(topic) is None:
-                    await look.admin.create_topic(
-                        topic,
-                        streams=plan.streams,
-                        replicas=plan.replicas,
-                        ordering=ordering,
-                        stripe_size=stripe_size,
-                    )
-                elif not silent or loop.time() > patience:
-                    break
-            except (PreconditionFailed, Unavailable) as error:
-                # On a busy machine a node that answered a moment ago may not, or a stream takes its time: look again.
-                look.why = f" ({error})"
-            await asyncio.sleep(LOOK_S)
-    if silent:
-        say(f"log streams {silent} do not run: see `varlog status --cluster {plan.repository}`")
-
-
-async def wait_nodes(plan: ClusterPlan) -> None:
-    """Until every node is registered and alive: processes that are ready may not have met yet."""
-    from varlog.model.errors import Unavailable
-
-    async with _looking(plan) as look:
-        while True:
-            try:
-                if sum(health.alive for health in (await look.admin.status()).nodes) >= plan.nodes:
-                    return
-            except Unavailable as error:
-                look.why = f" ({error})"
-            await asyncio.sleep(LOOK_S)
-
-
-@dataclass
-class _Look:
-    """`why`: what stood in the way the last time."""
-
-    admin: Admin
-    why: str = ""
-
-
-@asynccontextmanager
-async def _looking(plan: ClusterPlan) -> AsyncIterator[_Look]:
-    """Somebody looks at the cluster again and again; StartupError if that takes too long."""
-    from varlog.cli.target import Target
-    from varlog.model.errors import StartupError
-
-    why = ""
-    try:
-        async with asyncio.timeout(READY_TIMEOUT_S), Target(plan.repository).admin() as admin:
-            look = _Look(admin)
-            try:
-                yield look
-            finally:
-                why = look.why
-    except TimeoutError:
-        raise StartupError(
-            f"the cluster did not come up within {READY_TIMEOUT_S:g} s{why}: see the logs in {plan.data / 'logs'}"
-        ) from None
-
-
-def _not_running(seen: GetClusterStatusReply) -> list[int]:
-    from varlog.model.cluster import StreamState
-
-    return [found.log_stream for found in seen.view.streams if found.state is not StreamState.RUNNING]
 
 
 def _say(what: str) -> None:

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 
+from varlog.client.append_rules import InflightBatch
 from varlog.client.batcher import Batcher
-from varlog.client.inflight_batch import InflightBatch
 from varlog.client.ordering import AppendTransport
 from varlog.client.routing import Routing
 from varlog.model.admission import ENTRY_UNITS, SHARE, Admission

@@ -1,18 +1,21 @@
-"""Arrow: stretches of fetched batches as pyarrow.RecordBatch. A large batch is wrapped where it lies; small ones are joined.
+"""Arrow: fetched batches of a topic or of one stream as pyarrow.RecordBatch
 
 A batch's body is laid out as an Arrow binary array (see model/batch.py), so its columns cost the same for one row or a million.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final
 
 from varlog.client.chunk import Chunk
+from varlog.client.committed.range_reader import Part, Row
 from varlog.client.merge_rules import Stretch
 from varlog.model.batch import HEADER_BYTES, BatchHeader
+from varlog.model.limits import KIB, MIB
 from varlog.model.lsn import LLSN
 
 if TYPE_CHECKING:
@@ -170,3 +173,195 @@ def _parts(chunk: Chunk, stretch: Stretch) -> Iterator[tuple[_Large | None, int,
             small_count += end - begin
     if small_count:
         yield None, small_llsn, small_count
+
+
+# Record batches of one stream's chunks: whole columns are made with numpy, large batches are wrapped where they lie.
+#
+# What is small is joined until a record batch has about a megabyte. Nothing here is done entry by entry: per batch its bytes are
+# copied in one piece, per row of the order nothing but a number in an array is touched.
+
+# From here on a batch is a record batch of its own; smaller ones are joined until together they are about so large.
+RANGE_WRAP_BYTES_MIN: Final = 512 * KIB
+JOIN_BYTES: Final = 1 * MIB
+JOIN_ROWS: Final = 65_536
+# Batches of so many entries, on average, are worth a step each.
+LONG_ROWS: Final = 32
+
+Span = tuple[int, int]
+
+
+async def range_batches(
+    log_stream: int, parts: AsyncGenerator[Part, None]
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """The record batches of a range, as its parts come."""
+    builder = RangeBuilder(log_stream)
+    async with aclosing(parts):
+        async for rows, chunk in parts:
+            for batch in builder.build(rows, chunk):
+                yield batch
+
+
+class RangeBuilder:
+    """Turns parts of one stream into record batches. Columns are made in Arrow's own memory, which it uses again: memory that is
+    fresh from the system costs more than filling it."""
+
+    def __init__(self, log_stream: int) -> None:
+        import numpy
+
+        self._np = numpy
+        self._pa = load()
+        self._schema = schema()
+        self._log_stream = log_stream
+        self._make_constants(JOIN_ROWS)
+
+    def build(self, rows: Sequence[Row], chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """The entries that `rows` name, in order."""
+        np = self._np
+        table = np.fromiter(chain.from_iterable(rows), np.int64, 3 * len(rows)).reshape(-1, 3)
+        pieces = _Pieces(np, chunk, int(table[0, 0]), int(table[-1, 0] + table[-1, 2]))
+        for first, stop in pieces.groups():
+            data = self._wrapped(pieces, first) if stop - first == 1 else self._joined(pieces, first, stop)
+            yield self._batch(table, pieces, first, stop, data)
+
+    def _wrapped(self, pieces: _Pieces, number: int) -> pa.Array:
+        """One batch, its bytes where they are."""
+        pa = self._pa
+        at, header = pieces.batches[number]
+        body = memoryview(pieces.payload)[at + HEADER_BYTES : at + header.size]
+        offsets_bytes = 4 * (header.count + 1)
+        buffers = [None, pa.py_buffer(body[:offsets_bytes]), pa.py_buffer(body[offsets_bytes:])]
+        skipped = int(pieces.skipped[number])
+        return pa.Array.from_buffers(pa.binary(), int(pieces.counts[number]), buffers, 0, skipped)
+
+    def _joined(self, pieces: _Pieces, first: int, stop: int) -> pa.Array:
+        """Several batches as one array: their bytes behind each other, and their offsets counted on."""
+        np, pa, total = self._np, self._pa, int(pieces.begins[stop] - pieces.begins[first])
+        offsets, buffer = self._column(total + 1, np.int32)
+        long = total >= LONG_ROWS * (stop - first)
+        spans = (self._long_offsets if long else self._short_offsets)(pieces, first, stop, offsets)
+        joined = pa.allocate_buffer(int(offsets[total]))
+        source, target = memoryview(pieces.payload), memoryview(joined).cast("B")
+        if long:
+            at = 0
+            for low, high in spans:
+                target[at : at + high - low] = source[low:high]
+                at += high - low
+        else:
+            target[:] = b"".join([source[low:high] for low, high in spans])
+        return pa.Array.from_buffers(pa.binary(), total, [None, buffer, joined])
+
+    def _long_offsets(self, pieces: _Pieces, first: int, stop: int, offsets: Any) -> list[Span]:
+        """Fill in the offsets of all entries; returns where the bytes of each batch are. A few steps for each batch."""
+        np, spans = self._np, []
+        words = np.frombuffer(pieces.payload, "<i4")
+        offsets[0] = done = end = 0
+        columns = (pieces.words, pieces.counts, pieces.data_at)
+        for word, count, data_at in zip(*(column[first:stop].tolist() for column in columns), strict=True):
+            mine = words[word : word + count + 1]
+            low, high = int(mine[0]), int(mine[count])
+            np.add(mine[1:], end - low, out=offsets[done + 1 : done + count + 1])
+            done, end = done + count, end + high - low
+            spans.append((data_at + low, data_at + high))
+        return spans
+
+    def _short_offsets(self, pieces: _Pieces, first: int, stop: int, offsets: Any) -> list[Span]:
+        """The same in a few steps for all of them, which for each entry are more."""
+        np, total = self._np, len(offsets) - 1
+        counts = pieces.counts[first:stop]
+        begins = pieces.begins[first:stop] - pieces.begins[first]
+        words = np.frombuffer(pieces.payload, "<i4")
+        # Where the offset of each entry stands; where the entry ends is said right behind it.
+        places = np.arange(total) + np.repeat(pieces.words[first:stop] - begins, counts)
+        lows, highs = words[places], words[places + 1]
+        offsets[0] = 0
+        np.cumsum(highs - lows, out=offsets[1:])
+        data_at = pieces.data_at[first:stop]
+        ends = (data_at + highs[begins + counts - 1]).tolist()
+        return list(zip((data_at + lows[begins]).tolist(), ends, strict=True))
+
+    def _batch(self, table: Any, pieces: _Pieces, first: int, stop: int, data: pa.Array) -> pa.RecordBatch:
+        np, pa, count = self._np, self._pa, len(data)
+        if count > len(self._numbers):
+            self._make_constants(count)
+        begin = int(table[0, 0] + pieces.begins[first])
+        llsns, llsn_buffer = self._column(count, np.int64)
+        np.add(self._numbers[:count], begin, out=llsns)
+        glsns, glsn_buffer = self._column(count, np.int64)
+        self._order(table, begin, llsns, glsns)
+        times, time_buffer = self._column(count, np.int64)
+        if stop - first == 1:
+            times.fill(pieces.times[first])
+        else:
+            times[:] = np.repeat(pieces.times[first:stop], pieces.counts[first:stop])
+        types = [self._schema.field(name).type for name in ("glsn", "llsn", "timestamp")]
+        glsn, llsn, time = (
+            pa.Array.from_buffers(kind, count, [None, buffer])
+            for kind, buffer in zip(types, (glsn_buffer, llsn_buffer, time_buffer), strict=True)
+        )
+        columns = [glsn, llsn, self._streams.slice(0, count), time, data]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _order(self, table: Any, begin: int, llsns: Any, glsns: Any) -> None:
+        """The positions of entries `llsns`: in each row of the order the two go on together."""
+        np, end = self._np, begin + len(llsns)
+        first = int(np.searchsorted(table[:, 0], begin, "right")) - 1
+        stop = int(np.searchsorted(table[:, 0], end))
+        shifts = table[first:stop, 1] - table[first:stop, 0]
+        if stop - first == 1:
+            np.add(llsns, shifts[0], out=glsns)
+        else:
+            bounds = np.clip(np.append(table[first:stop, 0], end), begin, end)
+            np.add(llsns, np.repeat(shifts, np.diff(bounds)), out=glsns)
+
+    def _column(self, count: int, kind: Any) -> tuple[Any, pa.Buffer]:
+        """An array to be filled, and the buffer that it is in."""
+        buffer = self._pa.allocate_buffer(count * self._np.dtype(kind).itemsize)
+        return self._np.frombuffer(buffer, kind), buffer
+
+    def _make_constants(self, count: int) -> None:
+        self._numbers = self._np.arange(count, dtype=self._np.int64)
+        self._streams = self._pa.array(self._np.full(count, self._log_stream, self._np.int32))
+
+
+class _Pieces:
+    """The batches of a chunk that hold LLSNs [begin, end), column by column."""
+
+    def __init__(self, np: Any, chunk: Chunk, begin: int, end: int) -> None:
+        self._np = np
+        self.payload = chunk.payload
+        first = bisect_right(chunk.batches, begin, key=_first_llsn) - 1
+        self.batches = chunk.batches[first : bisect_left(chunk.batches, end, key=_first_llsn)]
+        number = len(self.batches)
+        at = np.fromiter((at for at, _ in self.batches), np.int64, number)
+        header = [header for _, header in self.batches]
+        llsns = np.fromiter((one.first_llsn for one in header), np.int64, number)
+        counts = np.fromiter((one.count for one in header), np.int64, number)
+        self.times = np.fromiter((one.time_us for one in header), np.int64, number)
+        self._sizes = np.fromiter((one.body_bytes for one in header), np.int64, number)
+        # Entries of the batch that come before the range, and entries in it.
+        self.skipped = np.maximum(begin - llsns, 0)
+        self.counts = np.minimum(llsns + counts, end) - llsns - self.skipped
+        self.begins = np.concatenate(([0], np.cumsum(self.counts)))
+        # Where the first offset of these entries stands, in words of four bytes, and where the bytes of the batch begin.
+        self.words = (at + HEADER_BYTES) // 4 + self.skipped
+        self.data_at = at + HEADER_BYTES + 4 * (counts + 1)
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """[first, stop) of the batches that make one record batch each."""
+        np, number = self._np, len(self.batches)
+        bytes_before = np.concatenate(([0], np.cumsum(self._sizes)))
+        large = np.append(np.flatnonzero(self._sizes >= RANGE_WRAP_BYTES_MIN), number)
+        first = 0
+        while first < number:
+            stop = min(
+                int(np.searchsorted(bytes_before, bytes_before[first] + JOIN_BYTES, "right")) - 1,
+                int(np.searchsorted(self.begins, self.begins[first] + JOIN_ROWS, "right")) - 1,
+                int(large[np.searchsorted(large, first)]),
+            )
+            stop = max(stop, first + 1)
+            yield first, stop
+            first = stop
+
+
+def _first_llsn(batch: tuple[int, BatchHeader]) -> int:
+    return batch[1].first_llsn

@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from varlog.client.append_rules import spent, unknown
-from varlog.client.inflight_batch import InflightBatch
+from varlog.client.append_rules import InflightBatch, spent, unknown
 from varlog.client.ordering import AppendTransport
 from varlog.model.admission import (
     ENTRY_UNITS,

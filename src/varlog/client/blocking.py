@@ -1,4 +1,4 @@
-"""The same API without async, over one private loop thread: for scripts, commands and Spark.
+"""The blocking Log and Admin, over one private loop thread
 
 Iterators move whole chunks and record batches between the threads, never entries, and fetch the next one while the last
 one is used.
@@ -7,17 +7,17 @@ one is used.
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from varlog.client import admin as asynchronous_admin
 from varlog.client import log as asynchronous_log
+from varlog.client.committed.range_reader import Cut, Part
+from varlog.client.log import lists_of
 from varlog.client.merge_rules import Stretch
-from varlog.client.range_reader import Cut, Part
-from varlog.client.refusal_pace import RefusalPace
-from varlog.client.tailing_reader import lists_of
 from varlog.model.batch import Buffer
 from varlog.model.cluster import (
     ClusterView,
@@ -441,3 +441,29 @@ def _end(thread: LoopThread, inner: Asynchronous) -> None:
             thread.run(inner.close())
     finally:
         thread.close()
+
+
+# [A1] PURE. RefusalPace: how long a refused thread of a blocking log waits before it is answered.
+#
+# Threads share one processor with the loop that serves their appends. A thread that is refused costs little, but hundreds that
+# try again at once leave the loop no time: nothing is served, and all are refused. So refusals of one log are answered one after
+# the other, with SPACING_S between two; none waits for longer than a tenth of its time for that.
+
+SPACING_S: Final = 0.0001
+SHARE: Final = 0.1
+# A shorter pause is not worth the change of threads.
+PAUSE_S_MIN: Final = 0.001
+
+
+class RefusalPace:
+    """Of one log. Used by any thread without a lock: two that come at once may get the same place, which does no harm."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = -math.inf  # when the last one was, or will be, answered
+
+    def pause_s(self, now: float, timeout_s: float) -> float:
+        """How long one that may take `timeout_s` waits; 0: it is answered now."""
+        self._next = at = min(max(self._next + SPACING_S, now), now + SHARE * timeout_s)
+        return at - now if at - now >= PAUSE_S_MIN else 0.0

@@ -9,7 +9,7 @@ from varlog.model.errors import CorruptBatch, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import LLSN
 from varlog.rpc.messages import CheckEntries
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 # So many are under way at a time; what comes meanwhile is not told: whoever reads it again says it again.
 REPORTS_MAX = 4

@@ -1,25 +1,25 @@
-"""[A1 R1 Q1] Log: append, read, subscribe, tail and trim of one topic."""
+"""[A1 R1 Q1] Log: append, read, subscribe, tail and trim of one topic"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from varlog.client.appender import Appender
-from varlog.client.committed_topic import CommittedTopic
+from varlog.client.chunk import CUT_ENTRIES, Chunk
+from varlog.client.committed.range_reader import Cut, Part
+from varlog.client.committed.reader import check_position
+from varlog.client.committed.topic import CommittedTopic
 from varlog.client.cursor_registry import CursorRegistry
-from varlog.client.idempotent_writer import IdempotentWriter
 from varlog.client.merge_rules import Stretch
 from varlog.client.node_client import NodeClient
-from varlog.client.ordering import OrderedTopic
-from varlog.client.positioned_writer import PositionedWriter
-from varlog.client.range_reader import Cut, Part
-from varlog.client.reader import check_position
+from varlog.client.ordering import OrderedTopic, Subscribed
 from varlog.client.routing import Routing
 from varlog.client.sequenced.topic import SequencedTopic
-from varlog.client.tailing_reader import TailingReader, lists_of
+from varlog.client.writers.idempotent import IdempotentWriter
+from varlog.client.writers.positioned import PositionedWriter
 from varlog.model.batch import Buffer
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, Topic
 from varlog.model.commit import TopicMark
@@ -228,7 +228,7 @@ class Log:
         timeout_s: float | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """As `chunks`, as record batches of about 1 MiB with the columns of `arrow`."""
-        from varlog.client.range_arrow import range_batches
+        from varlog.client.arrow import range_batches
 
         parts = self.chunks(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s)
         return range_batches(log_stream, parts)
@@ -360,3 +360,57 @@ class Log:
 
 def _stream_id(log_stream: int | None) -> LogStreamID | None:
     return None if log_stream is None else LogStreamID(log_stream)
+
+
+# [R1] TailingReader: a subscription that tells up to which position everything was seen, entries or not.
+
+
+class TailingReader:
+    """One reading of a topic, for ever. Some positions of a sequenced topic hold no entry (JunkPosition): who waits for the entry
+    at the
+    tail may wait for one that never comes, and asks `position` instead."""
+
+    def __init__(self, subscription: Subscribed) -> None:
+        self._subscription = subscription
+
+    @property
+    def position(self) -> GLSN:
+        """Everything up to here is in the lists given so far, as of the list given last."""
+        return GLSN(self._subscription.next - 1)
+
+    def expect(self, glsn: GLSN) -> None:
+        """Somebody waits for everything up to `glsn`, which the log's tail has reached: a position whose appender is gone is then
+        filled, although nothing follows it."""
+        self._subscription.expect(glsn)
+
+    async def lists(self) -> AsyncGenerator[list[Entry], None]:
+        """Whatever has arrived, in order; an empty list where only positions without an entry were passed."""
+        async with aclosing(self._subscription.stretches(empty=True)) as stretches:
+            async for taken in stretches:
+                yield entries_of(taken)
+
+
+def entries_of(taken: list[Stretch]) -> list[Entry]:
+    """The entries of some stretches."""
+    entries: list[Entry] = []
+    for log_stream, glsn, llsn, length, source, _ in taken:
+        if isinstance(source, Chunk):
+            entries += source.entries(log_stream, glsn, llsn, length)
+    return entries
+
+
+def lists_of(taken: list[Stretch]) -> Iterator[list[Entry]]:
+    """The same in lists that are as long as is quick to make: see Chunk."""
+    entries: list[Entry] = []
+    for log_stream, glsn, llsn, length, source, _ in taken:
+        if isinstance(source, Chunk):
+            begin = 0
+            while begin < length:
+                count = min(length - begin, CUT_ENTRIES - len(entries))
+                entries += source.entries(log_stream, GLSN(glsn + begin), LLSN(llsn + begin), count)
+                begin += count
+                if len(entries) == CUT_ENTRIES:
+                    yield entries
+                    entries = []
+    if entries:
+        yield entries

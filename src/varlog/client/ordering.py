@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
-from varlog.client.inflight_batch import InflightBatch
+from varlog.client.append_rules import InflightBatch
+from varlog.client.committed.range_reader import Cut, Part
 from varlog.client.merge_rules import Stretch
-from varlog.client.range_reader import Cut, Part
 from varlog.model.entry import Entry, Position
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN

@@ -19,7 +19,7 @@ from varlog.rpc.messages import Done, GetTail, GetTailReply, GetView, GetViewRep
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.environment import Environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 M = TypeVar("M", bound=Message)

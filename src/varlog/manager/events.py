@@ -8,8 +8,8 @@ from typing import Final
 
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import ManagerEvent
-from varlog.runtime.clock import Clock
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.environment import Clock
+from varlog.runtime.logging import get_logger, logfmt
 
 EVENTS_MAX: Final = 100
 

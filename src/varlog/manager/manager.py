@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from varlog.manager.admin_service import AdminService
+from varlog.manager.admin import AdminService, ReplicaAdmin
 from varlog.manager.config import ManagerConfig
 from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.manager.registrar import Registrar
 from varlog.manager.repair_loop import RepairLoop
-from varlog.manager.replica_admin import ReplicaAdmin
-from varlog.manager.status_service import StatusService
+from varlog.manager.status import StatusService
 from varlog.model.errors import NotInCluster, StartupError, VarlogError
 from varlog.model.limits import REPLICAS_MAX
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import GetView, GetViewReply
 from varlog.rpc.transport import Server, Transport
 from varlog.runtime.environment import Environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 __all__ = ["Manager", "ManagerConfig"]

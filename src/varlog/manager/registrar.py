@@ -1,15 +1,22 @@
-"""Registrar: asks a storage node who it is, and registers it at the metadata repository (R-REG-1)."""
+"""Registrar, StreamMaker: register nodes, make and register log streams (R-REG-1)"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from varlog.manager.config import ManagerConfig
 from varlog.manager.peers import Peers
-from varlog.model.cluster import StorageNode
-from varlog.model.errors import NotInCluster, VarlogError
+from varlog.manager.placement_rules import NodeLoad, place, place_chain
+from varlog.manager.repair_loop import LOOK_S, ClusterWatcher, RepairLoop
+from varlog.manager.snapshot import Snapshot
+from varlog.model.cluster import Grouping, StorageNode, Topic
+from varlog.model.epoch import NO_EPOCH
+from varlog.model.errors import NotInCluster, PreconditionFailed, Rejected, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.rpc import messages
 from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply, Message, RegisterNode, SetManager
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 log = get_logger("manager")
 
@@ -71,3 +78,124 @@ class Registrar:
                 return
             except VarlogError:
                 await asyncio.sleep(self._config.heartbeat_s)
+
+
+# StreamMaker: where a new log stream goes, and how it comes to be: on its nodes first, then at the repository (R-REG-2).
+
+# Less than clients wait for an answer.
+NODES_TIMEOUT_S = 8.0
+# A node that was alive so long ago may be asked for a replica.
+LOOK_LASTS_S = 0.5
+
+
+class StreamMaker:
+    """Makes streams of either ordering. What was begun and came to nothing is removed at once, or is a zombie."""
+
+    def __init__(
+        self,
+        config: ManagerConfig,
+        peers: Peers,
+        registrar: Registrar,
+        repair: RepairLoop,
+        watcher: ClusterWatcher,
+    ) -> None:
+        self._config = config
+        self._peers = peers
+        self._registrar = registrar
+        self._repair = repair
+        self._watcher = watcher
+        # What was made lately, and when: a look may be older.
+        self._made: dict[LogStreamID, tuple[tuple[NodeID, ...], float]] = {}
+
+    async def make(
+        self,
+        topic: Topic,
+        replicas: int,
+        *,
+        streams_max: int = 0,
+        seen: Snapshot | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> LogStreamID:
+        """R-REG-2: an id, the replicas on their nodes at the same time, then the repository: only then it
+        exists for others. `seen`: a look that is no older than LOOK_LASTS_S. `before` is called before the first change, and raises
+        if nobody wants it any more."""
+        snapshot, nodes = await self.place(
+            replicas, topic, sequenced=topic.sequenced, grouping=topic.grouping, seen=seen
+        )
+        before()
+        new_id = await self._peers.ask_repository(messages.NewLogStreamID(), messages.NewLogStreamIDReply)
+        log_stream = new_id.log_stream
+        addresses = [found.address for node in nodes if (found := snapshot.view.node(node)) is not None]
+        add = messages.AddLogStream(
+            topic.topic, log_stream, ordering=topic.ordering, cluster_uuid=snapshot.view.uuid
+        )
+        answers = await self._peers.ask_all(addresses, add)
+        failures = [answer for answer in answers if answer is not None]
+        # If nothing names this stream and nothing will, what was made of it may go: while it is in no epoch, so that a word that
+        # comes late cannot meet what became of it.
+        remove = messages.RemoveLogStream(log_stream, NO_EPOCH, snapshot.view.uuid)
+        if failures:
+            await self._peers.ask_all(addresses, remove)
+            raise failures[0]
+        try:
+            register = messages.RegisterLogStream(topic.topic, log_stream, nodes, streams_max)
+            await self._peers.ask_repository(register, Message)
+        except (Rejected, PreconditionFailed):
+            await self._peers.ask_all(addresses, remove)
+            raise
+        self._made[log_stream] = (nodes, asyncio.get_running_loop().time())
+        self._repair.wake()
+        log.info(logfmt("made a log stream", log_stream=log_stream, topic=topic.topic, nodes=nodes))
+        return log_stream
+
+    async def place(
+        self,
+        replicas: int,
+        topic: Topic | None = None,
+        *,
+        sequenced: bool,
+        grouping: Grouping,
+        seen: Snapshot | None = None,
+    ) -> tuple[Snapshot, tuple[NodeID, ...]]:
+        """Where a new stream goes. Too few nodes: those that were named at the start may still be coming up, and one that has just
+        fallen silent may only be slow to answer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + NODES_TIMEOUT_S
+        wanted = replicas or self._config.replicas
+        while True:
+            # Asked before the look: a node that is registered during it is not seen, and not pending any more.
+            more = seen is not None or bool(self._registrar.pending)
+            snapshot, seen = seen or await self._watcher.look(), None
+            present = snapshot.view.streams_of(topic.topic) if topic is not None else ()
+            try:
+                load = self._load(snapshot)
+                if not sequenced:
+                    return snapshot, place(load, wanted)
+                chains = [stream.replicas for stream in present]
+                return snapshot, place_chain(load, wanted, grouping, chains)
+            except PreconditionFailed:
+                if not (more or _may_be_back(snapshot)) or loop.time() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_S)
+
+    def _load(self, snapshot: Snapshot) -> tuple[NodeLoad, ...]:
+        """What the living nodes carry, with the streams that were made since the look."""
+        oldest = asyncio.get_running_loop().time() - 2 * LOOK_LASTS_S
+        self._made = {made: at for made, at in self._made.items() if at[1] > oldest}
+        known = {stream.log_stream for stream in snapshot.view.streams}
+        counted = {load.node: load for load in snapshot.load()}
+        for log_stream, (nodes, _) in self._made.items():
+            for node in nodes if log_stream not in known else ():
+                if node in counted:
+                    counted[node] = counted[node].with_one_more(primary=node == nodes[0])
+        return tuple(counted.values())
+
+
+def _may_be_back(snapshot: Snapshot) -> bool:
+    """A registered node gave no answer in this round, and has not been silent for long; one that is back since then is not called
+    silent any more, and has still given none."""
+    return any(
+        snapshot.away_s.get(known.node, 0.0) < NODES_TIMEOUT_S
+        for known in snapshot.view.nodes
+        if known.node not in snapshot.nodes
+    )

@@ -1,4 +1,4 @@
-"""RepairLoop: re-read, decide, do at most one step a stream, again; safe to kill anywhere, safe to run twice.
+"""RepairLoop: re-read, decide, one step per stream, again; ClusterWatcher
 
 A round reads the view, then asks the nodes: what the nodes say is never older than the view. A stream whose
 step was under way while a round looked is left to the next round, because what was seen of it may be from
@@ -8,25 +8,26 @@ before the step.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
+from varlog.manager.committed.inputs import Move, RepairInputs
+from varlog.manager.committed.rules import next_step
+from varlog.manager.committed.runner import StepRunner
+from varlog.manager.committed.slow_primaries import SlowPrimaries
 from varlog.manager.config import ManagerConfig
 from varlog.manager.events import EventLog
 from varlog.manager.heartbeat import Heartbeat
 from varlog.manager.orphan_collector import OrphanCollector
 from varlog.manager.peers import Peers
-from varlog.manager.repair_inputs import Move, RepairInputs
-from varlog.manager.repair_rules import next_step
-from varlog.manager.repair_steps import RUNS, Nothing, RepairReplica, Step, SyncReplica
-from varlog.manager.sequenced_repair import SequencedRepair
-from varlog.manager.slow_primaries import SlowPrimaries
+from varlog.manager.repair_steps import HELD, RUNS, Nothing, RepairReplica, Step, SyncReplica
+from varlog.manager.sequenced.repair import SequencedRepair
 from varlog.manager.snapshot import Snapshot
-from varlog.manager.step_runner import StepRunner
 from varlog.model.cluster import ClusterView, LogStream
-from varlog.model.errors import VarlogError
+from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 log = get_logger("manager")
@@ -247,3 +248,58 @@ class RepairLoop:
                 )
             else:
                 log.info(logfmt("the metadata repository answers again", address=self._peers.repository))
+
+
+# ClusterWatcher: fresh looks at the cluster for those who asked something of it, and the wait until it has followed.
+
+# How long a call of an operator waits for the cluster to follow.
+SETTLE_TIMEOUT_S = 10.0
+# One look a moment, not as fast as the repository can answer.
+LOOK_S = 0.01
+
+
+class ClusterWatcher:
+    """Every look is a round of the repair loop that begins after the question."""
+
+    def __init__(self, peers: Peers, repair: RepairLoop) -> None:
+        self._peers = peers
+        self._repair = repair
+
+    async def look(self) -> Snapshot:
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                return await self._repair.wait_round()
+        except TimeoutError:
+            raise Unavailable(
+                f"the metadata repository at {self._peers.repository} does not answer the manager: is it running?"
+            ) from None
+
+    async def wait_running(self, what: str, streams: Sequence[LogStreamID]) -> Snapshot:
+        """`what` is true already; the error says so, and what the streams still wait for."""
+        return await self.wait(
+            what, streams, lambda snapshot: all(snapshot.runs(stream) for stream in streams)
+        )
+
+    async def wait(
+        self, what: str, streams: Sequence[LogStreamID], there: Callable[[Snapshot], bool]
+    ) -> Snapshot:
+        snapshot: Snapshot | None = None
+        try:
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
+                while True:
+                    snapshot = await self._repair.wait_round()
+                    if there(snapshot):
+                        return snapshot
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise Unavailable(f"{what}, but {self._hindrance(snapshot, streams)}") from None
+
+    def _hindrance(self, snapshot: Snapshot | None, streams: Sequence[LogStreamID]) -> str:
+        """The first thing in the way of these streams, in a sentence."""
+        if snapshot is None:
+            return "the metadata repository does not answer"
+        for stream in streams:
+            step, said = snapshot.steps.get(stream), self._repair.reported_step(stream)
+            if step not in (RUNS, HELD) and said:
+                return f"log stream {stream} is not there yet: {said}"
+        return "the cluster did not follow in time: see `varlog status`"

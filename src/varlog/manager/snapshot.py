@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from varlog.manager.committed.inputs import Statuses
 from varlog.manager.placement_rules import NodeLoad, loads, spares
-from varlog.manager.repair_inputs import Statuses
 from varlog.manager.repair_steps import RUNS, RepairReplica, ReplaceReplica, Step
 from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, StreamState, UnitStatus
 from varlog.model.errors import UnknownLogStream

@@ -6,20 +6,20 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from varlog.metarepo import membership_rules as rules
 from varlog.metarepo import state as states
-from varlog.metarepo.backup import BackupService
-from varlog.metarepo.commit_loop import CommitLoop, Facts, Operation
-from varlog.metarepo.commit_rules import Cut
-from varlog.metarepo.leases import Leases
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.reports import ReportTable
+from varlog.metarepo.membership import rules as rules
+from varlog.metarepo.membership.leases import Leases
+from varlog.metarepo.membership.rules import Members
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.ordering.commit_rules import Cut
+from varlog.metarepo.ordering.reports import ReportTable
+from varlog.metarepo.ordering.sessions import SessionParts, Sessions
+from varlog.metarepo.recovery.backup import BackupService
+from varlog.metarepo.recovery.view_copies import ViewCopies
+from varlog.metarepo.recovery.witnesses import Witnesses
 from varlog.metarepo.service import RepositoryService
-from varlog.metarepo.sessions import SessionParts, Sessions
 from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.store.base import MetadataStore
-from varlog.metarepo.view_copies import ViewCopies
-from varlog.metarepo.witnesses import Witnesses
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, StaleTerm, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID, make_cluster_uuid
@@ -27,7 +27,7 @@ from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import Done, Message
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.environment import Environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # Seconds that positions wait, as a term begins, for a node that cannot be reached and may know more.

@@ -18,9 +18,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from varlog.metarepo.commit_rules import Cut, TopicCut
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.named import Key, Named
+from varlog.metarepo.membership.named import Key, Named
+from varlog.metarepo.membership.rules import Members
+from varlog.metarepo.ordering.commit_rules import Cut, TopicCut
 from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
 from varlog.model.commit import CommitRow

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from varlog.metarepo.leader_term import WITNESS_GRACE_S, LeaderContext, LeaderTerm
-from varlog.metarepo.sessions import Sessions
+from varlog.metarepo.ordering.sessions import Sessions
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, StartupError, Unavailable
@@ -15,7 +15,7 @@ from varlog.model.ids import ClusterID
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call, Server, Transport
 from varlog.runtime.environment import Environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # Between two terms: whoever else waits may come first.

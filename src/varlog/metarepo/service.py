@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from varlog.metarepo import membership_rules as rules
-from varlog.metarepo import reader_rules
-from varlog.metarepo.commit_loop import CommitLoop, Decide, Done, Facts, Operation, newest_position
-from varlog.metarepo.leases import Leases
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.named_service import NamedService
-from varlog.metarepo.projection_service import ProjectionService
-from varlog.metarepo.sessions import Sessions
+from varlog.metarepo.membership import named_rules
+from varlog.metarepo.membership import rules as rules
+from varlog.metarepo.membership.leases import Leases
+from varlog.metarepo.membership.named_service import NamedService
+from varlog.metarepo.membership.projection_service import ProjectionService
+from varlog.metarepo.membership.rules import Members
+from varlog.metarepo.membership.suspicions import Suspicions
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Decide, Done, Facts, Operation, newest_position
+from varlog.metarepo.ordering.sessions import Sessions
+from varlog.metarepo.recovery.witnesses import Witnesses
 from varlog.metarepo.state import RepositoryState
-from varlog.metarepo.suspicions import Suspicions
-from varlog.metarepo.witnesses import Witnesses
 from varlog.model.errors import InvalidRequest, PreconditionFailed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX
@@ -195,7 +195,7 @@ class RepositoryService:
                 raise Unavailable(f"the newest position of topic {request.topic} is not known: {why}")
             high_watermark = newest_position(members, facts, request.topic)
             if request.respect_readers:
-                reader_rules.check_trim(members, request.topic, request.glsn)
+                named_rules.check_trim(members, request.topic, request.glsn)
             return rules.trim_topic(members, request.topic, request.glsn, high_watermark), m.Done()
 
         def durable(answer: Message | BaseException) -> None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 import msgspec
 
 from varlog.metarepo import records
-from varlog.metarepo.commit_rules import Candidate, Cut, next_cut, orderable_end
-from varlog.metarepo.membership_rules import Members
-from varlog.metarepo.order import Order
-from varlog.metarepo.reports import ReportTable
+from varlog.metarepo.membership.rules import Members
+from varlog.metarepo.ordering.commit_rules import Candidate, Cut, next_cut, orderable_end
+from varlog.metarepo.ordering.order import Order
+from varlog.metarepo.ordering.reports import ReportTable
 from varlog.metarepo.store.base import Change
 from varlog.model.cluster import ClusterView, LogStream, Topic, changed
 from varlog.model.commit import Report, TopicMark

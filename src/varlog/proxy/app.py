@@ -8,20 +8,19 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 import varlog
-from varlog.proxy import admin_routes, events, health, log_routes, metrics, pages, read_routes, socket
+from varlog.proxy import admin, append, health, metrics, pages, read, sse, websocket
 from varlog.proxy.admission import Admission
-from varlog.proxy.body_limit import BodyLimit
-from varlog.proxy.followers import Followers
+from varlog.proxy.feed import Followers
 from varlog.proxy.gateway import Gateway
-from varlog.proxy.host_rules import AcceptedNames
+from varlog.proxy.header_rules import AcceptedNames
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import MeteredApp, ProxyMeters
+from varlog.proxy.middleware import BodyLimit, OriginGuard
 from varlog.proxy.openapi import describe
-from varlog.proxy.origin_guard import OriginGuard
 from varlog.proxy.problem import answer_with_problems
 from varlog.proxy.status_publisher import StatusPublisher
 
-ROUTES = (log_routes, read_routes, events, socket, admin_routes, health, metrics, pages)
+ROUTES = (append, read, sse, websocket, admin, health, metrics, pages)
 
 
 def make_app(

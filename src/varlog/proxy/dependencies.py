@@ -13,7 +13,7 @@ from varlog.model.ids import ID_MAX
 from varlog.model.lsn import LSN_MAX
 from varlog.proxy.admission import Admission
 from varlog.proxy.deadline import Deadline
-from varlog.proxy.followers import Followers
+from varlog.proxy.feed import Followers
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters

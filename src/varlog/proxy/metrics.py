@@ -19,11 +19,11 @@ from varlog.model.errors import VarlogError
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
 from varlog.proxy.dependencies import GatewayDependency, MetersDependency
 from varlog.proxy.rate_rules import merged
-from varlog.proxy.status import LogStreamOut, StatusOut
 from varlog.proxy.status_publisher import status_document
+from varlog.proxy.wire import LogStreamOut, StatusOut
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.runtime.environment import system_environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 # Prometheus waits for ten seconds, and what the proxy counts of itself is worth having without the rest.
 STATUS_TIMEOUT_S: Final = 5.0

@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from varlog.model import errors as model
 from varlog.proxy.errors import BadBody, BadParameter, ChangeUnknown, ProxyError, TooBusy
 from varlog.proxy.limits import ProxyLimits
-from varlog.runtime.logs import get_logger
+from varlog.runtime.logging import get_logger
 
 MEDIA_TYPE = "application/problem+json"
 # How a problem closes a WebSocket: with this code plus its status, and as much of its detail as a close frame has room for.

@@ -31,7 +31,7 @@ from varlog.model.cluster import (
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.rate_rules import Look, RateMeter, Speed, Speeds
-from varlog.proxy.status import (
+from varlog.proxy.wire import (
     EventOut,
     LatencyMs,
     LogStreamOut,
@@ -44,8 +44,7 @@ from varlog.proxy.status import (
     TopicOut,
 )
 from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
-from varlog.runtime.clock import Clock
-from varlog.runtime.environment import system_environment
+from varlog.runtime.environment import Clock, system_environment
 
 
 @dataclass(frozen=True, slots=True)

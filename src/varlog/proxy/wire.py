@@ -1,12 +1,15 @@
-"""The shapes of requests and answers about entries, as pydantic models: what the OpenAPI document is made of."""
+"""Pydantic models of every JSON request and response, for OpenAPI"""
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from varlog.model.cluster import Grouping, Ordering
+from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX
 
 # The largest position in a request's JSON: up to here every reader of JSON has numbers exactly (RFC 8259).
 JSON_POSITION_MAX = 2**53 - 1
@@ -115,3 +118,232 @@ class TrimRequest(Strict):
 
     until: int = Field(ge=1, le=JSON_POSITION_MAX)
     force: bool = False
+
+
+# Status: how the cluster is, as one JSON document: nodes, topics, log streams, readers, events, rates. What the dashboard
+# shows.
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class LatencyMs(_Answer):
+    """Milliseconds. Null where nothing was appended lately, or nobody has looked twice yet."""
+
+    p50: float | None
+    p99: float | None
+
+
+class Rates(_Answer):
+    """In one second, over about the last one. All null until the proxy has looked twice. `append_entries_s` counts new positions of
+    all topics. Bytes and latency are counted by the storage nodes. Latency is the time from a batch's arrival at the primary to its
+    acknowledgement; of a sequenced topic, the time of one write at the head of its chain."""
+
+    append_entries_s: float | None
+    append_bytes_s: float | None
+    read_entries_s: float | None
+    read_bytes_s: float | None
+    append_latency_ms: LatencyMs
+
+
+class NodeOut(_Answer):
+    """A storage node. `away_s`: for how long it has not answered. `suspected`: a client could not use it lately. `leased`: it may
+    answer for its log units (sequenced topics); null where it has none, or is silent. `bytes`, `replicas`, `replicas_max`,
+    `started` and the rates are null where it is silent. `why`: why it counts as away. `write_ms`: the mean time of a write with its
+    sync in the last seconds, null where there were too few; `slow`: it takes several times as long as those of the other nodes.
+    `foreign`: log streams whose data on this node belong to another cluster."""
+
+    node: int
+    address: str
+    alive: bool
+    away_s: float
+    suspected: bool
+    leased: bool | None
+    full: bool
+    volumes: list[str]
+    bytes: int | None
+    replicas: int | None
+    replicas_max: int | None
+    started: str | None
+    append_entries_s: float | None
+    append_bytes_s: float | None
+    read_entries_s: float | None
+    read_bytes_s: float | None
+    why: str = ""
+    write_ms: float | None = None
+    slow: bool = False
+    foreign: list[int] = []
+
+
+class TopicOut(_Answer):
+    """A topic. `oldest` and `newest`: the first and last position that can be read; an empty one has `newest` = `oldest` - 1. Null
+    where it is not known now. `stopped`: why nothing is ordered in it, empty where that is not so: a storage node knows its order
+    better than the metadata repository. `remedy`: what an operator does about it."""
+
+    name: str
+    topic: int
+    ordering: str = Field(description="committed or sequenced")
+    streams: list[int]
+    first: int
+    oldest: int | None
+    newest: int | None
+    append_entries_s: float | None
+    stopped: str = ""
+    remedy: str = ""
+
+
+class SyncOut(_Answer):
+    """A replica that is being filled from another node, or was."""
+
+    state: str = Field(description="in progress, complete or error")
+    source: int
+    percent: int
+    why: str
+
+
+class ReplicaOut(_Answer):
+    """One copy of a log stream. `role`: primary or backup; of a sequenced topic head, middle, tail, only, away or `no member yet`.
+    `state`: running, sealing, sealed or frozen; of a sequenced topic serves or away; `missing` where its node does not answer, or
+    does not have it. `entries`: its newest LLSN; `lag`: how far that is behind the furthest copy. Watermarks are positions (GLSN)
+    of the topic, null for sequenced ones. `evidence`: how it contradicts the metadata repository, empty where it does not; nothing
+    rebuilds, cuts or removes such a replica."""
+
+    node: int
+    role: str
+    state: str
+    alive: bool
+    entries: int | None
+    lag: int | None
+    low_watermark: int | None
+    high_watermark: int | None
+    bytes: int | None
+    trouble: str
+    damaged: int = Field(description="entries whose bytes do not match their checksums")
+    full: bool
+    sync: SyncOut | None
+    evidence: str = ""
+
+
+class LogStreamOut(_Answer):
+    """A shard of a topic. `held`: sealed by hand. `entries`: its newest LLSN. `wait`: what the manager does for it, or waits for;
+    empty where it simply runs. `no_redundancy`: one copy is left of several. `copies_alive`: of `copies`, those whose node
+    answers."""
+
+    log_stream: int
+    topic: str
+    ordering: str
+    state: str = Field(description="running or sealed")
+    held: bool
+    epoch: int
+    entries: int | None
+    high_watermark: int | None
+    low_watermark: int | None
+    wait: str
+    no_redundancy: bool
+    copies: int
+    copies_alive: int
+    replicas: list[ReplicaOut]
+
+
+class ReaderOut(_Answer):
+    """Somebody who reads a topic and says how far. `lag`: entries not read yet. `kind`: who it is, by its name: `reader`, or the
+    part before a colon in names such as `spark:orders`."""
+
+    topic: str
+    name: str
+    kind: str
+    position: int
+    lag: int | None
+    updated: str
+    age_s: float
+
+
+class EventOut(_Answer):
+    """Something that the manager did or saw, in words."""
+
+    time: str
+    what: str
+    log_stream: int | None
+
+
+class StatusOut(_Answer):
+    """How the cluster is, as its manager sees it now. Times are RFC 3339, UTC. `events`: oldest first. `complaints`: what is wrong
+    with the files of the metadata repository: a copy that was found bad, a mirror that failed."""
+
+    cluster: int
+    time: str
+    manager: str
+    repositories: list[str]
+    sequencers: list[str]
+    nodes: list[NodeOut]
+    topics: list[TopicOut]
+    log_streams: list[LogStreamOut]
+    readers: list[ReaderOut]
+    events: list[EventOut]
+    rates: Rates
+    complaints: list[str] = []
+
+
+# The shapes of requests and answers about topics, log streams and nodes, beside those of the status itself.
+
+# Of one call: each takes several steps on several nodes, and all of them have to run before the deadline.
+STREAMS_MAX: Final = 64
+
+
+class TopicMake(Strict):
+    """A topic to be made. Zero means the cluster's default. `first`: the position that its first entry gets. `stripe_size` and
+    `grouping`
+    are for a sequenced topic: how many positions a log stream takes in a row, and what a replica group is."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["orders"])
+    ordering: Ordering = Field(Ordering.COMMITTED, strict=False)
+    streams: int = Field(0, ge=0, le=STREAMS_MAX)
+    replicas: int = Field(0, ge=0, le=REPLICAS_MAX)
+    first: int = Field(1, ge=1, le=JSON_POSITION_MAX)
+    stripe_size: int = Field(0, ge=0, le=BATCH_ENTRIES_MAX)
+    grouping: Grouping = Field(Grouping.STREAM, strict=False)
+
+
+class Topics(BaseModel):
+    """All topics."""
+
+    topics: list[TopicOut]
+
+
+class TopicDetail(TopicOut):
+    """A topic, its log streams and its readers."""
+
+    log_streams: list[LogStreamOut]
+    readers: list[ReaderOut]
+
+
+class Readers(BaseModel):
+    """The named readers of a topic."""
+
+    readers: list[ReaderOut]
+
+
+class LogStreams(BaseModel):
+    """Log streams, of all topics or of one."""
+
+    log_streams: list[LogStreamOut]
+
+
+class Nodes(BaseModel):
+    """All storage nodes."""
+
+    nodes: list[NodeOut]
+
+
+class HeldOut(ReplicaOut):
+    """One replica on a node, and of what."""
+
+    log_stream: int
+    topic: str
+
+
+class NodeDetail(NodeOut):
+    """A storage node, and what it holds or is to hold."""
+
+    holds: list[HeldOut]

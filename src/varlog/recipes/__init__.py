@@ -12,10 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from varlog.recipes.claim import Claim
-    from varlog.recipes.counter import Counter
-    from varlog.recipes.directory_snapshots import DirectorySnapshots
-    from varlog.recipes.election import Election, Leader, Leadership
+    from varlog.recipes.core.counter import Counter
+    from varlog.recipes.core.directory_snapshots import DirectorySnapshots
+    from varlog.recipes.core.replicated import ReplicatedStateMachine, StateMachine
+    from varlog.recipes.core.snapshots import Snapshots
+    from varlog.recipes.core.topic_snapshots import TopicSnapshots
     from varlog.recipes.errors import (
         BehindTrim,
         ClaimLost,
@@ -31,19 +32,16 @@ if TYPE_CHECKING:
         SnapshotTooOld,
         StaleToken,
     )
-    from varlog.recipes.fenced import FencedResource
-    from varlog.recipes.key_order import KeyRange
-    from varlog.recipes.kv import KeyValue
-    from varlog.recipes.kv_machine import Change
-    from varlog.recipes.lock import Holder, Lock
-    from varlog.recipes.lock_guard import LockGuard
-    from varlog.recipes.queue import Queue, QueueSize
-    from varlog.recipes.replicated import ReplicatedStateMachine, StateMachine
-    from varlog.recipes.snapshots import Snapshots
-    from varlog.recipes.topic_snapshots import TopicSnapshots
-    from varlog.recipes.transaction import Transaction
-    from varlog.recipes.transaction_rules import Isolation
-    from varlog.recipes.transactions import Transactions
+    from varlog.recipes.kv.key_order import KeyRange
+    from varlog.recipes.kv.key_value import KeyValue
+    from varlog.recipes.kv.kv_machine import Change
+    from varlog.recipes.kv.transaction_rules import Isolation
+    from varlog.recipes.kv.transactions import Transaction, Transactions
+    from varlog.recipes.lock.election import Election, Leader, Leadership
+    from varlog.recipes.lock.fenced import FencedResource
+    from varlog.recipes.lock.guard import LockGuard
+    from varlog.recipes.lock.lock import Holder, Lock
+    from varlog.recipes.queue.queue import Claim, Queue, QueueSize
 
 __all__ = [
     "BehindTrim",
@@ -84,23 +82,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "claim": ("Claim",),
-    "counter": ("Counter",),
-    "directory_snapshots": ("DirectorySnapshots",),
-    "election": ("Election", "Leader", "Leadership"),
-    "fenced": ("FencedResource",),
-    "lock_guard": ("LockGuard",),
-    "key_order": ("KeyRange",),
-    "kv": ("KeyValue",),
-    "kv_machine": ("Change",),
-    "lock": ("Holder", "Lock"),
-    "queue": ("Queue", "QueueSize"),
-    "replicated": ("ReplicatedStateMachine", "StateMachine"),
-    "snapshots": ("Snapshots",),
-    "topic_snapshots": ("TopicSnapshots",),
-    "transaction": ("Transaction",),
-    "transaction_rules": ("Isolation",),
-    "transactions": ("Transactions",),
+    "core.counter": ("Counter",),
+    "core.directory_snapshots": ("DirectorySnapshots",),
+    "lock.election": ("Election", "Leader", "Leadership"),
+    "lock.fenced": ("FencedResource",),
+    "lock.guard": ("LockGuard",),
+    "kv.key_order": ("KeyRange",),
+    "kv.key_value": ("KeyValue",),
+    "kv.kv_machine": ("Change",),
+    "lock.lock": ("Holder", "Lock"),
+    "queue.queue": ("Claim", "Queue", "QueueSize"),
+    "core.replicated": ("ReplicatedStateMachine", "StateMachine"),
+    "core.snapshots": ("Snapshots",),
+    "core.topic_snapshots": ("TopicSnapshots",),
+    "kv.transaction_rules": ("Isolation",),
+    "kv.transactions": ("Transaction", "Transactions"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

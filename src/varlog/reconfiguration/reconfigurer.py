@@ -43,7 +43,7 @@ from varlog.rpc.messages import (
     SyncReply,
     SyncUnit,
 )
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 

@@ -10,7 +10,7 @@ from varlog.model.batch import Buffer
 from varlog.model.errors import Unavailable
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call, Handler
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 M = TypeVar("M", bound=Message)

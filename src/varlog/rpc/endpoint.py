@@ -19,7 +19,7 @@ from varlog.rpc.error_codes import error_of, failure_of
 from varlog.rpc.framing import ONEWAY, REPLY, REQUEST
 from varlog.rpc.messages import Failure, Message
 from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, Handler
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 # A request without a payload holds memory as well: so many of them stop a connection, too.
 REQUEST_OVERHEAD_BYTES: Final = 512

@@ -10,7 +10,7 @@ from typing import Final
 from varlog.model import errors
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.rpc.messages import Failure
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 # The code of each error on the wire. Only add; a code once given is never given again. Errors that other packages derive (a lost
 # connection, say) are about their own process and mean nothing elsewhere: not in here.

@@ -31,7 +31,7 @@ from varlog.model.batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from varlog.model.batch import Buffer
 from varlog.model.errors import InvalidRequest, VarlogError
 from varlog.model.limits import FRAME_BYTES_MAX, FRAME_META_BYTES_MAX
-from varlog.runtime.memory import unfilled
+from varlog.runtime.process import unfilled
 
 HEADER_BYTES: Final = 24
 PROTOCOL_VERSION: Final = 2

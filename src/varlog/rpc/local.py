@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from varlog.model.limits import MIB
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 # The kernel lets 208 KiB be under way by default: a batch of a MiB would take five turns of both sides.
 BUFFER_BYTES: Final = 2 * MIB

@@ -39,7 +39,7 @@ from varlog.rpc.framing import (
 )
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Connection, ConnectionLost, Handler
-from varlog.runtime.logs import LineLimit, get_logger, logfmt
+from varlog.runtime.logging import LineLimit, get_logger, logfmt
 
 # Received at once at most. All connections share it: only a frame that is not whole yet has memory of its own.
 SCRATCH_BYTES: Final = 256 * KIB

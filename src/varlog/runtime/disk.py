@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from varlog.model.batch import Buffer
-from varlog.runtime.logs import get_logger, logfmt
-from varlog.runtime.memory import unfilled
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.process import unfilled
 
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700

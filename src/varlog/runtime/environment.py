@@ -1,13 +1,14 @@
-"""Environment: the set of doors to the world that a process is handed: clock, chance, disk, threads. One set a world."""
+"""Environment: clock, randomness, disk and threads, as handed to a process"""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from varlog.runtime.clock import Clock, SystemClock
+from varlog.model.lease import Instant
 from varlog.runtime.disk import Disk, OsDisk
 from varlog.runtime.worker import ThreadWorker, Worker
 from varlog.runtime.worker_pool import WorkerPool
@@ -37,3 +38,52 @@ def system_environment(*, synced: bool = True) -> Environment:
         ThreadWorker,
         lambda name: WorkerPool(name, THREADS_A_POOL),
     )
+
+
+# Clock: wall time, for stamps and display only, and two that never go back, for leases alone.
+#
+# Waiting uses the event loop's own time, which a simulator replaces.
+
+# Unlike the monotonic clock of Linux this one goes on while the machine is suspended: others did not sleep.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    """Where the time of day comes from."""
+
+    def wall_us(self) -> int:
+        """Microseconds since 1970 UTC."""
+        ...
+
+    def steady_us(self) -> int:
+        """Microseconds since some moment. Never goes back, counts also while the machine sleeps, and runs at most
+        `CLOCK_DRIFT_MAX` faster or slower than true time: that much a lease relies on."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """As `steady_us`, by another clock, which need not count while the machine sleeps: a lease is over for its holder as soon
+        as one of them says so."""
+        ...
+
+
+def instant_of(clock: Clock) -> Instant:
+    return Instant(clock.steady_us(), clock.monotonic_us())
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def wall_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def steady_us(self) -> int:
+        return time.clock_gettime_ns(_STEADY) // 1000
+
+    def monotonic_us(self) -> int:
+        # Not the event loop's time, which stands still while a callback runs, also while the process is paused in one.
+        return time.monotonic_ns() // 1000
+
+
+# Entropy: the type of chance, for those who are handed it and may not reach for any of their own.
+
+Entropy = random.Random

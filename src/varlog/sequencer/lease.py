@@ -14,8 +14,8 @@ from varlog.model.limits import LEASE_S
 from varlog.model.projection import SequencerID
 from varlog.rpc.leader import Leader
 from varlog.rpc.messages import LeaseReply, RenewSequencer
-from varlog.runtime.clock import Clock, instant_of
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.environment import Clock, instant_of
+from varlog.runtime.logging import get_logger, logfmt
 
 RENEW_S: Final = LEASE_S / 4
 # A repository that answers later than this has let the lease run out: it is asked anew, where it is dialled anew. Each time with

@@ -1,14 +1,15 @@
-"""[Q3] Sequencer: the process that tells which position is next (R-SEQ-1): listens, keeps its lease, and looks at the view."""
+"""[Q3] Sequencer: the process that issues the next positions (R-SEQ-1)"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from varlog.model.epoch import Epoch
 from varlog.model.errors import InvalidRequest, NoLease, NotSequencing, StartupError, Unavailable, VarlogError
-from varlog.model.ids import TopicID
+from varlog.model.ids import ClusterID, TopicID
 from varlog.model.projection import SequencerID
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.leader import Leader
@@ -24,9 +25,8 @@ from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Call, Server, Transport
 from varlog.runtime.environment import Environment
 from varlog.runtime.fair_places import FairPlaces
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
-from varlog.sequencer.config import SequencerConfig
 from varlog.sequencer.in_flight import TokensInFlight
 from varlog.sequencer.lease import Lease
 from varlog.sequencer.token_machine import TokenMachine, Tokens, Unheard
@@ -216,3 +216,16 @@ def _expected(call: Call | None) -> Call:
     if call is None:
         raise InvalidRequest("the sequencer takes requests, and no one-way messages")
     return call
+
+
+# SequencerConfig: what a sequencer is told when it starts.
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerConfig:
+    """`repository`: where the metadata repository listens, or several of them. `advertise` "": others reach it where it listens."""
+
+    cluster: ClusterID
+    repository: str
+    listen: str
+    advertise: str = ""

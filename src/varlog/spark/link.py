@@ -1,4 +1,4 @@
-"""Link: one connection to a cluster for a Python process of Spark, kept between the tasks that it runs.
+"""Link: the connection that a Python process of Spark keeps between its tasks
 
 Spark's Python workers run task after task; a new connection for each would cost more than many a micro-batch.
 """
@@ -6,8 +6,11 @@ Spark's Python workers run task after task; a new connection for each would cost
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import sys
 from collections.abc import AsyncGenerator, Coroutine, Generator
+from functools import cache
 from typing import Any, TypeVar
 
 from varlog import aio
@@ -15,6 +18,7 @@ from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.model.errors import UnknownTopic
 from varlog.runtime.loop_thread import LoopThread, Started
+from varlog.runtime.process import keep_freed
 from varlog.spark.options import Where
 
 T = TypeVar("T")
@@ -127,3 +131,31 @@ async def _next(source: AsyncGenerator[T, None], turn: asyncio.Lock) -> T | None
 async def _close(source: AsyncGenerator[Any, None], turn: asyncio.Lock) -> None:
     async with turn:
         await source.aclose()
+
+
+# settle(): makes a Python process of Spark's own fit for task after task: what is loaded stays, what is freed is kept.
+
+# What Spark runs as a program to have workers.
+_WORKERS = ("pyspark.daemon", "pyspark.worker")
+
+
+def prepare_worker() -> None:
+    """To be called by a task when it begins. In any other process than a worker nothing happens.
+
+    Spark collects garbage behind every task. Walking over everything that was ever imported takes longer than many a task; and
+    none of that is garbage. Not once only: a first task loads much after this; and what is left behind a collection is in use.
+    """
+    if _is_worker():
+        _keep_freed_once()
+        gc.freeze()
+
+
+@cache
+def _keep_freed_once() -> None:
+    keep_freed()
+    gc.collect()
+
+
+def _is_worker() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name in _WORKERS

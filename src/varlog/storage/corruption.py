@@ -18,7 +18,7 @@ from varlog.model.ids import ProducerID
 from varlog.model.limits import ENTRY_BYTES_MAX
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import File
-from varlog.storage.segment import Segment
+from varlog.storage.committed.segment import Segment
 
 # In which epoch entries were ordered, in order: from, to, epoch. As few as there were seals.
 Ordered = Sequence[tuple[LLSN, LLSN, Epoch]]

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from varlog.model.limits import KIB
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 BALLAST_NAME: Final = "ballast"
 BALLAST_BYTES_MAX: Final = 256 * KIB

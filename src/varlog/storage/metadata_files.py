@@ -20,10 +20,18 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptReplica
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import Disk, File
-from varlog.storage.index import decode_index
-from varlog.storage.row_file import ROW_BYTES, ROW_TYPE, Rows, encode_end_mark, encode_row, good_rows, row_at
-from varlog.storage.segment import Segment, index_path
-from varlog.storage.state_file import STATE_NAME, ReplicaStateFile, read_state, write_state
+from varlog.storage.committed.index import decode_index
+from varlog.storage.committed.row_file import (
+    ROW_BYTES,
+    ROW_TYPE,
+    Rows,
+    encode_end_mark,
+    encode_row,
+    good_rows,
+    row_at,
+)
+from varlog.storage.committed.segment import Segment, index_path
+from varlog.storage.committed.state_file import STATE_NAME, ReplicaStateFile, read_state, write_state
 
 
 def scrub_state(disk: Disk, directory: Path, state: ReplicaStateFile, *, rewrite: bool) -> str:

@@ -1,4 +1,4 @@
-"""The volumes of one storage node: layout, identity, locks, and which replica or log unit is where (R-SN-1 to R-SN-7).
+"""The volumes of one storage node: layout, identity, locks, removal (R-SN-1 to 7)
 
 <volume>/cid=<cluster>/snid=<node>/            the StorageNodePath
     identity                                   whose it is
@@ -22,12 +22,16 @@ from typing import Final, Protocol
 
 import msgspec
 
+from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import CorruptReplica, PreconditionFailed, StartupError
 from varlog.model.ids import ID_MAX, NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID
+from varlog.model.lsn import FIRST_LLSN
 from varlog.runtime.disk import Disk, Lock
-from varlog.runtime.logs import get_logger, logfmt
-from varlog.storage.blank import is_blank
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.cluster_file import read_cluster, write_cluster
+from varlog.storage.committed.row_file import ROW_BYTES, ROWS_NAME, encode_end_mark
+from varlog.storage.committed.segment import SEGMENT_SUFFIX, first_llsn_of
+from varlog.storage.committed.state_file import STATE_NAME, decode_state
 from varlog.storage.disk_space import DiskSpace
 from varlog.storage.identity import (
     IDENTITY_NAME,
@@ -40,11 +44,8 @@ from varlog.storage.identity import (
 )
 from varlog.storage.metadata_files import scrub_file
 from varlog.storage.open_file import unlinked
-from varlog.storage.row_file import ROW_BYTES, ROWS_NAME
-from varlog.storage.segment import SEGMENT_SUFFIX
-from varlog.storage.state_file import STATE_NAME
-from varlog.storage.sync_watermark import SYNCED_NAME
-from varlog.storage.unit_state import UNIT_NAME
+from varlog.storage.sequenced.sync_watermark import SYNCED_NAME, Synced, decode_slots
+from varlog.storage.sequenced.unit_state import FIRST_SEGMENT, UNIT_NAME, decode_unit
 
 LOCK_NAME: Final = "lock"
 REMOVED_NAME: Final = "removed"
@@ -516,3 +517,62 @@ def _finish_removal(disk: Disk, path: Path) -> None:
     # Durable before the mark goes: what is left without it would look like a damaged replica.
     disk.sync_directory(path)
     disk.remove_tree(path)
+
+
+# Whether a directory that cannot be opened never held an entry, by its files alone.
+#
+# A device may lose the writes that make a replica or log unit. Then it is damaged, and knows neither its epoch nor its cluster,
+# and
+# if its log stream was never registered nobody repairs it. What is empty may be removed, as entries are written in an epoch only:
+# the state is that of no epoch or was never written, and there is neither a byte of an entry nor a commit row.
+
+
+def is_blank(disk: Disk, path: Path) -> bool:
+    """Nothing but what a new replica or log unit has is in this directory, or what is left of that. Reads no segment."""
+    if not disk.is_directory(path):
+        return False
+    return _states_blank(disk, path) and _segments_blank(disk, path) and _rows_blank(disk, path)
+
+
+def _states_blank(disk: Disk, path: Path) -> bool:
+    """No state file at all is not enough: it may have been deleted."""
+    names = [name for name in (STATE_NAME, UNIT_NAME) if disk.exists(path / name)]
+    return bool(names) and all(_state_blank(name, disk.read_file(path / name), path) for name in names)
+
+
+def _state_blank(name: str, content: bytes, path: Path) -> bool:
+    if not any(content):
+        return True  # its write was lost
+    try:
+        decode = decode_state if name == STATE_NAME else decode_unit
+        return decode(content, path / name).epoch == NO_EPOCH
+    except CorruptReplica:
+        return False
+
+
+def _segments_blank(disk: Disk, path: Path) -> bool:
+    """The first one alone, and it has no bytes: room is reserved with the first entry. Both orderings count from 1."""
+    numbered = {name: first for name in disk.list(path) if (first := first_llsn_of(name)) is not None}
+    return all(
+        first in (FIRST_LLSN, FIRST_SEGMENT) and not _size(disk, path / name)
+        for name, first in numbered.items()
+    )
+
+
+def _rows_blank(disk: Disk, path: Path) -> bool:
+    """Behind the header is the first end mark or nothing; the mark of a unit says that nothing is synced, or cannot be read."""
+    rows = disk.read_file(path / ROWS_NAME) if disk.exists(path / ROWS_NAME) else b""
+    marks = disk.read_file(path / SYNCED_NAME) if disk.exists(path / SYNCED_NAME) else b""
+    behind = rows[ROW_BYTES:]
+    first = (Synced(), Synced(FIRST_SEGMENT, 0))
+    return (not any(behind) or behind == encode_end_mark(0)) and all(
+        mark is None or mark in first for mark in decode_slots(marks)
+    )
+
+
+def _size(disk: Disk, path: Path) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()

@@ -17,7 +17,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import TopicID
 from varlog.model.projection import Proposal
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.metadata_files import scrub_file
 
 WITNESS_NAME: Final = "witness"

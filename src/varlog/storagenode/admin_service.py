@@ -22,7 +22,7 @@ from varlog.rpc.messages import (
     SyncReply,
     UnsealReplica,
 )
-from varlog.storagenode.log_stream.replica import Replica
+from varlog.storagenode.committed.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)

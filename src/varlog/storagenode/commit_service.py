@@ -26,12 +26,12 @@ from varlog.rpc.messages import (
     UnitPoint,
 )
 from varlog.rpc.transport import Call, Connection, ConnectionLost
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.witness_file import Witness, WitnessFile
-from varlog.storagenode.log_stream.replica import Replica
-from varlog.storagenode.log_stream.replica_machine import CommitGap
+from varlog.storagenode.committed.replica import Replica
+from varlog.storagenode.committed.replica_machine import CommitGap
 from varlog.storagenode.term_rules import check_term
 from varlog.storagenode.topic_watermarks import TopicWatermarks
 

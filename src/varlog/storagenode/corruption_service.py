@@ -16,11 +16,11 @@ from varlog.rpc.messages import CheckEntries, Done, RepairReplica
 from varlog.rpc.transport import Call
 from varlog.runtime.environment import Environment
 from varlog.runtime.tasks import Tasks
+from varlog.storagenode.committed.replica import Replica
+from varlog.storagenode.committed.scrub import INTERVAL_S_MIN, Scrub
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.log_stream.replica import Replica
-from varlog.storagenode.log_stream.scrub import INTERVAL_S_MIN, Scrub
-from varlog.storagenode.log_unit.unit import LogUnit
-from varlog.storagenode.log_unit.unit_scrub import UnitScrub
+from varlog.storagenode.sequenced.scrub import UnitScrub
+from varlog.storagenode.sequenced.unit import LogUnit
 
 # How often the names of files are looked at, if not more often because the scrub's interval is shorter.
 NAMES_S: Final = 60.0

@@ -18,10 +18,10 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lease import HeldLease
 from varlog.model.limits import LEASE_S
 from varlog.rpc.messages import LeaseReply, RequestLease
-from varlog.runtime.clock import Clock, instant_of
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.environment import Clock, instant_of
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
-from varlog.storagenode.log_unit.unit import LogUnit
+from varlog.storagenode.sequenced.unit import LogUnit
 
 ASK_INTERVAL_S: Final = LEASE_S / 4
 

@@ -55,26 +55,25 @@ from varlog.rpc.messages import (
 )
 from varlog.rpc.transport import Call, Connection, Handler, Server, Transport
 from varlog.runtime.environment import Environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.runtime.worker_pool import WorkerPool
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.disk_space import DiskSpace
-from varlog.storage.log_store import LogStore
-from varlog.storage.page_store import PageStore
+from varlog.storage.sequenced.page_store import PageStore
 from varlog.storage.volume import NodeVolumes
 from varlog.storage.witness_file import WitnessFile
 from varlog.storagenode.admin_service import AdminService, ReplicaMaking
 from varlog.storagenode.commit_service import CommitService, KnownToNode
+from varlog.storagenode.committed.log_service import LogService, ReplicaService
+from varlog.storagenode.committed.replica import Replica, ReplicaParts
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.corruption_service import CorruptionService
 from varlog.storagenode.lease import NodeLease
-from varlog.storagenode.log_service import LogService
-from varlog.storagenode.log_stream.replica import Replica, ReplicaParts
-from varlog.storagenode.log_unit.unit import LogUnit, UnitParts
-from varlog.storagenode.replica_service import ReplicaService
+from varlog.storagenode.sequenced.unit import LogUnit, UnitParts
+from varlog.storagenode.sequenced.unit_service import UnitService
 from varlog.storagenode.topic_watermarks import TopicWatermarks
-from varlog.storagenode.unit_service import UnitService
 from varlog.storagenode.view_keeper import ViewKeeper
 
 M = TypeVar("M", bound=Message)

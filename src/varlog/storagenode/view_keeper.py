@@ -10,7 +10,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptReplica
 from varlog.model.ids import ClusterUUID, LogStreamID, TopicID
 from varlog.runtime.disk import Disk
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
 from varlog.storage.view_copy import (

@@ -12,12 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from varlog import aio
-from varlog.cli.cluster_plan import REPLICATED_PORTS, ClusterPlan
-from varlog.cli.demo import all_run
-from varlog.cli.output import wait_until
-from varlog.cli.ports import free_ports
-from varlog.cli.supervisor import Supervisor
-from varlog.cli.up import make_topic
+from varlog.localcluster.plan import REPLICATED_PORTS, ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import all_run, make_topic, wait_until
 from varlog.model.cluster import ClusterView, LogStream, Ordering, StreamState
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
@@ -27,16 +25,15 @@ from varlog.rpc.messages import GetClusterStatusReply
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import system_environment
+from varlog.storage.committed.log_store import LogStore
 from varlog.storage.disk_space import DiskSpace
-from varlog.storage.log_store import LogStore
-from varlog.storage.page_store import PageStore
-from varlog.testing.checkers import check
+from varlog.storage.sequenced.page_store import PageStore
 from varlog.testing.history_file import RealHistory, merged
 from varlog.testing.load_client import STOP_TIMEOUT_S, Load, LoadClient
-from varlog.testing.sim.ending import Judge
-from varlog.testing.sim.sequenced_ending import write_down
-from varlog.testing.stored import stored_entries
+from varlog.testing.sim.ending import Judge, stored_entries
+from varlog.testing.sim.sequenced.ending import write_down
 from varlog.testing.workload import Mix
+from varlog.verify.checkers import check
 
 TOPIC = "orders"
 CLIENTS = 3

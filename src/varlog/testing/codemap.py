@@ -28,7 +28,8 @@ LAYERS: Sequence[Sequence[str]] = (
     ("storagenode", "metarepo", "sequencer", "manager", "client"),
     (PUBLIC,),
     ("recipes",),
-    ("proxy", "spark"),
+    ("localcluster", "verify", "proxy", "spark"),
+    ("bench",),
     ("cli",),
     ("testing",),
 )

@@ -10,7 +10,7 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from varlog.testing.history import Append, History, Operation, Read, Subscription, Tail, Trim
+from varlog.verify.history import Append, History, Operation, Read, Subscription, Tail, Trim
 
 _KINDS: dict[str, type[Operation]] = {
     kind.__name__: kind for kind in (Append, Read, Subscription, Trim, Tail)

@@ -18,9 +18,9 @@ import uvloop
 from varlog import aio
 from varlog.client.log import Log
 from varlog.model.errors import VarlogError
-from varlog.testing.history import Operation, Trim
 from varlog.testing.history_file import HistoryFile, HistoryWriter, RealHistory
 from varlog.testing.workload import Client, Mix
+from varlog.verify.history import Operation, Trim
 
 CONNECT_TIMEOUT_S = 5.0
 # Longer than any operation: a client that is told to stop finishes what it has begun.

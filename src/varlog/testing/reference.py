@@ -33,11 +33,15 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
         "varlog.storage.witness_file",
         "varlog.storage.view_copy",
     ),
-    "Committed ordering": ("varlog.storage.segment", "varlog.storage.row_file", "varlog.storage.state_file"),
+    "Committed ordering": (
+        "varlog.storage.committed.segment",
+        "varlog.storage.committed.row_file",
+        "varlog.storage.committed.state_file",
+    ),
     "Sequenced ordering": (
-        "varlog.storage.page_segment",
-        "varlog.storage.page_sidecar",
-        "varlog.storage.unit_state",
+        "varlog.storage.sequenced.page_segment",
+        "varlog.storage.sequenced.sidecar",
+        "varlog.storage.sequenced.unit_state",
     ),
     "Metadata repository": (
         "varlog.metarepo.records",

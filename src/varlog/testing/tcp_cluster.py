@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import varlog
-from varlog.cli.ports import HOST, free_ports
+from varlog.localcluster.ports import HOST, free_ports
 from varlog.manager.config import ManagerConfig
 from varlog.manager.manager import Manager
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
@@ -17,8 +17,7 @@ from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.tcp import TcpTransport
 from varlog.runtime.environment import system_environment
 from varlog.runtime.loop_thread import LoopThread
-from varlog.sequencer.config import SequencerConfig
-from varlog.sequencer.sequencer import Sequencer
+from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
 

@@ -21,7 +21,7 @@ from varlog.model.errors import (
     Unavailable,
     VarlogError,
 )
-from varlog.testing.history import (
+from varlog.verify.history import (
     STOPPED,
     Append,
     History,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from varlog.cli.spark import archive, audit, compact, ingest, mirror, report, restore
+from varlog.cli.spark import audit, compact, copies, ingest, report
 
 spark = typer.Typer(
     help="Jobs on Spark: files into a topic, snapshots, reports and more.",
@@ -38,13 +38,13 @@ def _options(
 
 
 for _job in (
-    archive.archive,
+    copies.archive,
     audit.audit,
     compact.compact,
     ingest.ingest,
-    mirror.mirror,
+    copies.mirror,
     report.report,
-    restore.restore,
+    copies.restore,
 ):
     spark.command()(_job)
 

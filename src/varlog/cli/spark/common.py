@@ -145,7 +145,7 @@ def _master(given: str | None) -> str:
 
 
 def _work(name: str, job: Job[R], master: str, conf: dict[str, str], settings: Settings) -> R:
-    from varlog.cli.spark.bar import bar
+    from varlog.cli.spark.job_display import bar
 
     with bar(quiet=settings.quiet) as progress:
         progress("starting Spark", 0, 0)
@@ -164,7 +164,7 @@ def _session(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> 
 
 
 def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> SparkSession:
-    from varlog.cli.spark.jvm_stderr import capture_jvm_stderr
+    from varlog.cli.spark.job_display import capture_jvm_stderr
     from varlog.model.errors import StartupError
     from varlog.spark.failure import failure_of
     from varlog.spark.session import FAST_SOCKETS, prepare, session, submitted

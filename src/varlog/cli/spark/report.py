@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from varlog.spark.jobs.progress import Progress
-    from varlog.spark.report.model import TopicReport
+    from varlog.spark.report.report_rules import TopicReport
 
 BUCKETS = 96
 
@@ -71,7 +71,7 @@ def _show(report: TopicReport) -> None:
 
 
 def _show_whole(report: TopicReport) -> None:
-    from varlog.spark.report.units import bytes_text, count_text, duration_text, time_text
+    from varlog.spark.report.number_text import bytes_text, count_text, duration_text, time_text
 
     lines: list[tuple[str, object]] = [("topic", f"{report.topic} (cluster {report.cluster})")]
     if not report.entries:
@@ -99,7 +99,7 @@ def _show_whole(report: TopicReport) -> None:
 
 
 def _show_spread(report: TopicReport) -> None:
-    from varlog.spark.report.units import bytes_text, duration_text
+    from varlog.spark.report.number_text import bytes_text, duration_text
 
     spreads = (
         ("entry size", report.size, bytes_text),
@@ -114,7 +114,7 @@ def _show_spread(report: TopicReport) -> None:
 
 
 def _show_streams(report: TopicReport) -> None:
-    from varlog.spark.report.units import bytes_text, share_text, time_text
+    from varlog.spark.report.number_text import bytes_text, share_text, time_text
 
     rows = [
         (
@@ -136,7 +136,7 @@ def _show_streams(report: TopicReport) -> None:
 
 
 def _show_silences(report: TopicReport) -> None:
-    from varlog.spark.report.units import duration_text, time_text
+    from varlog.spark.report.number_text import duration_text, time_text
 
     rows = [
         (time_text(gap.begin_us), time_text(gap.end_us), duration_text(gap.length_us))

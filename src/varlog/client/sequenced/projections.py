@@ -31,7 +31,7 @@ from varlog.reconfiguration.reconfigurer import PROPOSE_S, SEAL_S, Reconfigurer
 from varlog.reconfiguration.rules import Wish
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import CallTimeout, ConnectionLost
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 from varlog.client.chunk import Chunk
+from varlog.client.committed.reader import check_position
 from varlog.client.damage_reports import DamageReports
-from varlog.client.reader import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
 from varlog.client.sequenced.tokens import Tokens
@@ -18,7 +18,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Place, Projection
 from varlog.rpc.messages import FetchUnit, FetchUnitReply, ReadUnit, ReadUnitReply
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 _log = get_logger("client")
 

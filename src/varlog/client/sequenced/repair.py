@@ -31,7 +31,7 @@ from varlog.rpc.messages import (
     ReadUnitReply,
     WriteUnit,
 )
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 M = TypeVar("M", bound=Message)
 

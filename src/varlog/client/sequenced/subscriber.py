@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from varlog.client.chunk import Chunk
+from varlog.client.committed.reader import check_position
 from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Merge, Stretch
-from varlog.client.reader import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
@@ -25,7 +25,7 @@ from varlog.model.errors import Trimmed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
 # One fetch waits so long for something new.

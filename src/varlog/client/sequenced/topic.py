@@ -5,16 +5,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
+from varlog.client.committed.range_reader import Cut, Part
 from varlog.client.damage_reports import DamageReports
-from varlog.client.range_reader import Cut, Part
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
-from varlog.client.sequenced.batch_sender import SequencedBatchSender
 from varlog.client.sequenced.projections import Projections
-from varlog.client.sequenced.range_queries import SequencedRangeQueries
-from varlog.client.sequenced.range_reader import SequencedRangeReader
+from varlog.client.sequenced.range_reader import SequencedRangeQueries, SequencedRangeReader
 from varlog.client.sequenced.reader import SequencedReader
 from varlog.client.sequenced.repair import Repair
+from varlog.client.sequenced.sender import SequencedBatchSender
 from varlog.client.sequenced.subscriber import SequencedSubscription
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units

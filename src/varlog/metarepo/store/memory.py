@@ -1,12 +1,25 @@
-"""MemoryStore: the metadata store of tests and simulations. What it keeps outlives it, as a disk outlives a process."""
+"""MemoryStore: the metadata store of tests and simulations; etcd's keys in memory"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from varlog.metarepo.store.base import Change, Delete, Fenced, Opened, Put, SoleStore
-from varlog.metarepo.store.memory_keys import MemoryKeys
+from varlog.metarepo.store.keyspace import (
+    Condition,
+    Created,
+    DeleteKeys,
+    Found,
+    LeaseGone,
+    Operation,
+    Outcome,
+    PutKey,
+)
 from varlog.model.errors import Unavailable
+from varlog.model.invariant import invariant
 
 
 async def _at_once() -> None:
@@ -84,3 +97,132 @@ def _changed(items: dict[str, bytes], changes: Sequence[Change]) -> dict[str, by
             for key in [key for key in items if change.begin <= key < change.end]:
                 del items[key]
     return items
+
+
+# MemoryKeys: the keys, revisions and leases that etcd's members agree on, in memory, for simulations and tests. Leases end by the
+# loop's time.
+
+# What etcd itself refuses to go beyond.
+ETCD_OPERATIONS_MAX: Final = 128
+ETCD_BYTES_MAX: Final = 1_572_864
+
+
+@dataclass(slots=True)
+class _Granted:
+    ttl_s: float
+    ends_at: float
+
+
+class MemoryKeys:
+    """Shared by everyone who asks. Each call happens at one point in time."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self._found: dict[str, Found] = {}
+        self._leases: dict[int, _Granted] = {}
+        self._next_lease = 1
+        self._changed: dict[asyncio.Future[None], None] = {}
+
+    def transact(
+        self, conditions: Sequence[Condition], operations: Sequence[Operation], otherwise: Sequence[str]
+    ) -> Outcome:
+        self._expire()
+        _check_as_etcd_does(operations)
+        if not all(map(self._holds, conditions)):
+            found = {key: self._found[key] for key in otherwise if key in self._found}
+            return Outcome(False, self.revision, found)
+        if any(isinstance(one, PutKey) and one.lease and one.lease not in self._leases for one in operations):
+            raise LeaseGone("the lease is gone")
+        self.revision += 1
+        for operation in operations:
+            self._do(operation)
+        self._tell()
+        return Outcome(True, self.revision)
+
+    def range(self, begin: str, end: str) -> list[Found]:
+        self._expire()
+        return [self._found[key] for key in sorted(self._found) if begin <= key < end]
+
+    def grant(self, ttl_s: float) -> tuple[int, float]:
+        number = self._next_lease
+        self._next_lease += 1
+        self._leases[number] = _Granted(ttl_s, asyncio.get_running_loop().time() + ttl_s)
+        return number, ttl_s
+
+    def renew(self, lease: int) -> float:
+        self._expire()
+        granted = self._leases.get(lease)
+        if granted is None:
+            return 0.0
+        granted.ends_at = asyncio.get_running_loop().time() + granted.ttl_s
+        return granted.ttl_s
+
+    def revoke(self, lease: int) -> None:
+        self._expire()
+        self._end(lease)
+
+    def depose(self) -> None:
+        """The leader's key goes, by hand: what a lease that ends does, at once."""
+        for key in [key for key in self._found if key.endswith("/leader")]:
+            self.transact([], [DeleteKeys(key, key + "\0")], [])
+
+    def changed_after(self, key: str, revision: int) -> bool:
+        self._expire()
+        found = self._found.get(key)
+        return found is None or found.modified > revision
+
+    def next_end(self) -> float:
+        """When the next lease ends, unless it is renewed."""
+        return min((granted.ends_at for granted in self._leases.values()), default=float("inf"))
+
+    def listen(self, future: asyncio.Future[None]) -> None:
+        self._changed[future] = None
+        future.add_done_callback(lambda done: self._changed.pop(future, None))
+
+    def _holds(self, condition: Condition) -> bool:
+        found = self._found.get(condition.key)
+        if found is None:
+            return condition.revision == 0
+        return condition.revision == (found.created if isinstance(condition, Created) else found.modified)
+
+    def _do(self, operation: Operation) -> None:
+        if isinstance(operation, PutKey):
+            old = self._found.get(operation.key)
+            created = old.created if old is not None else self.revision
+            self._found[operation.key] = Found(
+                operation.key, operation.value, created, self.revision, operation.lease
+            )
+        else:
+            for key in [key for key in self._found if operation.begin <= key < operation.end]:
+                del self._found[key]
+
+    def _expire(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for lease in [lease for lease, granted in self._leases.items() if granted.ends_at <= now]:
+            self._end(lease)
+
+    def _end(self, lease: int) -> None:
+        if self._leases.pop(lease, None) is not None:
+            self.revision += 1
+            for key in [key for key, found in self._found.items() if found.lease == lease]:
+                del self._found[key]
+            self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, {}
+        for future in changed:
+            if not future.done():
+                future.set_result(None)
+
+
+def _check_as_etcd_does(operations: Sequence[Operation]) -> None:
+    puts = [operation for operation in operations if isinstance(operation, PutKey)]
+    keys = [put.key for put in puts]
+    invariant(len(operations) <= ETCD_OPERATIONS_MAX, "a transaction has at most 128 operations")
+    invariant(sum(len(put.value) for put in puts) < ETCD_BYTES_MAX, "a transaction has at most 1.5 MiB")
+    invariant(len(keys) == len(dict.fromkeys(keys)), "a transaction puts a key once")
+    for delete in [operation for operation in operations if isinstance(operation, DeleteKeys)]:
+        invariant(
+            not any(delete.begin <= key < delete.end for key in keys),
+            "a transaction does not put what it deletes",
+        )

@@ -34,7 +34,7 @@ from varlog.metarepo.store.keyspace import (
 from varlog.metarepo.store.layout import Layout, batches, decode_redo, encode_redo
 from varlog.model.errors import Unavailable
 from varlog.runtime.environment import Environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 
 LEASE_S: Final = 3.0
 

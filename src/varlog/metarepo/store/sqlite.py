@@ -44,7 +44,7 @@ from varlog.model.errors import StartupError, Unavailable
 from varlog.model.lsn import LSN_MAX
 from varlog.runtime.disk import Lock
 from varlog.runtime.environment import Environment
-from varlog.runtime.logs import get_logger, logfmt
+from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
 
 # "VLMR": tells our databases from all others; SQLite keeps both numbers in the file's header.

@@ -13,15 +13,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from varlog.recipes.blocking.counter import Counter
-    from varlog.recipes.blocking.election import Election, Leadership
-    from varlog.recipes.blocking.kv import KeyValue
-    from varlog.recipes.blocking.lock import Lock, LockGuard
+    from varlog.recipes.blocking.core import Counter, ReplicatedStateMachine, TopicSnapshots
+    from varlog.recipes.blocking.kv import KeyValue, Transaction, Transactions
+    from varlog.recipes.blocking.lock import Election, Leadership, Lock, LockGuard
     from varlog.recipes.blocking.queue import Claim, Queue
-    from varlog.recipes.blocking.replicated import ReplicatedStateMachine
-    from varlog.recipes.blocking.snapshots import TopicSnapshots
-    from varlog.recipes.blocking.transactions import Transaction, Transactions
-    from varlog.recipes.directory_snapshots import DirectorySnapshots
+    from varlog.recipes.core.directory_snapshots import DirectorySnapshots
 
 __all__ = [
     "Claim",
@@ -41,18 +37,18 @@ __all__ = [
 
 _HOME = {
     "Claim": "blocking.queue",
-    "Counter": "blocking.counter",
-    "DirectorySnapshots": "directory_snapshots",
-    "Election": "blocking.election",
+    "Counter": "blocking.core",
+    "DirectorySnapshots": "core.directory_snapshots",
+    "Election": "blocking.lock",
     "LockGuard": "blocking.lock",
     "KeyValue": "blocking.kv",
-    "Leadership": "blocking.election",
+    "Leadership": "blocking.lock",
     "Lock": "blocking.lock",
     "Queue": "blocking.queue",
-    "ReplicatedStateMachine": "blocking.replicated",
-    "TopicSnapshots": "blocking.snapshots",
-    "Transaction": "blocking.transactions",
-    "Transactions": "blocking.transactions",
+    "ReplicatedStateMachine": "blocking.core",
+    "TopicSnapshots": "blocking.core",
+    "Transaction": "blocking.kv",
+    "Transactions": "blocking.kv",
 }
 
 

@@ -1,21 +1,26 @@
-"""KeyValue without async."""
+"""KeyValue, Transactions and Transaction without async"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
 
 from varlog.client.blocking import Log
 from varlog.model.batch import Buffer
 from varlog.model.lsn import GLSN
-from varlog.recipes import kv
-from varlog.recipes.blocking.facade import SyncFacade
-from varlog.recipes.key_order import KeyRange
-from varlog.recipes.kv_machine import HISTORY_BYTES, HISTORY_CHANGES, Change
-from varlog.recipes.replicated import TIMEOUT_S
-from varlog.recipes.snapshots import Snapshots
+from varlog.recipes.blocking.facade import SyncFacade, call
+from varlog.recipes.core.replicated import TIMEOUT_S
+from varlog.recipes.core.snapshots import Snapshots
+from varlog.recipes.kv import key_value, transactions
+from varlog.recipes.kv import transactions as transaction
+from varlog.recipes.kv.key_order import KeyRange
+from varlog.recipes.kv.kv_machine import HISTORY_BYTES, HISTORY_CHANGES, Change
+from varlog.recipes.kv.transaction_rules import Isolation
+from varlog.recipes.kv.transactions import RETRIES
 
 
-class KeyValue(SyncFacade[kv.KeyValue]):
+class KeyValue(SyncFacade[key_value.KeyValue]):
     """The map of one name in a topic. Keys are text, in the order of their code points; values are bytes."""
 
     def __init__(
@@ -26,7 +31,9 @@ class KeyValue(SyncFacade[kv.KeyValue]):
         snapshots: Snapshots | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        opening = kv.KeyValue.open(log.asynchronous, name=name, snapshots=snapshots, timeout_s=timeout_s)
+        opening = key_value.KeyValue.open(
+            log.asynchronous, name=name, snapshots=snapshots, timeout_s=timeout_s
+        )
         super().__init__(log, opening)
 
     @property
@@ -34,7 +41,7 @@ class KeyValue(SyncFacade[kv.KeyValue]):
         return self._log
 
     @property
-    def inner(self) -> kv.KeyValue:
+    def inner(self) -> key_value.KeyValue:
         """The map itself, which is used in the log's loop alone."""
         return self._inner
 
@@ -106,3 +113,87 @@ class KeyValue(SyncFacade[kv.KeyValue]):
     def checkpoint(self, *, trim: bool = False) -> GLSN:
         """Save a snapshot; with `trim`, let the log forget what every named reader of the topic has."""
         return self._log.run(self._inner.checkpoint(trim=trim))
+
+
+# Transactions and Transaction without async.
+
+T = TypeVar("T")
+
+
+class Transaction:
+    """One transaction. Reads are of one moment, with its own writes; `with` commits it, or drops it if the block raises."""
+
+    def __init__(self, log: Log, inner: transaction.Transaction) -> None:
+        self._log = log
+        self._inner = inner
+        self.isolation = inner.isolation
+        self.snapshot = inner.snapshot
+
+    def get(self, key: str) -> bytes | None:
+        """The key's value; None if it is not there."""
+        return call(self._log, lambda: self._inner.get(key))
+
+    def range(
+        self, prefix: str = "", *, keys: KeyRange | None = None, limit: int | None = None
+    ) -> list[tuple[str, bytes]]:
+        """All keys that begin with `prefix`, or those of a range, with their values, in their order, at most `limit`."""
+        return call(self._log, lambda: self._inner.range(prefix, keys=keys, limit=limit))
+
+    def put(self, key: str, value: Buffer) -> None:
+        """Seen by others when it is committed."""
+        self._inner.put(key, value)
+
+    def delete(self, key: str) -> None:
+        """Of a key that is not there: does nothing."""
+        self._inner.delete(key)
+
+    def commit(self, *, timeout_s: float | None = None) -> GLSN:
+        """Returns the revision of everything it wrote. Conflict: nothing was written."""
+        return self._log.run(self._inner.commit(timeout_s=timeout_s))
+
+    def abort(self) -> None:
+        """Drop it. Again, or after a commit, is harmless."""
+        self._inner.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._log.run(self._inner.__aexit__(kind, error, trace))
+
+
+class Transactions:
+    """Transactions over one map. `isolation` is the level of those that name no other."""
+
+    def __init__(self, kv: KeyValue, *, isolation: Isolation | str = Isolation.SERIALIZABLE) -> None:
+        self._log = kv.log
+        self._inner = transactions.Transactions(kv.inner, isolation=isolation)
+
+    def begin(
+        self,
+        isolation: Isolation | str | None = None,
+        *,
+        stale: bool = False,
+        timeout_s: float | None = None,
+    ) -> Transaction:
+        """It sees everything that anybody was told is committed before; with `stale` it asks nobody."""
+        begun = self._log.run(self._inner.begin(isolation, stale=stale, timeout_s=timeout_s))
+        return Transaction(self._log, begun)
+
+    def run(
+        self,
+        function: Callable[[transaction.Transaction], T],
+        *,
+        isolation: Isolation | str | None = None,
+        retries: int = RETRIES,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Call `function` with a transaction, and commit that; after a Conflict, again. Returns what it returned.
+
+        It is called in the log's loop, which waits for it: it does nothing but read and write in the transaction.
+        """
+        return self._log.run(
+            self._inner.run(function, isolation=isolation, retries=retries, timeout_s=timeout_s)
+        )

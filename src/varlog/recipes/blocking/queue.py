@@ -9,12 +9,13 @@ from typing import Self
 from varlog.client.blocking import Log
 from varlog.model.batch import Buffer
 from varlog.model.lsn import GLSN
-from varlog.recipes import claim, queue
 from varlog.recipes.blocking.facade import SyncFacade, call
-from varlog.recipes.lease_rules import TTL_S
-from varlog.recipes.queue import QueueSize
-from varlog.recipes.replicated import TIMEOUT_S
-from varlog.recipes.snapshots import Snapshots
+from varlog.recipes.core.lease_rules import TTL_S
+from varlog.recipes.core.replicated import TIMEOUT_S
+from varlog.recipes.core.snapshots import Snapshots
+from varlog.recipes.queue import queue
+from varlog.recipes.queue import queue as claim
+from varlog.recipes.queue.queue import QueueSize
 
 
 class Claim:

@@ -24,12 +24,10 @@ from varlog.spark.archive.manifest import more_contents
 from varlog.spark.archive.rows import rows_of
 from varlog.spark.options import OptionError, ReadOptions
 from varlog.spark.read.origin import Origin
-from varlog.spark.read.partition import Partition
+from varlog.spark.read.partition import Partition, RowMaker
 from varlog.spark.read.planning_rules import PIECE_BYTES_MAX, PIECE_BYTES_MIN, PIECES, MeasuredRange
 from varlog.spark.read.resolve import TRIES, Resolver
-from varlog.spark.read.resolve_rules import TopicRange, TopicSpan, TrimmedOffsets
-from varlog.spark.read.rows import RowMaker
-from varlog.spark.read.selection_rules import Interval, Selection
+from varlog.spark.read.resolve_rules import Interval, Selection, TopicRange, TopicSpan, TrimmedOffsets
 
 
 class NotArchived(VarlogError):

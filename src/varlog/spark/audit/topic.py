@@ -37,7 +37,7 @@ from varlog.spark.audit.plan_rules import (
 )
 from varlog.spark.audit.task import holder, patiently
 from varlog.spark.link import Link
-from varlog.spark.read.settled import settled_mark
+from varlog.spark.read.origin import settled_mark
 
 # So many blocks that differ are read again, batch by batch; those behind them are counted.
 LISTED_BLOCKS_MAX = 64

@@ -30,10 +30,8 @@ from varlog.spark.archive.archive_rules import (
     trim_point,
 )
 from varlog.spark.archive.files import HadoopFiles
-from varlog.spark.archive.keeper import ArchiveKeeper
-from varlog.spark.archive.writer import archive_session
-from varlog.spark.jobs.progress import Progress, silent
-from varlog.spark.jobs.stop import java_ended
+from varlog.spark.archive.writer import ArchiveKeeper, archive_session
+from varlog.spark.jobs.progress import Progress, java_ended, silent
 
 # A continuous archive looks for new entries so often, and writes what is less than a range after so long.
 LOOK_EVERY_S = 1.0

@@ -23,8 +23,7 @@ from varlog.model.errors import PreconditionFailed, Trimmed
 from varlog.model.ids import NAME_CHARACTERS_MAX
 from varlog.spark.archive.archive_rules import range_text
 from varlog.spark.jobs.copy_target import check_last, find_target, make_target, write_copy
-from varlog.spark.jobs.progress import Progress, silent
-from varlog.spark.jobs.stop import java_ended
+from varlog.spark.jobs.progress import Progress, java_ended, silent
 
 BATCH_RECORDS = 500_000
 LOOK_EVERY_S = 0.2

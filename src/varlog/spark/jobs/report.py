@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from varlog.spark.jobs.progress import Progress, silent
 from varlog.spark.link import link_to
 from varlog.spark.options import Where
-from varlog.spark.read.settled import settled_mark
+from varlog.spark.read.origin import settled_mark
 from varlog.spark.report.figures import Figures, arrivals_of
-from varlog.spark.report.model import TopicReport
+from varlog.spark.report.report_rules import TopicReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,9 +21,9 @@ import msgspec
 if TYPE_CHECKING:
     import pyarrow as pa
 
+from varlog.client.arrow import RangeBuilder
 from varlog.client.chunk import Chunk
-from varlog.client.range_arrow import RangeBuilder
-from varlog.client.range_reader import Cut
+from varlog.client.committed.range_reader import Cut
 from varlog.metarepo import records
 from varlog.metarepo.store.journal import JournalDamaged, apply_changes, journal_path, recover
 from varlog.model.cluster import ClusterView, Topic
@@ -36,8 +36,8 @@ from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 from varlog.runtime.disk import File, OsDisk
 from varlog.spark.options import OptionError
 from varlog.spark.read.resolve_rules import TopicSpan
+from varlog.storage.committed.replica_files import ReplicaFiles
 from varlog.storage.read_only import ReadOnlyDisk, ReadOnlyFile
-from varlog.storage.replica_files import ReplicaFiles
 from varlog.storage.volume import numbered
 
 READ_BYTES = 2 * MIB

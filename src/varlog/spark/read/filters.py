@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from varlog.model.lsn import LSN_MAX
-from varlog.spark.read.selection_rules import Interval, Selection
+from varlog.spark.read.resolve_rules import Interval, Selection
 
 COLUMNS = ("topic", "glsn", "llsn", "log_stream", "timestamp", "data")
 # So many positions are looked up one by one. A longer list is read as one range, and left to Spark as well.

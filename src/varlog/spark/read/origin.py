@@ -1,20 +1,22 @@
-"""Origin: where rows come from, a cluster or an embedded directory: its topics, how their entries lie, and the entries."""
+"""Origin: where rows come from, and where a topic ends for good"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-from varlog.client.range_arrow import RangeBuilder
-from varlog.client.range_reader import Cut
+from varlog.client.arrow import RangeBuilder
+from varlog.client.committed.range_reader import Cut
+from varlog.client.log import Log
+from varlog.model.commit import TopicMark
+from varlog.model.errors import JunkPosition, NotWritten, Trimmed, Unavailable
 from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import Where
 from varlog.spark.read.resolve_rules import TopicSpan
-from varlog.spark.read.settled import settled_mark
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Origin(Protocol):
@@ -91,3 +93,30 @@ class ClusterOrigin:
         builder = RangeBuilder(log_stream)
         for rows, chunk in self._link.items(self._link.log(topic).chunks(log_stream, begin, end, cuts=cuts)):
             yield from builder.build(rows, chunk)
+
+
+# Where a topic ends, for good: a position that is kept elsewhere (a checkpoint, a plan) must never be beyond the log's own end.
+#
+# The tail of a sequenced topic counts positions that were given and not written yet. If their appenders and the sequencer are
+# lost
+# together, it falls back over them. Whoever has read a position has settled it: it is written, or junk, and the tail stays above
+# it.
+
+# A tail that falls back while it is looked at is looked at again so often.
+LOOKS = 5
+
+
+async def settled_mark(log: Log) -> TopicMark:
+    """As `log.mark()`; the newest position is written, or was given up, for ever."""
+    for _ in range(LOOKS):
+        mark = await log.mark()
+        if not log.topic.sequenced or mark.high_watermark <= max(mark.trimmed, log.topic.first - 1):
+            return mark
+        try:
+            await log.read(mark.high_watermark)
+        except (JunkPosition, Trimmed):
+            return mark
+        except NotWritten:
+            continue
+        return mark
+    raise Unavailable(f"the end of topic {log.topic.name!r} changes all the time: ask again")

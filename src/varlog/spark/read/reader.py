@@ -18,7 +18,7 @@ from varlog.spark.read.origin import origin_at
 from varlog.spark.read.partition import LogPartition, Partition
 from varlog.spark.read.planning_rules import pieces
 from varlog.spark.read.resolve import Resolver
-from varlog.spark.read.selection_rules import Selection
+from varlog.spark.read.resolve_rules import Selection
 
 
 class _PushFilters:

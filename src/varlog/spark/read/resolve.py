@@ -10,6 +10,8 @@ from varlog.spark.read.origin import Origin
 from varlog.spark.read.partition import Partition
 from varlog.spark.read.planning_rules import MeasuredRange
 from varlog.spark.read.resolve_rules import (
+    Interval,
+    Selection,
     TopicRange,
     TopicSpan,
     TrimmedOffsets,
@@ -19,7 +21,6 @@ from varlog.spark.read.resolve_rules import (
     chosen_topics,
     end_of,
 )
-from varlog.spark.read.selection_rules import Interval, Selection
 
 # A range is measured in so many pieces at most: enough for tasks of a good size in a log of a terabyte.
 POINTS_MAX = 1024

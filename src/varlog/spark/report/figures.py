@@ -13,9 +13,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
 from varlog.spark.jobs.progress import Progress, watching
-from varlog.spark.report.model import Bucket, Busy, Silence, StreamFigures, TopicReport, ValueClass
 from varlog.spark.report.report_rules import (
     GAPS_MAX,
+    Bucket,
+    Busy,
+    Silence,
+    StreamFigures,
+    TopicReport,
+    ValueClass,
     between,
     bucket_width_us,
     class_of,

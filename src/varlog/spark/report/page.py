@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from varlog.spark.report.model import Quantiles, TopicReport
+from varlog.spark.report.number_text import bytes_text, count_text, duration_text, share_text, time_text
 from varlog.spark.report.plots import COLOURS, Column, Text, columns_plot, distribution_plot, shares_plot
-from varlog.spark.report.units import bytes_text, count_text, duration_text, share_text, time_text
+from varlog.spark.report.report_rules import Quantiles, TopicReport
 
 STREAMS_SHOWN = 24
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from varlog.spark.report.model import ValueClass
-from varlog.spark.report.units import share_text, time_text
+from varlog.spark.report.number_text import share_text, time_text
+from varlog.spark.report.report_rules import ValueClass
 
 WIDTH, HEIGHT = 960, 260
 LEFT, RIGHT, TOP, BOTTOM = 84, 16, 14, 34

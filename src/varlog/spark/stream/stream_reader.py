@@ -1,10 +1,11 @@
-"""StreamReader: offsets, tasks and rows of a stream, micro-batch after micro-batch, as Spark asks for them.
+"""StreamReader: offsets, tasks and rows of a stream, batch after batch
 
 Spark calls everything but `read` in one Python process that lives as long as the query: what is kept here is kept between calls.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,15 +19,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from varlog.model.errors import Trimmed
+from varlog.client.log import Log
+from varlog.model.errors import Trimmed, VarlogError
 from varlog.model.lsn import LSN_MAX
-from varlog.runtime.logs import get_logger, logfmt
-from varlog.spark.link import link_to
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.spark.link import Link, link_to
 from varlog.spark.options import ReadOptions
 from varlog.spark.read.partition import LogPartition, Partition
 from varlog.spark.read.resolve_rules import TopicSpan, begin_of, check_places, chosen_topics
 from varlog.spark.stream.offsets import Json, Offset, Place, TopicNow, check_topics, footing
-from varlog.spark.stream.reader_mark import ReaderMark
 from varlog.spark.stream.stream_rules import (
     Limits,
     admitted,
@@ -181,3 +182,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return min(max(self._topics.first_since(name, since_us), topic.oldest), topic.end)
         span = TopicSpan(name, topic.topic, topic.oldest, topic.end, ())
         return begin_of(self.options.starting, span, fail_on_data_loss=self.options.fail_on_data_loss)
+
+
+# ReaderMark: tells the log how far a named reader is, for `varlog status` and for trims that respect it.
+#
+# Nothing depends on it in time: a position that nobody takes now is told with the next one, and the query goes on.
+
+# So long one telling may take, and after one that failed it is not tried again for so long.
+TELL_S = 3.0
+AGAIN_S = 5.0
+
+
+class ReaderMark:
+    """The reader named `reader`, in all topics of one query; "" tells nothing."""
+
+    def __init__(self, link: Link, reader: str) -> None:
+        self._link = link
+        self._reader = reader
+        self._told: dict[str, Place] = {}
+        self._again_at_s = 0.0
+
+    def move(self, offset: Offset) -> None:
+        """Everything before `offset` is done with."""
+        news = {name: place for name, place in offset.places.items() if self._told.get(name) != place}
+        if news and self._reader:
+            self._link.run(self._tell([(self._link.log(name), name, place) for name, place in news.items()]))
+
+    async def _tell(self, news: list[tuple[Log, str, Place]]) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._again_at_s:
+            return
+        for log, name, place in news:
+            try:
+                await log.set_reader(self._reader, place.glsn - 1, timeout_s=TELL_S)
+                self._told[name] = place
+            except VarlogError as error:
+                self._again_at_s = loop.time() + AGAIN_S
+                logger.warning(
+                    logfmt("could not tell how far it is", topic=name, reader=self._reader, error=error)
+                )

@@ -15,8 +15,8 @@ from varlog.model.errors import Unavailable, UnknownTopic
 from varlog.rpc.messages import MeasureRangeReply
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import ReadOptions
+from varlog.spark.read.origin import settled_mark
 from varlog.spark.read.planning_rules import MeasuredRange
-from varlog.spark.read.settled import settled_mark
 from varlog.spark.stream.offsets import Offset, TopicNow
 
 # Topics that came since, for a pattern, are looked for this often.

@@ -21,12 +21,11 @@ from varlog.client.log import Log
 from varlog.model.cluster import Topic
 from varlog.model.errors import InvalidRequest, PreconditionFailed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import check_name
-from varlog.runtime.logs import get_logger
+from varlog.runtime.logging import get_logger
 from varlog.spark.link import link_to
 from varlog.spark.options import OptionError, WriteOptions, write_options
-from varlog.spark.write.placed_task import PlacedTask
+from varlog.spark.write.task import PlacedTask, WriteTask, Written, begin_write
 from varlog.spark.write.write_rules import InputColumns, Write, committed_write, input_columns, left_behind
-from varlog.spark.write.write_task import WriteTask, Written, begin_write
 
 Messages = list[WriterCommitMessage | None]
 

@@ -154,8 +154,8 @@ def replay_seed(
     seed: int, ordering: Ordering | None, mutant: str, *, messages: bool, recipes: bool = False
 ) -> int:
     """One seed in this process, told event by event."""
-    from varlog.testing.sim.mutants import plant
-    from varlog.testing.sim.recipe_world import simulate_recipes
+    from varlog.testing.sim.mutants.catalog import plant
+    from varlog.testing.sim.recipes.world import simulate_recipes
     from varlog.testing.sim.world import simulate
 
     if mutant:
@@ -178,7 +178,7 @@ def replay_seed(
 
 def mutants_command(seeds: int, only: str, ordering: str, jobs: int, *, quick: bool = False) -> int:
     """A table: planted bug, the seed that shows it, the property that broke, how long the search took."""
-    from varlog.testing.sim.mutants import MUTANTS, RARE
+    from varlog.testing.sim.mutants.catalog import MUTANTS, RARE
 
     chosen = [
         mutant

@@ -1,33 +1,33 @@
-"""The end of a run: the cluster heals, everything is read back through a client, then replica by replica from the disks."""
+"""The end of a run: the cluster heals, then clients and disks are read back."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
+from varlog.model.batch import check_body, entries_of, walk
 from varlog.model.cluster import ClusterView, ReplicaState, StreamState
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import MIB
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.storage.log_store import LogStore
-from varlog.storage.state_file import STATE_NAME
-from varlog.storage.unit_state import UNIT_NAME
-from varlog.testing.history import Account, Ending, History, Outcome, Trim
-from varlog.testing.sim.attempts import Attempts
-from varlog.testing.sim.copier import Copier
-from varlog.testing.sim.disk import SimDisk
-from varlog.testing.sim.host import Host
-from varlog.testing.sim.process import Process
-from varlog.testing.sim.sequenced_ending import what_is_wrong_with_chains
-from varlog.testing.stored import stored_entries
+from varlog.storage.committed.log_store import LogStore
+from varlog.storage.committed.state_file import STATE_NAME
+from varlog.storage.sequenced.unit_state import UNIT_NAME
+from varlog.testing.sim.core.disk import SimDisk
+from varlog.testing.sim.core.host import Host
+from varlog.testing.sim.core.loop import Process
+from varlog.testing.sim.sequenced.ending import what_is_wrong_with_chains
+from varlog.testing.sim.users.user import Attempts, Copier
 from varlog.testing.workload import Client, Mix
+from varlog.verify.history import Account, Ending, History, Outcome, StoredEntry, Trim
 
 # How long, in virtual time, a cluster may take to run again once the faults have stopped.
 HEAL_S = 60.0
@@ -308,3 +308,28 @@ def examine(
             history.complaints.append(f"{path} on {host.name} is set aside, and is there still")
         for log_stream in missing:
             history.complaints.append(f"log stream {log_stream} has no replica on {host.name}'s disk")
+
+
+# What is on disk: the committed entries of a replica, read from its files.
+
+
+def stored_entries(store: LogStore) -> Iterator[StoredEntry]:
+    """Every committed entry, checked against its checksum, with the header of its batch."""
+    llsn = store.low_llsn
+    while llsn < store.committed_end:
+        chunk = store.read(store.extent(llsn, MIB))
+        for at, header in walk(chunk.data):
+            check_body(chunk.data, header, at)
+            batch = (
+                header.epoch,
+                header.first_llsn,
+                header.producer,
+                header.sequence,
+                header.time_us,
+                header.body_crc,
+            )
+            for index, data in enumerate(entries_of(chunk.data, header, at)):
+                mine = header.first_llsn + index
+                if llsn <= mine < store.committed_end:
+                    yield StoredEntry(mine, store.glsn_of(type(llsn)(mine)), batch, data)
+        llsn = chunk.end_llsn

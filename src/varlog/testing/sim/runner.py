@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.patch import Mutant
-from varlog.testing.sim.plan import Plan
-from varlog.testing.sim.recipe_plan import RecipePlan
+from varlog.testing.sim.core.plan import Plan
+from varlog.testing.sim.mutants.patch import Mutant
+from varlog.testing.sim.recipes.plan import RecipePlan
 from varlog.testing.sim.world import Result
 
 # Seeds that a worker runs in one go: enough to forget the cost of handing them over, few enough for a live progress line.
@@ -80,8 +80,8 @@ def run_chunk(
     """In a worker: these seeds, one after the other. A worker has one planted bug, or none, all its life."""
     global _planted  # noqa: PLW0603
 
-    from varlog.testing.sim.mutants import plant
-    from varlog.testing.sim.recipe_world import simulate_recipes
+    from varlog.testing.sim.mutants.catalog import plant
+    from varlog.testing.sim.recipes.world import simulate_recipes
     from varlog.testing.sim.world import simulate
 
     if mutant != _planted:
@@ -101,7 +101,7 @@ def search_mutants(names: Sequence[str], seeds: int, jobs: int) -> Iterator[Foun
 
 def search_mutant(name: str, seeds: int) -> Found:
     """In a worker: the first seed that shows this planted bug."""
-    from varlog.testing.sim.mutants import find
+    from varlog.testing.sim.mutants.catalog import find
 
     began = time.monotonic()
     mutant = find(name)

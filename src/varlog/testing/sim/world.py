@@ -30,34 +30,27 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNode
-from varlog.testing.checker import Checker
-from varlog.testing.checkers import check
-from varlog.testing.history import History, Operation, Outcome, Trim
-from varlog.testing.sim.attempts import Attempts
-from varlog.testing.sim.bookkeeper import Bookkeeper
-from varlog.testing.sim.connection import SimConnection
-from varlog.testing.sim.copier import COPY, Copier
-from varlog.testing.sim.drive_store import METADATA_PATH, DriveStore
+from varlog.testing.sim.core.host import METADATA_PATH, VOLUME, DriveStore, Host, Service, hanging_delay
+from varlog.testing.sim.core.limits import SEQUENCED_BOUNDS, STORE_BOUNDS, tight_limits
+from varlog.testing.sim.core.loop import CURRENT, Process, SimLoop, SimulationStuck, make_loop
+from varlog.testing.sim.core.message_observer import SequencedWitness, Witness
+from varlog.testing.sim.core.network import SimConnection, SimNetwork
+from varlog.testing.sim.core.plan import COPY_LOSSES, DISK_FAILURES, NEED_AN_OPERATOR, Kind, Plan
 from varlog.testing.sim.ending import Judge, examine
-from varlog.testing.sim.faults import Faults
-from varlog.testing.sim.gray_watch import APPENDERS, GrayWatch
-from varlog.testing.sim.host import VOLUME, Host, Service
-from varlog.testing.sim.inspector import Inspector
-from varlog.testing.sim.keepers import Keepers
-from varlog.testing.sim.limits import SEQUENCED_BOUNDS, STORE_BOUNDS, tight_limits
-from varlog.testing.sim.loop import SimLoop, SimulationStuck, make_loop
-from varlog.testing.sim.meddler import Meddler
-from varlog.testing.sim.network import SimNetwork
-from varlog.testing.sim.operator import Operator
-from varlog.testing.sim.plan import COPY_LOSSES, DISK_FAILURES, NEED_AN_OPERATOR, Kind, Plan
-from varlog.testing.sim.process import CURRENT, Process
-from varlog.testing.sim.sequenced_ending import examine_units
-from varlog.testing.sim.sequenced_menu import CUT_S_MAX
-from varlog.testing.sim.sequenced_witness import SequencedWitness
-from varlog.testing.sim.users import User, Work
-from varlog.testing.sim.witness import Witness
-from varlog.testing.sim.worker import hanging_delay
+from varlog.testing.sim.faults.gray_watch import APPENDERS, GrayWatch
+from varlog.testing.sim.faults.schedule import Faults
+from varlog.testing.sim.faults.survivor_check import Keepers
+from varlog.testing.sim.sequenced.ending import examine_units
+from varlog.testing.sim.sequenced.fault_actions import CUT_S_MAX
+from varlog.testing.sim.sequenced.rogue_reconfigurer import Meddler
+from varlog.testing.sim.sequenced.unit_inspector import Inspector
+from varlog.testing.sim.users.operator import Operator
+from varlog.testing.sim.users.registry_client import Bookkeeper
+from varlog.testing.sim.users.user import COPY, Attempts, Copier, User, Work
 from varlog.testing.workload import Client, Mix
+from varlog.verify.checker import Checker
+from varlog.verify.checkers import check
+from varlog.verify.history import History, Operation, Outcome, Trim
 
 CLUSTER = ClusterID(7)
 BOOTSTRAP_S = 120.0
@@ -189,8 +182,7 @@ class World:
                 host.delay = hanging_delay
 
     def _make_sequencer(self, listen: str) -> Callable[[Environment, Transport], Service]:
-        from varlog.sequencer.config import SequencerConfig
-        from varlog.sequencer.sequencer import Sequencer
+        from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 
         config = SequencerConfig(cluster=CLUSTER, repository=self._repository, listen=listen)
         return lambda environment, transport: Sequencer(config, environment, transport)

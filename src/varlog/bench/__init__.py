@@ -1,0 +1,1 @@
+"""The canonical workloads of `varlog bench`, compared with the raw limits of the same machine."""

@@ -1,0 +1,249 @@
+"""BenchContext: what a workload runs on: settings, display, log under test"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+import varlog.aio
+from varlog.bench.settings import Settings
+from varlog.client.log import Log
+from varlog.localcluster.plan import ClusterPlan
+from varlog.localcluster.ports import free_ports
+from varlog.localcluster.supervisor import Supervisor
+from varlog.localcluster.wait import wait_nodes
+from varlog.model.cluster import Ordering
+
+
+@dataclass(frozen=True, slots=True)
+class BenchContext:
+    """One workload's own: no other workload has used its topic or its directory."""
+
+    settings: Settings
+    display: Display
+    directory: Path
+    topic: str
+    ground: BenchTarget | None = None
+    # What is more than a figure: values by name, as many of each; for plots.
+    series: dict[str, list[float]] = field(default_factory=dict)
+
+    def log(self) -> AbstractAsyncContextManager[Log]:
+        """The topic, on the cluster or embedded, as the settings say."""
+        return self._ground.log(self.topic, self.settings.ordering)
+
+    def ordered_log(self, ordering: Ordering, replicas: int) -> AbstractAsyncContextManager[Log]:
+        """One of several topics of a workload: of this ordering, with so many replicas."""
+        return self._ground.log(f"{self.topic}-{ordering}", ordering, replicas)
+
+    def embedded_log(self, *, synced: bool) -> AbstractAsyncContextManager[Log]:
+        """A log in this process, whatever the settings say."""
+        ordering = self.settings.ordering
+        return embedded(self.directory / "embedded", self.topic, ordering, synced=synced)
+
+    @property
+    def address(self) -> str:
+        return self._ground.address
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by name: vmr, vmc, vsn-1 … of the cluster that this run has started."""
+        return self._ground.processes()
+
+    @property
+    def _ground(self) -> BenchTarget:
+        if self.ground is None:
+            raise ValueError("this workload needs no log, and was handed none")
+        return self.ground
+
+
+# BenchTarget: where the log under test is: a cluster started for this run, a running cluster, or this process itself.
+
+# A loaded cluster on a slow disk may take long for one batch; a benchmark measures that instead of failing.
+TIMEOUT_S = 60.0
+
+
+class BenchTarget(Protocol):
+    """Hands out logs by topic; makes the topic if there is none of that name."""
+
+    @property
+    def address(self) -> str: ...
+
+    def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]: ...
+
+    def processes(self) -> dict[str, int]:
+        """Process ids by name, of a cluster that this run has started; empty otherwise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster behind an address; `supervisor` only if this run has started it."""
+
+    address: str
+    streams: int
+    supervisor: Supervisor | None = None
+
+    def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]:
+        return connected(self.address, topic, streams=self.streams, ordering=ordering, replicas=replicas)
+
+    def processes(self) -> dict[str, int]:
+        return self.supervisor.pids() if self.supervisor is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A directory, opened by this process."""
+
+    path: Path
+
+    @property
+    def address(self) -> str:
+        raise ValueError("an embedded log has no address")
+
+    def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]:
+        return embedded(self.path, topic, ordering, synced=True)
+
+    def processes(self) -> dict[str, int]:
+        return {}
+
+
+@asynccontextmanager
+async def ground_for(settings: Settings) -> AsyncIterator[BenchTarget]:
+    """What the settings ask for; a cluster that is started here is stopped at the end."""
+    if settings.embedded:
+        yield Embedded(settings.data / "log")
+    elif settings.cluster:
+        yield Cluster(settings.cluster, settings.streams)
+    else:
+        plan = ClusterPlan(
+            data=settings.data / "cluster",
+            ports=free_ports(settings.nodes + 2),
+            replicas=settings.replicas,
+            streams=settings.streams,
+        )
+        supervisor = Supervisor(plan)
+        await supervisor.start()
+        try:
+            await wait_nodes(plan)
+            yield Cluster(supervisor.address, settings.streams, supervisor)
+        finally:
+            await supervisor.stop()
+
+
+@asynccontextmanager
+async def connected(
+    address: str,
+    topic: str,
+    *,
+    streams: int = 0,
+    ordering: Ordering = Ordering.COMMITTED,
+    replicas: int = 0,
+) -> AsyncIterator[Log]:
+    """A topic of a cluster; made if it is missing."""
+    async with varlog.aio.admin(address) as admin:
+        if (await admin.view()).topic_named(topic) is None:
+            await admin.create_topic(topic, streams=streams, replicas=replicas, ordering=ordering)
+    async with varlog.aio.connect(address, topic, create=False, timeout_s=TIMEOUT_S) as log:
+        yield log
+
+
+@asynccontextmanager
+async def embedded(path: Path, topic: str, ordering: Ordering, *, synced: bool) -> AsyncIterator[Log]:
+    """A topic of a log in this process."""
+    async with varlog.aio.open(path, topic, sync=synced, ordering=ordering, timeout_s=TIMEOUT_S) as log:
+        yield log
+
+
+# Progress: what the bench is doing now, live on a terminal, nothing at all elsewhere.
+
+
+class Display(Protocol):
+    """Takes what happens, step by step."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def begin(self, what: str) -> None:
+        """A new step: a workload, a raw measurement, the start of the cluster."""
+        ...
+
+    def advance(self, fraction: float, now: str = "") -> None:
+        """How far the step is, and what it shows at the moment."""
+        ...
+
+    def result(self, line: str) -> None:
+        """A step's outcome, kept above the bar."""
+        ...
+
+
+class Quiet:
+    """For pipes, files and tests."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def begin(self, what: str) -> None:
+        return None
+
+    def advance(self, fraction: float, now: str = "") -> None:
+        return None
+
+    def result(self, line: str) -> None:
+        return None
+
+
+class Live:
+    """One bar on a terminal. It writes to stderr, so that --json can be piped while somebody watches."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[now]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            refresh_per_second=5,  # drawing takes processor time from what is measured
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def begin(self, what: str) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(what, total=1.0, now="")
+
+    def advance(self, fraction: float, now: str = "") -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=min(fraction, 1.0), now=now)
+
+    def result(self, line: str) -> None:
+        self._bar.console.print(line, highlight=False, markup=False)
+
+
+def display_for(console: Console) -> Display:
+    """Live where somebody watches."""
+    return Live(console) if console.is_terminal else Quiet()

@@ -1,0 +1,233 @@
+"""Workload: a name, a target, how it runs, how its figures are judged"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from varlog.bench.figures import format_count, format_mb, format_mb_s, format_ms
+from varlog.bench.machine import RawLimits
+
+if TYPE_CHECKING:
+    from varlog.bench.context import BenchContext
+
+# Figures by name, unit last: {"p50_s": 0.0011, "appends_per_s": 21000.0}.
+Measured = dict[str, float]
+
+
+class Place(StrEnum):
+    """Where a workload runs."""
+
+    LOG = "log"  # on the cluster, or embedded if that is asked for
+    CLUSTER = "cluster"  # looks at the processes of a cluster that the bench has started itself
+    DISK = "disk"  # needs a data directory only
+    SPARK = "spark"  # on a cluster, read and written by Spark
+    BOTH = "both"  # on a cluster, with topics of both orderings
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """What the figures mean: for people, as a ratio to a raw limit if there is one, and whether the target is met."""
+
+    summary: str
+    met: bool
+    ratio: float | None = None
+    against: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row of the table."""
+
+    name: str
+    title: str
+    target: str
+    place: Place
+    run: Callable[[BenchContext], Awaitable[Measured]]
+    judge: Callable[[Measured, RawLimits], BenchResult]
+    # The raw limits are measured right before and right after: only what ran side by side is compared.
+    beside_raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One workload, measured and judged. `met` is None where the target does not apply."""
+
+    workload: str
+    title: str
+    target: str
+    measured: Measured
+    summary: str
+    ratio: float | None
+    against: str
+    met: bool | None
+    note: str = ""
+    series: dict[str, list[float]] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "workload": self.workload,
+            "title": self.title,
+            "target": self.target,
+            "measured": self.measured,
+            "summary": self.summary,
+            "ratio": self.ratio,
+            "against": self.against,
+            "met": self.met,
+            "note": self.note,
+        } | ({"series": self.series} if self.series else {})
+
+
+def judged(
+    workload: Workload,
+    measured: Measured,
+    raw: RawLimits,
+    *,
+    applies: bool,
+    note: str = "",
+    series: dict[str, list[float]] | None = None,
+) -> Result:
+    """The result; where the target does not apply (another load than the table's) it is left open."""
+    verdict = workload.judge(measured, raw)
+    return Result(
+        workload.name,
+        workload.title,
+        workload.target,
+        measured,
+        verdict.summary,
+        verdict.ratio,
+        verdict.against,
+        verdict.met if applies else None,
+        note,
+        series or {},
+    )
+
+
+def failed(workload: Workload, why: str) -> Result:
+    """A workload that could not be measured: said, not left out."""
+    return Result(workload.name, workload.title, workload.target, {}, "not measured", None, "", None, why)
+
+
+# Verdicts: the targets, as pure functions from figures and raw limits to what is told. One a kind of workload.
+
+LATENCY_RATIO_MAX = 6.0
+BATCH_RATIO_MIN = 0.7
+SYNC_RATIO_MIN = 0.5
+IDLE_CORE_MAX = 0.01
+OPEN_S_MAX = 1.0
+OPEN_BYTES_MAX = 100_000_000
+NODE_BYTES_MAX = 300_000_000
+# Memory that grows by less than this over a run is flat: allocators breathe.
+FLAT_BYTES_MAX = 16_000_000
+
+
+def judge_latency(measured: Measured, raw: RawLimits) -> BenchResult:
+    """One appender: p50 against the raw p50 of a write + fdatasync."""
+    ratio = measured["p50_s"] / raw.sync_p50_s
+    told = (
+        f"p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}, "
+        f"{format_count(measured['appends_per_s'])} appends/s"
+    )
+    return BenchResult(
+        told, ratio <= LATENCY_RATIO_MAX, ratio, f"raw write+fdatasync p50 {format_ms(raw.sync_p50_s)}"
+    )
+
+
+def appends_judge(at_least: float) -> _RateJudge:
+    """Many appenders, one entry a call."""
+    return _RateJudge("appends_per_s", "appends/s", at_least)
+
+
+def entries_judge(at_least: float) -> _RateJudge:
+    """Readers, and batches where the disk is not waited for."""
+    return _RateJudge("entries_per_s", "entries/s", at_least)
+
+
+class _RateJudge:
+    """A rate and its floor, with p50 and p99 where they were measured."""
+
+    def __init__(self, figure: str, unit: str, at_least: float) -> None:
+        self._figure = figure
+        self._unit = unit
+        self._at_least = at_least
+
+    def __call__(self, measured: Measured, raw: RawLimits) -> BenchResult:
+        rate = measured[self._figure]
+        told = f"{format_count(rate)} {self._unit}"
+        if "bytes_per_s" in measured:
+            told += f", {format_mb_s(measured['bytes_per_s'])}"
+        if "p50_s" in measured:
+            told += f", p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}"
+        return BenchResult(told, rate >= self._at_least)
+
+
+def judge_batches(measured: Measured, raw: RawLimits) -> BenchResult:
+    """What all copies write together, against what the disk takes."""
+    written = measured["bytes_per_s"] * measured["copies"]
+    ratio = written / raw.write_bytes_per_s
+    told = (
+        f"{format_count(measured['entries_per_s'])} entries/s, {format_mb_s(measured['bytes_per_s'])} x "
+        f"{measured['copies']:.0f} copies = {format_mb_s(written)}, p50 {format_ms(measured['p50_s'])}"
+    )
+    return BenchResult(
+        told, ratio >= BATCH_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
+    )
+
+
+def bandwidth_judge(at_least: float) -> _BandwidthJudge:
+    """A reader of large entries."""
+    return _BandwidthJudge(at_least)
+
+
+class _BandwidthJudge:
+    """A bandwidth and its floor, told against loopback too."""
+
+    def __init__(self, at_least: float) -> None:
+        self._at_least = at_least
+
+    def __call__(self, measured: Measured, raw: RawLimits) -> BenchResult:
+        rate = measured["bytes_per_s"]
+        told = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s"
+        ratio = rate / raw.loopback_bytes_per_s
+        return BenchResult(
+            told, rate >= self._at_least, ratio, f"raw loopback {format_mb_s(raw.loopback_bytes_per_s)}"
+        )
+
+
+def judge_idle(measured: Measured, raw: RawLimits) -> BenchResult:
+    """The busiest process, and what all of them wrote."""
+    core, written = measured["core_max"], measured["written_bytes"]
+    told = f"{format_count(written)} bytes written, at most {core * 100:.2f} % of a core a process"
+    return BenchResult(told, written == 0 and core < IDLE_CORE_MAX)
+
+
+def judge_open(measured: Measured, raw: RawLimits) -> BenchResult:
+    """Time and memory of a process that opens a replica."""
+    opening_bytes = measured["peak_bytes"] - measured["before_bytes"]
+    told = (
+        f"{format_ms(measured['open_s'])} (cached: {format_ms(measured['open_warm_s'])}), "
+        f"{format_mb(measured['peak_bytes'])} peak memory of the process, {format_mb(opening_bytes)} of it by opening"
+    )
+    return BenchResult(told, measured["open_s"] < OPEN_S_MAX and measured["peak_bytes"] < OPEN_BYTES_MAX)
+
+
+def judge_sync(measured: Measured, raw: RawLimits) -> BenchResult:
+    """One replica filled from another, against what the disk takes: its source is read from the same disk meanwhile."""
+    rate = measured["bytes_per_s"]
+    ratio = rate / raw.write_bytes_per_s
+    told = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s, {measured['seconds']:.1f} s"
+    return BenchResult(
+        told, ratio >= SYNC_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
+    )
+
+
+def judge_memory(measured: Measured, raw: RawLimits) -> BenchResult:
+    """The largest storage node under load: how large, and does it grow."""
+    told = (
+        f"at most {format_mb(measured['resident_max_bytes'])}, {measured['growth_bytes'] / 1e6:+.0f} MB from the second "
+        f"to the last quarter of {measured['seconds']:.0f} s at {format_mb_s(measured['bytes_per_s'])}"
+    )
+    flat = measured["growth_bytes"] <= FLAT_BYTES_MAX
+    return BenchResult(told, flat and measured["resident_max_bytes"] < NODE_BYTES_MAX)

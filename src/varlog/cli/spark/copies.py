@@ -1,0 +1,240 @@
+"""`varlog spark archive`, `restore` and `mirror`: copies of a topic"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from varlog.cli.output import short_bytes
+from varlog.cli.spark.common import (
+    DEFAULT_CLUSTER,
+    ClusterOption,
+    ConfOption,
+    DryRunOption,
+    JsonOption,
+    MasterOption,
+    QuietOption,
+    Settings,
+    VerboseOption,
+    run,
+    show_lines,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from varlog.spark.jobs.archive import ArchiveReport
+    from varlog.spark.jobs.mirror import MirrorReport
+    from varlog.spark.jobs.progress import Progress
+    from varlog.spark.jobs.restore import RestoreReport
+
+_TRIM, _FILES = "Trim", "Files"
+
+
+def archive(
+    topic: Annotated[str, typer.Argument(help="What is archived.")],
+    path: Annotated[str, typer.Argument(help="Where to: a local directory, or a URI (hdfs://, s3a://).")],
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Go on with what is appended, until Ctrl-C or SIGTERM.")
+    ] = False,
+    range_records: Annotated[
+        int,
+        typer.Option(help="Entries of a range, which is archived as a whole.", min=1, rich_help_panel=_FILES),
+    ] = 1_000_000,
+    rest_after: Annotated[
+        float,
+        typer.Option(
+            help="With --continuous: seconds after which less than a range is archived.",
+            min=0,
+            rich_help_panel=_FILES,
+        ),
+    ] = 300.0,
+    trim: Annotated[
+        bool, typer.Option("--trim", help="Trim from the log what is in the archive.", rich_help_panel=_TRIM)
+    ] = False,
+    keep_records: Annotated[
+        int, typer.Option(help="Leave so many of the newest entries.", min=0, rich_help_panel=_TRIM)
+    ] = 0,
+    respect_readers: Annotated[
+        bool,
+        typer.Option(help="Leave what a named reader has not read yet.", rich_help_panel=_TRIM),
+    ] = True,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write a topic to Parquet files, each entry once: run it again, after a crash too, and it goes on behind them."""
+
+    def job(spark: SparkSession, progress: Progress) -> ArchiveReport:
+        from varlog.spark.jobs.archive import archive
+        from varlog.spark.jobs.progress import stop_on_signal
+
+        with stop_on_signal() if continuous else nullcontext() as stop:
+            return archive(
+                spark,
+                cluster,
+                topic,
+                path,
+                range_records=range_records,
+                continuous=continuous,
+                trim=trim,
+                keep_records=keep_records,
+                respect_readers=respect_readers,
+                rest_after_s=rest_after,
+                stop=stop,
+                progress=progress,
+                dry_run=dry_run,
+            )
+
+    run(
+        "archive",
+        job,
+        Settings(master, conf, as_json, quiet, verbose),
+        clusters=[cluster],
+        show=_show_archived,
+    )
+
+
+def _show_archived(report: ArchiveReport) -> None:
+    done = "would write" if report.dry_run else "written"
+    size = short_bytes(report.bytes_written)
+    show_lines(
+        [
+            ("topic", report.topic),
+            ("archive", report.path),
+            (done, f"{report.rows_written} entries in {report.ranges_written} ranges ({size})"),
+            (
+                "archived",
+                f"positions {report.begin} to {report.end - 1}" if report.end > report.begin else "nothing",
+            ),
+            ("not archived", f"{report.behind} entries"),
+            ("trimmed", f"up to position {report.trimmed}" if report.trimmed else "nothing"),
+            ("reader", report.reader),
+        ]
+    )
+
+
+# `varlog spark restore`: an archive back into a topic.
+
+
+def restore(
+    path: Annotated[str, typer.Argument(help="The archive: a local directory, or a URI (hdfs://, s3a://).")],
+    topic: Annotated[
+        str, typer.Argument(help="Where to: a topic that is not there yet, or was begun by this job.")
+    ],
+    source_topic: Annotated[
+        str | None, typer.Option(help="Which topic of the archive, if it is named otherwise.")
+    ] = None,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Bring an archive back as a topic with one log stream: the same positions, bytes and times. Run it again after a crash."""
+
+    def job(spark: SparkSession, progress: Progress) -> RestoreReport:
+        from varlog.spark.jobs.restore import restore
+
+        return restore(
+            spark, path, cluster, topic, source_topic=source_topic, progress=progress, dry_run=dry_run
+        )
+
+    run(
+        "restore",
+        job,
+        Settings(master, conf, as_json, quiet, verbose),
+        clusters=[cluster],
+        show=_show_restored,
+    )
+
+
+def _show_restored(report: RestoreReport) -> None:
+    done = "would write" if report.dry_run else "written"
+    show_lines(
+        [
+            ("archive", f"{report.path}, topic {report.source_topic}"),
+            ("topic", report.topic),
+            ("positions", f"{report.begin} to {report.end - 1}"),
+            (done, f"{report.rows_written} entries"),
+            ("there before", f"{report.rows_found} entries"),
+        ]
+    )
+
+
+# `varlog spark mirror`: a topic of one cluster as a topic of another.
+
+
+def mirror(
+    topic: Annotated[str, typer.Argument(help="What is mirrored.")],
+    to: Annotated[str, typer.Argument(help="The cluster to mirror to, by its address: host:port.")],
+    to_topic: Annotated[
+        str | None, typer.Option(help="The topic there, which is made if it is missing [the same name].")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Only what is there now; else until Ctrl-C or SIGTERM.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where Spark notes how far it is [where the mirror's topic ends]."),
+    ] = None,
+    batch_records: Annotated[int, typer.Option(help="Entries copied at a time.", min=1)] = 500_000,
+    cluster: ClusterOption = DEFAULT_CLUSTER,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Copy a topic to another cluster, each entry once and at its position, as it is appended."""
+
+    def job(spark: SparkSession, progress: Progress) -> MirrorReport:
+        from varlog.spark.jobs.mirror import mirror
+        from varlog.spark.jobs.progress import stop_on_signal
+
+        with stop_on_signal() if not once else nullcontext() as stop:
+            return mirror(
+                spark,
+                cluster,
+                topic,
+                to,
+                to_topic or topic,
+                checkpoint=checkpoint or "",
+                continuous=not once,
+                batch_records=batch_records,
+                stop=stop,
+                progress=progress,
+                dry_run=dry_run,
+            )
+
+    run(
+        "mirror",
+        job,
+        Settings(master, conf, as_json, quiet, verbose),
+        clusters=[cluster, to],
+        show=_show_mirrored,
+    )
+
+
+def _show_mirrored(report: MirrorReport) -> None:
+    done = "would write" if report.dry_run else "written"
+    mirrored = f"positions {report.begin} to {report.end - 1}" if report.end > report.begin else "nothing"
+    show_lines(
+        [
+            ("topic", report.topic),
+            ("mirror", report.to_topic),
+            (done, f"{report.rows_written} entries"),
+            ("mirrored", mirrored),
+            ("not mirrored", f"{report.behind} entries"),
+            ("reader", report.reader),
+        ]
+    )

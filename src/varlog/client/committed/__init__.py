@@ -1,0 +1,1 @@
+"""A client of committed topics: storage nodes write, the repository orders."""

@@ -1,0 +1,138 @@
+"""[R2] Fetcher: fetches of one log stream: replicas in turn, those that failed last. What comes is checked, and damage is told.
+
+It decides whom to ask, never what to ask for: whoever uses it knows where he is, and a try that failed gives him nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from varlog.client.chunk import Chunk
+from varlog.client.damage_reports import DamageReports
+from varlog.client.retry import Backoff
+from varlog.client.routing import ATTEMPT_S, Routing, expect
+from varlog.client.routing_rules import in_turn
+from varlog.model.cluster import LogStream
+from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import LLSN
+from varlog.rpc.messages import Fetch, FetchReply
+from varlog.runtime.logging import get_logger, logfmt
+
+T = TypeVar("T")
+
+# What came: the answer, and its batches if there are any. A VarlogError says that it cannot be used.
+Take = Callable[[FetchReply, Chunk | None], T]
+
+logger = get_logger("client")
+
+
+class Fetcher:
+    """The fetches of one stream, for one reading of it."""
+
+    def __init__(self, routing: Routing, log_stream: LogStreamID, reports: DamageReports) -> None:
+        self.log_stream = log_stream
+        self.trouble: VarlogError | None = None  # why the newest try failed
+        self._routing = routing
+        self._reports = reports
+        self._turn = routing.turn
+        self._backoff = Backoff(routing.environment, 0.0)
+        self._failures = 0
+        self._damaged = False  # the last fetch brought damage
+        self._waits: dict[int, tuple[LogStream, NodeID, asyncio.Timeout]] = {}
+
+    async def fetch(self, request: Fetch, take: Take[T]) -> T | None:
+        """Ask one replica once: what `take` makes of its answer. None: it failed, or had better not be waited for; ask again, and
+        the next one is asked. Trimmed is raised."""
+        stream = self._routing.view.stream(self.log_stream)
+        replicas = stream.replicas if stream is not None else ()
+        node = next(iter(in_turn(replicas, self._turn, self._routing.failure_detector.avoided())), None)
+        try:
+            if stream is None or node is None:
+                raise Unavailable(f"log stream {self.log_stream} is in no view")
+            taken = await self._ask_while_good(stream, node, request, take)
+        except Trimmed:
+            raise
+        except VarlogError as error:
+            await self._failed(node, error, len(replicas))
+            return None
+        self._failures, self._backoff = 0, Backoff(self._routing.environment, 0.0)
+        return taken
+
+    async def ask(self, node: NodeID, request: Fetch) -> tuple[FetchReply, Chunk | None]:
+        """What this node answers, if every checksum is right. Nothing is held against it."""
+        if self._damaged:
+            # One batch at a time: two replicas may be damaged near each other, and only together have everything.
+            request = Fetch(request.log_stream, request.llsn, request.glsn, 1, request.wait_s)
+        connection = await self._routing.connection_to(node, ATTEMPT_S)
+        got, payload = await connection.call(request, timeout_s=request.wait_s + ATTEMPT_S)
+        fetched = expect(got, FetchReply)
+        return fetched, self._checked(node, fetched, payload) if fetched.rows else None
+
+    async def pause(self) -> None:
+        """Before the same is asked again."""
+        await asyncio.sleep(self._backoff.pause_s())
+
+    def leave_worse(self) -> None:
+        """Do not wait for replicas that left their stream, or were overtaken by a seal, or are suspected: others may have more."""
+        avoided = self._routing.failure_detector.avoided()
+        stream = self._routing.view.stream(self.log_stream)
+        for asked, node, patience in list(self._waits.values()):
+            if (
+                stream is None
+                or stream.epoch != asked.epoch
+                or node not in stream.replicas
+                or node in avoided
+            ):
+                patience.reschedule(asyncio.get_running_loop().time())
+
+    async def _ask_while_good(
+        self, stream: LogStream, node: NodeID, request: Fetch, take: Take[T]
+    ) -> T | None:
+        """Ask once, unless the view says meanwhile that another replica had better be asked."""
+        try:
+            async with asyncio.timeout(None) as patience:
+                self._waits[id(patience)] = (stream, node, patience)
+                try:
+                    fetched, chunk = await self.ask(node, request)
+                finally:
+                    del self._waits[id(patience)]
+        except TimeoutError:
+            self._turn += 1
+            return None
+        taken = take(fetched, chunk)
+        self._routing.failure_detector.node_answered(node)
+        if chunk is None:
+            self._turn += 1  # it has nothing: another one may have more
+        return taken
+
+    def _checked(self, node: NodeID, fetched: FetchReply, payload: bytearray) -> Chunk:
+        """What came, if every checksum is right. If not, nothing of it is used, and the node is told."""
+        first, _, _ = fetched.rows[0]
+        last, _, count = fetched.rows[-1]
+        try:
+            chunk = Chunk(payload)
+            if first < chunk.first_llsn or last + count > chunk.end_llsn:
+                raise CorruptBatch(
+                    f"rows [{first}, {last + count}) are not in [{chunk.first_llsn}, {chunk.end_llsn})"
+                )
+        except CorruptBatch as damaged:
+            self._reports.tell(node, self.log_stream, first, LLSN(last + count), damaged)
+            raise
+        self._damaged = False
+        return chunk
+
+    async def _failed(self, node: NodeID | None, error: VarlogError, replicas: int) -> None:
+        self.trouble = error
+        self._turn += 1
+        self._failures += 1
+        if isinstance(error, CorruptBatch):
+            self._damaged = True  # not held against the node: the rest of what it has is sound
+        elif node is not None:
+            self._routing.report_failure(node, error)
+        logger.debug(logfmt("fetch failed", log_stream=self.log_stream, node=node, error=error))
+        if self._failures >= replicas:
+            self._routing.refresh_soon()
+            await self.pause()

@@ -1,0 +1,174 @@
+"""[R2] Reader: point reads by GLSN, or by stream and LLSN. Asks any replica, the next one when it fails (R-READ-1, R-READ-4)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from varlog.client.chunk import Chunk
+from varlog.client.damage_reports import DamageReports
+from varlog.client.retry import Backoff
+from varlog.client.routing import ATTEMPT_S, Routing, expect
+from varlog.client.routing_rules import cover, in_turn
+from varlog.model.cluster import LogStream
+from varlog.model.entry import Entry
+from varlog.model.errors import (
+    CorruptBatch,
+    InvalidRequest,
+    NotWritten,
+    TopicStopped,
+    Trimmed,
+    Unavailable,
+    UnknownLogStream,
+    VarlogError,
+)
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, LLSN, LSN_MAX
+from varlog.rpc.messages import ReadAt, ReadAtReply
+from varlog.runtime.logging import get_logger, logfmt
+
+# How long a node that lags behind the repository is given to hear of a position that is ordered.
+BEHIND_S = 1.0
+# Who waited less than this for an answer has nothing against the node that gave none.
+PATIENT_S = 0.5
+
+logger = get_logger("client")
+
+
+class Reader:
+    """The point reads of one client of one topic."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._reports = DamageReports(routing)
+
+    async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
+        check_position("GLSN", glsn)
+        backoff = Backoff(self._routing.environment, timeout_s)
+        wait_s, trouble = 0.0, "no storage node holds all of the topic"
+        failed: dict[NodeID, float] = {}
+        while True:
+            self._routing.check_open()
+            topic = self._routing.topic
+            nodes = self._cover(topic.topic, failed)
+            request = ReadAt(topic.topic, glsn, wait_s=min(wait_s, backoff.remaining_s))
+            answers = await asyncio.gather(*(self._ask(node, request, backoff) for node in nodes or ()))
+            behind = False
+            for node, answer in zip(nodes or (), answers, strict=True):
+                if isinstance(answer, Entry):
+                    return answer
+                if isinstance(answer, Trimmed):
+                    raise answer
+                if isinstance(answer, NotWritten):
+                    behind = True
+                elif answer is not None:
+                    failed[node] = 0.0
+                    trouble = str(answer)
+            if behind:
+                tail = await self._routing.tail(backoff.remaining_s)
+                if glsn > tail.high_watermark:
+                    if self._routing.stopped:  # somebody else may know a newer position
+                        raise Unavailable(
+                            f"position {glsn} is above the newest known one, {tail.high_watermark}, and "
+                            f"{TopicStopped(self._routing.topic_name, self._routing.stopped)}"
+                        )
+                    raise NotWritten(glsn, tail.high_watermark)
+                wait_s = BEHIND_S
+            if backoff.spent:
+                raise Unavailable(f"position {glsn} could not be read within {timeout_s:g} s: {trouble}")
+            if nodes is None or not (behind or failed):
+                # Everyone failed, or everyone says that somebody else has it: the view is old.
+                failed.clear()
+                self._routing.refresh_soon()
+                await backoff.wait()
+
+    async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
+        check_position("LLSN", llsn)
+        backoff = Backoff(self._routing.environment, timeout_s)
+        trouble = "no replica answered"
+        while True:
+            self._routing.check_open()
+            stream = next((s for s in self._routing.streams if s.log_stream == log_stream), None)
+            if stream is None:
+                await self._routing.refresh(backoff.remaining_s)
+                if all(s.log_stream != log_stream for s in self._routing.streams):
+                    raise UnknownLogStream(log_stream)
+                continue
+            request = ReadAt(stream.topic, log_stream=log_stream, llsn=llsn)
+            for node in in_turn(
+                stream.replicas, self._routing.turn, self._routing.failure_detector.avoided()
+            ):
+                answer = await self._ask(node, request, backoff)
+                if isinstance(answer, Entry):
+                    return answer
+                if isinstance(answer, Trimmed):
+                    raise answer
+                # Only the primary knows everything that it acknowledged; a backup that lags cannot say that it is not there.
+                if isinstance(answer, NotWritten) and node == stream.primary:
+                    if await self._is_newest(stream, backoff):
+                        raise answer
+                    break  # it was the primary once: ask those of today
+                if answer is not None:
+                    trouble = str(answer)
+            if backoff.spent:
+                raise Unavailable(
+                    f"LLSN {llsn} of log stream {log_stream} could not be read within {timeout_s:g} s: {trouble}"
+                )
+            self._routing.refresh_soon()
+            await backoff.wait()
+
+    async def _is_newest(self, stream: LogStream, backoff: Backoff) -> bool:
+        """The repository knows of no newer epoch of the stream, so nobody else can have acknowledged anything in it."""
+        view = await self._routing.refresh(backoff.remaining_s)
+        now = view.stream(stream.log_stream)
+        return now is not None and now.epoch == stream.epoch
+
+    def _cover(self, topic: TopicID, failed: dict[NodeID, float]) -> dict[NodeID, list[LogStreamID]] | None:
+        """Whom to ask: none that failed for this read, and none that failed others lately unless it cannot be helped."""
+        view, turn = self._routing.view, self._routing.turn
+        return cover(view, topic, turn, self._routing.failure_detector.avoided() | failed) or cover(
+            view, topic, turn, failed
+        )
+
+    async def _ask(self, node: NodeID, request: ReadAt, backoff: Backoff) -> Entry | VarlogError | None:
+        """What one node says: the entry, its error, or None where the position is in a stream that it does not hold."""
+        attempt_s = min(backoff.remaining_s, ATTEMPT_S)
+        try:
+            connection = await self._routing.connection_to(node, attempt_s)
+            answer_s = min(request.wait_s + attempt_s, backoff.remaining_s)  # dialling took its share
+            got, payload = await connection.call(request, timeout_s=answer_s)
+            found = expect(got, ReadAtReply)
+            entry = _entry(found, payload, request) if found.found else None
+            self._routing.failure_detector.node_answered(node)
+            return entry
+        except (NotWritten, Trimmed) as answer:
+            return answer
+        except VarlogError as error:
+            if isinstance(error, CorruptBatch):
+                self._tell_damage(
+                    node, request, error
+                )  # not held against the node: the rest of what it has is sound
+            else:
+                self._routing.report_failure(node, error, patient=attempt_s >= PATIENT_S)
+            return error
+
+    def _tell_damage(self, node: NodeID, request: ReadAt, error: CorruptBatch) -> None:
+        """By LLSN alone: whoever was asked by GLSN has checked what it found, and knows already."""
+        if request.log_stream:
+            self._reports.tell(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)
+        else:
+            logger.warning(logfmt("a storage node has damage", node=node, position=request.glsn, why=error))
+
+
+def check_position(kind: str, position: int) -> None:
+    if not 1 <= position <= LSN_MAX:
+        raise InvalidRequest(f"{position!r} is no {kind}: positions are 1, 2, 3 …")
+
+
+def _entry(found: ReadAtReply, payload: bytearray, request: ReadAt) -> Entry:
+    chunk = Chunk(payload)
+    if chunk.end_llsn - chunk.first_llsn != 1:
+        raise CorruptBatch("one entry was asked for, and more came")
+    entry = chunk.entries(found.log_stream, found.glsn, chunk.first_llsn, 1)[0]
+    if (entry.glsn != request.glsn and request.glsn) or (entry.llsn != request.llsn and request.llsn):
+        raise CorruptBatch(f"another entry came than the one asked for: {entry.position}")
+    return entry

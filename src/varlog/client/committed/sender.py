@@ -1,0 +1,421 @@
+"""[A2] BatchSender: carries one packed batch to a primary, and on to another stream only while it is certainly not in the log (law
+10).
+
+A try that ends without a word leaves its outcome open. It is found out before anything else is done with the batch (R-ORD-7): see
+append_rules. So an append ends as its position, as a certain no, or, if nobody could say before its deadline, as OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+
+from varlog.client.append_rules import (
+    Attempt,
+    ErrorClass,
+    InflightBatch,
+    Step,
+    classify,
+    floor_of,
+    next_step,
+    spent,
+    unknown,
+)
+from varlog.client.committed.stalled_appends import CancellableWait, StalledAppends
+from varlog.client.committed.stream_costs import StreamCosts
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing, expect
+from varlog.client.routing_rules import in_turn, preferred
+from varlog.model.batch import parse_header
+from varlog.model.cluster import LogStream, StreamState
+from varlog.model.entry import Position
+from varlog.model.errors import (
+    NotAccepted,
+    OutcomeUnknown,
+    Overloaded,
+    Rejected,
+    Sealed,
+    StaleEpoch,
+    TopicStopped,
+    Unavailable,
+    UnknownLogStream,
+    VarlogError,
+)
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import CONNECTION_WRITE_BYTES_MAX, GATHER_ENTRIES_MAX
+from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
+from varlog.rpc.messages import Append, AppendReply, FindAppend, FindAppendReply
+from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
+
+# A request without an answer for so long says that its stream is stuck: new batches go elsewhere if they can.
+SLOW_S = 0.5
+# Less than this is not enough for an answer.
+TRY_S_MIN = 0.005
+# More than this is too much: a connection can be dead without a sign. The same batch is then sent again.
+TRY_S_MAX = 3.0
+DIAL_S = 1.0
+# A topic that is stopped for longer needs an operator.
+STOPPED_S = 3.0
+# One replica is asked for so long what became of a batch; then the next one.
+ASK_S = 1.0
+
+
+async def still_stopped(routing: Routing, backoff: Backoff) -> bool:
+    """Whether the topic is stopped by a fresh view, and stays so for a moment: the repository may be taking its order from the
+    nodes right now."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + min(STOPPED_S, backoff.remaining_s - TRY_S_MIN)
+    while routing.stopped:
+        if loop.time() >= until:
+            return True
+        with contextlib.suppress(Unavailable):
+            await routing.refresh(max(TRY_S_MIN, until - loop.time()))
+        if routing.stopped:
+            await backoff.wait()
+    return False
+
+
+class BatchSender:
+    """Delivers batches. Knows which streams are stuck, and spreads what may go anywhere."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._failure_detector = routing.failure_detector
+        self._stalled = StalledAppends(routing)
+        self._costs = StreamCosts()
+        self._newest: dict[LogStreamID, LLSN] = {}  # acknowledged to us, by stream
+        self._tail: GLSN = NO_GLSN  # the newest position that we know of
+        self._learning_tail = False
+        # Sent and not answered: up to a connection's write limit there is room in it, and a batch leaves without waiting for any.
+        self._out_bytes = 0
+        self._heard: dict[NodeID, float] = {}
+        self._turn = routing.turn
+        self._loop = asyncio.get_running_loop()
+        self.closed = False
+        self.on_stall: Callable[[], None] = lambda: None
+        self.gather_entries_max = GATHER_ENTRIES_MAX
+
+    @property
+    def stalled(self) -> int:
+        """Batches that are out too long, or in too slow a stream, for others to wait behind them."""
+        return len(self._stalled) + sum(
+            self._costs.in_flight(log_stream)
+            for log_stream in self._slow_streams()
+            if log_stream not in self._stalled
+        )
+
+    def _slow_streams(self) -> list[LogStreamID]:
+        running = self._routing.running
+        return self._costs.slow(running, self._loop.time()) if len(running) > 1 else []
+
+    def streams_free(self) -> int:
+        """Running streams with nothing stuck in them, and not slow."""
+        slow = self._slow_streams()
+        if not self._stalled and not slow:
+            return len(self._routing.running)
+        return sum(
+            stream.log_stream not in self._stalled and stream.log_stream not in slow
+            for stream in self._routing.running
+        )
+
+    def is_probe_next(self) -> bool:
+        """The next batch would go to a stream whose newest answer was slow, although others are there."""
+        streams: Sequence[LogStream] = self._routing.running
+        if len(streams) < 2 or not self._costs.suspects:
+            return False
+        if self._stalled or self._failure_detector.has_suspects:
+            streams = self._trusted(streams, ())
+        stream = self._costs.cheapest(streams, self._turn + 1, self._loop.time())
+        return stream.log_stream in self._costs.suspects
+
+    async def deliver(self, inflight: InflightBatch) -> Position:
+        """The position of the batch's first entry. Rejected: certainly not in the log. OutcomeUnknown: maybe."""
+        self._routing.use()
+        if not self._learning_tail:
+            self._learning_tail = True
+            _ = self._routing.tasks.spawn("learn tail", self._learn_tail())
+        backoff = Backoff(self._routing.environment, inflight.timeout_s)
+        try:
+            # A try with no time left for its answer would turn a certain no into an unknown.
+            while not (self.closed or inflight.dropped or backoff.remaining_s < TRY_S_MIN):
+                if self._routing.stopped and await still_stopped(self._routing, backoff):
+                    raise self._topic_stopped(inflight)
+                if inflight.attempt is None:
+                    position = await self._send(inflight, backoff)
+                else:
+                    position = await self._find_out(inflight, inflight.attempt, backoff)
+                if position is not None:
+                    return position
+            raise self._over(inflight)
+        finally:
+            self._stalled.release(inflight)
+
+    def _topic_stopped(self, inflight: InflightBatch) -> VarlogError:
+        """Only an operator can let the topic continue: no append waits for that."""
+        stopped = TopicStopped(self._routing.topic_name, self._routing.stopped)
+        return (
+            OutcomeUnknown(f"sent, and not ordered: {stopped}") if inflight.attempt is not None else stopped
+        )
+
+    async def _learn_tail(self) -> None:
+        """What is sent from now on comes behind this: who has appended nothing yet would be looked for in the whole log."""
+        with contextlib.suppress(VarlogError):
+            self._tail = max(self._tail, (await self._routing.tail(DIAL_S)).high_watermark)
+
+    def _over(self, inflight: InflightBatch) -> VarlogError:
+        if inflight.sent and self.closed:
+            return OutcomeUnknown("the log was closed before the answer came")
+        if inflight.sent:
+            return unknown(inflight.last_error, inflight.timeout_s)
+        if self.closed:
+            return NotAccepted("the log was closed")
+        return spent(inflight.chosen, inflight.last_error, inflight.timeout_s)
+
+    # --- A batch that is certainly not in the log: send it somewhere ----------------------------------------------------------
+
+    async def _send(self, inflight: InflightBatch, backoff: Backoff) -> Position | None:
+        stream = self._pick(inflight)
+        if stream is not None:
+            inflight.tried[stream.log_stream] = None
+            floor = floor_of(stream, self._newest.get(stream.log_stream, NO_LLSN))
+            after = max(self._tail, self._routing.trimmed)
+            attempt = Attempt(stream.log_stream, stream.epoch, floor, after)
+            try:
+                return await self._try(stream, inflight, attempt, backoff)
+            except Overloaded as refused:
+                self._nowhere(inflight)
+                if inflight.dropped or self._another(inflight):
+                    return None
+                raise refused
+            except VarlogError as error:
+                self._classify(stream, inflight, error)
+        self._routing.refresh_soon()
+        if not inflight.sent and (stream is None or not self._another(inflight)):
+            inflight.tried.clear()
+            self._stalled.watch(inflight)
+            await self._stalled.wait_news(backoff)
+        return None
+
+    def _classify(self, stream: LogStream, inflight: InflightBatch, error: VarlogError) -> None:
+        """Raise what is final; remember what allows another try, or that the outcome is open."""
+        sent = inflight.sent and (error.sent if isinstance(error, ConnectionLost | CallTimeout) else True)
+        verdict = classify(error, sent=sent)
+        if verdict is ErrorClass.REFUSED:
+            raise error
+        inflight.last_error = error
+        self._failure_detector.stream_failed(stream, surely=isinstance(error, Rejected))
+        if verdict is ErrorClass.UNKNOWN:
+            self._mark_stalled(inflight)
+        else:
+            self._nowhere(inflight)
+
+    def _nowhere(self, inflight: InflightBatch) -> None:
+        """The batch is certainly not in the log."""
+        self._stalled.release(inflight)
+        if inflight.attempt is not None:
+            inflight.attempt = None
+            if inflight.on_nowhere is not None:
+                inflight.on_nowhere(inflight)
+
+    # --- A batch whose outcome is open: find it out ---------------------------------------------------------------------------
+
+    async def _find_out(self, inflight: InflightBatch, attempt: Attempt, backoff: Backoff) -> Position | None:
+        """One step. None: not known yet, or known to be nowhere: then no attempt is open any more."""
+        stream = self._routing.view.stream(attempt.log_stream)
+        step = next_step(attempt, stream)
+        if stream is None:
+            raise OutcomeUnknown(
+                f"sent, and its log stream was deleted before the answer came ({inflight.last_error})"
+            )
+        try:
+            if step is Step.AGAIN:
+                try:
+                    return await self._try(stream, inflight, attempt, backoff, again=True)
+                except (Sealed, StaleEpoch, ConnectionLost):
+                    # It says nothing of the first try, but the epoch may be over and our view old: the replicas know.
+                    step = Step.ASK
+            if step is Step.ASK:
+                return await self._ask(stream, inflight, attempt, backoff)
+        except VarlogError as error:
+            inflight.last_error = error
+        self._routing.refresh_soon()
+        await self._stalled.wait_news(backoff)
+        return None
+
+    async def _ask(
+        self, stream: LogStream, inflight: InflightBatch, attempt: Attempt, backoff: Backoff
+    ) -> Position | None:
+        """What the first replica that can say says became of the batch. None: nowhere."""
+        header = parse_header(inflight.batch, signed=False)
+        request = FindAppend(
+            attempt.log_stream,
+            attempt.epoch,
+            header.producer,
+            header.sequence,
+            attempt.min_llsn,
+            attempt.min_glsn,
+        )
+        self._turn += 1
+        last: VarlogError = Unavailable(f"log stream {attempt.log_stream} has no replicas")
+        for node in in_turn(stream.replicas, self._turn, self._failure_detector.avoided()):
+            began, limit_s = self._loop.time(), min(ASK_S, backoff.remaining_s)
+            try:
+                address = self._routing.address_of(node)
+                outcome = await self._routing.ask_once(address, request, FindAppendReply, limit_s)
+            except VarlogError as error:
+                last = error
+                self._failed(node, error, began, limit_s)
+                continue
+            self._answered(node)
+            if outcome.found:
+                return self._acknowledged(attempt.log_stream, outcome.glsn, outcome.llsn)
+            self._nowhere(inflight)
+            return None
+        raise last
+
+    # --- One try ----------------------------------------------------------------------------------------------------------
+
+    async def _try(
+        self,
+        stream: LogStream,
+        inflight: InflightBatch,
+        attempt: Attempt,
+        backoff: Backoff,
+        *,
+        again: bool = False,
+    ) -> Position:
+        node = stream.primary
+        connection = self._routing.cached_connection(node)
+        if connection is None or self._out_bytes + len(inflight.batch) > CONNECTION_WRITE_BYTES_MAX:
+            connection = await self._reach(node, backoff)
+        if inflight.dropped:
+            raise NotAccepted("nobody waits for it any more")
+        inflight.attempt = attempt
+        # A batch that may be there already is not refused for being late: that would not say what became of it.
+        within_ms = 0 if again else int(1000 * backoff.remaining_s)
+        request = Append(
+            attempt.log_stream, attempt.epoch, again, attempt.min_llsn, attempt.min_glsn, within_ms=within_ms
+        )
+        try:
+            with (
+                CancellableWait() as patience
+            ):  # it ends only the wait for an epoch that is over: see StalledAppends
+                answer = await self._call(node, connection, request, inflight, backoff, patience)
+        except TimeoutError:
+            raise Unavailable(f"epoch {attempt.epoch} of log stream {attempt.log_stream} is over") from None
+        self._failure_detector.stream_succeeded(stream)
+        return self._acknowledged(attempt.log_stream, answer.glsn, answer.llsn)
+
+    async def _reach(self, node: NodeID, backoff: Backoff) -> Connection:
+        """A connection with room for a batch. ConnectionLost, not sent: there is none in time."""
+        dial_s = min(backoff.remaining_s, DIAL_S)
+        try:
+            async with asyncio.timeout(dial_s):
+                connection = await self._routing.connection_to(node, dial_s)
+                await connection.wait_writable()
+                return connection
+        except TimeoutError:
+            self._failure_detector.node_failed(node, "it cannot be reached in time")
+            raise ConnectionLost(f"node {node} could not be reached in time", False) from None
+        except ConnectionLost as error:
+            self._failure_detector.node_failed(node, error.what, refused=True)
+            raise ConnectionLost(error.what, False) from error
+
+    async def _call(
+        self,
+        node: NodeID,
+        connection: Connection,
+        request: Append,
+        inflight: InflightBatch,
+        backoff: Backoff,
+        patience: CancellableWait,
+    ) -> AppendReply:
+        began, size = self._loop.time(), len(inflight.batch)
+        limit_s = min(backoff.remaining_s, TRY_S_MAX)
+        self._stalled.call_began(inflight, patience)
+        slow = self._loop.call_later(SLOW_S, self._slow, inflight, node, began, patience)
+        self._out_bytes += size
+        self._costs.sent(request.log_stream, began)
+        answered = False
+        try:
+            answer, _ = await connection.call(request, inflight.batch, timeout_s=limit_s)
+            answered = True
+        except VarlogError as error:
+            self._failed(node, error, began, limit_s)
+            raise
+        finally:
+            self._out_bytes -= size
+            self._costs.ended(request.log_stream, began, self._loop.time(), answered=answered)
+            slow.cancel()
+            self._stalled.call_ended(inflight)
+        self._answered(node)
+        return expect(answer, AppendReply)
+
+    def _acknowledged(self, log_stream: LogStreamID, glsn: GLSN, llsn: LLSN) -> Position:
+        if llsn > self._newest.get(log_stream, NO_LLSN):
+            self._newest[log_stream] = llsn
+        if glsn > self._tail:
+            self._tail = glsn
+        return Position(glsn, llsn, log_stream)
+
+    # --- What is held against a node ----------------------------------------------------------------------------------------
+
+    def _answered(self, node: NodeID) -> None:
+        self._heard[node] = self._loop.time()
+        self._failure_detector.node_answered(node)
+
+    def _failed(self, node: NodeID, error: VarlogError, began: float, limit_s: float) -> None:
+        """A call ended without what was asked for. An impatient caller's deadline says nothing of the node."""
+        if isinstance(error, ConnectionLost):
+            self._failure_detector.node_failed(node, error.what, refused=not error.sent)
+        elif not isinstance(error, CallTimeout):
+            self._answered(node)
+        elif limit_s >= SLOW_S and self._heard.get(node, 0.0) < began:
+            self._failure_detector.node_failed(node, error.what)
+            self._routing.disconnect(node)
+
+    def _slow(self, inflight: InflightBatch, node: NodeID, began: float, patience: CancellableWait) -> None:
+        if self._heard.get(node, 0.0) < began:
+            self._failure_detector.node_failed(node, f"no answer within {SLOW_S:g} s")
+        self._mark_stalled(inflight, patience)
+
+    def _mark_stalled(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> None:
+        if self._stalled.mark_stalled(inflight, patience):
+            self.on_stall()
+
+    # --- Which stream ---------------------------------------------------------------------------------------------------
+
+    def _pick(self, inflight: InflightBatch) -> LogStream | None:
+        if inflight.chosen is not None:
+            return self._chosen(inflight)
+        streams: Sequence[LogStream] = self._routing.running
+        if not streams:
+            inflight.last_error = inflight.last_error or Unavailable(
+                f"topic {self._routing.topic.name!r} has no running log stream"
+            )
+            return None
+        if self._stalled or inflight.tried or self._failure_detector.has_suspects:
+            streams = self._trusted(streams, inflight.tried)
+        self._turn += 1
+        return self._costs.cheapest(streams, self._turn, self._loop.time())
+
+    def _trusted(self, streams: Sequence[LogStream], tried: Collection[LogStreamID]) -> Sequence[LogStream]:
+        """Those that were not tried yet and with nothing against them, if there are any."""
+        doubted = self._failure_detector.is_suspect()
+        return preferred(streams, tried, lambda stream: stream.log_stream in self._stalled or doubted(stream))
+
+    def _chosen(self, inflight: InflightBatch) -> LogStream | None:
+        for stream in self._routing.streams:
+            if stream.log_stream == inflight.chosen:
+                if stream.state is StreamState.RUNNING:
+                    return stream
+                inflight.last_error = Sealed(stream.log_stream)
+                return None
+        raise UnknownLogStream(inflight.chosen or LogStreamID(0))
+
+    def _another(self, inflight: InflightBatch) -> bool:
+        """Some running stream has not been tried since the last pause."""
+        if inflight.chosen is not None:
+            return False
+        return any(stream.log_stream not in inflight.tried for stream in self._routing.running)

@@ -1,0 +1,137 @@
+"""[A2] StalledAppends: batches that do not get on. While there are any the view is watched; a call whose epoch is over is not
+waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from varlog.client.append_rules import InflightBatch, Step, next_step
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing
+
+# The view is watched so long beyond the last trouble: it seldom comes alone.
+LINGER_S = 2.0
+
+
+class CancellableWait:
+    """A wait that another may end: then TimeoutError is raised where it is made. As asyncio.timeout(None), without its coroutines:
+    one is made for every batch, and nearly none is ended."""
+
+    __slots__ = ("_cancelling", "_ended", "_task")
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._ended = False
+
+    def end(self) -> None:
+        """Wait no more."""
+        if self._task is not None and not self._ended:
+            self._ended = True
+            self._task.cancel()
+
+    def __enter__(self) -> Self:
+        self._task = asyncio.current_task()
+        if self._task is not None:
+            self._cancelling = self._task.cancelling()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        if not self._ended or task is None:
+            return
+        # Cancelled by somebody else as well: that goes first.
+        if task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+
+class StalledAppends:
+    """The batches in trouble, each with the wait of its call if one is out. Those *held up* keep others out of their stream."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._loop = asyncio.get_running_loop()
+        self._inflights: dict[InflightBatch, CancellableWait | None] = {}
+        self._stalled: dict[InflightBatch, int] = {}
+        self._news = asyncio.Event()
+        self._stop_watching: Callable[[], None] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """How many are held up."""
+        return len(self._stalled)
+
+    def __contains__(self, log_stream: int) -> bool:
+        """Something is held up in this stream."""
+        return log_stream in self._stalled.values()
+
+    def watch(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> None:
+        """This one does not get on: it wants to hear of every new view."""
+        self._inflights[inflight] = patience
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        if self._stop_watching is None and not self._routing.closed:
+            self._stop_watching = self._routing.watch(self._on_news)
+
+    def mark_stalled(self, inflight: InflightBatch, patience: CancellableWait | None = None) -> bool:
+        """Its call has no answer yet, or ended without one. True: that is new."""
+        self.watch(inflight, patience)
+        self._give_up_if_over(inflight)
+        if inflight in self._stalled or inflight.attempt is None:
+            return False
+        self._stalled[inflight] = inflight.attempt.log_stream
+        return True
+
+    def call_began(self, inflight: InflightBatch, patience: CancellableWait) -> None:
+        if inflight in self._inflights:
+            self._inflights[inflight] = patience
+
+    def call_ended(self, inflight: InflightBatch) -> None:
+        if inflight in self._inflights:
+            self._inflights[inflight] = None
+
+    def release(self, inflight: InflightBatch) -> None:
+        """It got on, or is over."""
+        if inflight not in self._inflights:
+            return
+        del self._inflights[inflight]
+        self._stalled.pop(inflight, None)
+        if not self._inflights and self._linger is None:
+            self._linger = self._loop.call_later(LINGER_S, self._stop)
+
+    async def wait_news(self, backoff: Backoff) -> None:
+        """Wait for the next try, or less: until there is a new view."""
+        try:
+            async with asyncio.timeout(min(backoff.pause_s(), backoff.remaining_s)):
+                await self._news.wait()
+            backoff.restart()
+        except TimeoutError:
+            pass
+
+    def _on_news(self) -> None:
+        for inflight in self._inflights:
+            self._give_up_if_over(inflight)
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _give_up_if_over(self, inflight: InflightBatch) -> None:
+        """Do not wait for an answer that a seal has made needless: the replicas know the outcome, or will soon."""
+        patience, attempt = self._inflights[inflight], inflight.attempt
+        if patience is None or attempt is None:
+            return
+        step = next_step(attempt, self._routing.view.stream(attempt.log_stream))
+        if self._routing.closed or step in (Step.ASK, Step.GONE):
+            self._inflights[inflight] = None
+            patience.end()
+
+    def _stop(self) -> None:
+        self._linger = None
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None

@@ -1,0 +1,174 @@
+"""[R2] Subscription: fetches every stream of a topic and merges them into one GLSN order, over reconnects, for ever (R-READ-3).
+
+One pump a stream asks for the next chunk while the last one is consumed: two chunks a stream at most. What is consumed
+is decided by merge_rules alone, so that a repeated or torn fetch can neither skip nor repeat an entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from varlog.client.chunk import Chunk
+from varlog.client.committed.fetcher import Fetcher
+from varlog.client.committed.reader import check_position
+from varlog.client.damage_reports import DamageReports
+from varlog.client.merge_rules import Merge, Stretch
+from varlog.client.routing import ATTEMPT_S, Routing
+from varlog.model.errors import Trimmed, Unavailable, UnknownTopic
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import FETCH_BYTES_DEFAULT, FETCH_BYTES_MIN, SUBSCRIPTION_BYTES_MAX
+from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.rpc.messages import Fetch, FetchReply
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.tasks import Tasks
+
+# One fetch waits so long for something new. Then the next replica is asked: this one may be cut off from the repository.
+WAIT_S = 5.0
+# The chunk that is consumed, and the one that is fetched meanwhile.
+CHUNKS_A_STREAM = 2
+
+logger = get_logger("client")
+
+
+class Subscription:
+    """One reading of a topic from `begin` (None: the oldest there is) up to but without `end` (None: for ever)."""
+
+    def __init__(self, routing: Routing, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> None:
+        if begin is not None:
+            check_position("GLSN", begin)
+        if end is not None:
+            check_position("GLSN", end)
+        self._routing = routing
+        self._timeout_s = timeout_s
+        self._begin = begin
+        self._end = end
+        self.next: GLSN = NO_GLSN
+        self._tasks = Tasks("subscription", self._pump_failed)
+        self._news = asyncio.Event()
+        self._room: dict[LogStreamID, asyncio.Event] = {}
+        self._fetchers: list[Fetcher] = []
+        self._failure: BaseException | None = None
+        self._reports = DamageReports(routing)
+
+    async def stretches(self, *, empty: bool = False) -> AsyncGenerator[list[Stretch], None]:
+        """What follows, in order, in lists of whatever is there; each stretch's source is a Chunk. None is empty: every position of
+        a committed topic holds an entry."""
+        merge = await self._start()
+        stop_watching = self._routing.watch(lambda: self._follow_view(merge))
+        try:
+            self._follow_view(merge)
+            while not merge.done:
+                self._news.clear()
+                if taken := merge.take():
+                    for log_stream in {stretch.log_stream: None for stretch in taken}:
+                        self._room[log_stream].set()
+                    self.next = merge.next
+                    yield taken
+                    # Let the next chunks in: a consumer that never waits would starve the loop that feeds it.
+                    await asyncio.sleep(0)
+                    continue
+                self._raise_if_over(merge)
+                if merge.elsewhere:
+                    await self._find_streams()
+                await self._news.wait()
+        finally:
+            stop_watching()
+            await self._tasks.close()
+
+    def expect(self, glsn: GLSN) -> None:
+        """Nothing to do: what is ordered is there."""
+
+    async def _start(self) -> Merge:
+        tail = await self._routing.tail(self._timeout_s)
+        oldest = GLSN(tail.trimmed + 1)
+        begin = oldest if self._begin is None else self._begin
+        if begin < oldest and (self._end is None or begin < self._end):
+            raise Trimmed(begin, oldest)
+        return Merge(begin, self._end)
+
+    def _raise_if_over(self, merge: Merge) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if merge.trimmed_under:
+            raise Trimmed(merge.next, merge.trimmed + 1)
+
+    def _follow_view(self, merge: Merge) -> None:
+        """Pump every stream that the view names; a stream made later is found here."""
+        if self._routing.closed:
+            self._fail(Unavailable("the log was closed"))
+            return
+        try:
+            streams = self._routing.streams
+        except UnknownTopic as gone:
+            self._fail(gone)
+            return
+        for fetcher in self._fetchers:
+            fetcher.leave_worse()
+        for stream in streams:
+            if stream.log_stream not in self._room:
+                merge.add(stream.log_stream)
+                self._room[stream.log_stream] = asyncio.Event()
+                self._fetchers.append(fetcher := Fetcher(self._routing, stream.log_stream, self._reports))
+                _ = self._tasks.spawn(f"pump/ls={stream.log_stream}", self._pump(merge, fetcher))
+
+    async def _find_streams(self) -> None:
+        """The next position is in a stream that we have not heard of."""
+        try:
+            await self._routing.refresh(ATTEMPT_S)
+        except Unavailable:
+            pass  # the pumps go on meanwhile, and each answer of theirs brings us here again
+
+    # --- One stream -----------------------------------------------------------------------------------------------------
+
+    async def _pump(self, merge: Merge, fetcher: Fetcher) -> None:
+        log_stream = fetcher.log_stream
+        room = self._room[log_stream]
+        while not merge.done:
+            while merge.sources(log_stream) >= CHUNKS_A_STREAM:
+                room.clear()
+                await room.wait()
+            llsn, glsn = merge.cursor(log_stream)
+            try:
+                await fetcher.fetch(
+                    Fetch(log_stream, llsn, glsn, self._fetch_bytes(), WAIT_S),
+                    lambda fetched, chunk: self._take(merge, log_stream, fetched, chunk),
+                )
+            except Trimmed:
+                await self._learn_trim(merge)
+                await fetcher.pause()
+
+    def _take(self, merge: Merge, log_stream: LogStreamID, fetched: FetchReply, chunk: Chunk | None) -> None:
+        """Give the merge what came."""
+        if chunk is not None:
+            try:
+                merge.offer(log_stream, fetched.rows, chunk)
+            except ValueError as contradiction:
+                logger.error(
+                    logfmt("a storage node contradicts the order", log_stream=log_stream, error=contradiction)
+                )
+                raise Unavailable(str(contradiction)) from contradiction
+        if fetched.next_llsn >= fetched.committed_end:
+            merge.offered_up_to(log_stream, fetched.high_watermark)
+        merge.trimmed_up_to(fetched.low_watermark)
+        self._news.set()
+
+    def _fetch_bytes(self) -> int:
+        share = SUBSCRIPTION_BYTES_MAX // (CHUNKS_A_STREAM * max(1, len(self._room)))
+        return max(FETCH_BYTES_MIN, min(FETCH_BYTES_DEFAULT, share))
+
+    async def _learn_trim(self, merge: Merge) -> None:
+        """A stream's next entry is trimmed, so the topic's next position is too: the repository says up to where."""
+        try:
+            tail = await self._routing.tail(ATTEMPT_S)
+        except Unavailable:
+            return  # the pump asks again, and comes here again
+        merge.trimmed_up_to(tail.trimmed)
+        self._news.set()
+
+    def _pump_failed(self, name: str, error: BaseException) -> None:
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._news.set()

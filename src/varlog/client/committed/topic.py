@@ -1,0 +1,63 @@
+"""CommittedTopic: a topic whose storage nodes write, and whose metadata repository orders, behind the contract of any ordering."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from varlog.client.committed.range_reader import Cut, Part, RangeQueries, RangeReader
+from varlog.client.committed.reader import Reader
+from varlog.client.committed.sender import BatchSender
+from varlog.client.committed.subscriber import Subscription
+from varlog.client.routing import Routing
+from varlog.model.entry import Entry
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import Done, FindTimeReply, GetTailReply, MeasureRangeReply, TrimTopic
+
+
+class CommittedTopic:
+    """For one client."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._reader = Reader(routing)
+        self._range_queries = RangeQueries(routing)
+        self.append_transport = BatchSender(routing)
+
+    async def read(self, glsn: GLSN, timeout_s: float) -> Entry:
+        return await self._reader.read(glsn, timeout_s)
+
+    async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
+        return await self._reader.read_stream(log_stream, llsn, timeout_s)
+
+    async def tail(self, timeout_s: float) -> GetTailReply:
+        return await self._routing.tail(timeout_s)
+
+    async def newest(self, timeout_s: float) -> GLSN:
+        return (await self._routing.tail(timeout_s)).high_watermark
+
+    async def trimmed(self, timeout_s: float) -> GLSN:
+        return (await self._routing.tail(timeout_s)).trimmed
+
+    async def trim(self, glsn: GLSN, respect_readers: bool, timeout_s: float) -> None:
+        request = TrimTopic(self._routing.topic.topic, glsn, respect_readers)
+        await self._routing.ask_repository(request, Done, timeout_s, attempt_s=timeout_s)
+
+    def subscription(self, begin: GLSN | None, end: GLSN | None, timeout_s: float) -> Subscription:
+        return Subscription(self._routing, begin, end, timeout_s)
+
+    def parts(
+        self, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut], timeout_s: float
+    ) -> AsyncGenerator[Part, None]:
+        return RangeReader(self._routing, log_stream, begin, end, timeout_s=timeout_s, cuts=cuts).parts()
+
+    async def measure(
+        self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
+    ) -> MeasureRangeReply:
+        return await self._range_queries.measure(log_stream, begin, end, points_max, timeout_s)
+
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
+        return await self._range_queries.find_time(log_stream, time_us, timeout_s)
+
+    def check_primary(self, operation: str) -> None:
+        """Every stream has one."""

@@ -1,0 +1,1 @@
+"""Conditional writers: idempotent, positioned and pipelined appends."""

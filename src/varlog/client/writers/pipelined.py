@@ -1,0 +1,148 @@
+"""[A2] PipelinedWriter: appends on a condition to one log stream, several in flight, tried until nothing moves for too long.
+
+The condition makes it harmless to send a batch again, so an error has one remedy: wait a moment, find out what the log has if it
+refused the condition, and send everything again that was not answered, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+
+from varlog.client.append_rules import ErrorClass, classify
+from varlog.client.retry import Backoff
+from varlog.client.routing import Routing
+from varlog.client.writers.window import InflightWindow, PipelinedBatch
+from varlog.model.errors import NotAccepted, OutcomeUnknown, Trimmed, VarlogError
+from varlog.model.ids import LogStreamID
+from varlog.rpc.messages import AppendReply
+
+
+class PipelinedWriter(ABC):
+    """For one user at a time. `timeout_s`: it fails when nothing gets on for so long. Once failed, it stays so."""
+
+    def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
+        self._routing = routing
+        self._log_stream = log_stream
+        self._timeout_s = timeout_s
+        self._window = InflightWindow(routing, log_stream)
+        self._patience: Backoff | None = None
+        self._failure: VarlogError | None = None
+
+    # --- what a kind of condition knows ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _acknowledged(self, outgoing: PipelinedBatch, appended: AppendReply | None) -> None:
+        """A batch is in the log; None: and trimmed there already."""
+
+    @abstractmethod
+    def _conflicts(self, error: VarlogError) -> bool:
+        """Whether the log refused a condition: then it is asked what it has."""
+
+    @abstractmethod
+    async def _resolve(self) -> None:
+        """Ask it, and change what is in the window accordingly. Nothing is in flight meanwhile. May be cut off by an error, and
+        is then called again."""
+
+    @abstractmethod
+    def _is_final(self, error: VarlogError) -> bool:
+        """Whether what `_resolve` raised cannot be put right by trying again."""
+
+    # --- sending -----------------------------------------------------------------------------------------------------------
+
+    async def _wait_room(self) -> None:
+        self._check()
+        while self._window.full:
+            await self._settle_oldest()
+
+    async def _push(self, outgoing: PipelinedBatch) -> None:
+        """Send it, behind everything before it."""
+        self._window.batches.append(outgoing)
+        try:
+            await self._window.send(outgoing)
+        except VarlogError as error:
+            await self._recover(error)
+
+    async def _settle_all(self) -> None:
+        self._check()
+        while self._window.batches:
+            await self._settle_oldest()
+
+    async def _settle_oldest(self) -> None:
+        """Wait until the oldest is in the log, or something went wrong and everything is on its way again."""
+        appended: AppendReply | None = None
+        try:
+            appended = await self._window.wait_oldest()
+        except Trimmed:  # it is there, and what is there up to it is trimmed
+            pass
+        except VarlogError as error:
+            await self._recover(error)
+            return
+        self._acknowledged(self._window.pop(), appended)
+        self._progressed()
+
+    def _progressed(self) -> None:
+        self._patience = None
+
+    # --- trouble -----------------------------------------------------------------------------------------------------------
+
+    async def _recover(self, error: VarlogError) -> None:
+        self._window.reset()
+        self._classify(error)
+        news, conflict = asyncio.Event(), False
+        stop_watching = self._routing.watch(news.set)
+        try:
+            while True:
+                conflict = conflict or self._conflicts(error)
+                if isinstance(error, NotAccepted):
+                    self._window.shrink()
+                await self._pause(news)
+                try:
+                    if conflict:
+                        await self._resolve()
+                        conflict = False
+                    for outgoing in list(self._window.batches):
+                        await self._window.send(outgoing)
+                    return
+                except VarlogError as another:
+                    error = another
+                self._window.reset()
+                self._classify(error)
+        finally:
+            stop_watching()
+
+    def _classify(self, error: VarlogError) -> None:
+        """Raise what is final: of itself, or because nothing got on for too long."""
+        if self._is_final(error) or classify(error, sent=True) is ErrorClass.REFUSED:
+            self._failure = error
+        elif self._routing.closed or self._patiently().spent:
+            self._failure = self._over(error)
+        self._check()
+
+    async def _pause(self, news: asyncio.Event) -> None:
+        """Wait for the next try, or less: until there is a new view."""
+        patience = self._patiently()
+        self._routing.refresh_soon()
+        try:
+            async with asyncio.timeout(min(patience.pause_s(), patience.remaining_s)):
+                await news.wait()
+            patience.restart()
+        except TimeoutError:
+            pass
+        news.clear()
+
+    def _patiently(self) -> Backoff:
+        if self._patience is None:
+            self._patience = Backoff(self._routing.environment, self._timeout_s)
+        return self._patience
+
+    def _over(self, error: VarlogError) -> VarlogError:
+        why = "the log was closed" if self._routing.closed else f"nothing got on for {self._timeout_s:g} s"
+        told = f"{why} ({error}). Written anew, from its beginning, it goes on where it ended"
+        if any(outgoing.sent for outgoing in self._window.batches):
+            return OutcomeUnknown(f"batches were sent, and not answered: {told}")
+        return NotAccepted(told)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure

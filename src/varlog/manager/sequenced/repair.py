@@ -1,0 +1,319 @@
+"""SequencedRepair: looks after the sequenced topics: what projection_rules decide, done within the rounds of the repair loop.
+
+At most one change of projection a topic, and one step a stream, at a time. A topic whose change was under way while a round looked
+is left to the next round, because what was seen of it may be from before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from varlog.manager.committed.inputs import Move
+from varlog.manager.config import ManagerConfig
+from varlog.manager.events import EventLog
+from varlog.manager.peers import Peers
+from varlog.manager.repair_steps import (
+    RUNS,
+    BeginTopic,
+    MakeReplica,
+    Nothing,
+    RebuildReplica,
+    Reconfigure,
+    Step,
+    SyncReplica,
+)
+from varlog.manager.sequenced.inputs import TopicCondition, TopicRepairInputs
+from varlog.manager.sequenced.rules import Plan, plan
+from varlog.manager.sequenced.runner import ProjectionRunner
+from varlog.manager.sequenced.sequencer_watch import SequencerWatch
+from varlog.manager.snapshot import Snapshot
+from varlog.model.cluster import ClusterView, LogStream, Topic
+from varlog.model.errors import ProjectionConflict, StaleEpoch, VarlogError
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.projection import Projection, SequencerID
+from varlog.reconfiguration.rules import thin
+from varlog.rpc.transport import CallTimeout, ConnectionLost
+from varlog.runtime.tasks import Tasks
+
+# Steps of sequenced streams under way at the same time.
+STEPS_MAX: Final = 64
+# After a unit that was filled could not join.
+REST_S: Final = 5.0
+
+# What is under way: a change of a topic's projection, or a step of one of its streams.
+Work = TopicID | tuple[TopicID, LogStreamID]
+
+
+class SequencedRepair:
+    """What it remembers is only since when something has been so, and what is under way."""
+
+    def __init__(
+        self,
+        config: ManagerConfig,
+        peers: Peers,
+        events: EventLog,
+        tasks: Tasks,
+        wake: Callable[[], None],
+        moves: Mapping[LogStreamID, Move],
+    ) -> None:
+        self._config = config
+        self._events = events
+        self._tasks = tasks
+        self._wake = wake
+        self._moves = moves
+        self._runner = ProjectionRunner(peers)
+        self._watch = SequencerWatch(config, peers, events, tasks)
+        self._sequencers: frozenset[SequencerID] = frozenset()
+        self._making: dict[TopicID, None] = {}
+        self._busy: dict[Work, None] = {}
+        self._touched: dict[Work, None] = {}
+        self._said: dict[LogStreamID, str] = {}
+        self._thin: dict[LogStreamID, None] = {}
+        self._resting: dict[tuple[LogStreamID, NodeID], float] = {}
+        self._refused: dict[tuple[LogStreamID, NodeID], None] = {}
+        self._stuck: dict[tuple[LogStreamID, NodeID], None] = {}
+        self._since: dict[object, float] = {}
+        self._seen: dict[object, None] = {}
+
+    def reported_step(self, log_stream: LogStreamID) -> str:
+        """What is done for a stream, or waited for, in words."""
+        said = self._said.get(log_stream, "")
+        return f"NO REDUNDANCY, one copy is left: {said}" if log_stream in self._thin else said
+
+    @contextmanager
+    def making(self, topic: TopicID) -> Iterator[None]:
+        """Streams of this topic are being made: they begin together."""
+        self._making[topic] = None
+        try:
+            yield
+        finally:
+            self._making.pop(topic, None)
+
+    def begin_round(self) -> None:
+        self._touched = dict(self._busy)
+
+    async def look(self, view: ClusterView) -> None:
+        """Ask the sequencers, if there is a topic that needs one."""
+        if any(topic.sequenced for topic in view.topics):
+            self._sequencers = await self._watch.poll(view.sequencers)
+
+    def decide(self, snapshot: Snapshot) -> bool:
+        """Start the steps of this round; true if something is about to change by itself."""
+        self._seen = {}
+        unsettled = False
+        projections = {found.topic: found for found in snapshot.view.projections}
+        streams: dict[TopicID, list[LogStream]] = {}
+        for stream in snapshot.view.streams:
+            streams.setdefault(stream.topic, []).append(stream)
+        for topic in snapshot.view.topics:
+            if topic.sequenced:
+                own = tuple(streams.get(topic.topic, ()))
+                unsettled |= self._decide(snapshot, topic, projections.get(topic.topic), own)
+        self._since = {what: since for what, since in self._since.items() if what in self._seen}
+        self._forget({stream.log_stream for stream in snapshot.view.streams})
+        return unsettled
+
+    # --- Decide ---------------------------------------------------------------------------------------------------------
+
+    def _decide(
+        self,
+        snapshot: Snapshot,
+        topic: Topic,
+        projection: Projection | None,
+        streams: tuple[LogStream, ...],
+    ) -> bool:
+        if topic.stopped:
+            for stream in streams:
+                waits = Nothing(f"the topic is STOPPED: {topic.stopped}")
+                snapshot.decided(stream, waits)
+                self._wait_for(stream.log_stream, waits)
+            return False
+        units = {stream.log_stream: snapshot.units(stream.log_stream) for stream in streams}
+        case = self._with_surroundings(
+            snapshot, TopicCondition(topic, projection, streams, snapshot.nodes, units)
+        )
+        decided = plan(case)
+        if case.projection is not None:
+            self._tell_thin(case.projection)
+        snapshot.wanted.update(decided.wanted)
+        unsettled = self._start_change(snapshot, topic, decided)
+        for stream in case.streams:
+            step = decided.steps[stream.log_stream]
+            snapshot.decided(stream, step)
+            unsettled |= isinstance(step, SyncReplica) or (isinstance(step, Nothing) and not step.settled)
+            if isinstance(step, Nothing):
+                self._wait_for(stream.log_stream, step)
+            elif not isinstance(step, BeginTopic | Reconfigure):
+                self._start_step(snapshot, topic, stream.log_stream, step)
+        return unsettled
+
+    def _with_surroundings(self, snapshot: Snapshot, bare: TopicCondition) -> TopicCondition:
+        topic = bare.topic.topic
+        chains = bare.projection.chains if bare.projection is not None else ()
+        now = asyncio.get_running_loop().time()
+        unleased = [node for node, status in snapshot.nodes.items() if status.units and not status.leased]
+        around = TopicRepairInputs(
+            # Whom to place a unit on is asked only where a place is needed: it takes a look at all streams.
+            spares=snapshot.spares() if any(chain.away for chain in chains) else (),
+            away_s=snapshot.away_s,
+            useless_s=self._useless_s(bare),
+            unleased_s={node: self._for_s("unleased", node) for node in unleased},
+            ahead_s=self._for_s("ahead", bare.epoch, topic) if any(map(bare.is_ahead, chains)) else 0.0,
+            sequencers=self._sequencers,
+            moves=self._moves,
+            replace_after_s=self._config.replace_after_s,
+            making=topic in self._making,
+            resting=[key for key, until in self._resting.items() if now < until],
+            stuck=self._stuck,
+            unheard_s={key: self._for_s("unheard", *key) for key in _unheard(bare)},
+        )
+        return replace(bare, around=around)
+
+    def _useless_s(self, case: TopicCondition) -> dict[tuple[LogStreamID, NodeID], float]:
+        """Members that answer, and whose disks are full or refuse: one with a dead disk lives, and is of no use."""
+        found = {}
+        for log_stream, units in case.units.items():
+            full = [(log_stream, node) for node, unit in units.items() if unit.full]
+            refused = [key for key in self._refused if key[0] == log_stream and key[1] in case.nodes]
+            found.update({key: self._for_s("useless", *key) for key in (*full, *refused)})
+        return found
+
+    def _for_s(self, *what: object) -> float:
+        """For how long something has been so. What is not asked for in a round is over."""
+        self._seen[what] = None
+        now = asyncio.get_running_loop().time()
+        return now - self._since.setdefault(what, now)
+
+    # --- Do -------------------------------------------------------------------------------------------------------------
+
+    def _start_change(self, snapshot: Snapshot, topic: Topic, decided: Plan) -> bool:
+        if decided.change is None or self._is_under_way(topic.topic):
+            return False
+        self._busy[topic.topic] = None
+        name = f"projection/topic={topic.topic}"
+        _ = self._tasks.spawn(name, self._change(snapshot.view, topic, decided.change))
+        return True
+
+    def _start_step(self, snapshot: Snapshot, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+        work = (topic.topic, log_stream)
+        if self._is_under_way(work) or self._is_under_way(topic.topic) or len(self._busy) >= STEPS_MAX:
+            return
+        self._busy[work] = None
+        _ = self._tasks.spawn(f"repair/ls={log_stream}", self._take(snapshot.view, topic, log_stream, step))
+
+    def _is_under_way(self, work: Work) -> bool:
+        return work in self._busy or work in self._touched
+
+    async def _change(self, view: ClusterView, topic: Topic, change: BeginTopic | Reconfigure) -> None:
+        streams = [stream.log_stream for stream in view.streams_of(topic.topic)]
+        try:
+            self._tell(streams, str(change))
+            projection = await self._runner.change(view, topic, change)
+        except (ProjectionConflict, StaleEpoch):
+            pass  # somebody else was faster: whoever watches the view wakes the loop
+        except VarlogError as error:
+            # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.
+            self._tell(streams, f"{change}, which failed: {error}")
+            self._rest(change, None)
+        else:
+            self._events.record(
+                f"topic {topic.name!r} is in epoch {projection.epoch}", begin=projection.begin
+            )
+            self._rest(change, projection)
+            self._wake()
+        finally:
+            self._end(topic.topic)
+
+    def _rest(self, change: BeginTopic | Reconfigure, projection: Projection | None) -> None:
+        """Whoever could not join is not tried again at once: each try makes the topic wait."""
+        now = asyncio.get_running_loop().time()
+        for log_stream, nodes in change.wish.join.items() if isinstance(change, Reconfigure) else ():
+            for node in nodes:
+                if projection is None or node not in projection.chain(log_stream).nodes:
+                    self._resting[log_stream, node] = now + REST_S
+
+    async def _take(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+        try:
+            self._tell([log_stream], str(step))
+            await self._runner.do(view, topic, log_stream, step)
+        except VarlogError as error:
+            if not isinstance(error, ConnectionLost | CallTimeout):
+                self._note_refusal(log_stream, step, refused=True)
+            self._tell([log_stream], f"{step}, which failed: {error}")
+        else:
+            self._note_refusal(log_stream, step, refused=False)
+            if not isinstance(step, SyncReplica):  # that has only begun
+                self._wake()
+        finally:
+            self._end((topic.topic, log_stream))
+
+    def _note_refusal(self, log_stream: LogStreamID, step: Step, *, refused: bool) -> None:
+        """A unit that cannot be made is of no use; one that cannot be filled must be made anew."""
+        if not isinstance(step, MakeReplica | RebuildReplica | SyncReplica):
+            return
+        unit = (log_stream, step.node)
+        kept = self._stuck if isinstance(step, SyncReplica) else self._refused
+        if refused:
+            kept[unit] = None
+        else:
+            kept.pop(unit, None)
+            if isinstance(step, RebuildReplica):
+                self._stuck.pop(unit, None)
+
+    def _end(self, work: Work) -> None:
+        del self._busy[work]
+        self._touched[work] = None
+
+    # --- Tell -----------------------------------------------------------------------------------------------------------
+
+    def _wait_for(self, log_stream: LogStreamID, step: Nothing) -> None:
+        if step == RUNS:
+            if self._said.pop(log_stream, "") not in ("", RUNS.why):
+                self._events.record(RUNS.why, log_stream)  # the end of a repair is one of its events
+        else:
+            self._said[log_stream] = step.why
+
+    def _tell(self, streams: list[LogStreamID], what: str) -> None:
+        """Note what is done when it changes, not every heartbeat; once, if it is for several streams."""
+        fresh = [found for found in streams if not self._said.get(found, "").startswith(what)]
+        for log_stream in fresh:
+            self._said[log_stream] = what
+        if fresh:
+            self._events.record(what, fresh[0] if len(streams) == 1 else None)
+
+    def _tell_thin(self, projection: Projection) -> None:
+        """R-SEQ-10: loudly, whoever reconfigured it."""
+        alone = {chain.log_stream: chain for chain in thin(projection)}
+        for log_stream, chain in alone.items():
+            if log_stream not in self._thin:
+                self._thin[log_stream] = None
+                self._events.record_warning(
+                    f"NO REDUNDANCY: node {chain.head} has the only copy of log stream {log_stream}",
+                    away=list(chain.away),
+                )
+        for chain in projection.chains:
+            if chain.log_stream in self._thin and chain.log_stream not in alone:
+                del self._thin[chain.log_stream]
+                self._events.record(f"has {len(chain.nodes)} copies again", chain.log_stream)
+
+    def _forget(self, streams: set[LogStreamID]) -> None:
+        """Streams that are gone."""
+        self._said = {found: said for found, said in self._said.items() if found in streams}
+        self._thin = {found: None for found in self._thin if found in streams}
+        self._refused = {key: None for key in self._refused if key[0] in streams}
+        self._stuck = {key: None for key in self._stuck if key[0] in streams}
+        now = asyncio.get_running_loop().time()
+        self._resting = {key: until for key, until in self._resting.items() if now < until}
+
+
+def _unheard(case: TopicCondition) -> Iterator[tuple[LogStreamID, NodeID]]:
+    """Members that tell nothing of their units, or only of troubles, or whose units know nothing."""
+    for chain in case.projection.chains if case.projection is not None else ():
+        for node in chain.nodes:
+            unit = case.unit(chain.log_stream, node)
+            if unit is None or unit.trouble or not case.tells(chain.log_stream, node):
+                yield chain.log_stream, node

@@ -1,0 +1,334 @@
+"""PURE. A sequenced topic and what its units say -> the next step of each log stream, and of the topic, or why there is none.
+
+The way back of a member: whoever cannot serve is left out by the next projection (Reconfigure). Its unit is made or rebuilt if
+need be, filled from the chain's tail while the log goes on, and joins behind the tail by a further projection (R-SEQ-10, R-SEQ-14).
+One that stays away is replaced the same way: the new one is filled first, and comes as the old one leaves.
+
+A unit is made or emptied only where the projection does not serve from it, and only in the projection's epoch: one that is joined
+meanwhile was sealed with a newer one, and refuses (law 7). Everything is decided anew from a fresh snapshot.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from varlog.manager.committed.inputs import Move
+from varlog.manager.repair_steps import (
+    RUNS,
+    BeginTopic,
+    MakeReplica,
+    Nothing,
+    RebuildReplica,
+    Reconfigure,
+    Step,
+    SyncReplica,
+)
+from varlog.manager.sequenced.inputs import AHEAD_S, JOIN_LAG_ENTRIES, TopicCondition
+from varlog.model.cluster import Grouping, LogStream, SyncState
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.projection import Chain, Projection
+from varlog.reconfiguration.rules import Wish
+
+NO_SEQUENCER = "no sequencer is there that may give positions: start one with `vseq start`"
+FILLED = Nothing("a unit is filled, and joins soon", settled=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`change`: what is done for the topic as a whole; `steps`: for each of its streams. `wanted`: units on nodes that are no
+    members yet, and are to be."""
+
+    change: BeginTopic | Reconfigure | None
+    steps: Mapping[LogStreamID, Step]
+    wanted: frozenset[tuple[LogStreamID, NodeID]] = frozenset()
+
+
+@dataclass(slots=True)
+class _Newcomers:
+    """Who is ready to come into which chain, and who leaves for him."""
+
+    join: dict[LogStreamID, tuple[NodeID, ...]] = field(default_factory=dict)
+    leave: dict[LogStreamID, tuple[NodeID, ...]] = field(default_factory=dict)
+    wanted: set[tuple[LogStreamID, NodeID]] = field(default_factory=set)
+    nearly: bool = False
+
+
+def plan(case: TopicCondition) -> Plan:
+    """What to do for a sequenced topic now."""
+    projection = case.projection
+    if projection is None:
+        return _beginning(case)
+    steps: dict[LogStreamID, Step] = {}
+    came = _Newcomers()
+    preferred = _preferred(case)
+    for chain in projection.chains:
+        steps[chain.log_stream] = _fill_chain(case, projection, chain, came, preferred)
+    change = _change(case, projection, came)
+    if change is not None:
+        concerned = _concerned(case, change)
+        steps.update(dict.fromkeys(concerned, change))
+    made = Nothing("it is being made", settled=False)
+    steps.update(
+        {new.log_stream: _remade(case, new) or made for new in case.streams if new.log_stream not in steps}
+    )
+    return Plan(change, steps, frozenset(came.wanted))
+
+
+# --- The topic's beginning ------------------------------------------------------------------------------------------
+
+
+def _beginning(case: TopicCondition) -> Plan:
+    if case.around.making or not case.streams:
+        return Plan(None, _all(case, Nothing("the topic is being made", settled=False)))
+    if not case.around.sequencers:
+        return Plan(None, _all(case, Nothing(NO_SEQUENCER)))
+    if remade := {new.log_stream: step for new in case.streams if (step := _remade(case, new)) is not None}:
+        return Plan(None, {**_all(case, Nothing("the topic is being made", settled=False)), **remade})
+    begin = BeginTopic({stream.log_stream: stream.replicas for stream in case.streams})
+    return Plan(begin, _all(case, begin))
+
+
+def _remade(case: TopicCondition, stream: LogStream) -> MakeReplica | None:
+    """A new log stream that has no unit anywhere: whoever made it was so slow to register it that its units were swept away as
+    zombies (R-REG-4). They were empty, and so are those in their place."""
+    if case.around.making or any(case.unit(stream.log_stream, node) is not None for node in stream.replicas):
+        return None
+    if not all(node in case.nodes for node in stream.replicas):
+        return None  # one that does not answer may have its unit
+    return MakeReplica(stream.replicas[0])
+
+
+def _all(case: TopicCondition, step: Step) -> dict[LogStreamID, Step]:
+    return {stream.log_stream: step for stream in case.streams}
+
+
+# --- The next projection --------------------------------------------------------------------------------------------
+
+
+def _change(case: TopicCondition, projection: Projection, came: _Newcomers) -> Reconfigure | None:
+    """One projection for everything that is due. Not while some log stream has nobody to answer for it: it could not be made."""
+    if any(not _answering(case, chain) or case.awaited(chain) for chain in projection.chains):
+        return None
+    without = {chain.log_stream: bad for chain in projection.chains if (bad := _useless(case, chain))}
+    streams = _new_streams(case, projection)
+    reasons: list[str] = []
+    for chain in filter(case.must_compare, projection.chains):
+        what = f"nodes {case.unverified(chain)} of log stream {chain.log_stream} were restarted"
+        gone = case.lost(chain)
+        reasons.append(
+            f"UNVERIFIED: {what}, and are believed without {list(gone)}"
+            if gone
+            else f"{what}, and are compared"
+        )
+    reasons += [case.defect(at, nodes[0]) for at, nodes in without.items()]
+    if (lost := _lost_sequencer(case, projection)) is not None:
+        reasons.append(lost)
+    if streams:
+        reasons.append(f"log streams {sorted(streams)} are new")
+    if any(case.is_ahead(chain) for chain in projection.chains) and case.around.ahead_s >= AHEAD_S:
+        reasons.append(f"epoch {projection.epoch + 1} was begun, and never proposed")
+    # Those who are all but filled come along: each projection makes the topic wait for a moment.
+    if came.join and (reasons or not came.nearly):
+        reasons.extend(f"node {nodes[0]} joins log stream {at}" for at, nodes in came.join.items())
+    if not reasons:
+        return None
+    unheard = {chain.log_stream: gone for chain in projection.chains if (gone := case.lost(chain))}
+    wish = Wish(without=without, join=came.join, leave=came.leave, streams=streams, lost=unheard)
+    return Reconfigure(wish, reasons[0] if len(reasons) == 1 else f"{reasons[0]}; {len(reasons) - 1} more")
+
+
+def _answering(case: TopicCondition, chain: Chain) -> bool:
+    return any(case.unit(chain.log_stream, node) is not None for node in chain.nodes)
+
+
+def _useless(case: TopicCondition, chain: Chain) -> tuple[NodeID, ...]:
+    """Those who cannot serve, if another one can."""
+    if not case.healthy(chain):
+        # A node that answers no seal is left out even for a poor one: nothing can be written while it is in the chain.
+        silent = tuple(node for node in chain.nodes if not case.tells(chain.log_stream, node))
+        return silent if len(silent) < len(chain.nodes) else ()
+    return tuple(node for node in chain.nodes if case.defect(chain.log_stream, node))
+
+
+def _lost_sequencer(case: TopicCondition, projection: Projection) -> str | None:
+    present, there = projection.sequencer, case.around.sequencers
+    if present in there or not there:
+        return None
+    return "it has no sequencer" if present is None else f"the sequencer at {present.address} does not answer"
+
+
+def _new_streams(case: TopicCondition, projection: Projection) -> dict[LogStreamID, tuple[NodeID, ...]]:
+    """Registered, and in no projection yet. One whose nodes do not answer waits."""
+    if case.around.making:
+        return {}
+    known = {chain.log_stream for chain in projection.chains}
+    return {
+        stream.log_stream: stream.replicas
+        for stream in case.streams
+        if stream.log_stream not in known
+        and any(case.unit(stream.log_stream, node) is not None for node in stream.replicas)
+    }
+
+
+def _concerned(case: TopicCondition, change: Reconfigure) -> list[LogStreamID]:
+    """The streams whose next step this is; all of them, if it is for the topic as a whole."""
+    wish = change.wish
+    named = [*wish.without, *wish.join, *wish.streams]
+    return named or [stream.log_stream for stream in case.streams]
+
+
+# --- Away, and back -------------------------------------------------------------------------------------------------
+
+
+def _fill_chain(
+    case: TopicCondition, projection: Projection, chain: Chain, came: _Newcomers, preferred: Counter[NodeID]
+) -> Step:
+    """The first thing to do for who is away, or comes anew; else why nothing is done."""
+    if not _answering(case, chain):
+        return Nothing(f"none of its nodes {list(chain.nodes)} answers: start one of them again")
+    if awaited := case.awaited(chain):
+        return Nothing(
+            f"nodes {case.unverified(chain)} were restarted, and wait for nodes {awaited}, which may hold newer entries"
+        )
+    if case.is_ahead(chain):
+        return Nothing(f"it is being taken into epoch {projection.epoch + 1}", settled=False)
+    # The repository tells one that is alone that there is nobody to compare it with.
+    if len(chain.nodes) > 1 and (unproven := case.unverified(chain)):
+        wait = Nothing(f"nodes {unproven} were restarted, and are compared with their chain", settled=False)
+        return _prove(case, projection, chain) or wait
+    waits: list[Nothing] = []
+    for node, old in _candidates(case, chain, preferred):
+        if node not in chain.members:
+            came.wanted.add((chain.log_stream, node))
+        step = _fill(case, projection, chain, node)
+        if step is FILLED:
+            came.join[chain.log_stream] = (*came.join.get(chain.log_stream, ()), node)
+            if old is not None:
+                came.leave[chain.log_stream] = (*came.leave.get(chain.log_stream, ()), old)
+        elif not isinstance(step, Nothing):
+            return step
+        elif not step.settled:
+            came.nearly |= case.lag(chain, node) <= JOIN_LAG_ENTRIES
+        if isinstance(step, Nothing):
+            waits.append(step)
+    waits.extend(Nothing(_absence(case, chain, node)) for node in chain.away if node not in case.nodes)
+    if waits:
+        return min(waits, key=lambda wait: wait.settled)
+    defects = [why for node in chain.nodes if (why := case.defect(chain.log_stream, node))]
+    return Nothing(f"{defects[0]}, and no other node can serve") if defects else RUNS
+
+
+def _prove(case: TopicCondition, projection: Projection, chain: Chain) -> Step | None:
+    """A member whose node was restarted is compared with one that was not: its disk may have lost what the chain acknowledged."""
+    for node in chain.nodes:
+        unit = case.unit(chain.log_stream, node)
+        if unit is None or not unit.unverified or case.defect(chain.log_stream, node):
+            continue
+        if unit.sync is not None and unit.sync.state is SyncState.IN_PROGRESS:
+            continue
+        if whole := case.proven(chain):
+            return SyncReplica(node, whole[0], projection.epoch, backfill=True)
+    return None
+
+
+def _candidates(
+    case: TopicCondition, chain: Chain, preferred: Counter[NodeID]
+) -> list[tuple[NodeID, NodeID | None]]:
+    """Who is to be in the chain and is not, each with whom it replaces: members that answer, then those in others' places."""
+    found: list[tuple[NodeID, NodeID | None]] = [(node, None) for node in chain.away if node in case.nodes]
+    if (move := _move(case, chain)) is not None:
+        found.append((move.new, move.old))
+    taken = {*chain.members, *(node for node, _ in found)}
+    for node in chain.away:
+        if case.is_lost(chain.log_stream, node) and (move is None or node != move.old):
+            spare = _spare(case, chain.log_stream, taken, preferred)
+            if spare is not None:
+                taken.add(spare)
+                preferred[spare] += 1
+                found.append((spare, node))
+    return found
+
+
+def _move(case: TopicCondition, chain: Chain) -> Move | None:
+    """What an operator still wants moved: from a member to a node that is none."""
+    move = case.around.moves.get(chain.log_stream)
+    if move is None or move.old not in chain.members or move.new in chain.members:
+        return None
+    return move if move.new in case.nodes else None
+
+
+def _preferred(case: TopicCondition) -> Counter[NodeID]:
+    """How many streams of the topic each node has: with groups of storage nodes, whoever replaces a node does so everywhere."""
+    if case.topic.grouping is not Grouping.NODE:
+        return Counter()
+    return Counter(node for units in case.units.values() for node in units)
+
+
+def _spare(
+    case: TopicCondition, log_stream: LogStreamID, taken: set[NodeID], preferred: Counter[NodeID]
+) -> NodeID | None:
+    """One that has begun to be filled goes on; else the one with the most room."""
+    fit = [node for node in case.around.spares if node not in taken]
+    fit.sort(key=lambda node: (case.unit(log_stream, node) is None, -preferred[node]))
+    return fit[0] if fit else None
+
+
+def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> Step:
+    """What a unit that is not in the chain needs before it can be: FILLED if nothing."""
+    unit = case.unit(chain.log_stream, node)
+    if unit is None:
+        return MakeReplica(node)
+    if unit.full:
+        return Nothing(
+            f"the disk of node {node} is full: free space there, or move it with `varlog stream replace`"
+        )
+    # A node asks for a lease while it has a unit that is sound: one whose only unit is damaged gets none, and must be mended first.
+    if node in chain.away and node in case.around.unleased_s and not unit.trouble:
+        return Nothing(f"node {node} has no lease yet")
+    if unit.epoch > projection.epoch:
+        return Nothing(f"node {node} knows a newer epoch than this view", settled=False)
+    if (why := _must_be_rebuilt(case, chain, node)) is not None:
+        if case.healthy(chain):
+            return RebuildReplica(node, projection.epoch, why)
+        return Nothing(f"node {node} must be made anew ({why}), and no node of the chain is sound")
+    if case.is_filled(chain, node):
+        if (chain.log_stream, node) in case.around.resting:
+            return Nothing(f"node {node} is filled, and could not join: tried again soon")
+        return FILLED
+    return _sync(case, projection, chain, node)
+
+
+def _sync(case: TopicCondition, projection: Projection, chain: Chain, node: NodeID) -> Step:
+    unit = case.unit(chain.log_stream, node)
+    sync = unit.sync if unit is not None else None
+    if sync is not None and sync.state is SyncState.IN_PROGRESS:
+        tenths = 10 * (sync.copied_end - 1) // max(1, sync.target_end - 1)
+        return Nothing(f"node {node} is filled from node {sync.source}: {10 * tenths} % done", settled=False)
+    if case.unit(chain.log_stream, chain.tail) is None:
+        return Nothing(f"node {node} is filled once the chain has a tail that answers", settled=False)
+    return SyncReplica(node, chain.tail, projection.epoch)
+
+
+def _must_be_rebuilt(case: TopicCondition, chain: Chain, node: NodeID) -> str | None:
+    unit = case.unit(chain.log_stream, node)
+    if unit is None:
+        return None
+    if unit.damage:
+        return "it is damaged"
+    failed = unit.sync is not None and unit.sync.state is SyncState.ERROR
+    # A disk that failed for a moment: whoever is to be filled is opened again first, and may be as good as before.
+    if unit.trouble and (failed or (chain.log_stream, node) in case.around.stuck):
+        return unit.trouble
+    if failed and unit.sync is not None and unit.sync.rebuild:
+        return unit.sync.why or "it holds something that the chain does not"
+    return None
+
+
+def _absence(case: TopicCondition, chain: Chain, node: NodeID) -> str:
+    if not case.is_lost(chain.log_stream, node):
+        return f"storage node {node} does not answer; it is replaced if that lasts {case.around.replace_after_s:g} s"
+    if _spare(case, chain.log_stream, set(chain.members), Counter()) is None:
+        return f"storage node {node} does not answer, and no other node has room in its place"
+    return f"storage node {node} does not answer, and another one takes its place"

@@ -1,0 +1,115 @@
+"""StatusService: how the whole cluster is, as the manager sees it now: nodes, streams, what is done and waited for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from varlog.manager.peers import Peers
+from varlog.manager.repair_loop import ClusterWatcher, RepairLoop
+from varlog.manager.repair_steps import RUNS
+from varlog.manager.snapshot import Snapshot
+from varlog.model.cluster import Topic
+from varlog.model.commit import TopicMark
+from varlog.model.errors import VarlogError
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN
+from varlog.reconfiguration.rules import Answer, slow_tail
+from varlog.rpc import messages
+from varlog.rpc.dispatch import Dispatcher
+from varlog.rpc.messages import Message
+from varlog.rpc.transport import Transport
+
+# A sequencer answers from memory.
+SEQUENCER_S: Final = 0.5
+
+
+class StatusService:
+    """Answers with a fresh look, never with an old one."""
+
+    def __init__(self, transport: Transport, peers: Peers, repair: RepairLoop) -> None:
+        self._transport = transport
+        self._peers = peers
+        self._repair = repair
+        self._watcher = ClusterWatcher(peers, repair)
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        dispatcher.on_async(messages.GetClusterStatus, self._status)
+
+    async def _status(self, request: messages.GetClusterStatus, payload: bytearray) -> Message:
+        snapshot = await self._watcher.look()
+        # Before the tails, so that nobody is seen to have read what is not there; as many as one answer holds.
+        readers = (await self._peers.ask_repository(messages.GetReaders(), messages.GetReadersReply)).readers
+        tails = []
+        for topic in snapshot.view.topics:
+            if topic.sequenced:
+                tails.append(TopicMark(topic.topic, await self._tail(snapshot, topic), topic.trimmed))
+                continue
+            if topic.stopped:  # the repository does not answer its tail before every node was heard
+                tails.append(TopicMark(topic.topic, _newest_held(snapshot, topic), topic.trimmed))
+                continue
+            tail = await self._peers.ask_repository(messages.GetTail(topic.topic), messages.GetTailReply)
+            tails.append(TopicMark(topic.topic, tail.high_watermark, tail.trimmed))
+        health = tuple(
+            messages.NodeHealth(
+                node.node,
+                node.node in snapshot.nodes,
+                snapshot.nodes.get(node.node),
+                snapshot.away_s.get(node.node, 0.0),
+                snapshot.why_away.get(node.node, ""),
+            )
+            for node in snapshot.view.nodes
+        )
+        return messages.GetClusterStatusReply(
+            snapshot.view,
+            health,
+            tuple(tails),
+            self._waits(snapshot),
+            tuple(self._repair.events),
+            snapshot.suspects,
+            readers,
+            snapshot.complaints,
+            snapshot.repository_corrupt_frames,
+            self._transport.corrupt_frames,
+        )
+
+    async def _tail(self, snapshot: Snapshot, topic: Topic) -> GLSN:
+        """What its sequencer has given last; without one, the newest position that a unit holds."""
+        projection = snapshot.view.projection(topic.topic)
+        if projection is None:
+            return GLSN(topic.first - 1)
+        if projection.sequencer is not None:
+            ask = messages.NextTokens(topic.topic, projection.epoch, 0)
+            address = projection.sequencer.address
+            try:
+                told = await self._peers.ask(address, ask, messages.NextTokensReply, timeout_s=SEQUENCER_S)
+                return GLSN(told.first - 1)
+            except VarlogError:
+                pass  # `waits` says what is done about it
+        newest = {
+            chain.log_stream: {
+                node: Answer(unit.newest)
+                for node in chain.nodes
+                if (unit := snapshot.unit(chain.log_stream, node)) is not None
+            }
+            for chain in projection.chains
+        }
+        return slow_tail(projection, newest)
+
+    def _waits(self, snapshot: Snapshot) -> tuple[tuple[LogStreamID, str], ...]:
+        """For each stream that does not simply run: what is done for it, or waited for."""
+        return tuple(
+            (log_stream, self._repair.reported_step(log_stream) or str(step))
+            for log_stream, step in snapshot.steps.items()
+            if step != RUNS
+        )
+
+
+def _newest_held(snapshot: Snapshot, topic: Topic) -> GLSN:
+    """The newest position of the topic that a replica shows, or that stopped it."""
+    shown = [
+        replica.high_watermark
+        for status in snapshot.nodes.values()
+        for replica in status.replicas
+        if replica.topic == topic.topic
+    ]
+    return max([topic.trimmed, topic.known, *shown])

@@ -1,0 +1,1 @@
+"""Nodes, streams, topics, projections, leases, named readers and writers."""

@@ -1,0 +1,136 @@
+"""PURE. Leases (R-SEQ-13): until when a node or sequencer may still answer, and what its units must have done first.
+
+A lease counts from when its holder asked, by the holder's own clock. The repository counts it from when it answered, by its own:
+later, and allowing for the drift of both. So when it is over here it is over there, and no clock needs to be right. Each counts by
+two clocks, see model.lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+from typing import Final, NamedTuple
+
+from varlog.metarepo.membership.projection_rules import Handover
+from varlog.model.cluster import ClusterView
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lease import BEGINNING, Instant
+from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.model.lsn import GLSN, LLSN
+from varlog.model.projection import SequencerID
+
+# What a lease takes at most, from its grant on, by the clock of who granted it; generous.
+LEASE_US: Final = ceil(LEASE_S * 1_000_000 * (1 + CLOCK_DRIFT_MAX) / (1 - CLOCK_DRIFT_MAX))
+
+Holder = NodeID | SequencerID
+
+
+class Duty(NamedTuple):
+    """A unit is in no older epoch than `epoch`, and has nothing below `low`."""
+
+    epoch: Epoch
+    low: LLSN
+
+    def done(self, told: Duty) -> bool:
+        return told.epoch >= self.epoch and told.low >= self.low
+
+
+Told = Mapping[LogStreamID, Duty]
+
+
+class LeaseBook:
+    """Until when the lease of each holder may hold, by both clocks. `begun`: one that nothing is known of may have got one from the
+    term before, just now; None: there was nobody before."""
+
+    def __init__(self, begun: Instant | None) -> None:
+        self._unknown = begun.after(LEASE_US) if begun is not None else BEGINNING
+        self._ends: dict[Holder, Instant] = {}
+
+    def grant(self, holder: Holder, now: Instant) -> None:
+        self._ends[holder] = now.after(LEASE_US).latest(self._end(holder))
+
+    def left_us(self, holder: Holder, now: Instant) -> int:
+        """0: it certainly answers nobody any more."""
+        return self._end(holder).left_us(now)
+
+    def _end(self, holder: Holder) -> Instant:
+        return self._ends.get(holder, self._unknown)
+
+    def forget_ended(self, now: Instant) -> None:
+        """Those that are over cost no memory; what counts for the unknown is over as well by then."""
+        if not self._unknown.left_us(now):
+            self._ends = {holder: end for holder, end in self._ends.items() if end.left_us(now)}
+
+
+def duties(view: ClusterView) -> dict[LogStreamID, Duty]:
+    """What every unit of a log stream must be like, on whichever node, also where it is away or no member any more: clients that
+    missed a projection may believe in it. Where a node was told of a newer projection than ours nobody serves by ours."""
+    topics = {found.topic: found for found in view.topics}
+    found: dict[LogStreamID, Duty] = {}
+    for projection in view.projections:
+        topic = topics.get(projection.topic)
+        oldest = max(GLSN(topic.trimmed + 1), projection.first) if topic is not None else projection.first
+        epoch = projection.epoch if topic is None else max(projection.epoch, topic.known_epoch)
+        for chain in projection.chains:
+            low = projection.llsn_from(chain.log_stream, oldest)
+            found[chain.log_stream] = Duty(epoch, low)
+    return found
+
+
+def with_handovers(node: NodeID, log_stream: LogStreamID, duty: Duty, handovers: Iterable[Handover]) -> Duty:
+    """A unit that a proposal could not seal is sealed by us, if we still reach it: then nobody waits for its lease."""
+    for handover in handovers:
+        if (log_stream, node) in handover.units and handover.epoch > duty.epoch:
+            duty = Duty(handover.epoch, duty.low)
+    return duty
+
+
+def lacks(told: Told, demanded: Mapping[LogStreamID, Duty]) -> bool:
+    """Whether one of a node's units is behind. Until it is not, the node's lease grows no longer: in an older epoch, or with
+    entries that were trimmed, it would answer from a world that is over."""
+    return any(
+        log_stream in demanded and not demanded[log_stream].done(unit) for log_stream, unit in told.items()
+    )
+
+
+def waited_for(handover: Handover, told: Mapping[NodeID, Told]) -> tuple[Holder, ...]:
+    """Whose leases must be over first. A unit that has said to be in the new epoch was sealed."""
+    holders: dict[Holder, None] = {}
+    for log_stream, node in handover.units:
+        unit = told.get(node, {}).get(log_stream)
+        if unit is None or unit.epoch < handover.epoch:
+            holders[node] = None
+    if handover.sequencer is not None:
+        holders[handover.sequencer] = None
+    return tuple(holders)
+
+
+def trim_waits_for(
+    view: ClusterView, topic: TopicID, glsn: GLSN, told: Mapping[NodeID, Told]
+) -> tuple[Holder, ...]:
+    """Who may still serve what was trimmed up to `glsn`. One of the chain that has told nothing of its unit yet may: it was made
+    a moment ago, or came into its first epoch since. One that is away and has none holds nobody up."""
+    projection = view.projection(topic)
+    if projection is None:
+        return ()
+    holders: dict[Holder, None] = {}
+    for chain in projection.chains:
+        low = projection.llsn_from(chain.log_stream, max(GLSN(glsn + 1), projection.first))
+        for node in chain.members:
+            units = told.get(node)
+            unit = units.get(chain.log_stream) if units is not None else None
+            unheard = units is None or (unit is None and node in chain.nodes)
+            if unheard or (unit is not None and unit.low < low):
+                holders[node] = None
+    return tuple(holders)
+
+
+def epochs(view: ClusterView) -> tuple[tuple[TopicID, Epoch], ...]:
+    """The present epoch of every sequenced topic: a sequencer that is in an older one must not answer in it any more."""
+    begun = {found.topic: found.epoch for found in view.projections}
+    return tuple(
+        (found.topic, max(begun.get(found.topic, NO_EPOCH), found.known_epoch))
+        for found in view.topics
+        if found.sequenced
+    )

@@ -1,0 +1,222 @@
+"""Leases: who may answer for log units and positions now, what nodes are ordered to do, and who waits for either (R-SEQ-13)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from varlog.metarepo.membership import lease_rules as rules
+from varlog.metarepo.membership.lease_rules import Duty, Holder, LeaseBook
+from varlog.metarepo.membership.projection_rules import Handover
+from varlog.metarepo.state import RepositoryState
+from varlog.model.cluster import ClusterView
+from varlog.model.epoch import Epoch
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.limits import LEASE_S
+from varlog.model.lsn import GLSN
+from varlog.model.projection import SequencerID
+from varlog.rpc.messages import LeaseReply, RequestLease, UnitOrder
+from varlog.runtime.environment import Clock, instant_of
+
+# A wait is looked at again a little after it may be over: clocks need not agree to the microsecond.
+LOOK_AGAIN_S: Final = 0.001
+
+
+@dataclass(slots=True)
+class _Node:
+    """What one node said in its present session, and was told last. `lease_s` 0: it was given none in this session."""
+
+    asked: int = 0
+    stamp: int = 0
+    lease_s: float = 0.0
+    orders: tuple[UnitOrder, ...] = ()
+    streams: tuple[LogStreamID, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    """`done` is called once none of those that `whom` tells may answer any more."""
+
+    whom: Callable[[], Iterable[Holder]]
+    done: Callable[[], None]
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class Leases:
+    """Those of one term. `leads` is looked at for every grant; `tell` sends something to a node in session.
+
+    A lease that is not to grow is told again as it was, so that a node goes on for as long as it may.
+    """
+
+    def __init__(
+        self,
+        state: RepositoryState,
+        clock: Clock,
+        *,
+        leads: Callable[[], bool],
+        tell: Callable[[NodeID, LeaseReply], None],
+        survive_restart: bool = True,
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._leads = leads
+        self._tell = tell
+        self._book = LeaseBook(instant_of(clock) if survive_restart else None)
+        self._view: ClusterView | None = None
+        self._duties: dict[LogStreamID, Duty] = {}
+        # In which epoch the projection of each stream's topic is.
+        self._epochs: dict[LogStreamID, tuple[TopicID, Epoch]] = {}
+        # The only node of each chain that has one.
+        self._alone: dict[LogStreamID, NodeID] = {}
+        self._nodes: dict[NodeID, _Node] = {}
+        self._told: dict[NodeID, dict[LogStreamID, Duty]] = {}
+        self._handovers: list[Handover] = []
+        self._waits: dict[_Wait, None] = {}
+
+    # --- Nodes -------------------------------------------------------------------------------------------------------------
+
+    def session_began(self, node: NodeID) -> None:
+        """Its clock may be another one now (a machine that was started again): no stamp of before is ever echoed."""
+        self._nodes[node] = _Node()
+
+    def asked(self, node: NodeID, ask: RequestLease) -> None:
+        """A node in session asks. It is answered once the nodes were heard: one of them may know of a newer projection, and what a
+        lease of the term before allows it may do until that is over."""
+        known = self._nodes.setdefault(node, _Node())
+        self._told[node] = {unit.log_stream: Duty(unit.epoch, unit.low) for unit in ask.units}
+        known.asked, known.streams = ask.stamp, tuple(self._told[node])
+        if self._state.heard:
+            self._answer(node, known)
+
+    def heard(self) -> None:
+        """The nodes were heard: those that have asked meanwhile are answered."""
+        for node, known in self._nodes.items():
+            if known.asked:
+                self._answer(node, known)
+
+    def _answer(self, node: NodeID, known: _Node) -> None:
+        told, demanded = self._told[node], self._demanded(node)
+        doubted = any(
+            log_stream in self._epochs and self._epochs[log_stream][0] in self._state.distrusted
+            for log_stream in told
+        )
+        if self._leads() and not doubted and not self._stopped(node) and not rules.lacks(told, demanded):
+            self._book.grant(node, instant_of(self._clock))
+            known.stamp, known.lease_s = known.asked, LEASE_S
+        self._look_all()
+        self._tell(node, self._lease_of(node, known, demanded))
+
+    def view_changed(self) -> None:
+        """Nodes whose orders are others now hear of it at once."""
+        self._book.forget_ended(instant_of(self._clock))
+        nodes = {found.node for found in self._state.view.nodes}
+        for node in [found for found in self._nodes if found not in nodes]:
+            del self._nodes[node]
+            self._told.pop(node, None)
+        if self._state.heard:
+            self._tell_orders()
+
+    def _tell_orders(self) -> None:
+        for node, known in self._nodes.items():
+            if known.asked:
+                before = known.orders
+                lease = self._lease_of(node, known, self._demanded(node))
+                if lease.orders != before:
+                    self._tell(node, lease)
+
+    def _demanded(self, node: NodeID) -> dict[LogStreamID, Duty]:
+        """What the units of this node must be like: those it is a member of, and those it has."""
+        if self._state.view is not self._view:
+            self._view = self._state.view
+            self._duties = rules.duties(self._view)
+            self._epochs = {
+                chain.log_stream: (found.topic, self._duties[chain.log_stream].epoch)
+                for found in self._view.projections
+                for chain in found.chains
+            }
+            self._alone = {
+                chain.log_stream: chain.head
+                for found in self._view.projections
+                for chain in found.chains
+                if len(chain.nodes) == 1
+            }
+        known = self._nodes.get(node)
+        streams = dict.fromkeys(found.log_stream for found in self._state.units_on.get(node, ()))
+        streams.update(dict.fromkeys(known.streams if known is not None else ()))
+        return {
+            log_stream: rules.with_handovers(node, log_stream, self._duties[log_stream], self._handovers)
+            for log_stream in streams
+            if log_stream in self._duties
+        }
+
+    def _lease_of(self, node: NodeID, known: _Node, demanded: dict[LogStreamID, Duty]) -> LeaseReply:
+        known.orders = tuple(
+            UnitOrder(stream, duty.epoch, duty.low, self._alone.get(stream) == node)
+            for stream, duty in demanded.items()
+        )
+        topics = dict(self._epochs[log_stream] for log_stream in demanded if log_stream in self._epochs)
+        stamp = known.stamp if known.lease_s else known.asked
+        return LeaseReply(stamp, known.lease_s, known.orders, tuple(topics.items()))
+
+    # --- Sequencers ----------------------------------------------------------------------------------------------------------
+
+    def renewed(self, sequencer: SequencerID, stamp: int) -> LeaseReply:
+        """The answer to a registered sequencer: with the epochs it must not be behind of."""
+        granted = self._leads() and not self._stopped(sequencer)
+        if granted:
+            self._book.grant(sequencer, instant_of(self._clock))
+        return LeaseReply(stamp, LEASE_S if granted else 0.0, topics=rules.epochs(self._state.view))
+
+    # --- Waiting -------------------------------------------------------------------------------------------------------------
+
+    def hand_over(self, handover: Handover, done: Callable[[], None]) -> None:
+        """Nothing more is granted to those whom it takes something from; `done` once none of them may answer. Must be followed by
+        `handed_over`. Units that are still reached are sealed on the way: then there is no lease to wait for."""
+        self._handovers.append(handover)
+        if handover.units:
+            self._tell_orders()
+        self._wait(lambda: rules.waited_for(handover, self._told), done)
+
+    def handed_over(self, handover: Handover) -> None:
+        """The new projection holds, or was refused: leases are granted again, to who is not behind."""
+        self._handovers.remove(handover)
+
+    def await_trim(self, topic: TopicID, glsn: GLSN, done: Callable[[], None]) -> None:
+        """`done` once every node has applied the trim, or may not answer any more."""
+        self._wait(lambda: rules.trim_waits_for(self._state.view, topic, glsn, self._told), done)
+
+    def end(self) -> None:
+        """Nobody is told anything any more, and nobody waits."""
+        self._nodes.clear()
+        waits, self._waits = self._waits, {}
+        for wait in waits:
+            if wait.timer is not None:
+                wait.timer.cancel()
+
+    def _stopped(self, holder: Holder) -> bool:
+        return any(holder in rules.waited_for(handover, self._told) for handover in self._handovers)
+
+    def _wait(self, whom: Callable[[], Iterable[Holder]], done: Callable[[], None]) -> None:
+        wait = _Wait(whom, done)
+        self._waits[wait] = None
+        self._look(wait)
+
+    def _look_all(self) -> None:
+        for wait in list(self._waits):
+            self._look(wait)
+
+    def _look(self, wait: _Wait) -> None:
+        if wait not in self._waits:
+            return
+        if wait.timer is not None:
+            wait.timer.cancel()
+        now = instant_of(self._clock)
+        left_us = max((self._book.left_us(holder, now) for holder in wait.whom()), default=0)
+        if left_us:
+            loop = asyncio.get_running_loop()
+            wait.timer = loop.call_later(left_us / 1e6 + LOOK_AGAIN_S, self._look, wait)
+            return
+        del self._waits[wait]
+        wait.done()

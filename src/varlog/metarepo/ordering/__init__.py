@@ -1,0 +1,1 @@
+"""The order of committed topics: reports in, commits out."""

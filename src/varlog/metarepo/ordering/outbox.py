@@ -1,0 +1,172 @@
+"""[A8] Outbox: what one node in session still has to be logfmt: rows of its streams from where it stands, marks of its topics.
+
+It remembers positions, not messages: a node that reads slowly costs no memory, and gets everything it missed in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from varlog.metarepo.ordering.order import merged
+from varlog.metarepo.state import RepositoryState
+from varlog.model.cluster import LogStream
+from varlog.model.commit import CommitRow, TopicMark
+from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
+from varlog.rpc.messages import Commits
+from varlog.runtime.logging import get_logger, logfmt
+
+# One message stays well below the limit of a frame's message part: a row takes 70 bytes at most.
+ROWS_PER_MESSAGE_MAX: Final = 8_192
+
+_log = get_logger("metarepo")
+
+# Rows of one stream, oldest first.
+StreamRows = tuple[LogStreamID, tuple[CommitRow, ...]]
+
+
+class Outbox:
+    """What one node lacks, in one session."""
+
+    def __init__(self, state: RepositoryState, node_name: str) -> None:
+        self._state = state
+        self._node_name = node_name
+        self._serial = 0
+        # The next LLSN to send; None where the node lacks rows that are no longer here: only a sync can help it.
+        self._cursors: dict[LogStreamID, int | None] = {}
+        # The latter: nearly always none, and asked for with every report.
+        self.needs_sync: set[LogStreamID] = set()
+        self._streams: dict[LogStreamID, None] = {}
+        # Rows of the newest cut, of streams that lack nothing else (none in `_streams`): nearly always the whole next message.
+        self._fresh: list[StreamRows] = []
+        self._topics: dict[TopicID, None] = {}
+        self._first = True
+
+    def begin(self, log_stream: LogStreamID, committed_end: LLSN | None) -> None:
+        """The node stands at `committed_end` with its replica of this stream. None: it can be told nothing of it."""
+        self._set_cursor(log_stream, committed_end)
+        self._streams[log_stream] = None
+
+    def _set_cursor(self, log_stream: LogStreamID, cursor: LLSN | None) -> None:
+        self._cursors[log_stream] = cursor
+        if cursor is None:
+            self.needs_sync.add(log_stream)
+        else:
+            self.needs_sync.discard(log_stream)
+
+    def follow(self, streams: Iterable[LogStream]) -> None:
+        """These are the node's streams now. One it did not speak of is new there, or was lost: a sync fills it, and then it says
+        so (see `resume`)."""
+        current = {stream.log_stream: stream for stream in streams}
+        for log_stream in [found for found in self._cursors if found not in current]:
+            del self._cursors[log_stream]
+            self.needs_sync.discard(log_stream)
+            self._streams.pop(log_stream, None)
+            self._fresh = [found for found in self._fresh if found[0] != log_stream]
+        for log_stream, stream in current.items():
+            if log_stream not in self._cursors:
+                fresh = self._state.order.committed_end(log_stream) == FIRST_LLSN
+                self._set_cursor(log_stream, FIRST_LLSN if fresh else None)
+                self._topics[stream.topic] = None
+                if not fresh:
+                    facts = {"node": self._node_name, "log_stream": log_stream}
+                    _log.info(logfmt("a replica is new on its node: it needs a sync", **facts))
+
+    def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
+        """A replica that lacked rows says it has them now (from another replica): go on from there."""
+        if (
+            log_stream in self.needs_sync
+            and self._state.order.rows_from(log_stream, rows_synced_end) is not None
+        ):
+            self.begin(log_stream, rows_synced_end)
+
+    def add_rows(self, rows: list[StreamRows]) -> None:
+        """The newest rows of some streams. They are kept only if they are all that the node lacks of them, and until more come:
+        then positions say it."""
+        spilled, self._fresh = self._fresh, []
+        if spilled:
+            self._streams.update((log_stream, None) for log_stream, _ in spilled)
+        if self._streams:
+            self._streams.update((log_stream, None) for log_stream, _ in rows)
+            return
+        cursors = self._cursors
+        for found in rows:
+            if cursors.get(found[0]) == found[1][0].llsn_begin:
+                self._fresh.append(found)
+            else:
+                self._streams[found[0]] = None
+
+    def add_topic(self, topic: TopicID) -> None:
+        self._topics[topic] = None
+
+    @property
+    def empty(self) -> bool:
+        return not (self._first or self._streams or self._fresh or self._topics)
+
+    def next_message(self) -> Commits | None:
+        """Everything that the node lacks now, or the oldest part of it if it is too much for one message; None if nothing."""
+        if self.empty:
+            return None
+        rows, self._fresh = self._fresh, []
+        if self._streams:
+            lacking = rows + self._lacking()
+            rows = [(found[0], tuple(merged(found[1]))) if len(found[1]) > 1 else found for found in lacking]
+        whole = (
+            len(rows) == 1 == len(rows[0][1]) or sum(len(found) for _, found in rows) <= ROWS_PER_MESSAGE_MAX
+        )
+        if not whole:
+            self._streams.update((log_stream, None) for log_stream, _ in rows)
+            rows = _oldest(self._lacking())
+        marks = tuple([self._mark(topic, whole) for topic in self._topics if topic in self._state.topics])
+        if whole:
+            self._streams.clear()
+            self._topics.clear()
+        cursors = self._cursors
+        for log_stream, told_rows in rows:
+            last = told_rows[-1]
+            cursors[log_stream] = last.llsn_begin + last.count
+        if not rows and not marks and not self._first:
+            return None
+        self._first = False
+        self._serial += 1
+        version = self._state.order.version if whole else max(found[-1].version for _, found in rows)
+        return Commits(self._serial, version, marks, tuple(rows))
+
+    def _lacking(self) -> list[StreamRows]:
+        lacking: list[StreamRows] = []
+        cursors, rows_from = self._cursors, self._state.order.rows_from
+        for log_stream in self._streams:
+            cursor = cursors.get(log_stream)
+            if cursor is None:
+                continue
+            found = rows_from(log_stream, LLSN(cursor))
+            if found is None:
+                # Sending what comes after the gap would only make the node ask again, for ever.
+                self._set_cursor(log_stream, None)
+                _log.warning(
+                    logfmt(
+                        "a replica lacks commit rows that are no longer kept here: it needs a sync",
+                        node=self._node_name,
+                        log_stream=log_stream,
+                        committed_end=cursor,
+                    )
+                )
+            elif found:
+                lacking.append((log_stream, tuple(found)))
+        return lacking
+
+    def _mark(self, topic: TopicID, whole: bool) -> TopicMark:
+        """A high watermark says that everything below it was sent; until that is so, only the trim is told."""
+        mark = self._state.mark(topic)
+        return mark if whole else TopicMark(topic, NO_GLSN, mark.trimmed)
+
+
+def _oldest(lacking: list[StreamRows]) -> list[StreamRows]:
+    """About ROWS_PER_MESSAGE_MAX of the oldest rows, whole versions only: rows are told in version order."""
+    versions = sorted(row.version for _, found in lacking for row in found)
+    newest = versions[ROWS_PER_MESSAGE_MAX - 1]
+    parts = (
+        (log_stream, tuple(row for row in found if row.version <= newest)) for log_stream, found in lacking
+    )
+    return [(log_stream, part) for log_stream, part in parts if part]

@@ -1,0 +1,450 @@
+"""[A8] Sessions: one task a registered node: dial, open, resend what it lacks, then reports in and commits out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from varlog.metarepo.membership.leases import Leases
+from varlog.metarepo.ordering.commit_rules import Cut
+from varlog.metarepo.ordering.outbox import Outbox, StreamRows
+from varlog.metarepo.ordering.reports import ReportTable
+from varlog.metarepo.state import RepositoryState
+from varlog.model.cluster import ClusterView, StorageNode
+from varlog.model.errors import InvalidRequest, PreconditionFailed, StaleTerm, Unavailable, VarlogError
+from varlog.model.ids import LogStreamID, NodeID, TopicID
+from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.rpc.messages import (
+    KeepView,
+    LeaseReply,
+    Message,
+    OpenSession,
+    OpenSessionReply,
+    Reports,
+    RequestLease,
+)
+from varlog.rpc.transport import Call, Connection, ConnectionLost, Transport
+from varlog.runtime.environment import Environment
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.tasks import Tasks
+
+CONNECT_TIMEOUT_S: Final = 3.0
+OPEN_TIMEOUT_S: Final = 10.0
+# After so many messages a session waits until the connection has room again; what comes meanwhile goes out merged.
+MESSAGES_BEFORE_PAUSE: Final = 64
+# Reports may overtake the task that opens the session, by a turn of the loop.
+EARLY_REPORTS_MAX: Final = 1_000
+
+_log = get_logger("metarepo")
+
+
+@dataclass(slots=True)
+class _Link:
+    """One connection's session. What arrives before the session is begun waits in `early`."""
+
+    outbox: Outbox
+    early: list[Reports | RequestLease]
+    connection: Connection | None = None
+    begun: bool = False
+    paused: bool = False
+    messages: int = 0
+
+
+@dataclass(slots=True)
+class _TrimWait:
+    """Somebody waits until the node has applied a trim. `serial` is None until the mark was sent."""
+
+    topic: TopicID
+    serial: int | None
+    left: Callable[[], None]
+
+
+class NodeSession:
+    """The repository's side of the talk with one node."""
+
+    def __init__(self, node: StorageNode, parts: SessionParts) -> None:
+        self.node = node
+        self._parts = parts
+        self._link: _Link | None = None
+        self._wake = asyncio.Event()
+        self._trim_waits: list[_TrimWait] = []
+        self._trims_sent: dict[TopicID, tuple[int, GLSN]] = {}
+        self._trims_applied: dict[TopicID, GLSN] = {}
+        self._told_trouble = ""
+        # Of the copy of the view that the node has, or was sent.
+        self.view_revision = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None and self._link.begun
+
+    async def run(self) -> None:
+        """Keep a session with the node, for ever."""
+        parts = self._parts
+        while True:
+            try:
+                await self._one_session()
+            except VarlogError as error:
+                self._tell_trouble(error)
+            finally:
+                self._end()
+            await asyncio.sleep(parts.retry_s * parts.environment.entropy.uniform(0.5, 1.5))
+
+    async def _one_session(self) -> None:
+        link = _Link(Outbox(self._parts.state, str(self.node.node)), [])
+
+        def handle(call: Call | None, message: Message, payload: bytearray) -> None:
+            self._receive(link, call, message)
+
+        connection = await self._parts.transport.connect(
+            self.node.address, handler=handle, timeout_s=CONNECT_TIMEOUT_S
+        )
+        try:
+            opened = await self._open(connection)
+            self._wake.clear()
+            connection.on_close(self._wake.set)
+            link.connection = connection
+            self._link = link
+            self._begin(link, opened)
+            while not connection.closed:
+                await self._wake.wait()
+                self._wake.clear()
+                await connection.wait_writable()
+                link.paused, link.messages = False, 0
+                self.flush()
+        finally:
+            connection.close()
+
+    def _opening(self) -> OpenSession:
+        state, node = self._parts.state, self.node.node
+        units = [stream.log_stream for stream in state.units_on.get(node, ())]
+        registered = (*state.streams_on.get(node, {}), *units)
+        return OpenSession(self._parts.term(), state.view.uuid, registered, self._parts.nonce)
+
+    async def _open(self, connection: Connection) -> OpenSessionReply:
+        try:
+            answer, _ = await connection.call(self._opening(), timeout_s=OPEN_TIMEOUT_S)
+        except StaleTerm as stale:
+            self._parts.term_over(self.node.node, stale)
+            raise
+        return self._checked(answer)
+
+    def _checked(self, answer: Message) -> OpenSessionReply:
+        if not isinstance(answer, OpenSessionReply):
+            raise PreconditionFailed(f"{self.node.address} does not answer like a storage node")
+        if answer.node != self.node.node:
+            raise PreconditionFailed(
+                f"storage node {answer.node} answers at {self.node.address}, where node {self.node.node} is registered: "
+                "register it at its new address"
+            )
+        return answer
+
+    # --- begin and end -------------------------------------------------------------------------------------------------
+
+    def _begin(self, link: _Link, opened: OpenSessionReply) -> None:
+        """Where the node stands -> what it lacks. Its first message is sent even if it lacks nothing: it waits for that."""
+        state, reports = self._parts.state, self._parts.reports
+        # First of all: what it knows of the order may stop a topic, before anything that it reports counts.
+        self._parts.on_word(self.node.node, opened)
+        registered = state.streams_on.get(self.node.node, {})
+        held = Counter(point.topic for point in opened.replicas)
+        for point in opened.replicas:
+            stream = registered.get(point.log_stream)
+            if stream is None:
+                continue  # not in the view: no report of it counts, and no row is for it
+            alone = state.is_alone(stream) and held[stream.topic] == 1
+            ahead = point.committed_end > state.order.committed_end(point.log_stream)
+            if alone or not ahead:
+                reports.take_point(self.node.node, point, alone=alone)
+            if ahead:
+                link.outbox.begin(point.log_stream, None)
+                continue
+            link.outbox.begin(point.log_stream, point.committed_end)
+        link.outbox.follow(registered.values())
+        for stream in registered.values():
+            link.outbox.add_topic(stream.topic)
+        link.begun = True
+        self._parts.leases.session_began(self.node.node)
+        for message in link.early:
+            self._take_in(link, message)
+        link.early.clear()
+        self.view_revision = opened.view_revision
+        self._parts.view_due.set()
+        members = state.members
+        if opened.largest_topic >= members.next_topic or opened.largest_log_stream >= members.next_log_stream:
+            self._parts.raise_ids(opened.largest_topic, opened.largest_log_stream)
+        self._told_trouble = ""
+        _log.info(logfmt("session opened", node=self.node.node, address=self.node.address))
+        self.flush()
+        if reports.changed:
+            self._parts.wake()
+
+    async def ask(self, request: Message) -> tuple[Message, bytearray]:
+        """A question to the node in session."""
+        link = self._link
+        if link is None or link.connection is None:
+            raise Unavailable(f"node {self.node.node} is not in session")
+        return await link.connection.call(request, timeout_s=OPEN_TIMEOUT_S)
+
+    def restart(self) -> None:
+        """The session starts again, from what is known now."""
+        if self._link is not None and self._link.connection is not None:
+            self._link.connection.close()
+
+    def _end(self) -> None:
+        link, self._link = self._link, None
+        self._parts.on_silence(self.node.node)
+        if link is not None and link.begun:
+            _log.info(logfmt("session ended", node=self.node.node, address=self.node.address))
+        self._trims_sent.clear()
+        self._trims_applied.clear()
+        waits, self._trim_waits = self._trim_waits, []
+        for wait in waits:
+            wait.left()
+
+    def _tell_trouble(self, error: VarlogError) -> None:
+        """Once, not at every try."""
+        if (trouble := str(error)) != self._told_trouble:
+            self._told_trouble = trouble
+            _log.warning(logfmt("no session", node=self.node.node, address=self.node.address, why=trouble))
+
+    # --- reports in ----------------------------------------------------------------------------------------------------
+
+    def _receive(self, link: _Link, call: Call | None, message: Message) -> None:
+        if call is not None or not isinstance(message, Reports | RequestLease):
+            raise InvalidRequest(f"{type(message).__name__} is not for a session of the metadata repository")
+        if link.begun:
+            if link is self._link:
+                self._take_in(link, message)
+        elif len(link.early) < EARLY_REPORTS_MAX:
+            link.early.append(message)
+        else:
+            raise InvalidRequest("reports come before the session is opened")
+
+    def _take_in(self, link: _Link, message: Reports | RequestLease) -> None:
+        if isinstance(message, Reports):
+            self._take(link, message)
+        else:
+            self._parts.leases.asked(self.node.node, message)
+
+    def tell(self, lease: LeaseReply) -> None:
+        """R-SEQ-13: few and small, so they do not wait for what else is under way."""
+        link = self._link
+        if link is not None and link.begun and link.connection is not None:
+            with suppress(ConnectionLost):  # the session's task sees it as well
+                link.connection.send(lease)
+
+    def _take(self, link: _Link, message: Reports) -> None:
+        """[A7] Into the table. A stream that is not registered on this node is not for it to report (law 2)."""
+        registered = self._parts.state.streams_on.get(self.node.node, {})
+        taken = [report for report in message.reports if report.log_stream in registered]
+        self._parts.reports.take(self.node.node, taken)
+        if link.outbox.needs_sync:
+            for report in taken:
+                link.outbox.resume(report.log_stream, report.rows_synced_end)
+        if not link.outbox.empty:
+            self.flush()
+        if message.marks_applied and (self._trims_sent or self._trim_waits):
+            self._trims_confirmed(message.marks_applied)
+        # While a commit is under way the next one looks by itself at what came meanwhile.
+        if self._parts.asleep() and self._parts.state.may_order(self._parts.reports, taken):
+            self._parts.wake()
+
+    # --- commits out -----------------------------------------------------------------------------------------------------
+
+    def add_rows(self, rows: list[StreamRows]) -> None:
+        if self._link is not None:
+            self._link.outbox.add_rows(rows)
+
+    def add_topic(self, topic: TopicID) -> None:
+        if self._link is not None:
+            self._link.outbox.add_topic(topic)
+
+    def adopt_view(self) -> None:
+        """Streams came to this node, or left it."""
+        link = self._link
+        if link is not None and link.begun:
+            link.outbox.follow(self._parts.state.streams_on.get(self.node.node, {}).values())
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what the node lacks, unless its connection is full: then it goes out, merged, when there is room."""
+        link = self._link
+        if link is None or not link.begun or link.paused or link.connection is None:
+            return
+        message = link.outbox.next_message()
+        if message is None:
+            return
+        try:
+            link.connection.send(message)
+        except ConnectionLost:
+            return  # the session's task sees it as well
+        for mark in message.marks:
+            # The first message that carries a trim is the one to be confirmed.
+            sent = self._trims_sent.get(mark.topic, (0, NO_GLSN))[1]
+            if mark.trimmed > max(sent, self._trims_applied.get(mark.topic, NO_GLSN)):
+                self._trims_sent[mark.topic] = (message.serial, mark.trimmed)
+        for wait in self._trim_waits:
+            if wait.serial is None and any(mark.topic == wait.topic for mark in message.marks):
+                wait.serial = message.serial
+        link.messages += 1
+        if link.messages >= MESSAGES_BEFORE_PAUSE or not link.outbox.empty:
+            link.paused = True
+            self._wake.set()
+
+    def send_view(self, revision: int, content: bytes) -> None:
+        """A copy of the view, to be kept by the node."""
+        link = self._link
+        if link is not None and link.begun and link.connection is not None:
+            with suppress(ConnectionLost):  # the session's task sees it as well
+                link.connection.send(KeepView(revision), content)
+                self.view_revision = revision
+
+    # --- trims -----------------------------------------------------------------------------------------------------------
+
+    def await_trim(self, topic: TopicID, glsn: GLSN, left: Callable[[], None]) -> bool:
+        """True if `left` will be called once the node has applied the trim, or its session has ended; False if it has already."""
+        if not self.is_open or self._trims_applied.get(topic, NO_GLSN) >= glsn:
+            return False
+        self._trim_waits.append(_TrimWait(topic, None, left))
+        self.add_topic(topic)
+        self.flush()
+        return True
+
+    def _trims_confirmed(self, serial: int) -> None:
+        for topic, (sent, glsn) in list(self._trims_sent.items()):
+            if sent <= serial:
+                del self._trims_sent[topic]
+                self._trims_applied[topic] = glsn
+        waits, self._trim_waits = self._trim_waits, []
+        for wait in waits:
+            if wait.serial is not None and wait.serial <= serial:
+                wait.left()
+            else:
+                self._trim_waits.append(wait)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """What every session is handed. `wake` tells the commit loop that reports came in; it needs that only while it is `asleep`.
+    `on_word` hears what a node knows as its session begins, `term_over` that a node has seen a newer term, or a twin of ours."""
+
+    state: RepositoryState
+    reports: ReportTable
+    environment: Environment
+    transport: Transport
+    term: Callable[[], int]
+    nonce: int
+    retry_s: float
+    wake: Callable[[], None]
+    asleep: Callable[[], bool]
+    leases: Leases
+    raise_ids: Callable[[TopicID, LogStreamID], None]
+    on_word: Callable[[NodeID, OpenSessionReply], None]
+    on_silence: Callable[[NodeID], None]
+    term_over: Callable[[NodeID, StaleTerm], None]
+    # Set when nodes may lack the newest view.
+    view_due: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Sessions:
+    """The sessions with all registered nodes."""
+
+    def __init__(self, parts: SessionParts, tasks: Tasks) -> None:
+        self._parts = parts
+        self._tasks = tasks
+        self._sessions: dict[NodeID, NodeSession] = {}
+        self._running: dict[NodeID, asyncio.Task[None]] = {}
+
+    def __contains__(self, node: object) -> bool:
+        """Whether a session with this node is open."""
+        return any(found == node and session.is_open for found, session in self._sessions.items())
+
+    def applied(self, cut: Cut | None, before: ClusterView) -> None:
+        """Tell the nodes what the last commit changed, each only of its own streams and topics."""
+        state = self._parts.state
+        if state.view is not before:
+            self.follow_view()
+        touched: dict[NodeID, list[StreamRows]] = {}
+        for topic_cut in cut.topics if cut is not None else ():
+            # Streams before topics, and so each stream's primary before its backups: its client waits for this message.
+            for log_stream, row in topic_cut.rows:
+                if (stream := state.streams.get(log_stream)) is not None:
+                    new = (log_stream, (row,))
+                    for node in stream.replicas:
+                        if (rows := touched.get(node)) is None:
+                            rows = touched[node] = []
+                        rows.append(new)
+            for node in state.holders.get(topic_cut.topic, ()):
+                touched.setdefault(node, [])
+                if (session := self._sessions.get(node)) is not None:
+                    session.add_topic(topic_cut.topic)
+        for node, rows in touched.items():
+            if (session := self._sessions.get(node)) is not None:
+                session.add_rows(rows)
+                session.flush()
+
+    def follow_view(self) -> None:
+        """A session for every registered node at its address, and for nobody else."""
+        self._parts.view_due.set()
+        nodes = {found.node: found for found in self._parts.state.view.nodes}
+        for node, session in list(self._sessions.items()):
+            if node not in nodes or nodes[node].address != session.node.address:
+                del self._sessions[node]
+                self._running.pop(node).cancel()
+        for node, found in nodes.items():
+            if node in self._sessions:
+                self._sessions[node].node = found
+                self._sessions[node].adopt_view()
+            else:
+                self._sessions[node] = session = NodeSession(found, self._parts)
+                self._running[node] = self._tasks.spawn(f"session/{node}", session.run())
+
+    def without_view(self, revision: int) -> list[NodeSession]:
+        """Those whose node has no copy of the view of this revision."""
+        return [
+            found for found in self._sessions.values() if found.is_open and found.view_revision != revision
+        ]
+
+    def tell(self, node: NodeID, lease: LeaseReply) -> None:
+        """To a node in session; one that is not will ask."""
+        if (session := self._sessions.get(node)) is not None:
+            session.tell(lease)
+
+    async def ask(self, node: NodeID, request: Message) -> tuple[Message, bytearray]:
+        if (session := self._sessions.get(node)) is None:
+            raise Unavailable(f"node {node} is not registered")
+        return await session.ask(request)
+
+    def restart(self, nodes: tuple[NodeID, ...]) -> None:
+        """Sessions with these nodes start again."""
+        for node in nodes:
+            if (session := self._sessions.get(node)) is not None:
+                session.restart()
+
+    def end(self) -> None:
+        """No more talk with anyone."""
+        self._sessions.clear()
+        running, self._running = self._running, {}
+        for task in running.values():
+            task.cancel()
+
+    def await_trim(self, topic: TopicID, glsn: GLSN, done: Callable[[], None]) -> None:
+        """Call `done` once every node in session that holds the topic has applied the trim, or left."""
+        waiting = 1
+
+        def left() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting == 0:
+                done()
+
+        for node in self._parts.state.holders.get(topic, ()):
+            session = self._sessions.get(node)
+            if session is not None and session.await_trim(topic, glsn, left):
+                waiting += 1
+        left()

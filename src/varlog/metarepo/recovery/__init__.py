@@ -1,0 +1,1 @@
+"""What is known of the order outside the store, and how a lost store is rebuilt."""

@@ -1,0 +1,159 @@
+"""`vmr recover`: a lost metadata repository is rebuilt from the nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+from varlog.metarepo import records
+from varlog.metarepo import state as states
+from varlog.metarepo.recovery.rebuild import NodeEvidence, Rebuilt, rebuild
+from varlog.metarepo.store.base import MetadataStore, Put
+from varlog.model.cluster import ReplicaStatus
+from varlog.model.commit import CommitRow
+from varlog.model.errors import (
+    CorruptReplica,
+    PreconditionFailed,
+    StartupError,
+    Unavailable,
+    UnknownLogStream,
+    VarlogError,
+)
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.rpc.messages import (
+    GetNodeFacts,
+    GetNodeFactsReply,
+    GetNodeStatus,
+    GetNodeStatusReply,
+    ListRows,
+    ListRowsReply,
+    Message,
+)
+from varlog.rpc.transport import Transport
+from varlog.storage.view_copy import ViewCopy, decode_view_copy
+
+CALL_TIMEOUT_S: Final = 30.0
+
+M = TypeVar("M", bound=Message)
+Ask = Callable[[Message], Awaitable[tuple[Message, bytearray]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was found, and which nodes did not answer (address, why)."""
+
+    rebuilt: Rebuilt
+    nodes: tuple[NodeEvidence, ...]
+    silent: tuple[tuple[str, str], ...]
+
+
+async def find(
+    transport: Transport,
+    addresses: Sequence[str],
+    *,
+    leave_out: Collection[str] = (),
+    lost: Collection[NodeID] = (),
+) -> Recovery:
+    """Ask the nodes, and say what could be rebuilt from them. Changes nothing."""
+    answers = await asyncio.gather(*(_asked(transport, address) for address in addresses))
+    nodes = tuple(answer for answer in answers if isinstance(answer, NodeEvidence))
+    silent = tuple(answer for answer in answers if not isinstance(answer, NodeEvidence))
+    return Recovery(rebuild(nodes, leave_out, lost), nodes, silent)
+
+
+async def write(rebuilt: Rebuilt, store: MetadataStore) -> None:
+    """Into a store that must be empty; read back before it counts. Refused where something is not proven."""
+    if rebuilt.stops:
+        raise PreconditionFailed("not everything is proven: nothing was written")
+    opened = await store.open()
+    try:
+        if opened.items:
+            raise StartupError(f"{store.place} is not empty: name a new store, or move this one away")
+        items = records.items_of(rebuilt.members, rebuilt.base)
+        await store.commit([Put(key, value) for key, value in items.items()])
+    finally:
+        await store.close()
+    await check(store, items)
+
+
+async def check(store: MetadataStore, written: dict[str, bytes]) -> states.RepositoryState:
+    """Open the store again: it must hold exactly what was written, and be what a repository can start with."""
+    opened = await store.open()
+    await store.close()
+    if opened.items != written:
+        raise Unavailable(f"{store.place} does not hold what was written to it: is the disk failing?")
+    cluster = records.members_of(opened.items).view.cluster
+    return states.load(opened.items, cluster, store.place)[0]
+
+
+async def _asked(transport: Transport, address: str) -> NodeEvidence | tuple[str, str]:
+    try:
+        connection = await transport.connect(address, timeout_s=CALL_TIMEOUT_S)
+    except VarlogError as error:
+        return address, str(error)
+    try:
+        call = partial(connection.call, timeout_s=CALL_TIMEOUT_S)
+        return await evidence(call, address, with_rows=True)
+    except VarlogError as error:
+        return address, str(error)
+    finally:
+        connection.close()
+
+
+async def evidence(ask: Ask, address: str, *, with_rows: bool = False) -> NodeEvidence:
+    """What one node knows."""
+    status = (await _expect(ask, GetNodeStatus(), GetNodeStatusReply))[0].status
+    facts, content = await _expect(ask, GetNodeFacts(), GetNodeFactsReply)
+    rows = {}
+    for replica in status.replicas if with_rows else ():
+        if (found := await _rows(ask, replica)) is not None:
+            rows[replica.log_stream] = found
+    return NodeEvidence(
+        address,
+        status,
+        facts.term,
+        facts.in_session,
+        facts.marks,
+        facts.epochs,
+        _copy(content, address),
+        rows,
+        facts.proposed,
+    )
+
+
+async def _rows(ask: Ask, replica: ReplicaStatus) -> tuple[CommitRow, ...] | None:
+    """All rows of a replica; None: it cannot be read."""
+    rows: list[CommitRow] = []
+    llsn: LLSN = FIRST_LLSN
+    while True:
+        try:
+            answer, _ = await _expect(ask, ListRows(LogStreamID(replica.log_stream), llsn), ListRowsReply)
+        except UnknownLogStream:
+            return None
+        rows += answer.rows
+        if answer.next_llsn >= answer.committed_end:
+            return tuple(rows)
+        if answer.next_llsn <= llsn:
+            raise Unavailable(f"log stream {replica.log_stream}: the rows behind entry {llsn} are not told")
+        llsn = answer.next_llsn
+
+
+def _copy(content: bytearray, address: str) -> ViewCopy | None:
+    if not content:
+        return None
+    try:
+        return decode_view_copy(bytes(content), Path(address))
+    except CorruptReplica as damaged:
+        raise Unavailable(f"the copy of the view is damaged: {damaged}") from damaged
+
+
+async def _expect(ask: Ask, request: Message, answer: type[M]) -> tuple[M, bytearray]:
+    reply, payload = await ask(request)
+    if not isinstance(reply, answer):
+        raise Unavailable("it does not answer like a storage node of this version")
+    return reply, payload

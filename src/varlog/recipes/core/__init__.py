@@ -1,0 +1,1 @@
+"""What all recipes share: replicated state machines, commands, sessions, snapshots."""

@@ -1,0 +1,88 @@
+"""Counter: a number that many processes count in together; nothing is lost, nothing is counted twice (R-USE-2)."""
+
+from __future__ import annotations
+
+import operator
+from types import TracebackType
+from typing import Self
+
+from varlog.aio import Opening
+from varlog.client.log import Log
+from varlog.model.lsn import GLSN
+from varlog.recipes.core.counter_machine import CounterMachine, add_command, set_command, swap_command
+from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
+from varlog.recipes.core.snapshots import Snapshots
+from varlog.runtime.environment import Entropy
+
+
+class Counter:
+    """The counter of one name in a topic. It begins at 0; integers have no limit.
+
+    A change that ends in OutcomeUnknown was made once, or will be, or never: look at the value before you make it again.
+    """
+
+    def __init__(self, replica: ReplicatedStateMachine[CounterMachine]) -> None:
+        self.replica = replica
+
+    @classmethod
+    def open(
+        cls,
+        log: Log,
+        *,
+        name: str = "counter",
+        snapshots: Snapshots | None = None,
+        entropy: Entropy | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Opening[Counter]:
+        """Await it, or enter it with `async with`. All who open the same name in the same topic share one counter."""
+
+        async def make() -> Counter:
+            return cls(
+                await ReplicatedStateMachine.open(
+                    log,
+                    CounterMachine(),
+                    name=name,
+                    snapshots=snapshots,
+                    entropy=entropy,
+                    timeout_s=timeout_s,
+                )
+            )
+
+        return Opening(make)
+
+    async def add(self, amount: int = 1, *, timeout_s: float | None = None) -> int:
+        """Add, or with a negative amount take away; returns the value right after it. No two adds of 1 return the same, unless
+        something was set or taken away in between."""
+        value: int = await self.replica.execute(add_command(operator.index(amount)), timeout_s=timeout_s)
+        return value
+
+    async def set(self, value: int, *, timeout_s: float | None = None) -> None:
+        """Let it go on from `value`."""
+        await self.replica.execute(set_command(operator.index(value)), timeout_s=timeout_s)
+
+    async def compare_and_set(self, value: int, expected: int, *, timeout_s: float | None = None) -> bool:
+        """Set it if it is `expected`; False, and nothing is changed, if it is not."""
+        command = swap_command(operator.index(expected), operator.index(value))
+        return await self.replica.execute(command, timeout_s=timeout_s) is not None
+
+    async def value(self, *, stale: bool = False, timeout_s: float | None = None) -> int:
+        """What it is now: every add that anybody was told of is in it. `stale`: what this process has heard of, without asking."""
+        if not stale:
+            await self.replica.catch_up(timeout_s=timeout_s)
+        return self.replica.machine.value
+
+    async def checkpoint(self, *, trim: bool = False) -> GLSN:
+        """Keep a snapshot (see ReplicatedStateMachine.checkpoint)."""
+        return await self.replica.checkpoint(trim=trim)
+
+    async def close(self) -> None:
+        """Let go of it; the log stays open."""
+        await self.replica.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

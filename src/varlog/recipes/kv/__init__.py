@@ -1,0 +1,1 @@
+"""A key/value store with watches and transactions on a log."""

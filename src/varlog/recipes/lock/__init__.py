@@ -1,0 +1,1 @@
+"""Locks, leader election and fencing on a log."""

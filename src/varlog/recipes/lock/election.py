@@ -1,0 +1,156 @@
+"""Election: one leader at a time among many processes, each term with its number (R-USE-2).
+
+    async with Election.open(log, name="scheduler", candidate="10.0.0.7:9000") as election:
+        async with election.leading() as leadership:        # cancelled, and LockLost, if it is not leader any more
+            await schedule(term=leadership.term)
+
+It is a lock whose holder leads: candidates stand in line, and the term is the fencing token of the grant, so that it is larger than
+that of every leader before. Everything that lock.py says of its holder holds for the leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
+
+from varlog.aio import Opening
+from varlog.client.log import Log
+from varlog.model.lsn import GLSN
+from varlog.recipes.core.lease_rules import TTL_S, Watch, ttl_us
+from varlog.recipes.core.replicated import TIMEOUT_S, ReplicatedStateMachine
+from varlog.recipes.core.snapshots import Snapshots
+from varlog.recipes.errors import NotHeld
+from varlog.recipes.lock.guard import LockGuard, signs
+from varlog.recipes.lock.lock_machine import LockMachine
+from varlog.recipes.lock.participant import LockParticipant
+from varlog.runtime.environment import Clock, Entropy, SystemClock, system_environment
+
+
+class Leader(NamedTuple):
+    """Who leads: the name that it stood under, and its term."""
+
+    candidate: str
+    term: GLSN
+
+
+class Leadership(LockGuard):
+    """What an elected candidate has, until it resigns or loses it."""
+
+    @property
+    def term(self) -> GLSN:
+        """Larger than that of every leader before: whatever is led refuses what comes with an older one (fenced.py)."""
+        return self.token
+
+
+class Election:
+    """The election of one name in a topic. Who only looks on needs no name. Close it when it is used no more."""
+
+    def __init__(self, participant: LockParticipant[Leadership]) -> None:
+        self._participant = participant
+        self.replica = participant.replica
+
+    @classmethod
+    def open(
+        cls,
+        log: Log,
+        *,
+        name: str,
+        candidate: str = "",
+        ttl_s: float = TTL_S,
+        snapshots: Snapshots | None = None,
+        entropy: Entropy | None = None,
+        clock: Clock | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Opening[Election]:
+        """Await it, or enter it with `async with`, which also closes it. All who open the same name in a topic elect one leader.
+
+        `candidate` is what others learn of the leader: its address, say. One that is not heard of for `ttl_s` leads no more.
+        `clock` is whose steady time is counted by (a simulator has its own)."""
+        chance = entropy or system_environment().entropy
+
+        async def make() -> Election:
+            ttl = ttl_us(ttl_s)
+            replica = await ReplicatedStateMachine.open(
+                log,
+                LockMachine(),
+                name=f"election:{name}",
+                snapshots=snapshots,
+                entropy=chance,
+                timeout_s=timeout_s,
+            )
+            what, steady = f"election {name!r}", clock or SystemClock()
+            return cls(LockParticipant(replica, Leadership, what, candidate, ttl, steady, chance))
+
+        return Opening(make)
+
+    # --- For candidates -------------------------------------------------------------------------------------------------
+
+    async def campaign(self, *, timeout_s: float | None = None) -> Leadership:
+        """Wait until we are elected. LockBusy after `timeout_s`; without one it waits as long as it takes."""
+        return await self._participant.acquire(timeout_s)
+
+    async def resign(self) -> bool:
+        """Lead no more, at once; the next candidate does. NotHeld if we do not lead."""
+        if (leadership := self._participant.hold) is None:
+            raise NotHeld(self._participant.what)
+        return await leadership.release()
+
+    def leading(self, *, timeout_s: float | None = None) -> AbstractAsyncContextManager[Leadership]:
+        """`async with election.leading() as leadership`: campaigns and resigns. What is done inside is cancelled as soon as we are
+        not leader any more, and ends in LockLost."""
+        return self._participant.holding(timeout_s)
+
+    @property
+    def leadership(self) -> Leadership | None:
+        """Ours, while we lead, by our own clock."""
+        leadership = self._participant.hold
+        return leadership if leadership is not None and leadership.held else None
+
+    # --- For everybody --------------------------------------------------------------------------------------------------
+
+    async def leader(self, *, stale: bool = False, timeout_s: float | None = None) -> Leader | None:
+        """Who leads, as the log says now; `stale`: as far as it is applied here, without asking. A leader that died is named until
+        another candidate has it expired."""
+        if not stale:
+            await self.replica.catch_up(timeout_s=timeout_s)
+        return _leader(self.replica.machine)
+
+    async def observe(self) -> AsyncGenerator[Leader | None, None]:
+        """Who leads now, and then each change, for ever; None: nobody does, or nothing was heard of the leader for its time to
+        live. Terms that were over before anybody looked are left out; those that are told never fall."""
+        watch: Watch[str] = Watch()
+        told: tuple[Leader | None] | None = None
+
+        def look(machine: LockMachine) -> tuple[Leader | None] | None:
+            watch.look(signs(machine), self._participant.clock.steady_us())
+            found = (_leader(machine) if self._due_s(watch) else None,)
+            return found if found != told else None
+
+        while True:
+            try:
+                found = await self.replica.wait(look, timeout_s=self._due_s(watch) or None)
+            except TimeoutError:
+                continue
+            told = found
+            yield found[0]
+
+    def _due_s(self, watch: Watch[str]) -> float:
+        """For how long the leader is one even if nothing more is heard of it; 0 if there is none."""
+        holder, now_us = self.replica.machine.holder, self._participant.clock.steady_us()
+        if holder is None or not watch.sees(holder.claim):
+            return 0.0
+        return max(watch.due_us(holder.claim) - now_us, 0) / 1e6
+
+    async def checkpoint(self, *, trim: bool = False) -> GLSN:
+        """Keep a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
+        return await self.replica.checkpoint(trim=trim)
+
+    async def close(self) -> None:
+        """Resign, stop to campaign, and let go of everything but the log."""
+        await self._participant.close()
+
+
+def _leader(machine: LockMachine) -> Leader | None:
+    holder = machine.holder
+    return None if holder is None else Leader(holder.who, machine.token)

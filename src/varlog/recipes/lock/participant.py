@@ -1,0 +1,180 @@
+"""LockParticipant: one process's part in a lock or an election: claims it, keeps what it got, lets go of it, and leaves nothing
+behind.
+
+What an acquire that came to nothing left in the line is taken out again, as soon as the log can be reached. Until then it gives
+no signs of life, and others expire it after its time to live: it delays them by that much at most, and blocks nobody for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, Final, Generic, TypeVar
+
+from varlog.model.errors import Unavailable
+from varlog.model.lsn import GLSN, NO_GLSN
+from varlog.recipes.core.replicated import ReplicatedStateMachine
+from varlog.recipes.errors import LockBusy, LockLost
+from varlog.recipes.lock.guard import LockGuard, LockRequest
+from varlog.recipes.lock.lock_machine import LockMachine
+from varlog.runtime.environment import Clock, Entropy
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.tasks import Tasks
+
+CLAIM_BYTES: Final = 16
+# The commands that enter and leave are given so long, also if who asked for the lock has gone meanwhile.
+COMMAND_S: Final = 10.0
+# Before a claim that came to nothing is made anew.
+PAUSE_S: Final = 0.1
+# Whoever closes does not wait longer for a log that does not answer.
+CLOSE_S: Final = 5.0
+
+_log = get_logger("recipes")
+
+H = TypeVar("H", bound=LockGuard)
+
+
+class LockParticipant(Generic[H]):
+    """`what` names it for people, `who` names us. Tasks that share a contender take turns: it has one claim at a time."""
+
+    def __init__(
+        self,
+        replica: ReplicatedStateMachine[LockMachine],
+        kind: type[H],
+        what: str,
+        who: str,
+        ttl_us: int,
+        clock: Clock,
+        entropy: Entropy,
+    ) -> None:
+        self.replica = replica
+        self.what = what
+        self.clock = clock
+        self.hold: H | None = None
+        self._kind = kind
+        self._who = who
+        self._ttl_us = ttl_us
+        self._entropy = entropy
+        self._turn = asyncio.Lock()
+        self._tasks = Tasks(what, self._task_failed)
+        # Our claims in the line, each with its tasks: the first enters, the others keep it.
+        self._standing: dict[LockRequest, list[asyncio.Task[Any]]] = {}
+        self._leaving: dict[LockRequest, asyncio.Task[bool]] = {}
+        self._closed = False
+
+    # --- Getting it -----------------------------------------------------------------------------------------------------
+
+    async def acquire(self, timeout_s: float | None) -> H:
+        """Wait for it. LockBusy after `timeout_s`; without one it waits as long as it takes, over anything that the log does."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._turn.acquire()
+                try:
+                    return await self._claim_until_granted()
+                except BaseException:
+                    self._turn.release()
+                    raise
+        except TimeoutError:
+            raise self._busy(timeout_s or 0.0) from None
+
+    async def _claim_until_granted(self) -> H:
+        while True:
+            await self._check_open()
+            if (hold := await self._claim()) is not None:
+                return hold
+            await asyncio.sleep(PAUSE_S)
+
+    async def _claim(self) -> H | None:
+        """None: it came to nothing this time."""
+        claim = self._entropy.getrandbits(8 * CLAIM_BYTES).to_bytes(CLAIM_BYTES).hex()
+        lock_request = LockRequest(self.replica, self.clock, claim, self._who, self._ttl_us)
+        # A task of its own: when we are cancelled half way, who takes the claim out again must know what became of it.
+        entering = self._tasks.spawn("enter", lock_request.enter(COMMAND_S))
+        self._standing[lock_request] = [entering]
+        hold: H | None = None
+        try:
+            if await asyncio.shield(entering):
+                self._standing[lock_request].append(self._tasks.spawn("keep", lock_request.keep()))
+                if (token := await lock_request.wait_granted()) != NO_GLSN:
+                    hold = self._granted(lock_request, token)
+            return hold
+        finally:
+            if hold is None and lock_request in self._standing:  # closing has done it otherwise
+                _ = self._leave(lock_request)
+
+    def _granted(self, lock_request: LockRequest, token: GLSN) -> H:
+        def ended() -> asyncio.Task[bool]:
+            self.hold = None
+            self._turn.release()
+            return self._leave(lock_request)
+
+        self.hold = hold = self._kind(self.what, lock_request, token, ended)
+        self._standing[lock_request].append(self._tasks.spawn("watch", hold.watch()))
+        return hold
+
+    @asynccontextmanager
+    async def holding(self, timeout_s: float | None) -> AsyncGenerator[H, None]:
+        """Acquire it, and release it at the end. What is done in between is cancelled if it is lost, and ends in LockLost."""
+        hold = await self.acquire(timeout_s)
+        guard = asyncio.timeout(None)
+        try:
+            async with guard:
+                hold.cancel_when_lost(guard)
+                try:
+                    yield hold
+                finally:
+                    hold.cancel_when_lost(None)
+        except TimeoutError:
+            if not guard.expired():
+                raise
+        finally:
+            await hold.release()
+        if hold.lost.is_set():
+            raise LockLost(hold.what, hold.token)
+
+    # --- Letting go -----------------------------------------------------------------------------------------------------
+
+    def _leave(self, lock_request: LockRequest) -> asyncio.Task[bool]:
+        """Take a claim out of the line, in the background."""
+        entering, *keeping = self._standing.pop(lock_request)
+        for task in keeping:
+            task.cancel()
+        leaving = self._leaving[lock_request] = self._tasks.spawn(
+            "leave", self._leave_line(lock_request, entering)
+        )
+        leaving.add_done_callback(lambda _: self._leaving.pop(lock_request, None))
+        return leaving
+
+    async def _leave_line(self, lock_request: LockRequest, entering: asyncio.Task[bool]) -> bool:
+        # Of two commands under way the later one may be ordered first: then we would enter after we have left.
+        await asyncio.wait([entering])
+        return await lock_request.leave(min(COMMAND_S, self._ttl_us / 1e6))
+
+    async def close(self) -> None:
+        """Release it, stop to wait for it, and let go of the replica."""
+        self._closed = True
+        if self.hold is not None:
+            _ = await self.hold.release()
+        for lock_request in list(self._standing):
+            _ = self._leave(lock_request)
+        if self._leaving:
+            await asyncio.wait(self._leaving.values(), timeout=CLOSE_S)
+        await self._tasks.close()
+        await self.replica.close()
+
+    # --- What can go wrong ----------------------------------------------------------------------------------------------
+
+    async def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable(f"{self.what} was closed: open it again")
+        await self.replica.wait(lambda _: True)  # raises if it has stopped
+
+    def _busy(self, waited_s: float) -> LockBusy:
+        holder, token = self.replica.machine.holder, self.replica.machine.token
+        return LockBusy(self.what, waited_s, holder.who if holder is not None else "", token)
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        _log.warning(logfmt("failed", task=name, why=error))
+        if self.hold is not None:
+            self.hold.lose()

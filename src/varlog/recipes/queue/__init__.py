@@ -1,0 +1,1 @@
+"""A work queue on a log."""

@@ -1,0 +1,128 @@
+"""Manager service: operators and clients -> manager"""
+
+from __future__ import annotations
+
+from varlog.model.cluster import (
+    ClusterView,
+    Grouping,
+    NamedReader,
+    NodeStatus,
+    Ordering,
+)
+from varlog.model.commit import TopicMark
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.lsn import GLSN
+from varlog.rpc.messages.base import Message
+
+# --- Manager: operators and clients -> manager --------------------------------------------------------------
+#
+# `within_ms`: for how long the caller waits (0: it does not say). What has not begun by then is not begun any more.
+
+
+class AddNode(Message, frozen=True):
+    """Ask the node at `address` who it is, and register it."""
+
+    address: str
+
+
+class RemoveNode(Message, frozen=True):
+    node: NodeID
+    within_ms: int = 0
+
+
+class CreateTopic(Message, frozen=True):
+    """A topic with `streams` running log streams of `replicas` replicas each (0: the manager's default), whose first entry gets
+    position `first`. A sequenced one: in stripes of `stripe_size` positions (0: the default), with replica groups by `grouping`."""
+
+    name: str
+    streams: int = 0
+    replicas: int = 0
+    ordering: Ordering = Ordering.COMMITTED
+    first: GLSN = GLSN(1)
+    stripe_size: int = 0
+    grouping: Grouping = Grouping.STREAM
+    within_ms: int = 0
+
+
+class DeleteTopic(Message, frozen=True):
+    """A stopped topic only if that is `forced`: what its nodes hold is all there is of its order."""
+
+    name: str
+    forced: bool = False
+    within_ms: int = 0
+
+
+class AddStream(Message, frozen=True):
+    """One more log stream for a topic."""
+
+    topic: str
+    replicas: int = 0
+    within_ms: int = 0
+
+
+class AdminSealStream(Message, frozen=True):
+    """Seal a stream by hand, and keep it sealed until it is unsealed by hand."""
+
+    log_stream: LogStreamID
+    within_ms: int = 0
+
+
+class AdminUnsealStream(Message, frozen=True):
+    log_stream: LogStreamID
+    within_ms: int = 0
+
+
+class AdminReplaceReplica(Message, frozen=True):
+    """Move a replica of a stream from node `old` to node `new` (0: the one with the most room)."""
+
+    log_stream: LogStreamID
+    old: NodeID
+    new: NodeID = NodeID(0)
+    within_ms: int = 0
+
+
+class AdminSyncReplica(Message, frozen=True):
+    """Fill the replica on `node` from a sealed one now, and tell how far that is. Answered by SyncReply."""
+
+    log_stream: LogStreamID
+    node: NodeID
+    within_ms: int = 0
+
+
+class GetClusterStatus(Message, frozen=True):
+    """The view, and what each node said last."""
+
+
+class NodeHealth(Message, frozen=True):
+    """`away_s`: for how long the manager has had no answer from it, or none that counts; `why`: what became of the question."""
+
+    node: NodeID
+    alive: bool
+    status: NodeStatus | None
+    away_s: float = 0.0
+    why: str = ""
+
+
+class ManagerEvent(Message, frozen=True):
+    """Something the manager did or saw, in words, at a time of day."""
+
+    time_us: int
+    what: str
+    log_stream: LogStreamID = LogStreamID(0)
+
+
+class GetClusterStatusReply(Message, frozen=True):
+    """`waits`: for each stream that does not run, what the manager does or waits for. `events`: its newest, oldest first.
+    `readers`:
+    the first ones by topic and name, if there are very many. `complaints`, `repository_corrupt_frames`: see GetViewReply."""
+
+    view: ClusterView
+    nodes: tuple[NodeHealth, ...]
+    tails: tuple[TopicMark, ...]
+    waits: tuple[tuple[LogStreamID, str], ...] = ()
+    events: tuple[ManagerEvent, ...] = ()
+    suspects: tuple[NodeID, ...] = ()
+    readers: tuple[NamedReader, ...] = ()
+    complaints: tuple[str, ...] = ()
+    repository_corrupt_frames: int = 0
+    manager_corrupt_frames: int = 0

@@ -1,0 +1,49 @@
+"""A user's SQL, checked before anything runs; session settings for a while"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+
+from varlog.spark.failure import failure_of
+from varlog.spark.options import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+
+def checked(rows: DataFrame, option: str, text: str) -> tuple[Column, DataType]:
+    """The expression over these columns, and its type."""
+    from pyspark.sql import functions as sql
+
+    try:
+        field = rows.selectExpr(f"({text}) AS found").schema.fields[0]
+    except AnalysisException as error:
+        raise OptionError(f"option '{option}' is {text!r}: {failure_of(error).message}") from None
+    return sql.expr(text), field.dataType
+
+
+# Settings of a session that hold for a while: a job's own, and afterwards the user's again.
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str | None]) -> Iterator[None]:
+    """Inside, the session has these; None: not set."""
+    before = {key: spark.conf.get(key, None) for key in wanted}
+    _apply(spark, wanted)
+    try:
+        yield
+    finally:
+        _apply(spark, before)
+
+
+def _apply(spark: SparkSession, wanted: Mapping[str, str | None]) -> None:
+    for key, value in wanted.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)

@@ -1,0 +1,1 @@
+"""Store of one replica (committed ordering): segments, sparse index, commit rows, state."""

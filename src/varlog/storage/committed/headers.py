@@ -1,0 +1,107 @@
+"""[R-ORD-7] Looks for batches by producer: walks the headers of a range of LLSNs, the newest stretch first.
+
+There is no index by producer: a retry is rare and looks only above its floor, and every append would pay for one.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from varlog.model.batch import HEADER_BYTES, MAGIC, crc32c
+from varlog.model.errors import CorruptBatch
+from varlog.model.ids import ProducerID
+from varlog.model.limits import KIB, MIB
+from varlog.model.lsn import LLSN
+from varlog.runtime.disk import File
+from varlog.storage.committed.segment import Segment
+
+# What names a batch: who packed it, and the how-manieth of his it is.
+BatchKey = tuple[ProducerID, int]
+
+# One job of a worker walks so far: readers of the same disk do not wait longer than for this.
+STRETCH_BYTES: Final = 8 * MIB
+# So much is read at a time. A body that reaches further is stepped over, not read; behind a long one there is likely another.
+_WINDOW_BYTES: Final = 256 * KIB
+_STEP_BYTES: Final = 4 * KIB
+
+# magic, count, first LLSN, producer, sequence, body length and checksum, own checksum: what a batch is, and where the next one is.
+_FIELDS = struct.Struct("<I8xIQQQ8xI4xII")
+_CRC_AT: Final = 60
+
+
+class BatchPlace(NamedTuple):
+    """A batch by its header: whose it is, where, and what is in it."""
+
+    producer: ProducerID
+    sequence: int
+    llsn: LLSN
+    entries: int
+    body_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderStretch:
+    """Batches of one segment, back to back: [offset, offset_end), the first of them at `first_llsn`; none from `limit` on."""
+
+    segment: Segment
+    offset: int
+    offset_end: int
+    first_llsn: LLSN
+    limit: LLSN
+
+
+def stretches_back(
+    segments: Sequence[Segment], begin: LLSN, end: LLSN, bytes_max: int
+) -> list[HeaderStretch]:
+    """What holds LLSNs [begin, end), in stretches, the newest first, as far back as `bytes_max` allow. Touches memory only."""
+    found: list[HeaderStretch] = []
+    number = bisect_right(segments, end - 1, key=lambda segment: segment.first_llsn) - 1
+    while number >= 0 and begin < end and bytes_max > 0:
+        stretch = _newest_stretch(segments[number], begin, end)
+        found.append(stretch)
+        bytes_max -= stretch.offset_end - stretch.offset
+        end = stretch.first_llsn
+        if stretch.offset == 0:
+            number -= 1
+    return found
+
+
+def _newest_stretch(segment: Segment, begin: LLSN, end: LLSN) -> HeaderStretch:
+    """The last batches below `end`, back to the one with `begin` if that is near enough."""
+    index = segment.index
+    last = index.at_or_before(LLSN(end - 1))
+    offset_end = index.offset(last + 1) if last + 1 < len(index) else segment.size
+    first = index.last_within(LLSN(end - 1), max(0, offset_end - STRETCH_BYTES))
+    first = max(first, index.at_or_before(begin))
+    return HeaderStretch(segment, index.offset(first), offset_end, index.llsn(first), end)
+
+
+def find_in(file: File, stretch: HeaderStretch, wanted: Container[BatchKey]) -> dict[BatchKey, LLSN]:
+    """The first LLSN of each wanted batch in the stretch. CorruptBatch: what is there are not these batches."""
+    return {place[:2]: place.llsn for place in _places(file, stretch) if place[:2] in wanted}
+
+
+def of_producers(file: File, stretch: HeaderStretch, producers: Container[ProducerID]) -> list[BatchPlace]:
+    """The batches of these producers in the stretch, in order. CorruptBatch: what is there are not these batches."""
+    return [place for place in _places(file, stretch) if place.producer in producers]
+
+
+def _places(file: File, stretch: HeaderStretch) -> Iterator[BatchPlace]:
+    at, llsn = stretch.offset, int(stretch.first_llsn)
+    window, base = memoryview(b""), at
+    while at < stretch.offset_end and llsn < stretch.limit:
+        if at + HEADER_BYTES > base + len(window):
+            size = _STEP_BYTES if at - base - len(window) > _STEP_BYTES else _WINDOW_BYTES
+            window, base = memoryview(file.read_at(size, at)), at
+            if len(window) < HEADER_BYTES:
+                raise CorruptBatch("the header is cut off", at, str(file.path))
+        here = at - base
+        magic, count, first, producer, sequence, body_bytes, body_crc, crc = _FIELDS.unpack_from(window, here)
+        if magic != MAGIC or first != llsn or crc != crc32c(window[here : here + _CRC_AT]):
+            raise CorruptBatch(f"there is no header of LLSN {llsn}", at, str(file.path))
+        yield BatchPlace(producer, sequence, first, count, body_crc)
+        at, llsn = at + HEADER_BYTES + body_bytes, llsn + count

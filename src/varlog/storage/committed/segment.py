@@ -1,0 +1,105 @@
+"""[A5 R6] One append-only file of batches, named by its first LLSN: reserve, write, sync, read, cut.
+
+Only the newest segment of a replica is written to; a closed one is cut to its size and has its index beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from varlog.model.batch import HEADER_BYTES, BatchHeader, parse_header
+from varlog.model.errors import CorruptBatch
+from varlog.model.invariant import invariant
+from varlog.model.lsn import LLSN
+from varlog.runtime.disk import Disk
+from varlog.storage.committed.index import SparseIndex
+from varlog.storage.open_file import OpenFile
+from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentFile, index_path
+
+__all__ = ["SEGMENT_SUFFIX", "Segment", "first_llsn_of", "index_path", "segment_path"]
+
+_NAME = re.compile(r"[0-9]{20}")
+
+
+def segment_path(directory: Path, first_llsn: LLSN) -> Path:
+    return directory / f"{first_llsn:020d}{SEGMENT_SUFFIX}"
+
+
+def first_llsn_of(name: str) -> LLSN | None:
+    """The LLSN in a segment's or a sidecar's name; None for other files."""
+    stem, _, suffix = name.partition(".")
+    return (
+        LLSN(int(stem)) if _NAME.fullmatch(stem) and f".{suffix}" in (SEGMENT_SUFFIX, INDEX_SUFFIX) else None
+    )
+
+
+class Segment(SegmentFile):
+    """Entries [first_llsn, end_llsn) in `size` bytes. `size` and `end_llsn` move only after a sync."""
+
+    __slots__ = ("end_llsn", "first_llsn", "index")
+
+    def __init__(self, disk: Disk, path: Path, index: SparseIndex, size: int, end_llsn: LLSN) -> None:
+        super().__init__(disk, path, size)
+        self.first_llsn = index.first_llsn
+        self.index = index
+        self.end_llsn = end_llsn
+
+    @classmethod
+    def create(cls, disk: Disk, directory: Path, first_llsn: LLSN) -> Segment:
+        """A new, empty one, whose name survives a power loss."""
+        path = segment_path(directory, first_llsn)
+        segment = cls(disk, path, SparseIndex(first_llsn), 0, first_llsn)
+        segment._open = OpenFile(disk.open(path, create=True))
+        disk.sync_directory(directory)
+        return segment
+
+    # --- any thread --------------------------------------------------------------------------------------------------
+
+    def batch_at(self, llsn: LLSN, opened: OpenFile | None = None) -> tuple[int, BatchHeader]:
+        """(offset, header) of the batch that holds `llsn`, read from disk; CorruptBatch if what is there is something else."""
+        point = self.index.at_or_before(llsn)
+        at, expected = self.index.offset(point), self.index.llsn(point)
+        header = self._header(at, expected, opened)
+        while header.end_llsn <= llsn:
+            at, expected = at + header.size, header.end_llsn
+            header = self._header(at, expected, opened)
+        return at, header
+
+    def start_of(self, llsn: LLSN) -> int:
+        """Where the batch begins whose first entry is `llsn`, or the next one will. Only those before it are looked at."""
+        if llsn == self.first_llsn:
+            return 0
+        point = self.index.at_or_before(llsn)
+        at, expected = self.index.offset(point), self.index.llsn(point)
+        while expected < llsn:
+            header = self._header(at, expected)
+            at, expected = at + header.size, header.end_llsn
+        invariant(expected == llsn, "a cut never divides a batch (R-ORD-5)", end=llsn, batch_end=expected)
+        return at
+
+    def _header(self, at: int, llsn: LLSN, opened: OpenFile | None = None) -> BatchHeader:
+        opened = opened or self.open()
+        try:
+            header = parse_header(opened.file.read_at(HEADER_BYTES, at))
+        except CorruptBatch as problem:
+            raise CorruptBatch(problem.what, at, str(self.path)) from None
+        if header.first_llsn != llsn:
+            raise CorruptBatch(f"it begins at LLSN {header.first_llsn}, not {llsn}", at, str(self.path))
+        return header
+
+    # --- worker ----------------------------------------------------------------------------------------------------------
+
+    def seal_off(self) -> None:
+        """Close it for good: cut to size, index beside it, both durable."""
+        self.close_off(self.index.encode(self.end_llsn, self.size))
+
+    def cut_at(self, end: LLSN, offset: int) -> Segment:
+        """This segment without its batches from `end` on, which is at `offset`, durably. A reader may go on with the old one
+        below `end`."""
+        file = self.open()
+        file.file.truncate(offset)
+        file.file.sync()
+        kept = Segment(self._disk, self.path, self.index.below(offset), offset, end)
+        kept._open = file
+        return kept

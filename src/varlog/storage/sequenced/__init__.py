@@ -1,0 +1,1 @@
+"""Store of one log unit (sequenced ordering): write-once pages, their index, sync watermark."""

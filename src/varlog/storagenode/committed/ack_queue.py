@@ -1,0 +1,101 @@
+"""[A10] Appends that wait for their GLSN: answered when ordered, refused after a seal's cut, left undecided otherwise."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from varlog.model.admission import Admission
+from varlog.model.batch import BatchHeader
+from varlog.model.commit import CommitRow
+from varlog.model.invariant import invariant
+from varlog.model.limits import GROUP_BYTES_MAX
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import AppendReply
+from varlog.rpc.transport import Call
+from varlog.runtime.metrics import TrafficMeter
+from varlog.storage.committed.headers import BatchKey
+
+# What a batch counts beside its bytes.
+BATCH_UNITS: Final = 512
+
+
+class AckQueue:
+    """The waiting appends of one replica, in LLSN order, with the bytes they hold.
+
+    Retries *join* a batch by its key, whether it waits here or may yet come: whoever answers the batch answers them (R-ORD-7).
+    """
+
+    def __init__(self, traffic: TrafficMeter) -> None:
+        self._traffic = traffic
+        self._waiting: deque[tuple[LLSN, LLSN, int, Call, BatchHeader, float]] = deque()
+        self._joined: dict[BatchKey, list[Call]] = {}
+        self._admission = Admission()
+        self.bytes_waiting = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def wait_s(self, now: float, batches: int = 0, size: int = 0) -> float:
+        """How long one more would wait for its order, behind these and so much that waits elsewhere: by the cuts that were
+        ordered lately, and at least as long as the oldest has waited already. 0: nothing waits."""
+        if not self._waiting:
+            return 0.0
+        units = self.bytes_waiting + size + BATCH_UNITS * (len(self._waiting) + batches)
+        estimate_s = self._admission.estimate_s(1 + units / GROUP_BYTES_MAX, units)
+        return max(estimate_s, now - self._waiting[0][5])
+
+    def add(self, first: LLSN, end: LLSN, size: int, call: Call, header: BatchHeader) -> None:
+        self._waiting.append((first, end, size, call, header, self._traffic.now()))
+        self.bytes_waiting += size
+
+    def answer(self, row: CommitRow) -> None:
+        """Tell every append in `row` its position. A batch lies in one row: cuts follow batches (R-ORD-5)."""
+        waiting, traffic = self._waiting, self._traffic
+        if not waiting or waiting[0][0] >= row.llsn_end:
+            return
+        now, began = traffic.now(), waiting[0][5]
+        units = self.bytes_waiting + BATCH_UNITS * len(waiting)
+        while waiting and waiting[0][0] < row.llsn_end:
+            first, end, size, call, header, since = waiting.popleft()
+            invariant(row.llsn_begin <= first and end <= row.llsn_end, "a batch is ordered whole (R-ORD-5)",
+                      first=first, end=end, row=row)  # fmt: skip
+            self.bytes_waiting -= size
+            appended = AppendReply(GLSN(row.glsn_begin + first - row.llsn_begin), first)
+            call.reply(appended)
+            traffic.appended(end - first, size, now - since)
+            if self._joined:
+                for joined in self._joined.pop((header.producer, header.sequence), ()):
+                    joined.reply(appended)
+        self._admission.served(units - self.bytes_waiting - BATCH_UNITS * len(waiting), began, now)
+
+    def fail(self, error: Exception) -> None:
+        """Everyone still waiting gets `error`."""
+        waiting, self._waiting = self._waiting, deque()
+        joined, self._joined = self._joined, {}
+        self.bytes_waiting = 0
+        for _, _, _, call, _, _ in waiting:
+            call.fail(error)
+        for calls in joined.values():
+            for call in calls:
+                call.fail(error)
+
+    # --- retries ---------------------------------------------------------------------------------------------------------
+
+    def holds(self, key: BatchKey) -> bool:
+        """The batch waits here. Looks at each: for retries only."""
+        return any((header.producer, header.sequence) == key for _, _, _, _, header, _ in self._waiting)
+
+    def join(self, key: BatchKey, call: Call) -> None:
+        """Answer `call` with the batch, whenever that is."""
+        self._joined.setdefault(key, []).append(call)
+
+    def leave(self, key: BatchKey, call: Call) -> bool:
+        """Take `call` back. False: it has been answered."""
+        calls = self._joined.get(key, [])
+        if call not in calls:
+            return False
+        calls.remove(call)
+        if not calls:
+            del self._joined[key]
+        return True

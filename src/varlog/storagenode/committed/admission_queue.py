@@ -1,0 +1,120 @@
+"""[A4] AdmissionQueue: appends that wait for room in front of a replica, each connection's in order, connections in turns."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from varlog.model.batch import BatchHeader
+from varlog.model.errors import NotAccepted
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
+from varlog.rpc.messages import Append
+from varlog.rpc.transport import Call, Connection
+from varlog.storage.committed.headers import BatchKey
+
+
+class PendingAppend(NamedTuple):
+    """One checked batch that somebody wants to append. `request` where it is taken on a condition only. Nobody waits for its
+    answer after `deadline`."""
+
+    call: Call
+    header: BatchHeader
+    batch: bytearray
+    request: Append | None = None
+    deadline: float = math.inf
+
+
+class AdmissionQueue:
+    """The line in front of one replica, bounded in batches and bytes, shared by those who append.
+
+    Each connection has a line of its own, in the order in which its batches came, and they are taken in turns: who sends much waits
+    behind itself. Where there is no room for one more, the newest batch of the longest line makes room for one that has fewer.
+    """
+
+    def __init__(self, log_stream: LogStreamID) -> None:
+        self._log_stream = log_stream
+        self._front: deque[PendingAppend] = deque()  # those who go first
+        self._lines: dict[Connection, deque[PendingAppend]] = {}  # whose turn is next comes first
+        self._batches = 0
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def ahead_of(self, connection: Connection) -> tuple[int, int]:
+        """About how many batches, and bytes, are taken before one that comes from there now: its line has its turns."""
+        if not self._batches:
+            return 0, 0
+        turns = len(self._lines.get(connection, ())) + 1
+        batches = min(self._batches, len(self._front) + turns * len(self._lines))
+        return batches, self._bytes * batches // self._batches
+
+    @property
+    def first(self) -> PendingAppend:
+        return self._front[0] if self._front else next(iter(self._lines.values()))[0]
+
+    def join(self, pending_append: PendingAppend) -> None:
+        """To the end of its line. NotAccepted: there is no room, and no other has more than it."""
+        own = self._lines.get(pending_append.call.connection, ())
+        while self._full(pending_append):
+            longest = max(self._lines.values(), key=len, default=deque[PendingAppend]())
+            if len(own) + 1 >= len(longest):
+                raise self._too_much()
+            last = longest.pop()
+            self._count(last, -1)
+            last.call.fail(self._too_much())
+        self._lines.setdefault(pending_append.call.connection, deque()).append(pending_append)
+        self._count(pending_append, 1)
+
+    def go_first(self, pending_appends: Iterable[PendingAppend]) -> None:
+        """Those who were in front already, and had to wait for something else, stay in front."""
+        before = list(pending_appends)
+        self._front.extendleft(reversed(before))
+        for pending_append in before:
+            self._count(pending_append, 1)
+
+    def pop(self) -> PendingAppend:
+        if self._front:
+            pending_append = self._front.popleft()
+        else:
+            connection = next(iter(self._lines))
+            line = self._lines.pop(connection)
+            pending_append = line.popleft()
+            if line:
+                self._lines[connection] = line
+        self._count(pending_append, -1)
+        return pending_append
+
+    def holds(self, key: BatchKey) -> bool:
+        """The batch waits here. Looks at each: for retries only."""
+        return any((one.header.producer, one.header.sequence) == key for one in self._all())
+
+    def refuse(self, error: Exception) -> None:
+        """Nobody in line is taken."""
+        waiting = self._all()
+        self._front.clear()
+        self._lines.clear()
+        self._batches = self._bytes = 0
+        for pending_append in waiting:
+            pending_append.call.fail(error)
+
+    def _all(self) -> list[PendingAppend]:
+        return [*self._front, *(one for line in self._lines.values() for one in line)]
+
+    def _full(self, pending_append: PendingAppend) -> bool:
+        return (
+            self._bytes + len(pending_append.batch) > UNCOMMITTED_BYTES_MAX
+            or self._batches >= UNCOMMITTED_BATCHES_MAX
+        )
+
+    def _count(self, pending_append: PendingAppend, one: int) -> None:
+        self._batches += one
+        self._bytes += one * len(pending_append.batch)
+
+    def _too_much(self) -> NotAccepted:
+        return NotAccepted(
+            f"log stream {self._log_stream} has too much in flight: append more slowly, or to more streams"
+        )

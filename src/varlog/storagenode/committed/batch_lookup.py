@@ -1,0 +1,149 @@
+"""[A4] BatchLookup: finds committed batches, by what their headers on disk say (R-ORD-7). Idle while nobody retries.
+
+What is asked while a search is under way is looked for together, in the next one: after a broken connection many ask at once, for
+about the same stretch. Searches go from the newest batch back, in short jobs, so that readers of the same disk get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from varlog.model.errors import CorruptBatch, Unavailable, VarlogError
+from varlog.model.limits import GIB
+from varlog.model.lsn import LLSN
+from varlog.runtime.worker import Worker
+from varlog.storage.committed.headers import HeaderStretch
+from varlog.storage.committed.log_store import LogStore
+
+# Nobody is looked for further back than this: a client that waited so long for so much knows no better than OutcomeUnknown.
+SEARCH_BYTES_MAX: Final = GIB
+
+# What names a batch to whoever looks for it, and what is told of the newest one of that name.
+K = TypeVar("K")
+R = TypeVar("R")
+
+# What was found, or None if it is certainly not there, or why that is not known.
+Found = Callable[[R | VarlogError | None], None]
+
+# Looks through one stretch, in a worker: the newest batch there of each name.
+Look = Callable[[HeaderStretch, dict[K, None]], dict[K, R]]
+
+# Entries [begin, end) do not match their checksums.
+ReportCorruption = Callable[[LLSN, LLSN], None]
+
+
+@dataclass(slots=True)
+class _Wanted(Generic[K, R]):
+    """Somebody asks for `key`, which is in (floor, end) if it is anywhere."""
+
+    key: K
+    floor: LLSN
+    end: LLSN
+    found: Found[R]
+
+
+@dataclass(frozen=True, slots=True)
+class LookupParts(Generic[K, R]):
+    """Where is searched, how, and how far back (None: SEARCH_BYTES_MAX)."""
+
+    store: LogStore
+    worker: Worker
+    on_damage: ReportCorruption
+    look: Look[K, R]
+    bytes_max: int | None = None
+
+
+class BatchLookup(Generic[K, R]):
+    """The searches of one replica for one kind of name."""
+
+    def __init__(self, parts: LookupParts[K, R]) -> None:
+        self._parts = parts
+        self._asked: list[_Wanted[K, R]] = []
+        self._search: _Search[K, R] | None = None
+
+    def find(self, key: K, floor: LLSN, end: LLSN, found: Found[R]) -> None:
+        """Look for a batch among the committed ones in (floor, end); `found` is called once, later."""
+        self._asked.append(_Wanted(key, floor, end, found))
+        if self._search is None:
+            asyncio.get_running_loop().call_soon(self._start)
+
+    def _start(self) -> None:
+        if self._search is None and self._asked:
+            asked, self._asked = self._asked, []
+            self._search = _Search(self._parts, asked, self._ended)
+            self._search.step()
+
+    def _ended(self) -> None:
+        self._search = None
+        self._start()
+
+
+class _Search(Generic[K, R]):
+    """One walk back over the headers, for everyone in `asked`."""
+
+    def __init__(
+        self, parts: LookupParts[K, R], asked: list[_Wanted[K, R]], ended: Callable[[], None]
+    ) -> None:
+        self._parts = parts
+        self._store = store = parts.store
+        self._asked = asked
+        self._on_end = ended
+        begin = LLSN(min(wanted.floor for wanted in asked) + 1)
+        end = max(wanted.end for wanted in asked)
+        # Everything from here on has been looked through.
+        self._reached = end
+        self._low = store.low_llsn
+        bytes_max = parts.bytes_max or SEARCH_BYTES_MAX
+        self._stretches: deque[HeaderStretch] = deque(store.header_stretches(begin, end, bytes_max))
+
+    def step(self) -> None:
+        """Look through the next stretch, unless everyone has an answer."""
+        self._tell_certain()
+        if not self._asked or not self._stretches:
+            self._give_up(self._unknown())
+            return
+        stretch, wanted = self._stretches.popleft(), {one.key: None for one in self._asked}
+        look = self._parts.look
+        done = self._parts.worker.run(lambda: look(stretch, wanted))
+        done.add_done_callback(lambda future: self._looked(future, stretch))
+
+    def _looked(self, done: asyncio.Future[dict[K, R]], stretch: HeaderStretch) -> None:
+        if done.cancelled():
+            return
+        if (error := done.exception()) is not None:
+            if isinstance(error, CorruptBatch):
+                self._parts.on_damage(stretch.first_llsn, stretch.limit)
+            self._give_up(
+                Unavailable(f"log stream {self._store.log_stream} cannot be looked through here: {error}")
+            )
+            return
+        self._reached = stretch.first_llsn
+        places = done.result()
+        asked, self._asked = self._asked, [one for one in self._asked if one.key not in places]
+        for wanted in asked:
+            if wanted.key in places:
+                wanted.found(places[wanted.key])
+        self.step()
+
+    def _tell_certain(self) -> None:
+        """Who looked back to his floor without a find knows that there is none."""
+        asked, self._asked = self._asked, [one for one in self._asked if one.floor + 1 < self._reached]
+        for wanted in asked:
+            if wanted.floor + 1 >= self._reached:
+                wanted.found(None)
+
+    def _give_up(self, why: VarlogError) -> None:
+        asked, self._asked = self._asked, []
+        for wanted in asked:
+            wanted.found(why)
+        self._on_end()
+
+    def _unknown(self) -> VarlogError:
+        stream, why = self._store.log_stream, "trimmed" if self._reached <= self._low else "too far back"
+        return Unavailable(
+            f"whether log stream {stream} has the batch is not known: what is below LLSN {self._reached} is {why}"
+        )

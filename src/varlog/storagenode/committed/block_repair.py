@@ -1,0 +1,151 @@
+"""BlockRepair: puts the damaged stretches of one replica right with the bytes of the others, in place, while it goes on as it
+is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, VarlogError
+from varlog.model.lsn import LLSN
+from varlog.rpc.messages import CheckEntries, Fetch, FetchReply, ReplicaAddress
+from varlog.rpc.transport import Connection, Transport
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.worker import Worker
+from varlog.storage.corruption import BlockRange, Ordered, read_stretch, sound_bytes
+
+if TYPE_CHECKING:
+    from varlog.storagenode.committed.replica import Replica
+
+FETCH_TIMEOUT_S: Final = 3.0
+
+_log = get_logger("mender")
+
+
+class BlockRepair:
+    """Works off the noted damage of one replica. It looks before it writes: what is found sound is only forgotten."""
+
+    def __init__(self, replica: Replica, transport: Transport, worker: Worker, read_worker: Worker) -> None:
+        self._replica = replica
+        self._transport = transport
+        self._worker = worker
+        self._read_worker = read_worker
+        self._busy = False
+
+    async def repair(self, sources: Sequence[ReplicaAddress]) -> None:
+        """Mend all that is noted now, as far as the sources can help. Nothing happens if that is being done already."""
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            for begin, end in self._replica.damage.above(self._replica.store.low_llsn):
+                await self._mend_range(begin, end, sources)
+        except Unavailable as closed:
+            _log.info(logfmt("mending ends", log_stream=self._replica.log_stream, why=closed))
+        finally:
+            self._busy = False
+
+    async def _mend_range(self, begin: LLSN, end: LLSN, sources: Sequence[ReplicaAddress]) -> None:
+        replica, llsn = self._replica, begin
+        while llsn < end:
+            try:
+                stretch = replica.store.stretch(llsn)
+                if await self._is_intact(stretch):
+                    replica.mark_verified(stretch.begin, stretch.end)
+                else:
+                    await self._mend_stretch(stretch, sources)
+                llsn = stretch.end
+            except Trimmed:  # gone since it was noted, or since it was read
+                llsn = max(LLSN(llsn + 1), replica.store.low_llsn)
+                replica.damage.remove(begin, llsn)
+            except NotWritten:
+                return
+
+    async def _is_intact(self, stretch: BlockRange) -> bool:
+        replica = self._replica
+        replica.check_open()
+        store = replica.store
+        if replica.unverified.touches(stretch.begin, stretch.end):
+            return False
+        try:
+            return not await self._read_worker.run(lambda: store.examine(stretch))
+        except OSError as error:
+            raise Unavailable(f"the segment cannot be opened: {error}") from error
+
+    async def _mend_stretch(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> None:
+        """Make the stretch what it was, if all of it can be had."""
+        replica = self._replica
+        entries = f"[{stretch.begin}, {stretch.end})"
+        try:
+            copy = await self._copy(stretch, sources)
+            replica.check_open()
+            await (
+                replica.reopen_if_failed()
+            )  # a write that failed before, even of a mending, must not keep it damaged
+            store = replica.store
+            await self._worker.run(lambda: store.repair(stretch.begin, stretch.end, copy))
+        except OSError as error:
+            replica.mend_failed(stretch.begin, stretch.end, error)
+        except VarlogError as error:
+            replica.check_open()
+            if replica.store.low_llsn >= stretch.end:
+                raise Trimmed(stretch.begin, replica.store.low_llsn) from error
+            _log.info(logfmt("damage stays", log_stream=replica.log_stream, entries=entries, why=error))
+        else:
+            replica.note_mended(stretch.begin, stretch.end)
+            _log.warning(logfmt("damaged entries mended", log_stream=replica.log_stream, entries=entries))
+
+    async def _copy(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> bytearray:
+        """The stretch as it should be: what is sound here, and for each batch that is not, the first source that has it sound."""
+        store = self._replica.store
+        own, ordered = await self._read_worker.run(lambda: (read_stretch(stretch), store.ordered(stretch)))
+        copy, llsn = bytearray(), stretch.begin
+        while llsn < stretch.end:
+            size, end = sound_bytes(memoryview(own)[len(copy) :], llsn, stretch.end, ordered)
+            low = self._replica.store.low_llsn
+            if size:
+                copy += own[len(copy) : len(copy) + size]
+            elif llsn < low:
+                # Nobody has what is trimmed any more, and where the rest begins here is not known: take that from others.
+                copy, own, end = bytearray(), b"", low
+            else:
+                batch, end = await self._fetch_from_any(stretch, llsn, sources, ordered)
+                copy += batch
+            llsn = end
+        return copy
+
+    async def _fetch_from_any(
+        self, stretch: BlockRange, llsn: LLSN, sources: Sequence[ReplicaAddress], ordered: Ordered
+    ) -> tuple[memoryview, LLSN]:
+        """A source that is damaged there, too, or does not answer: the next one."""
+        failures = []
+        for source in sources:
+            try:
+                connection = await self._transport.connect(source.address, timeout_s=FETCH_TIMEOUT_S)
+                try:
+                    return await self._fetch(connection, stretch, llsn, ordered)
+                finally:
+                    connection.close()
+            except VarlogError as error:
+                failures.append(f"node {source.node}: {error}")
+        raise Unavailable("; ".join(failures) or "there is no other replica")
+
+    async def _fetch(
+        self, connection: Connection, stretch: BlockRange, llsn: LLSN, ordered: Ordered
+    ) -> tuple[memoryview, LLSN]:
+        """The sound batches that a source gives from the one with `llsn` on, at least one; and where to go on."""
+        log_stream = self._replica.log_stream
+        # One batch is asked for: the source may be damaged right behind it.
+        fetched, payload = await connection.call(
+            Fetch(log_stream, llsn, bytes_max=1), timeout_s=FETCH_TIMEOUT_S
+        )
+        if not isinstance(fetched, FetchReply) or not payload:
+            raise Unavailable(f"it does not have LLSN {llsn} yet")
+        size, end = sound_bytes(payload, llsn, stretch.end, ordered)
+        if not size:
+            with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
+                check = CheckEntries(log_stream, llsn, LLSN(llsn + 1))
+                await connection.call(check, timeout_s=FETCH_TIMEOUT_S)
+            raise CorruptBatch(f"LLSN {llsn} is damaged there, too")
+        return memoryview(payload)[:size], end

@@ -1,0 +1,133 @@
+"""Scrub: reads what nobody reads, slowly, and checks it; and looks first where a reader met damage. One a node.
+
+One pass over all replicas at most every `interval_s`; between passes it sleeps. The chunks are small, one at a time, in a worker of
+its own, so that no reader and no append waits behind it. What is in the page cache is checked there: the disk below it is looked
+at in a later pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Final
+
+from varlog.model.cluster import ReplicaState
+from varlog.model.errors import NotWritten, Trimmed, Unavailable
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES
+from varlog.model.lsn import LLSN
+from varlog.runtime.environment import Environment
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.worker import Worker
+from varlog.storagenode.committed.replica import Replica
+
+# A node that has just started has better things to do.
+FIRST_PASS_S: Final = 60.0
+# A node without replicas is through with a pass at once: it must not begin the next one at once.
+INTERVAL_S_MIN: Final = 0.01
+
+_log = get_logger("scrub")
+
+
+class Scrub:
+    """`bytes_per_s` 0: no passes; what a reader complained of is looked at all the same."""
+
+    def __init__(
+        self,
+        replicas: Mapping[LogStreamID, Replica],
+        worker: Worker,
+        environment: Environment,
+        bytes_per_s: int,
+        interval_s: float,
+    ) -> None:
+        self._replicas = replicas
+        self._worker = worker
+        self._entropy = environment.entropy
+        self._passes = bytes_per_s > 0
+        self._bytes_per_s = bytes_per_s or SCRUB_BYTES_PER_S
+        self._interval_s = max(interval_s, INTERVAL_S_MIN)
+        self._suspicion = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """A replica has suspicions."""
+        self._suspicion.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        now = asyncio.get_running_loop().time
+        due = now() + min(FIRST_PASS_S, self._interval_s)
+        while True:
+            await self._check_suspected()
+            if self._passes and now() >= due:
+                due = now() + self._interval_s
+                await self._pass()
+            else:
+                await self._wait(due - now())
+
+    async def _wait(self, seconds: float) -> None:
+        if not self._passes:
+            await self._suspicion.wait()
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._suspicion.wait()
+        except TimeoutError:
+            pass
+
+    async def _pass(self) -> None:
+        """Every replica once, from a random one on: a node that is restarted again and again still gets to all of them."""
+        streams = list(self._replicas)
+        first = self._entropy.randrange(len(streams)) if streams else 0
+        for log_stream in [*streams[first:], *streams[:first]]:
+            replica = self._replicas.get(log_stream)
+            if replica is not None and replica.state is not ReplicaState.FROZEN:
+                with contextlib.suppress(Unavailable):  # it is closed: another one may be made in its place
+                    await replica.scrub_metadata()
+                store = replica.store
+                await self._check(replica, store.oldest_llsn, store.committed_end, suspected=False)
+
+    async def _check_suspected(self) -> None:
+        """What readers complained of, in every replica."""
+        self._suspicion.clear()
+        for replica in list(self._replicas.values()):
+            while (suspected := replica.suspected.take()) is not None:
+                await self._check(replica, *suspected, suspected=True)
+
+    async def _check(self, replica: Replica, begin: LLSN, end: LLSN, *, suspected: bool) -> None:
+        """Look at the entries [begin, end), as far as they are there, at the rate allowed."""
+        llsn = begin
+        while llsn < end and self._replicas.get(replica.log_stream) is replica:
+            if replica.state is ReplicaState.FROZEN:
+                return
+            try:
+                llsn, size = await self._check_chunk(replica, llsn)
+            except Trimmed:
+                llsn = max(LLSN(llsn + 1), replica.store.low_llsn)
+                continue
+            except (NotWritten, Unavailable):
+                return
+            await asyncio.sleep(size / self._bytes_per_s)
+            if not suspected and self._suspicion.is_set():
+                await self._check_suspected()
+
+    async def _check_chunk(self, replica: Replica, llsn: LLSN) -> tuple[LLSN, int]:
+        """Check what comes next; returns where to go on, and how many bytes that were."""
+        store = replica.store
+        stretch = store.stretch(llsn, SCRUB_CHUNK_BYTES)
+        try:
+            # Once per segment. The oldest is not looked at from its beginning: what is trimmed in it is not.
+            if stretch.offset == 0 or llsn <= store.oldest_llsn:
+                await replica.scrub_sidecar(stretch)
+            rotten = await self._worker.run(lambda: store.examine(stretch))
+        except OSError as error:
+            _log.warning(logfmt("a segment cannot be scrubbed", log_stream=replica.log_stream, why=error))
+            return stretch.end, stretch.size
+        if not rotten:
+            replica.mark_verified(stretch.begin, stretch.end)
+        for rot in rotten:
+            if rot.end <= store.low_llsn:
+                await replica.fill_trimmed(rot.begin, rot.end)  # nobody has it any more, and nobody wants it
+            else:
+                replica.note_damage(rot.begin, rot.end, rot.what)
+        return stretch.end, stretch.size

@@ -1,0 +1,300 @@
+"""Sync: both ends: fills a sealing replica from a sealed one (R-SYNC-1 to 3)
+
+The destination alone knows what it has, so it asks, from its own committed end on, and neither side keeps anything for the
+other: after a crash of either it starts again where it stands. While one piece is written the next one is under way. The
+repository may push the same rows meanwhile; whoever comes first commits them (R-CTX-4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from varlog.model.cluster import SyncState, SyncStatus
+from varlog.model.commit import CommitRow
+from varlog.model.epoch import Epoch
+from varlog.model.errors import AlreadySyncing, CorruptBatch, PreconditionFailed, Unavailable, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.invariant import InvariantBroken
+from varlog.model.limits import COPY_BYTES_MAX
+from varlog.model.lsn import GLSN, LLSN
+from varlog.rpc.messages import CopyFrom, CopyFromReply, ReplicaAddress
+from varlog.rpc.transport import Call, Connection, Transport
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.tasks import Tasks
+from varlog.runtime.worker import Worker
+from varlog.storage.committed.copy import Copy, RottenCopy, Run, read_copy, runs_of
+from varlog.storage.committed.log_store import LogStore
+from varlog.storagenode.committed.replica_machine import CommitGap, ReplicaMachine
+
+CONNECT_TIMEOUT_S: Final = 3.0
+COPY_TIMEOUT_S: Final = 10.0
+
+_log = get_logger("sync")
+
+
+class Contradiction(VarlogError):
+    """What the replica holds is not what was ordered: it must be made anew before it can be filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncParts:
+    """What the syncs of one replica work on: its store and machine, and what only its owner may do.
+
+    `commit` takes ordered rows; `trim` is true when the trim point is durable. Appends that still wait here: `refuse_waiting` says
+    that they are certainly not in the log, `give_up_waiting` that this replica will never know. `disk_failed` and `law_broke` are
+    for the owner to judge; `reopen_if_failed` opens the store again if the disk failed before.
+    """
+
+    log_stream: LogStreamID
+    store: LogStore
+    machine: ReplicaMachine
+    worker: Worker
+    transport: Transport
+    commit: Callable[[Sequence[CommitRow]], None]
+    trim: Callable[[GLSN], Awaitable[bool]]
+    refuse_waiting: Callable[[], None]
+    give_up_waiting: Callable[[], None]
+    disk_failed: Callable[[BaseException], None]
+    law_broke: Callable[[BaseException], None]
+    reopen_if_failed: Callable[[], Awaitable[None]]
+
+
+class Syncer:
+    """The syncs of one replica, one at a time. `status` is the newest one's."""
+
+    def __init__(self, parts: SyncParts) -> None:
+        self.status: SyncStatus | None = None
+        self._parts = parts
+        self._source = ReplicaAddress(NodeID(0), "")
+        self._tasks = Tasks(f"ls={parts.log_stream}", self._died)
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self, epoch: Epoch, source: ReplicaAddress) -> SyncStatus:
+        """Begin, unless it is under way; tells how far it is. A sync that failed is begun again."""
+        machine = self._parts.machine
+        if self._running is not None and self.status is not None:
+            if source != self._source:
+                raise AlreadySyncing(self._parts.log_stream, self._source.address)
+            return self.status
+        needed = machine.check_sync(epoch)
+        failed = self.status.why if self.status is not None and self.status.state is SyncState.ERROR else ""
+        state = SyncState.IN_PROGRESS if needed else SyncState.COMPLETE
+        self.status = SyncStatus(state, source.node, machine.committed_end, machine.sealed_end, why=failed)
+        if needed:
+            self._source = source
+            self._running = self._tasks.spawn(f"sync/{source.node}", self._run(epoch, source))
+        return self.status
+
+    def stop(self) -> None:
+        """The replica is sealed anew, or ends: what a sync of the epoch before did or does says nothing any more."""
+        running, self._running, self.status = self._running, None, None
+        if running is not None:
+            running.cancel()
+
+    async def close(self) -> None:
+        self.stop()
+        await self._tasks.close()
+
+    async def _run(self, epoch: Epoch, source: ReplicaAddress) -> None:
+        log_stream = self._parts.log_stream
+        _log.info(logfmt("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
+        try:
+            copied_bytes = await _Sync(self._parts, epoch, source, self._tasks, self._progress).run()
+        except Contradiction as hopeless:
+            self._failed(hopeless, rebuild=True)
+        except (VarlogError, CommitGap) as error:
+            self._failed(error)
+        except OSError as error:
+            self._failed(error)
+            self._parts.disk_failed(error)
+        except InvariantBroken as broken:
+            self._failed(broken)
+            self._parts.law_broke(broken)
+        else:
+            self._running = None
+            self._tell(state=SyncState.COMPLETE, copied_end=self._parts.machine.committed_end, why="")
+            _log.info(
+                logfmt("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes)
+            )
+
+    def _progress(self, copied_bytes: int) -> None:
+        self._tell(copied_end=self._parts.machine.committed_end, copied_bytes=copied_bytes)
+
+    def _failed(self, error: BaseException, *, rebuild: bool = False) -> None:
+        self._running = None
+        self._tell(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
+        _log.warning(logfmt("sync failed", log_stream=self._parts.log_stream, why=error, rebuild=rebuild))
+
+    def _died(self, name: str, error: BaseException) -> None:
+        self._failed(error)
+        _log.error(logfmt("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
+
+    def _tell(self, **changed: object) -> None:
+        if self.status is not None:
+            self.status = msgspec.structs.replace(self.status, **changed)
+
+
+class _Sync:
+    """One sync, in one epoch, from one source."""
+
+    def __init__(
+        self,
+        parts: SyncParts,
+        epoch: Epoch,
+        source: ReplicaAddress,
+        tasks: Tasks,
+        progress: Callable[[int], None],
+    ) -> None:
+        self._parts = parts
+        self._epoch = epoch
+        self._source = source
+        self._tasks = tasks
+        self._progress = progress
+        self._copied_bytes = 0
+
+    async def run(self) -> int:
+        """Until everything is here; returns the bytes that were copied."""
+        parts, store = self._parts, self._parts.store
+        await parts.reopen_if_failed()
+        await parts.worker.run(lambda: None)  # behind whatever is being written
+        parts.machine.found(store.committed_end, store.written_end, store.tail_epoch)
+        connection = await parts.transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
+        try:
+            await self._pull(connection)
+        finally:
+            connection.close()
+        await parts.worker.run(store.sync_rows)
+        return self._copied_bytes
+
+    async def _pull(self, connection: Connection) -> None:
+        machine = self._parts.machine
+        asked = self._ask(connection, machine.committed_end)
+        try:
+            while machine.lacks_entries:
+                copied, payload = await asked
+                if copied.next_llsn < machine.sealed_end:
+                    asked = self._ask(connection, copied.next_llsn)
+                await self._take(copied, payload)
+                self._progress(self._copied_bytes)
+        finally:
+            asked.cancel()
+
+    def _ask(self, connection: Connection, llsn: LLSN) -> asyncio.Task[tuple[CopyFromReply, bytearray]]:
+        async def ask() -> tuple[CopyFromReply, bytearray]:
+            request = CopyFrom(self._parts.log_stream, self._epoch, llsn, COPY_BYTES_MAX)
+            answer, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
+            if not isinstance(answer, CopyFromReply):
+                raise PreconditionFailed(f"{connection.peer} does not answer like a storage node")
+            return answer, payload
+
+        # Not one of the owner's tasks: it fails whoever waits for it, and nobody waits for the last one.
+        task = asyncio.get_running_loop().create_task(ask(), name=f"copy/ls={self._parts.log_stream}")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _take(self, copied: CopyFromReply, payload: bytearray) -> None:
+        """One piece. Trims first: nothing of what is trimmed may be readable for a moment (law 9)."""
+        parts, machine = self._parts, self._parts.machine
+        if copied.sealed_end != machine.sealed_end:
+            raise PreconditionFailed(
+                f"the source is sealed at {copied.sealed_end}, this replica at {machine.sealed_end}"
+            )
+        if copied.trimmed > parts.store.trimmed and not await parts.trim(copied.trimmed):
+            raise Unavailable("the disk does not take the trim point of the source")
+        begin = copied.rows[0].llsn_begin if copied.rows else copied.next_llsn
+        if begin > machine.committed_end:
+            await self._begin_at(begin, copied)
+        elif not copied.rows:
+            raise PreconditionFailed(f"the source has nothing from LLSN {begin} on")
+        rows = copied.rows
+        for run in await parts.worker.run(lambda: runs_of(rows, payload)):
+            await self._take_run(run)
+
+    async def _begin_at(self, begin: LLSN, copied: CopyFromReply) -> None:
+        """All that is missing below is trimmed at the source, and so is all that is here."""
+        parts, machine, store = self._parts, self._parts.machine, self._parts.store
+        if machine.committed_end >= copied.low_llsn:
+            raise PreconditionFailed(f"the source skipped LLSNs [{machine.committed_end}, {begin})")
+        # They may have been ordered, and trimmed since.
+        parts.give_up_waiting()
+        machine.give_up_tail()
+        await parts.worker.run(lambda: store.begin_at(begin))
+        machine.found(store.committed_end, store.written_end, store.tail_epoch)
+
+    async def _take_run(self, run: Run) -> None:
+        """Batches of one epoch. Those that are here already need only their rows."""
+        parts, machine, store = self._parts, self._parts.machine, self._parts.store
+        if run.end_llsn <= machine.committed_end:
+            return
+        if run.epoch != machine.tail_epoch:
+            await self._leave_tail()
+        try:
+            data = run.data_from(machine.durable_end)
+        except CorruptBatch as other:
+            raise Contradiction(
+                f"what is held up to LLSN {machine.durable_end} is not what was ordered: {other.what}"
+            ) from other
+        if data:
+            await parts.worker.run(lambda: store.append([data]))
+            machine.copied(run.epoch, run.end_llsn)
+            self._copied_bytes += len(data)
+        parts.commit(run.rows)
+        if machine.committed_end < run.end_llsn:
+            raise PreconditionFailed(f"the copied rows cannot be committed: {machine.trouble}")
+
+    async def _leave_tail(self) -> None:
+        """What comes now was written in another epoch than what is held behind the committed end: that was never ordered, nor was
+        anything that still waits here. The rows go to disk on this occasion: so a tail has one epoch also after a crash."""
+        parts, machine, store = self._parts, self._parts.machine, self._parts.store
+        parts.refuse_waiting()
+        machine.give_up_tail()
+        await parts.worker.run(store.cut_tail)
+        machine.found(store.committed_end, store.written_end, store.tail_epoch)
+
+
+# CopySource: the other end of a sync: a sealed replica hands out whole batches and their commit rows (R-SYNC-2).
+
+
+class CopySource:
+    """Answers CopyFrom. It keeps nothing between two requests. `on_rot` hears which entries it could not hand out."""
+
+    def __init__(
+        self, store: LogStore, machine: ReplicaMachine, worker: Worker, on_rot: Callable[[LLSN, LLSN], None]
+    ) -> None:
+        self._store = store
+        self._machine = machine
+        self._worker = worker
+        self._on_rot = on_rot
+
+    def copy(self, call: Call, request: CopyFrom) -> None:
+        """Read and check in the read worker. What is trimmed is skipped: the answer says so."""
+        self._machine.check_source(request.epoch)
+        store, llsn = self._store, max(request.llsn, self._store.low_llsn)
+        bytes_max = min(request.bytes_max or COPY_BYTES_MAX, COPY_BYTES_MAX)
+        done = self._worker.run(lambda: read_copy(store, llsn, bytes_max))
+        done.add_done_callback(partial(self._answer, call, request.epoch))
+
+    def _answer(self, call: Call, epoch: Epoch, done: asyncio.Future[Copy]) -> None:
+        if done.cancelled():
+            return
+        try:
+            copy = done.result()
+            self._machine.check_source(epoch)  # it may have been opened while the disk was read
+            store = self._store
+            rows, sealed_end = copy.rows, self._machine.sealed_end
+            call.reply(
+                CopyFromReply(rows, copy.next_llsn, sealed_end, store.trimmed, store.low_llsn), copy.data
+            )
+        except RottenCopy as rotten:
+            self._on_rot(rotten.begin, rotten.end)
+            call.fail(rotten.problem)
+        except OSError as error:
+            call.fail(Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}"))
+        except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
+            call.fail(failure)

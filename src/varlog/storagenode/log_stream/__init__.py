@@ -1,1 +1,0 @@
-"""One replica of one log stream: its state machine, and the parts that carry out what it decides."""

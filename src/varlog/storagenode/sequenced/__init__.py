@@ -1,0 +1,1 @@
+"""One log unit (sequenced ordering): write-once positions of one log stream of a chain."""

@@ -1,0 +1,99 @@
+"""UnitScrub: looks at pages that a reader could not read, and slowly at all others, for bit rot. One a node.
+
+As the Scrub of replicas: one pass at most every `interval_s`, in small chunks, at a bounded rate. What it finds is told in the
+unit's status: it is left out of the next projection, and made anew from its chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from varlog.model.errors import Trimmed, Unavailable
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES
+from varlog.model.lsn import LLSN
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.worker import Worker
+from varlog.storagenode.sequenced.unit import LogUnit
+
+# A node that has just started has better things to do.
+FIRST_PASS_S: Final = 60.0
+# A node without units is through with a pass at once: it must not begin the next one at once.
+INTERVAL_S_MIN: Final = 0.01
+PAGES_MAX: Final = 1024
+
+_log = get_logger("scrub")
+
+
+class UnitScrub:
+    """`bytes_per_s` 0: no passes; what a reader complained of is looked at all the same."""
+
+    def __init__(
+        self, units: Mapping[LogStreamID, LogUnit], worker: Worker, bytes_per_s: int, interval_s: float
+    ) -> None:
+        self._units = units
+        self._worker = worker
+        self._passes = bytes_per_s > 0
+        self._bytes_per_s = bytes_per_s or SCRUB_BYTES_PER_S
+        self._interval_s = max(interval_s, INTERVAL_S_MIN)
+        self._suspicion = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """A unit has suspicions, or is new here."""
+        self._suspicion.set()
+
+    async def run(self) -> None:
+        """For ever."""
+        now = asyncio.get_running_loop().time
+        due = now() + min(FIRST_PASS_S, self._interval_s)
+        while True:
+            await self._check_suspected()
+            if self._passes and self._units and now() >= due:
+                due = now() + self._interval_s
+                await self._pass()
+            else:
+                await self._wait(due - now())
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(max(seconds, 0.0) if self._passes and self._units else None):
+                await self._suspicion.wait()
+        except TimeoutError:
+            pass
+
+    async def _pass(self) -> None:
+        for unit in list(self._units.values()):
+            await unit.scrub_metadata()
+            await self._check(unit, unit.store.low, LLSN(unit.store.newest + 1), suspected=False)
+
+    async def _check_suspected(self) -> None:
+        self._suspicion.clear()
+        for unit in list(self._units.values()):
+            while (suspected := unit.suspected.take()) is not None:
+                await self._check(unit, *suspected, suspected=True)
+
+    async def _check(self, unit: LogUnit, begin: LLSN, end: LLSN, *, suspected: bool) -> None:
+        """Look at the entries [begin, end), as far as they are there, at the rate allowed."""
+        while begin < end and self._units.get(unit.log_stream) is unit:
+            store = unit.store
+            pages = store.pages_from(begin, PAGES_MAX, end=end, bytes_max=SCRUB_CHUNK_BYTES)
+            if not pages:
+                return
+            begin = pages[-1].end_llsn
+            try:
+                rotten = await self._worker.run(partial(store.examine, pages))
+            except (Trimmed, Unavailable):
+                continue
+            except OSError as error:  # a file that cannot be opened now says nothing about its bytes
+                _log.warning(logfmt("pages not looked at", log_stream=unit.log_stream, why=error))
+                continue
+            if not rotten:
+                unit.mark_verified(pages[0].first_llsn, begin)
+            for rot in rotten:
+                unit.note_damage(rot.begin, rot.end, rot.what)
+            await asyncio.sleep(sum(page.size for page in pages) / self._bytes_per_s)
+            if not suspected and self._suspicion.is_set():
+                await self._check_suspected()

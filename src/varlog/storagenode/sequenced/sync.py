@@ -1,0 +1,321 @@
+"""[Q5] Fills a log unit from another one of its chain while the log goes on (R-SEQ-14): list, compare, copy what is missing.
+
+Positions are written once (law 8), so a unit that has been away is right in all it has, or it has something that its chain never
+took in: then only a new one can be filled. Both sides keep nothing for each other; after a crash of either it is begun again, and
+finds what it has copied. A unit that serves is backfilled: what it has beside the source may be on its way along the chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from varlog.model.batch import BatchHeader, check_body, walk
+from varlog.model.cluster import SyncState, SyncStatus
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.errors import AlreadySyncing, AlreadyWritten, PreconditionFailed, VarlogError
+from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.limits import COPY_BYTES_MAX
+from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.rpc.messages import CopyUnit, CopyUnitReply, ListUnit, ListUnitReply, Message, ReplicaAddress
+from varlog.rpc.transport import Connection, Transport
+from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.tasks import Tasks
+from varlog.runtime.worker import Worker
+from varlog.storage.sequenced.page_store import Page
+from varlog.storagenode.sequenced.reader import LIST_PAGES_MAX
+
+M = TypeVar("M", bound=Message)
+
+CONNECT_TIMEOUT_S: Final = 3.0
+COPY_TIMEOUT_S: Final = 10.0
+
+_log = get_logger("sync")
+
+
+class Contradiction(VarlogError):
+    """The unit holds something that its chain has not: it must be made anew before it can be filled."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSyncParts:
+    """What the syncs of one unit work on, and what only its owner may do.
+
+    `trim` returns when it is durable. `take_copy` writes a batch; the future ends when it is durable, None: there is nothing to
+    wait for. `reopen_if_failed` opens the store again if the disk failed before; `filled` hears of a sync that ended well.
+    """
+
+    log_stream: LogStreamID
+    pages_from: Callable[[LLSN, int], Sequence[Page]]
+    low: Callable[[], LLSN]
+    dense_end: Callable[[], LLSN]
+    worker: Worker
+    transport: Transport
+    trim: Callable[[LLSN], Awaitable[None]]
+    take_copy: Callable[[BatchHeader, memoryview], asyncio.Future[None] | None]
+    reopen_if_failed: Callable[[], Awaitable[None]]
+    filled: Callable[[], None]
+
+
+class UnitSyncer:
+    """The syncs of one unit, one at a time. `status` is the newest one's."""
+
+    def __init__(self, parts: UnitSyncParts) -> None:
+        self.status: SyncStatus | None = None
+        self._parts = parts
+        self._source = ReplicaAddress(NodeID(0), "")
+        self._epoch = NO_EPOCH
+        self._tasks = Tasks(f"ls={parts.log_stream}", self._died)
+        self._running: asyncio.Task[None] | None = None
+        # How the last one ended has been told to whoever wanted it: asked again, it begins again, as the source has gone on since.
+        self._told = True
+        # Below this LLSN nothing is missing here, and all of it is the source's: that stays so (law 8), and is not compared again.
+        self._proven: tuple[ReplicaAddress, LLSN] = (self._source, FIRST_LLSN)
+
+    def start(
+        self,
+        epoch: Epoch,
+        source: ReplicaAddress,
+        *,
+        backfill: bool = False,
+        proves: bool = True,
+        begin: LLSN = FIRST_LLSN,
+    ) -> SyncStatus:
+        """Begin, or tell how far it is, or how it has ended. AlreadySyncing while it is filled from elsewhere. A backfill compares
+        from `begin` on, and the unit is whole after it if it `proves` that."""
+        status = self.status
+        if self._running is not None and status is not None:
+            if epoch <= self._epoch and source != self._source:
+                raise AlreadySyncing(self._parts.log_stream, self._source.address)
+            if epoch <= self._epoch:
+                return status
+            self._running.cancel()  # somebody waits for what the source had when it was sealed, and that includes this one
+        elif status is not None and not self._told and (epoch, source) == (self._epoch, self._source):
+            self._told = True
+            return status
+        failed = status.why if status is not None and status.state is SyncState.ERROR else ""
+        self._epoch, self._source, self._told = epoch, source, False
+        self.status = begun = SyncStatus(
+            SyncState.IN_PROGRESS, source.node, self._parts.low(), FIRST_LLSN, why=failed
+        )
+        self._running = self._tasks.spawn(
+            f"sync/{source.node}", self._run(epoch, source, backfill, proves, begin)
+        )
+        return begun
+
+    def forget(self) -> None:
+        """A newer epoch has begun: that it was filled before says nothing any more."""
+        if self._running is None and self.status is not None and self.status.state is SyncState.COMPLETE:
+            self.status = None
+
+    def stop(self) -> None:
+        running, self._running, self.status = self._running, None, None
+        if running is not None:
+            running.cancel()
+
+    async def close(self) -> None:
+        self.stop()
+        await self._tasks.close()
+
+    async def _run(
+        self, epoch: Epoch, source: ReplicaAddress, backfill: bool, proves: bool, begin: LLSN
+    ) -> None:
+        log_stream, me = self._parts.log_stream, asyncio.current_task()
+        _log.info(logfmt("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
+
+        def tell(**changed: object) -> None:
+            if self._running is me and self.status is not None:
+                self.status = msgspec.structs.replace(self.status, **changed)
+
+        proven = self._proven[1] if self._proven[0] == source else FIRST_LLSN
+        if backfill:
+            proven = max(proven, begin)
+        try:
+            copied_bytes = await _UnitSync(self._parts, epoch, source, tell, backfill).run(proven)
+        except (VarlogError, OSError) as error:
+            rebuild = isinstance(error, Contradiction)
+            tell(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
+            _log.warning(logfmt("sync failed", log_stream=log_stream, why=error, rebuild=rebuild))
+        else:
+            if not backfill:
+                self._proven = source, self._parts.dense_end()
+            if proves:
+                self._parts.filled()
+            tell(state=SyncState.COMPLETE, why="")
+            _log.info(
+                logfmt("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes)
+            )
+        if self._running is me:
+            self._running = None
+
+    def _died(self, name: str, error: BaseException) -> None:
+        _log.error(logfmt("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
+        self._running = None
+        if self.status is not None:
+            self.status = msgspec.structs.replace(self.status, state=SyncState.ERROR, why=str(error))
+
+
+class _UnitSync:
+    """One sync from one source. With an epoch, the source must be in it all the time: then it does not change."""
+
+    def __init__(
+        self,
+        parts: UnitSyncParts,
+        epoch: Epoch,
+        source: ReplicaAddress,
+        tell: Callable[..., None],
+        backfill: bool,
+    ) -> None:
+        self._parts = parts
+        self._epoch = epoch
+        self._source = source
+        self._tell = tell
+        self._backfill = backfill
+        self._copied_bytes = 0
+
+    async def run(self, llsn: LLSN) -> int:
+        """From `llsn` on, until everything is here; returns the bytes that were copied."""
+        await self._parts.reopen_if_failed()
+        connection = await self._parts.transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
+        try:
+            newest = llsn
+            while llsn <= newest:
+                listed = await self._list(connection, llsn)
+                if listed.next_llsn <= llsn and listed.newest >= llsn:
+                    raise PreconditionFailed(f"{connection.peer} lists nothing from LLSN {llsn} on")
+                await self._take_window(connection, llsn, listed)
+                llsn, newest = listed.next_llsn, listed.newest
+                self._tell(copied_end=llsn, target_end=LLSN(newest + 1), copied_bytes=self._copied_bytes)
+            if not self._backfill:
+                self._check_nothing_behind(llsn)
+        finally:
+            connection.close()
+        return self._copied_bytes
+
+    async def _list(self, connection: Connection, llsn: LLSN) -> ListUnitReply:
+        listed, _ = await _ask(connection, ListUnit(self._parts.log_stream, llsn), ListUnitReply)
+        if self._epoch not in (NO_EPOCH, listed.epoch):
+            raise PreconditionFailed(
+                f"{connection.peer} is in epoch {listed.epoch}, not sealed in {self._epoch}"
+            )
+        return listed
+
+    async def _take_window(self, connection: Connection, llsn: LLSN, listed: ListUnitReply) -> None:
+        """What the source has in [llsn, next_llsn). Trims first: what is trimmed is not readable here for a moment (law 9)."""
+        if listed.low > self._parts.low():
+            await self._parts.trim(listed.low)
+        low = self._parts.low()
+        theirs = {page[0]: page for page in listed.pages if page[0] + page[1] > low}
+        for page in self._held(max(llsn, low), listed.next_llsn):
+            mine = (page.first_llsn, page.count, page.crc)
+            other = theirs.pop(page.first_llsn, None)
+            if other != mine and not (self._backfill and other is None):
+                raise Contradiction(f"LLSN {page.first_llsn} here is not what {connection.peer} has")
+        for begin, end in _stretches(list(theirs.values())):
+            await self._copy(connection, begin, end)
+        if self._lacks(theirs):
+            await self._take_trim(connection, llsn)
+            if lacking := self._lacks(theirs):
+                raise PreconditionFailed(f"{connection.peer} has listed LLSN {lacking}, and does not copy it")
+
+    def _lacks(self, theirs: dict[LLSN, tuple[LLSN, int, int]]) -> LLSN | None:
+        """The first of these pages that is not here, and not trimmed here either."""
+        low = self._parts.low()
+        wanted = sorted(first for first, count, _ in theirs.values() if first + count > low)
+        if not wanted:
+            return None
+        here = {page.first_llsn for page in self._held(wanted[0], LLSN(wanted[-1] + 1))}
+        return next((first for first in wanted if first not in here), None)
+
+    async def _take_trim(self, connection: Connection, llsn: LLSN) -> None:
+        """A trim that came to the source after its list: what it did not copy would be a hole here, above the low end."""
+        listed = await self._list(connection, llsn)
+        if listed.low > self._parts.low():
+            await self._parts.trim(listed.low)
+
+    def _held(self, begin: LLSN, end: LLSN) -> Iterator[Page]:
+        """What is here in [begin, end), piece by piece."""
+        while begin < end:
+            pages = self._parts.pages_from(begin, LIST_PAGES_MAX)
+            for page in pages:
+                if page.first_llsn >= end:
+                    return
+                yield page
+            if not pages:
+                return
+            begin = pages[-1].end_llsn
+
+    def _check_nothing_behind(self, end: LLSN) -> None:
+        for page in self._parts.pages_from(end, 1):
+            raise Contradiction(f"LLSN {page.first_llsn} here is behind all that the source has")
+
+    async def _copy(self, connection: Connection, begin: LLSN, end: LLSN) -> None:
+        """The next piece is asked for while this one is written."""
+        request = CopyUnit(self._parts.log_stream, begin, end, COPY_BYTES_MAX)
+        copied, payload = await _ask(connection, request, CopyUnitReply)
+        while payload:
+            following = copied.next_llsn
+            asked = asyncio.ensure_future(
+                _ask(
+                    connection,
+                    CopyUnit(self._parts.log_stream, following, end, COPY_BYTES_MAX),
+                    CopyUnitReply,
+                )
+            )
+            asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+            try:
+                await self._write(payload)
+                copied, payload = await asked
+            finally:
+                asked.cancel()
+            if payload and copied.next_llsn <= following:
+                raise PreconditionFailed(f"{connection.peer} copies nothing from LLSN {following} on")
+
+    async def _write(self, payload: bytearray) -> None:
+        view = memoryview(payload)
+
+        def checked() -> list[tuple[int, BatchHeader]]:
+            found = list(walk(payload))
+            for at, header in found:
+                check_body(payload, header, at)
+            return found
+
+        writes = []
+        try:
+            for at, header in await self._parts.worker.run(checked):
+                written = self._parts.take_copy(header, view[at : at + header.size])
+                if written is not None:
+                    writes.append(written)
+        except AlreadyWritten as other:
+            raise Contradiction(str(other)) from other
+        finally:
+            if writes:
+                await asyncio.wait(writes)
+        failed = [error for written in writes if (error := written.exception()) is not None]
+        if failed:
+            raise failed[0]
+        self._copied_bytes += len(payload)
+
+
+async def _ask(connection: Connection, request: Message, answer: type[M]) -> tuple[M, bytearray]:
+    found, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
+    if not isinstance(found, answer):
+        raise PreconditionFailed(f"{connection.peer} does not answer like a storage node")
+    return found, payload
+
+
+def _stretches(pages: Sequence[tuple[LLSN, int, int]]) -> Iterator[tuple[LLSN, LLSN]]:
+    """Ranges that cover these pages and, of the source's, no others; a hole between two of them is passed over by the source."""
+    begin = end = LLSN(0)
+    for first, count, _ in sorted(pages):
+        if end and first != end:
+            yield begin, end
+            begin = first
+        begin = begin or first
+        end = LLSN(first + count)
+    if end:
+        yield begin, end

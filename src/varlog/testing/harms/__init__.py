@@ -1,0 +1,1 @@
+"""Files of real processes that are harmed: every file, every harm."""

@@ -1,0 +1,1 @@
+"""Networks of real processes that can be cut: by namespaces or by proxies."""

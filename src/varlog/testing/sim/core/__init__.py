@@ -1,0 +1,1 @@
+"""What a simulated run consists of: loop, network, drives, hosts and plan."""

@@ -1,0 +1,141 @@
+"""MessageObserver: records what servers told, in either ordering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from varlog.model.cluster import LogStream
+from varlog.model.projection import Projection
+from varlog.rpc import messages as m
+from varlog.rpc.messages import Commits, GetViewReply, Message, StreamReply
+from varlog.testing.sim.core.loop import Process
+from varlog.testing.sim.core.network import SimConnection
+from varlog.verify.history import History, Tokens
+
+
+class Witness:
+    """Told is told: what anybody can have heard must stay true, whoever leads later (law 3, 6)."""
+
+    def __init__(
+        self,
+        history: History,
+        is_sequenced: Callable[[int], bool] = lambda topic: False,
+        *,
+        rewound: bool = False,
+    ) -> None:
+        self._history = history
+        # The store may go back in time: what no node has heard of did not happen.
+        self._rewound = rewound
+        self._is_sequenced = is_sequenced
+        self._revisions: dict[Process, int] = {}
+
+    def hear(self, sender: Process, message: Message) -> None:
+        kind = type(message)
+        if kind is Commits:
+            if not self._rewound:
+                self._hear_order(sender, message)  # type: ignore[arg-type]
+        elif kind is StreamReply:
+            self._hear_stream(message.stream)  # type: ignore[attr-defined]
+        elif kind is GetViewReply:
+            view = message.view  # type: ignore[attr-defined]
+            if self._revisions.get(sender) != view.revision:
+                self._revisions[sender] = view.revision
+                for stream in view.streams:
+                    self._hear_stream(stream)
+
+    def applied(self, sender: Process, message: Commits, committed_end: Callable[[int], int]) -> None:
+        """A storage node has acted on it; `committed_end`: of its replica of a log stream, as it is now."""
+        self._hear_order(sender, message, committed_end)
+
+    def _hear_order(
+        self,
+        sender: Process,
+        message: Commits,
+        committed_end: Callable[[int], int] | None = None,
+    ) -> None:
+        for log_stream, rows in message.rows:
+            for row in rows:
+                if committed_end is not None and row.llsn_begin + row.count > committed_end(log_stream):
+                    continue
+                self._history.tell_order(
+                    log_stream, row.llsn_begin, row.glsn_begin, row.count, row.epoch, sender.name
+                )
+
+    def _hear_stream(self, stream: LogStream) -> None:
+        if not self._rewound and not self._is_sequenced(stream.topic):  # its epochs are a projection's
+            self._history.tell_seal(stream.log_stream, stream.epoch, stream.sealed_end)
+
+
+# Sequenced witness: hears what is said of sequenced topics: projections, positions given, seals, answers that came late.
+
+# Writes. What was read is true whenever the answer comes; what was written must be counted in the answer to a seal.
+_FENCED = (m.WriteUnit, m.FillUnit)
+_ANSWERS = (m.Done,)
+
+
+class SequencedWitness:
+    """Told is told: what anybody can have heard must stay true, whoever is asked later."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._told = history.event_texts
+        self._revisions: dict[object, int] = {}
+        self._asked: dict[tuple[SimConnection, int], Message] = {}
+        self._sealed: dict[tuple[str, int], int] = {}  # by host and log stream: the newest epoch it told
+
+    def is_sequenced(self, topic: int) -> bool:
+        return topic in self._told.names
+
+    def hear(self, connection: SimConnection, message: Message) -> None:
+        """Before it is on its way."""
+        if isinstance(message, m.GetViewReply):
+            self._hear_view(connection, message)
+        elif isinstance(message, m.TopicReply):
+            if message.topic.sequenced:
+                self._told.names[message.topic.topic] = message.topic.name
+        elif isinstance(message, m.ProposeProjectionReply):
+            self._hear_projection(message.projection)
+        elif isinstance(message, m.SealUnitReply):
+            key = connection.process.host, message.log_stream
+            self._sealed[key] = max(self._sealed.get(key, 0), message.epoch)
+        elif isinstance(message, (*_FENCED, m.NextTokens)):
+            if not connection.accepting:
+                self._asked[connection, connection.posted] = message
+        elif isinstance(message, (*_ANSWERS, m.NextTokensReply)) and connection.accepting:
+            request = self._asked.pop((connection.other, connection.posted), None)
+            if isinstance(request, _FENCED):
+                self._hear_answer(connection, request, message)
+            elif (
+                isinstance(request, m.NextTokens) and isinstance(message, m.NextTokensReply) and request.count
+            ):
+                begin, end = message.first - message.skipped, message.first + request.count
+                who = connection.process.name
+                self._told.tokens.append(Tokens(request.topic, request.epoch, begin, end, who))
+
+    def _hear_view(self, connection: SimConnection, message: m.GetViewReply) -> None:
+        view = message.view
+        if self._revisions.get(connection.process) == view.revision:
+            return
+        self._revisions[connection.process] = view.revision
+        for topic in view.topics:
+            if topic.sequenced:
+                self._told.names[topic.topic] = topic.name
+        for projection in view.projections:
+            self._hear_projection(projection)
+
+    def _hear_projection(self, projection: Projection) -> None:
+        known = self._told.projections.setdefault(projection.topic, {})
+        first = known.setdefault(projection.epoch, projection)
+        if first != projection:
+            self._told.contradictions.append(
+                f"topic {projection.topic} has two projections of epoch {projection.epoch}: {first} and {projection}"
+            )
+
+    def _hear_answer(self, connection: SimConnection, request: Message, answer: Message) -> None:
+        log_stream, epoch = request.log_stream, request.epoch  # type: ignore[attr-defined]
+        sealed = self._sealed.get((connection.process.host, log_stream), 0)
+        if epoch < sealed:
+            self._told.stale_answers.append(
+                f"{connection.process.name} told epoch {sealed} of its log stream {log_stream}, and then answered "
+                f"{request} by {type(answer).__name__}"
+            )

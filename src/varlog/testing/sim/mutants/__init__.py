@@ -1,0 +1,1 @@
+"""Bugs planted in production code, each found by the simulator."""

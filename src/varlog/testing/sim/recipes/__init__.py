@@ -1,0 +1,1 @@
+"""Simulated runs whose users use recipes."""

@@ -1,0 +1,199 @@
+"""Recipe job: what every user of a recipe does: opens it, calls it in loops, and writes down each call and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from varlog.client.log import Log
+from varlog.model.errors import OutcomeUnknown, Rejected, VarlogError
+from varlog.recipes.core.replicated import ReplicatedStateMachine
+from varlog.recipes.core.snapshots import Snapshots
+from varlog.recipes.errors import ReplicaStopped
+from varlog.runtime.environment import Environment
+from varlog.testing.sim.recipes.plan import RecipePlan, Work
+from varlog.verify.history import History, Outcome
+from varlog.verify.recipe_history import Deed, RecipeHistory
+
+# The auditor looks at a cluster that is well, and is patient.
+AUDIT_S: Final = 60.0
+AUDIT_CALL_S: Final = 20.0
+AUDIT_TTL_S: Final = 10.0  # where appends take long, nobody keeps a shorter lease
+
+
+@dataclass
+class Site:
+    """Where a job is done: by which process, on which log, and who hears of it."""
+
+    name: str
+    environment: Environment
+    log: Log
+    snapshots: Snapshots | None
+    plan: RecipePlan
+    history: History
+    recipes: RecipeHistory
+    stopping: Callable[[], bool]
+    tell: Callable[[str], None]
+    ttl_s: float
+
+
+class Job(ABC):
+    """One recipe in one process. Several loops of it share one replica."""
+
+    work: ClassVar[Work]
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.rng = random.Random(site.environment.entropy.getrandbits(64))
+        self._numbers = 0
+
+    # --- of each recipe -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def open(self, timeout_s: float) -> None:
+        """Open the recipe."""
+
+    @abstractmethod
+    def replicas(self) -> list[ReplicatedStateMachine[Any]]:
+        """Those that are open: their states are compared."""
+
+    @abstractmethod
+    async def step(self, client: str) -> None:
+        """One operation of a loop."""
+
+    @abstractmethod
+    async def audit(self) -> None:
+        """All is well, and nobody else is at it: look at what is there."""
+
+    async def close(self) -> None:
+        for replica in self.replicas():
+            await replica.close()
+
+    def besides(self) -> list[Awaitable[None]]:
+        """What goes on beside the loops."""
+        return []
+
+    # --- the same for all -----------------------------------------------------------------------------------------
+
+    async def open_somehow(self, until: Callable[[], bool], timeout_s: float) -> bool:
+        """Try until it is open, or nobody wants it any more."""
+        while not until():
+            try:
+                await self.open(timeout_s)
+                return True
+            except ReplicaStopped as error:
+                self.complain(error)
+                return False
+            except VarlogError as error:
+                self.site.tell(f"{self.site.name} cannot open {self.work} yet: {error}")
+                await asyncio.sleep(0.1)
+        return False
+
+    async def run(self) -> None:
+        """All loops, to their end."""
+        site = self.site
+        if not await self.open_somehow(site.stopping, site.plan.timeout_s):
+            return
+        looking = [asyncio.ensure_future(self._compare(replica)) for replica in self.replicas()]
+        looking += [asyncio.ensure_future(work) for work in self.besides()]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(site.plan.loops):
+                    _ = group.create_task(self._loop(f"{site.name}.{self.work}.{number}"))
+        finally:
+            for look in looking:
+                look.cancel()
+            await asyncio.gather(*looking, return_exceptions=True)
+        await self._check_going()
+        await self.close()
+
+    async def _check_going(self) -> None:
+        """Whatever went wrong on the way, a replica goes on as long as its log is open."""
+        for replica in self.replicas():
+            try:
+                await replica.wait(lambda _: True)
+            except VarlogError as error:
+                if not self.site.log.closed:
+                    self.complain(error)
+
+    async def _loop(self, client: str) -> None:
+        plan = self.site.plan
+        for _ in range(plan.operations):
+            if self.site.stopping():
+                return
+            if self.rng.random() < plan.checkpoint_share:
+                await self.checkpoint(client)
+            await self.step(client)
+            await asyncio.sleep(self.rng.expovariate(1 / plan.think_s))
+
+    async def checkpoint(self, client: str) -> None:
+        replica = self.rng.choice(self.replicas())
+        trim = self.site.plan.trims and self.rng.random() < 0.7
+        work = replica.checkpoint(trim=trim)
+        await self.do(client, "checkpoint", "save", work, key=self.work, deadline=False)
+
+    async def _compare(self, replica: ReplicatedStateMachine[Any]) -> None:
+        """After each stretch that is applied: the state, for all who have one of the same position."""
+
+        def look(machine: Any) -> None:
+            self.site.recipes.tell_state(replica.name, replica.applied, machine.snapshot(), self.site.name)
+
+        try:
+            await replica.wait(look)
+        except ReplicaStopped as error:
+            self.complain(error)
+        except VarlogError as error:
+            self.site.tell(f"{self.site.name} compares no more: {error}")
+
+    async def do(
+        self,
+        client: str,
+        recipe: str,
+        what: str,
+        work: Awaitable[Any],
+        *,
+        key: str = "",
+        given: Any = None,
+        deadline: bool = True,
+        slack_s: float = 0.0,
+    ) -> Deed:
+        """Wait for one call, and write it down. `got` is what it returned."""
+        deed = self.begin(client, recipe, what, key=key, given=given)
+        if deadline:
+            deed.deadline_s = deed.started_s + self.site.plan.timeout_s + slack_s
+        try:
+            deed.got = await work
+            deed.outcome = Outcome.DONE
+        except OutcomeUnknown as error:
+            deed.outcome, deed.message = Outcome.UNKNOWN, str(error)
+        except Rejected as error:
+            deed.outcome, deed.message = Outcome.REJECTED, str(error)
+        except ReplicaStopped as error:
+            deed.outcome, deed.message = Outcome.FAILED, str(error)
+            self.complain(error)
+        except VarlogError as error:
+            deed.outcome, deed.message = Outcome.FAILED, f"{type(error).__name__}: {error}"
+        self.end(deed)
+        return deed
+
+    def begin(self, client: str, recipe: str, what: str, *, key: str = "", given: Any = None) -> Deed:
+        deed = Deed(recipe=recipe, client=client, what=what, key=key, given=given)
+        deed.started, deed.started_s = self.site.history.event(), asyncio.get_running_loop().time()
+        self.site.recipes.deeds.append(deed)
+        return deed
+
+    def end(self, deed: Deed) -> None:
+        deed.ended, deed.ended_s = self.site.history.event(), asyncio.get_running_loop().time()
+        self.site.tell(str(deed))
+
+    def unique(self, client: str) -> str:
+        """A word that no other call of the run has."""
+        self._numbers += 1
+        return f"{client}.{self._numbers}"
+
+    def complain(self, error: Exception) -> None:
+        self.site.history.complaints.append(f"{self.site.name} {self.work}: {error!r} {error}")

@@ -1,0 +1,1 @@
+"""What a simulated run has only for sequenced topics."""
