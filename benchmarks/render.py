@@ -1,4 +1,4 @@
-"""Runs `varlog bench` and puts its table into docs/benchmarks.md, between its two markers.
+"""Runs `varlog bench` and puts its table between two markers: into docs/benchmarks.md, or into the journal.
 
     python benchmarks/render.py [--from FILE] [-- options of varlog bench]
     python benchmarks/render.py --faults [--from FILE] [-- options of varlog bench]
@@ -7,7 +7,7 @@
 
 FILE is the output of an earlier `varlog bench --markdown` (or with --spark or --ordering both, too), or of `varlog bench --faults
 --json`; without it everything is measured now. With --faults a plot is drawn, too (needs matplotlib: pip install 'varlog[plot]').
-What --orderings measures goes into docs/orderings.md as well.
+The canonical workloads go into docs/benchmarks.md, everything else into benchmarks/journal.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from varlog.bench.machine import Conditions  # noqa: E402 - of this tree, wherever it was started
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-ORDERINGS_PAGE = ROOT / "docs" / "orderings.md"
+JOURNAL = ROOT / "benchmarks" / "journal.md"
 BENCH, FAULTS, SPARK = "bench", "faults", "spark"
 ORDERINGS, ORDERING_FAULTS = "orderings", "ordering-faults"
 PLOTS = {FAULTS: ROOT / "docs" / "faults.svg", ORDERING_FAULTS: ROOT / "docs" / "ordering-faults.svg"}
@@ -49,6 +49,11 @@ def rendered(page: str, table: str, section: str = BENCH) -> str:
     if not begin or not end:
         raise ValueError(f"the page lacks the lines {first} and {last}: the table goes between them")
     return f"{before}{first}\n\n{table.strip()}\n\n{last}{after}"
+
+
+def plot_link(caption: str, plot: Path, page: Path) -> str:
+    """The plot as an image of the page, by the path from there."""
+    return f"![{caption}]({Path(os.path.relpath(plot, page.parent)).as_posix()})"
 
 
 def measured(options: list[str]) -> str:
@@ -79,7 +84,7 @@ def faults_told(report: dict[str, Any], plot: Path) -> str:
             "",
             *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells),
             "",
-            f"![Appends a second around each fault]({plot.name})",
+            plot_link("Appends per second around each fault", plot, JOURNAL),
             "",
         ]
     )
@@ -99,8 +104,8 @@ def main() -> None:
     section = section_of(arguments)
     output = arguments.source.read_text("utf-8") if arguments.source else measured([*HOW[section], *options])
     table = faults_told(json.loads(output), PLOTS[section]) if section in PLOTS else output
-    for page in (PAGE, ORDERINGS_PAGE) if arguments.orderings else (PAGE,):
-        page.write_text(rendered(page.read_text("utf-8"), table, section), "utf-8")
+    page = PAGE if section == BENCH else JOURNAL
+    page.write_text(rendered(page.read_text("utf-8"), table, section), "utf-8")
     sys.stdout.write(table)
 
 

@@ -6,7 +6,7 @@
     python -m benchmarks.growth --quick                            does everything work? Figures are rough
     python -m benchmarks.growth --only readers --json > part.json  a part
     python -m benchmarks.growth --from part.json --from more.json  put parts together, measure nothing
-    python -m benchmarks.growth --render                           also into docs/benchmarks.md and docs/growth.svg
+    python -m benchmarks.growth --render                           also into benchmarks/journal.md and docs/growth.svg
 
 Each sweep has a cluster of its own: three storage nodes with a copy each, one client process. Exit code 1 if there is a cliff.
 """
@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from benchmarks.growth.loads import Pace, measure  # noqa: E402 - of this tree, wherever it was started
 from benchmarks.growth.sweeps import SWEEPS, Point, Sweep, as_json, merged  # noqa: E402
 from benchmarks.growth.telling import cliffs_in, told  # noqa: E402
-from benchmarks.render import PAGE, rendered  # noqa: E402
+from benchmarks.render import JOURNAL, plot_link, rendered  # noqa: E402
 from varlog.bench.figures import format_count  # noqa: E402
 from varlog.bench.machine import conditions_of, measure_raw  # noqa: E402
 from varlog.model.limits import GIB  # noqa: E402
@@ -80,8 +80,9 @@ def write_docs(report: dict[str, Any]) -> None:
     from benchmarks.growth.plot import draw
 
     draw(report, PLOT)
-    text = f"{told(report)}\n![Throughput and latency as the load grows]({PLOT.name})\n"
-    PAGE.write_text(rendered(PAGE.read_text("utf-8"), text, SECTION), "utf-8")
+    image = plot_link("Throughput and latency as the load grows", PLOT, JOURNAL)
+    text = f"{told(report)}\n{image}\n"
+    JOURNAL.write_text(rendered(JOURNAL.read_text("utf-8"), text, SECTION), "utf-8")
 
 
 def main() -> None:
@@ -106,7 +107,7 @@ def main() -> None:
         help="an earlier --json; again for more",
     )
     parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--render", action="store_true", help=f"write {PAGE.name} and {PLOT.name}")
+    parser.add_argument("--render", action="store_true", help=f"write {JOURNAL.name} and {PLOT.name}")
     options = parser.parse_args()
     reports = [json.loads(part.read_text("utf-8")) for part in options.parts]
     if not reports or options.only:

@@ -9,7 +9,7 @@ process (emulated_node.py): they speak the protocol of sessions, reports and com
 disks and no clients. Entries are what their reports say; their rate is given for each row and is one that a log stream of ours
 reaches. Every run is checked: what the nodes were told must be one order without gap or double, the same at every replica.
 
-FILE is the output of an earlier run with --json; --render puts the table into docs/benchmarks.md and draws its plot.
+FILE is the output of an earlier run with --json; --render puts the table into benchmarks/journal.md and draws its plot.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from benchmarks.ordering.load import Load
 from varlog.bench.figures import format_count, format_ms
 from varlog.bench.machine import conditions_of
 
-PAGE, PLOT = Path("docs/benchmarks.md"), Path("docs/ordering-scale.svg")
+PLOT = Path("docs/ordering-scale.svg")
 ROOT = Path(__file__).parents[2]
 # All nodes together send so many reports a second, and each of them one message every 10 ms at most.
 REPORTS_PER_S_MAX = 200_000
 INTERVAL_MS_MIN = 10.0
-# What a log stream of ours reaches with three copies of 1 KiB entries (docs/benchmarks.md): 64 appenders, and batches of 1000.
+# What a log stream of ours reaches with three copies of 1 KiB entries (benchmarks/journal.md): 64 appenders, and batches of 1000.
 # The field's paper has 15 000 for a shard.
 PAPER_RATE, APPENDERS_RATE, BATCHES_RATE = 15_000.0, 30_000.0, 140_000.0
 # So many replicas a node make about a million entries a second on it, at the paper's rate and in batches.
@@ -145,12 +145,12 @@ def _millions(value: float) -> str:
 
 def render(report: dict[str, Any]) -> str:
     from benchmarks.ordering.plot import draw
-    from benchmarks.render import rendered
+    from benchmarks.render import JOURNAL, plot_link, rendered
 
     draw(report, ROOT / PLOT)
-    told = f"{table(report)}\n![Entries ordered a second, and cut latency, emulated]({PLOT.name})\n"
-    page = ROOT / PAGE
-    page.write_text(rendered(page.read_text("utf-8"), told, "ordering-scale"), "utf-8")
+    image = plot_link("Entries ordered per second, and cut latency, emulated", ROOT / PLOT, JOURNAL)
+    told = f"{table(report)}\n{image}\n"
+    JOURNAL.write_text(rendered(JOURNAL.read_text("utf-8"), told, "ordering-scale"), "utf-8")
     return told
 
 
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="that hold the emulated nodes")
     parser.add_argument("--data", type=Path, help="directory for the repository's store")
     parser.add_argument("--json", action="store_true", help="for programs")
-    parser.add_argument("--render", action="store_true", help="into docs/benchmarks.md, with a plot")
+    parser.add_argument("--render", action="store_true", help="into benchmarks/journal.md, with a plot")
     parser.add_argument("--from", dest="sources", type=Path, nargs="+", help="outputs of earlier runs")
     options = parser.parse_args()
     options.seconds = options.seconds or (1.0 if options.quick else 4.0)

@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
         "--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing: take these files of --json"
     )
     parser.add_argument(
-        "--render", action="store_true", help="write the section and the plots of docs/benchmarks.md"
+        "--render", action="store_true", help="write the section and the plots of benchmarks/journal.md"
     )
     parser.add_argument("--list", action="store_true", help="the systems and the workloads")
     return parser

@@ -1,4 +1,4 @@
-"""Writes the peers' section of docs/benchmarks.md, between its markers, and the plots beside it."""
+"""Writes the peers' section of benchmarks/journal.md, between its markers, and its plots into docs/."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from pathlib import Path
 from benchmarks.peers.plots import draw_all
 from benchmarks.peers.samples import Findings
 from benchmarks.peers.tables import section
-from benchmarks.render import rendered
+from benchmarks.render import JOURNAL, plot_link, rendered
 
 DOCS = Path(__file__).parents[2] / "docs"
 SECTION = "peers"
 
 
-def render(findings: Findings, docs: Path = DOCS) -> None:
+def render(findings: Findings, page: Path = JOURNAL, docs: Path = DOCS) -> None:
     """Replace what an earlier run has written."""
-    page = docs / "benchmarks.md"
-    plots = "\n\n".join(f"![{caption}]({path.name})" for path, caption in draw_all(findings, docs))
+    plots = "\n\n".join(plot_link(caption, path, page) for path, caption in draw_all(findings, docs))
     text = section(findings) + (f"\n\n{plots}" if plots else "")
     page.write_text(rendered(page.read_text("utf-8"), text, SECTION), "utf-8")

@@ -1,4 +1,4 @@
-"""The peers' section of docs/benchmarks.md as Markdown: conditions, verdicts, promises, and every figure with its spread."""
+"""The peers' section of benchmarks/journal.md as Markdown: conditions, verdicts, promises, and every figure with its spread."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from benchmarks.growth.cluster import CLIENT, MACHINE
 from benchmarks.growth.loads import LOADS, LostEntries, Pace, check
 from benchmarks.growth.sweeps import SWEEPS, Point, as_json, merged, points_of
 from benchmarks.growth.telling import COLUMNS, FIGURES, bound, cliffs_in, load_told, told
-from benchmarks.render import PAGE, rendered
+from benchmarks.render import JOURNAL, rendered
 from varlog.model.limits import GIB, KIB
 
 ROOT = Path(__file__).parents[2]
@@ -210,7 +210,7 @@ def test_rough_figures_are_not_rendered() -> None:
 
 
 def test_the_page_has_a_place_for_the_section() -> None:
-    assert "MARK" in rendered(PAGE.read_text("utf-8"), "MARK", "growth")
+    assert "MARK" in rendered(JOURNAL.read_text("utf-8"), "MARK", "growth")
 
 
 # --- with real processes

@@ -160,9 +160,9 @@ def test_rendering_replaces_the_section_and_draws_the_plots(tmp_path: Path) -> N
     render = pytest.importorskip(
         "benchmarks.peers.render", reason="NOT TESTED: pip install -e '.[plot]'"
     ).render
-    page = tmp_path / "benchmarks.md"
+    page = tmp_path / "journal.md"
     page.write_text("before\n<!-- peers:begin -->\nold\n<!-- peers:end -->\nafter\n", "utf-8")
-    render(_everything(), tmp_path)
+    render(_everything(), page, tmp_path)
     text = page.read_text("utf-8")
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     drawn = sorted(path.name for path in tmp_path.glob("*.svg"))

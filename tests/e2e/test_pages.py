@@ -1,4 +1,4 @@
-"""docs/recipes.md does what it says: its blocks are run in order, as typed, and print what stands below them."""
+"""Guides do what they say: their blocks are run in order, as typed, and print what stands below them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,19 @@ async def type_all(found: list[Block], address: str, work: Path) -> int:
 
 def test_every_block_about_recipes_prints_what_stands_below_it(tmp_path: Path) -> None:
     """R-USE-2: each recipe on a real log, as a user types it."""
-    typed = [block for block in blocks("docs/recipes.md") if block.language == "python"]
+    typed = [block for block in blocks("docs/guide/recipes.md") if block.language == "python"]
     with running(tmp_path, auto_create_topics=True) as (cluster, _):
         assert asyncio.run(type_all(typed, cluster.repository.address, tmp_path)) > 10
 
 
+def test_every_block_about_embedded_logs_prints_what_stands_below_it(tmp_path: Path) -> None:
+    """R-USE-2: the public names on a directory, as a user types them."""
+    typed = [block for block in blocks("docs/guide/embedded.md") if block.language == "python"]
+    assert asyncio.run(type_all(typed, ADDRESS, tmp_path)) >= 4
+
+
 def test_every_recipe_and_every_error_is_in_the_page() -> None:
-    content = page("docs/recipes.md")
+    content = page("docs/guide/recipes.md")
     told_of = {*recipes.__all__, *blocking.__all__}
     # What is got from others, and never made by the reader's own hands.
     told_of -= {
@@ -53,6 +59,8 @@ def test_every_recipe_and_every_error_is_in_the_page() -> None:
     assert {name for name in told_of if f"{name}" not in content} == set()
 
 
-@pytest.mark.parametrize("name", ["docs/recipes.md"])
+@pytest.mark.parametrize(
+    "name", ["docs/guide/recipes.md", "docs/guide/embedded.md", "docs/getting-started.md"]
+)
 def test_links_lead_somewhere(name: str) -> None:
     assert broken_links(name) == []

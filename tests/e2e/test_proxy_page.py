@@ -1,4 +1,4 @@
-"""docs/proxy.md has every route, error, limit and metric, and its curl lines print what stands below them."""
+"""docs/guide/http.md has every route, error, limit and metric, and its curl lines print what stands below them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from varlog.proxy.errors import ChangeUnknown, ProxyError
 from varlog.proxy.gateway import EmbeddedOpener, Gateway
 from varlog.testing.processes import PATIENCE_S
 
-PAGE = "docs/proxy.md"
+PAGE = "docs/guide/http.md"
 TABLES = page(PAGE)
 # Where the page has its proxy.
 PORT = 7180

@@ -1,4 +1,4 @@
-"""What the README shows is what happens: examples, commands and curl lines run as printed, and print what stands below them."""
+"""README and first pages do what they say: programs, commands and curl lines are run as printed, and outputs are compared."""
 
 from __future__ import annotations
 
@@ -21,26 +21,22 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-
-
 def test_the_first_example_prints_what_the_readme_says(tmp_path: Path) -> None:
-    example = blocks("python")[0]
-    expected = README.split(example, 1)[1].split("```\n", 2)[2].split("```", 1)[0]
+    example = next(block for block in pages.blocks("README.md") if block.language == "python")
     ran = subprocess.run(
-        [sys.executable, "-c", example],
+        [sys.executable, "-c", example.code],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert (ran.stdout, ran.stderr, ran.returncode) == (expected, "", 0)
+    assert (ran.stdout, ran.stderr, ran.returncode) == (example.prints, "", 0)
 
 
 def test_the_first_two_commands_are_demo_and_test() -> None:
-    commands = [line.split("#")[0].strip() for line in blocks("sh")[0].splitlines()]
+    first = next(block for block in pages.blocks("README.md") if block.language == "sh")
+    commands = [line.split("#")[0].strip() for line in first.code.splitlines()]
     assert commands == ["make demo", "make test"]
 
 
@@ -53,7 +49,8 @@ def test_every_link_leads_to_a_file() -> None:
 # --- `varlog up`, and what is typed beside it -----------------------------------------------------------------------------------
 
 UP = "varlog up --nodes 3 --streams 2"
-# The ports that it takes, as the README has them: repository, manager, nodes, sequencer, proxy.
+ADDRESS = "127.0.0.1:7100"
+# The ports that it takes, as the pages have them: repository, manager, nodes, sequencer, proxy.
 PORTS = (7100, 7101, 7110, 7111, 7112, 7113, 7180)
 # Which log stream takes a batch is a matter of chance.
 CHANCE = {
@@ -73,7 +70,7 @@ def elsewhere() -> Iterator[dict[int, int]]:
 
 @contextmanager
 def up(directory: Path, ports: dict[int, int], shell: Shell) -> Iterator[str]:
-    """The cluster that the README has, and what it said when it was ready."""
+    """The cluster that the pages have, and what it printed when it was ready."""
     process = subprocess.Popen(
         [sys.executable, "-m", "varlog.cli", *UP.split()[1:], f"--port={ports[PORTS[0]]}"],
         cwd=directory,
@@ -97,21 +94,30 @@ def up(directory: Path, ports: dict[int, int], shell: Shell) -> Iterator[str]:
         process.communicate()
 
 
+def run_page(name: str, shell: Shell) -> int:
+    """Run what is typed beside `varlog up`, and the programs that connect to it, in the order of the page; how many."""
+    ran = 0
+    for block in pages.blocks(name):
+        if block.language == "python" and ADDRESS in block.code and "varlog.spark" not in block.code:
+            assert shell.run_python(block.code) == block.prints, str(block)
+            ran += 1
+        for typed in typed_in(block) if block.language in ("", "console") else ():
+            if typed.command.startswith(("varlog up", "varlog demo")):
+                continue
+            masks = {**CHANCE, **NUMBERS} if typed.command == "varlog status" else CHANCE
+            printed = shell.run(typed.command)
+            assert alike(printed, typed.shown, masks=masks), f"{typed.where}\n{printed}"
+            ran += 1
+    return ran
+
+
 @pytest.mark.process
-def test_what_is_typed_after_up_prints_what_the_readme_says(tmp_path: Path) -> None:
-    """R-USE-1, R-USE-2: each command and each curl line as printed, in order; then the recipes, in Python."""
-    typed = [typed for block in pages.blocks("README.md") if not block.language for typed in typed_in(block)]
-    [told_of_up] = [shown for shown in typed if shown.command == UP]
-    rest = [shown for shown in typed if shown.command.startswith(("curl", "varlog"))]
-    rest = [shown for shown in rest if not shown.command.startswith(("varlog up", "varlog demo"))]
-    assert [shown.command.split()[0] for shown in rest].count("curl") >= 3
-    with elsewhere() as ports, up(tmp_path, ports, shell := Shell(tmp_path, ports)) as said:
-        assert alike(said, told_of_up.shown), said
-        for shown in rest:
-            masks = {**CHANCE, **NUMBERS} if shown.command == "varlog status" else CHANCE
-            told = shell.run(shown.command)
-            assert alike(told, shown.shown, masks=masks), f"{shown.where}\n{told}"
-        recipe = next(code for code in blocks("python") if "varlog.recipes" in code)
-        expected = README.split(recipe, 1)[1].split("```\n", 2)[2].split("```", 1)[0]
-        ran = shell.run_python(recipe)
-        assert ran == expected
+@pytest.mark.parametrize(
+    ("name", "ran_min"), [("README.md", 3), ("docs/getting-started.md", 9), ("docs/guide/cluster.md", 10)]
+)
+def test_what_is_typed_after_up_prints_what_the_page_says(tmp_path: Path, name: str, ran_min: int) -> None:
+    """R-USE-1, R-USE-2: each command, each curl line and each program as printed, in order."""
+    starts = [typed for block in pages.blocks(name) for typed in typed_in(block) if typed.command == UP]
+    with elsewhere() as ports, up(tmp_path, ports, shell := Shell(tmp_path, ports)) as printed:
+        assert all(alike(printed, start.shown) for start in starts) and starts, printed
+        assert run_page(name, shell) >= ran_min

@@ -1,4 +1,4 @@
-"""docs/spark.md and examples/ do what they say: blocks of Python and of `varlog …` are run in order, outputs are compared."""
+"""docs/guide/spark.md and examples/ do what they say: blocks of Python and of `varlog …` are run in order, outputs are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from varlog.spark.options import BATCH, READ, STREAM, TOPICS, WHERE, WRITE
 from varlog.testing.tcp_cluster import TcpCluster
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "spark.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "guide" / "spark.md").read_text("utf-8")
 # What `varlog up` has; the tests' cluster listens elsewhere.
 ADDRESS = "127.0.0.1:7100"
 
@@ -64,7 +64,7 @@ def run_python(block: Block, names: dict[str, object], place: Place) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         # Lines as in the page, so that a traceback leads there.
-        exec(compile("\n" * (block.line - 1) + source, "docs/spark.md", "exec"), names)
+        exec(compile("\n" * (block.line - 1) + source, "docs/guide/spark.md", "exec"), names)
     return out.getvalue()
 
 
@@ -72,10 +72,10 @@ def run_shell(block: Block, place: Place) -> None:
     for line in block.code.splitlines():
         program, *arguments = shlex.split(place.said(line), comments=True)
         assert program == "varlog", (
-            f"docs/spark.md:{block.line}: only varlog is run here, the rest is console"
+            f"docs/guide/spark.md:{block.line}: only varlog is run here, the rest is console"
         )
         ran = CliRunner().invoke(app, [*arguments, "--cluster", place.address])
-        assert ran.exit_code == 0, f"docs/spark.md:{block.line}: {line}: {ran.output} {ran.exception!r}"
+        assert ran.exit_code == 0, f"docs/guide/spark.md:{block.line}: {line}: {ran.output} {ran.exception!r}"
 
 
 def test_every_block_of_the_page_runs_and_prints_what_stands_below_it(
@@ -93,18 +93,16 @@ def test_every_block_of_the_page_runs_and_prints_what_stands_below_it(
         elif block.language == "python":
             printed = run_python(block, names, place)
             if block.prints:
-                assert lines(printed) == lines(block.prints), f"docs/spark.md:{block.line}"
+                assert lines(printed) == lines(block.prints), f"docs/guide/spark.md:{block.line}"
             ran += 1
     assert ran > 15
 
 
-def test_the_readmes_step_on_spark_prints_what_stands_below_it(
+def test_the_first_step_on_spark_prints_what_stands_below_it(
     spark: SparkSession, cluster: TcpCluster, tmp_path: Path
 ) -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    [step] = [
-        block for block in blocks(readme.replace("```\n+", "```text\n+")) if "varlog.spark" in block.code
-    ]
+    page = (ROOT / "docs/getting-started.md").read_text("utf-8")
+    [step] = [block for block in blocks(page) if "varlog.spark" in block.code]
     address = cluster.repository.address
     with varlog.connect(address, topic="default", create=True) as log:
         log.append_batch([b"hello", b"world"])
@@ -139,4 +137,4 @@ def test_links_inside_the_page_lead_somewhere() -> None:
     }
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= headings
     files = re.findall(r"\]\(([^)#:]+)\)", PAGE)
-    assert [link for link in files if not (ROOT / "docs" / link).exists()] == []
+    assert [link for link in files if not (ROOT / "docs/guide" / link).exists()] == []

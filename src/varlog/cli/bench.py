@@ -88,9 +88,7 @@ def bench_command(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the data where it is.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Short and rough: does everything work?")] = False,
     json_: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="The report as rows for docs/benchmarks.md.")
-    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The report as Markdown tables.")] = False,
 ) -> None:
     """Measure a cluster (started for it, or running) or an embedded log against the raw limits of this machine."""
     # Here and not above: `varlog --help` must not wait for them.

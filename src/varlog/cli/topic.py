@@ -48,7 +48,7 @@ def create(
     ordering: Annotated[
         Ordering,
         typer.Option(
-            help="Who gives positions: the repository (committed) or a sequencer; docs/orderings.md."
+            help="How positions are assigned: by the metadata repository (committed) or by a sequencer (sequenced)."
         ),
     ] = Ordering.COMMITTED,
     stripe_size: Annotated[

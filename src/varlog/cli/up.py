@@ -39,7 +39,8 @@ def up(
     ] = 7100,
     topic: Annotated[str, typer.Option(help="A topic that is made if it is not there.")] = "default",
     ordering: Annotated[
-        Ordering, typer.Option(help="Of that topic; see docs/orderings.md.")
+        Ordering,
+        typer.Option(help="Ordering of that topic: committed by the repository, or assigned by a sequencer."),
     ] = Ordering.COMMITTED,
     replicated: Annotated[
         bool,

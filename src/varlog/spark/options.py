@@ -1,6 +1,7 @@
 """PURE. The options of the data source: names, defaults, checks. A wrong one is refused with its name and what is right.
 
-Spark hands options over as strings, their names in any case. What an option means is said here and in docs/spark.md, nowhere else.
+Spark hands options over as strings, their names in any case. Their meaning is documented here and in
+docs/guide/spark.md, nowhere else.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def http() -> str:
         for method, operation in methods.items()
     ]
     introduction = (
-        "From `GET /openapi.json`, which a proxy serves for programs. [The log over HTTP](../proxy.md) explains formats, "
+        "From `GET /openapi.json`, which a proxy serves for programs. [The log over HTTP](../guide/http.md) explains formats, "
         "subscriptions, errors and limits, and has examples. An error is `application/problem+json`, see [errors](errors.md)."
     )
     always = "Every route under `/v1` may also answer with these:\n\n" + table(
@@ -119,7 +119,7 @@ def metrics() -> str:
     ]
     introduction = (
         "What `GET /metrics` of a proxy has, in the text format of Prometheus. [Monitoring](../operate/monitoring.md) says "
-        "what to alert on and what to plot; [the table of the proxy](../proxy.md#metrics) explains more."
+        "what to alert on and what to plot; [the table of the proxy](../guide/http.md#metrics) explains more."
     )
     return page("Metrics", introduction, table(("metric", "type", "what it is"), rows))
 
@@ -151,7 +151,7 @@ def python() -> str:
     parts = [*_names(varlog), *_names(aio)]
     introduction = (
         "The public names of `varlog`, which block, and of `varlog.aio`, which are the same with `async`. Errors are in "
-        "[errors](errors.md); recipes (locks, queues, key/value, transactions) in [recipes](../recipes.md)."
+        "[errors](errors.md); recipes (locks, queues, key/value, transactions) in [recipes](../guide/recipes.md)."
     )
     return page("Python", introduction, *parts)
 
