@@ -31,7 +31,7 @@ from varlog.runtime.logging import get_logger, logfmt
 from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 from varlog.storage.metadata_files import scrub_file
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 
 FORMAT_VERSION = 1
 REPOSITORY, NODE, MANAGER, SEQUENCER = "repository", "node", "manager", "sequencer"
@@ -119,7 +119,7 @@ class EmbeddedCluster:
         config = StorageNodeConfig(
             self._cluster, NodeID(1), (volume,), listen=NODE, segment_bytes=self._segment_bytes
         )
-        node = StorageNode(config, self._environment, self._transport)
+        node = StorageNodeServer(config, self._environment, self._transport)
         await node.start()
         self._stops.append(node.stop)
         store = SqliteStore(self._path / "metadata.db", self._environment, synced=self._sync)

@@ -15,7 +15,7 @@ from varlog.rpc.messages import (
     Message,
 )
 from varlog.rpc.transport import Call
-from varlog.storagenode.committed.idempotent_rules import Link, Sent, SequenceDecision, decide
+from varlog.storagenode.committed.idempotent_rules import ProducedBatch, Sent, SequenceDecision, decide
 
 
 class ChainedCluster(FakeCluster):
@@ -92,7 +92,7 @@ class ChainedCluster(FakeCluster):
         chain = self.chains.setdefault(name, [])
         if message.idempotent:
             newest = chain[-1] if chain else None
-            link = newest and Link(
+            link = newest and ProducedBatch(
                 header.producer,
                 newest[0].sequence,
                 newest[1].llsn,

@@ -24,7 +24,7 @@ from varlog.runtime.environment import Environment, SystemClock
 from varlog.runtime.worker import ThreadWorker
 from varlog.storagenode.committed.replica import Replica
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 
 CLUSTER = ClusterID(5)
 TIMEOUT_S = 90.0
@@ -38,7 +38,7 @@ class InProcessCluster:
         self._root = root
         self.transport = MemoryTransport()
         self.environment = Environment(SystemClock(), Random(seed), OsDisk(synced=False), ThreadWorker)
-        self.nodes: dict[int, StorageNode] = {}
+        self.nodes: dict[int, StorageNodeServer] = {}
 
     async def start(self) -> None:
         for node in (1, 2, 3):
@@ -61,7 +61,7 @@ class InProcessCluster:
         volume = self._root / f"volume{node}"
         volume.mkdir(exist_ok=True)
         config = StorageNodeConfig(CLUSTER, NodeID(node), (volume,), listen=f"node-{node}")
-        self.nodes[node] = StorageNode(config, self.environment, self.transport)
+        self.nodes[node] = StorageNodeServer(config, self.environment, self.transport)
         await self.nodes[node].start()
 
     async def kill_node(self, node: int) -> None:

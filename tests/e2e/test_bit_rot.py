@@ -20,7 +20,7 @@ from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.memory import MemoryTransport
 from varlog.runtime.environment import system_environment
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 
 CLUSTER = ClusterID(1)
 NODES = (1, 2, 3)
@@ -36,7 +36,7 @@ class Cluster:
         self._scrub = scrub
         self._environment = system_environment(synced=False)
         self._transport = MemoryTransport()
-        self._nodes: dict[int, StorageNode] = {}
+        self._nodes: dict[int, StorageNodeServer] = {}
         store = SqliteStore(root / "metadata.db", self._environment, synced=False)
         repository = MetadataRepositoryConfig(CLUSTER, "repository")
         self._repository = MetadataRepository(repository, store, self._environment, self._transport)
@@ -60,7 +60,7 @@ class Cluster:
             scrub_bytes_per_s=1 << 30 if self._scrub else 0,
             scrub_interval_s=0.05,
         )
-        self._nodes[node] = StorageNode(config, self._environment, self._transport)
+        self._nodes[node] = StorageNodeServer(config, self._environment, self._transport)
         await self._nodes[node].start()
 
     async def stop_node(self, node: int) -> None:

@@ -24,13 +24,13 @@ from varlog.storage.committed.index import SparseIndex
 from varlog.storage.committed.row_file import (
     ROW_TYPE,
     encode_end_mark,
-    encode_file,
-    encode_header,
     encode_row,
+    encode_row_file,
+    encode_row_header,
 )
 from varlog.storage.committed.state_file import ReplicaStateFile, encode_state
 from varlog.storage.identity import Identity, encode_identity, fingerprint
-from varlog.storage.sequenced.page_index import Page
+from varlog.storage.sequenced.page_index import PageRef
 from varlog.storage.sequenced.sidecar import encode_pages, encode_sidecar
 from varlog.storage.sequenced.sync_watermark import Synced, encode_slot
 from varlog.storage.sequenced.unit_state import UnitStateFile, encode_unit
@@ -44,9 +44,9 @@ ROWS = [row(1, 1, 10, version=2), row(11, 15, 2, version=3, epoch=4), row(13, 17
 POINTS = [(1001, 0, 100), (1004, 100, 4096), (1005, 4196, 70), (1007, 9000, 70)]
 UNIT = UnitStateFile(TopicID(7), LogStreamID(3), Epoch(5), LLSN(11), 4)
 PAGES = [
-    Page(LLSN(1004), 1, 88, 0x01020304, 4, 0),
-    Page(LLSN(1001), 3, 104, 0xFFFFFFFF, 4, 88),
-    Page(LLSN(1005), 2, 80, 0, 4, 192, True),
+    PageRef(LLSN(1004), 1, 88, 0x01020304, 4, 0),
+    PageRef(LLSN(1001), 3, 104, 0xFFFFFFFF, 4, 88),
+    PageRef(LLSN(1005), 2, 80, 0, 4, 192, True),
 ]
 MARKS = (Synced(3, 1000), Synced(4, 272))
 UUID = ClusterUUID("01234567-89ab-4cde-8f01-23456789abcd")
@@ -107,7 +107,7 @@ def page_segment_file() -> bytes:
 def row_file() -> bytes:
     """As it is written: two rows in one sync, one in the next."""
     rows = [encode_row(ROWS[0], 0), encode_row(ROWS[1], 0), encode_row(ROWS[2], 2)]
-    return encode_header(TopicID(7), LogStreamID(3)) + b"".join(rows) + encode_end_mark(3)
+    return encode_row_header(TopicID(7), LogStreamID(3)) + b"".join(rows) + encode_end_mark(3)
 
 
 def compacted_row_file() -> bytes:
@@ -125,7 +125,7 @@ def compacted_row_file() -> bytes:
         )
         for r in ROWS
     ]
-    return encode_file(TopicID(7), LogStreamID(3), np.array(fields, ROW_TYPE))
+    return encode_row_file(TopicID(7), LogStreamID(3), np.array(fields, ROW_TYPE))
 
 
 FILES: dict[str, Callable[[], bytes]] = {
@@ -134,7 +134,7 @@ FILES: dict[str, Callable[[], bytes]] = {
     "sidecar_v1.idx": lambda: index().encode(LLSN(1010), 9070),
     "commits_v1.log": row_file,
     "commits_compacted_v1.log": compacted_row_file,
-    "commits_begun_v1.log": lambda: encode_file(
+    "commits_begun_v1.log": lambda: encode_row_file(
         TopicID(7), LogStreamID(3), np.zeros(0, ROW_TYPE), LLSN(1234)
     ),
     "state_v1.bin": lambda: encode_state(STATE),

@@ -27,13 +27,13 @@ from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.cluster_file import decode_cluster
 from varlog.storage.committed.index import decode_index
-from varlog.storage.committed.row_file import check_header, read_rows
+from varlog.storage.committed.row_file import check_row_header, read_rows
 from varlog.storage.committed.scan import scan
 from varlog.storage.committed.state_file import decode_state
 from varlog.storage.dump import dump_rows
 from varlog.storage.identity import IDENTITY_NAME, Identity, read_identity
 from varlog.storage.sequenced.page_recovery import scan_pages
-from varlog.storage.sequenced.sidecar import decode_sidecar, encode_pages, rows_of
+from varlog.storage.sequenced.sidecar import decode_sidecar, encode_pages, sidecar_rows
 from varlog.storage.sequenced.sync_watermark import decode_slots
 from varlog.storage.sequenced.unit_state import decode_unit
 from varlog.storage.view_copy import decode_view_copy
@@ -75,7 +75,7 @@ def test_the_sidecar_of_version_1_is_read() -> None:
 @pytest.mark.parametrize("name", ["commits_v1.log", "commits_compacted_v1.log"])
 def test_the_row_file_of_version_1_is_read(name: str) -> None:
     content = golden(name)
-    check_header(content, TopicID(7), LogStreamID(3), Path(name))
+    check_row_header(content, TopicID(7), LogStreamID(3), Path(name))
     found = read_rows(lambda size, offset: content[offset : offset + size], len(content), Path(name))
     assert (len(found), found.end_llsn, found.torn, found.marked) == (3, 14, False, True)
     assert list(dump_rows(OsDisk(), HERE / name)) == ROWS
@@ -84,10 +84,10 @@ def test_the_row_file_of_version_1_is_read(name: str) -> None:
 def test_a_row_file_that_begins_later_is_read() -> None:
     """Of a replica that was filled from one whose older entries were trimmed."""
     content, path = golden("commits_begun_v1.log"), Path("commits.log")
-    begin = check_header(content, TopicID(7), LogStreamID(3), path)
+    begin = check_row_header(content, TopicID(7), LogStreamID(3), path)
     found = read_rows(lambda size, offset: content[offset : offset + size], len(content), path, begin)
     assert (len(found), found.begin, found.end_llsn, found.torn) == (0, 1234, 1234, False)
-    assert check_header(golden("commits_v1.log"), TopicID(7), LogStreamID(3), path) == 1
+    assert check_row_header(golden("commits_v1.log"), TopicID(7), LogStreamID(3), path) == 1
 
 
 def test_the_state_of_version_1_is_read() -> None:
@@ -135,7 +135,7 @@ def test_the_page_segment_of_version_1_is_read() -> None:
 
 def test_the_page_sidecar_of_version_1_is_read() -> None:
     rows = decode_sidecar(golden("page_sidecar_v1.idx"), 4, 272)
-    assert rows is not None and rows.tolist() == rows_of(encode_pages(PAGES)).tolist()
+    assert rows is not None and rows.tolist() == sidecar_rows(encode_pages(PAGES)).tolist()
 
 
 def test_the_synced_mark_of_version_1_is_read() -> None:

@@ -41,10 +41,10 @@ class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
         await self.until(kept)
 
     async def _facts(self, node: int) -> int:
-        from varlog.storagenode.node import StorageNode
+        from varlog.storagenode.node import StorageNodeServer
 
         service = self.nodes[node].service
-        return service._view.revision if isinstance(service, StorageNode) else 0
+        return service._view.revision if isinstance(service, StorageNodeServer) else 0
 
     async def adopt(self, *, dry_run: bool = False) -> AdoptOrderReply:
         async with await self.admin() as admin:

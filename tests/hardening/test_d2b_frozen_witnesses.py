@@ -28,7 +28,7 @@ from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc import messages as m
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 from varlog.testing.sim.core.loop import run
 
 STREAM = LogStream(
@@ -131,7 +131,7 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
         assert (sealed.state, sealed.committed_end) == (ReplicaState.SEALED, len(appended) + 1)
         # One that froze for another reason stays as well, if the request to rebuild it knows less than it holds.
         service = cluster.nodes[2].service
-        assert isinstance(service, StorageNode)
+        assert isinstance(service, StorageNodeServer)
         service._replicas[stream.log_stream].freeze(InvariantBroken("a law broke", {}))
         below = m.RebuildReplica(stream.topic, stream.log_stream, Epoch(stream.epoch + 1), uuid, LLSN(3))
         with pytest.raises(PreconditionFailed, match="evidence"):

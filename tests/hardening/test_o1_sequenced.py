@@ -29,7 +29,7 @@ from varlog.model.errors import AlreadyWritten, Overloaded
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import Message, NextTokens, WriteUnit
 from varlog.runtime.metrics import TrafficMeter
-from varlog.storage.sequenced.page_store import Page
+from varlog.storage.sequenced.page_store import PageRef
 from varlog.storagenode.sequenced import unit as unit_module
 from varlog.storagenode.sequenced import writer as unit_writer_module
 from varlog.storagenode.sequenced.writer import UnitWrite, UnitWriter
@@ -156,10 +156,10 @@ def test_a_unit_refuses_a_write_that_would_wait_too_long_before_it_takes_it(
 
 def test_the_estimate_of_a_unit_follows_its_disk() -> None:
     async def story() -> None:
-        now, jobs, written = [0.0], list[asyncio.Future[list[Page]]](), list[int]()
+        now, jobs, written = [0.0], list[asyncio.Future[list[PageRef]]](), list[int]()
         loop = asyncio.get_running_loop()
 
-        def job(work: object, brief: bool) -> asyncio.Future[list[Page]]:
+        def job(work: object, brief: bool) -> asyncio.Future[list[PageRef]]:
             jobs.append(loop.create_future())
             return jobs[-1]
 

@@ -18,7 +18,7 @@ from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.storagenode.committed import idempotent_rules as chains_module
 from varlog.storagenode.committed.idempotent_rules import (
-    Link,
+    ProducedBatch,
     ProducerSequences,
     Sent,
     SequenceDecision,
@@ -30,8 +30,8 @@ P = ProducerID(9)
 STREAM = LogStreamID(1)
 
 
-def link(sequence: int, crc: int, producer: int = 9, llsn: int = 1) -> Link:
-    return Link(ProducerID(producer), sequence, LLSN(llsn), crc)
+def link(sequence: int, crc: int, producer: int = 9, llsn: int = 1) -> ProducedBatch:
+    return ProducedBatch(ProducerID(producer), sequence, LLSN(llsn), crc)
 
 
 # --- the primary's judgement --------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_behind_what_it_knows_an_attempt_follows_its_own_batches_alone(
     last_attempt: int, known: int, judgement: SequenceDecision
 ) -> None:
     """Another order of the same rows may have the same row in place 4, and would go on with one that is further up (seed 19)."""
-    newest = Link(P, 4, LLSN(1), 40, last_attempt)
+    newest = ProducedBatch(P, 4, LLSN(1), 40, last_attempt)
     assert decide(newest, Sent(5, 50, 40, attempt=7, known=known)) is judgement
 
 
@@ -81,14 +81,14 @@ def test_attempts_that_send_everything_at_once_bring_no_row_in_twice(rows: list[
     """Each the beginning of its own order, knowing nothing of the chain."""
     rng = Random(seed)
     sent = [rng.sample(rows, len(rows)) for _ in range(3)]
-    newest: Link | None = None
+    newest: ProducedBatch | None = None
     taken: list[bytes] = []
     for attempt in rng.choices((1, 2, 3), k=6):
         mine = sent[attempt - 1]
         for at, one in enumerate(mine[: rng.randint(0, len(mine))]):
             previous = crc32c(mine[at - 1]) if at else 0
             if decide(newest, Sent(at + 1, crc32c(one), previous, attempt)) is SequenceDecision.TAKE:
-                newest = Link(P, at + 1, LLSN(1), crc32c(one), attempt)
+                newest = ProducedBatch(P, at + 1, LLSN(1), crc32c(one), attempt)
                 taken.append(one)
     assert len(taken) == len(set(taken))
 
@@ -216,8 +216,8 @@ def test_whatever_happens_the_table_tells_the_truth_or_that_it_does_not_know(
     try:
         chains, epoch = ProducerSequences(LLSN(1)), 1
         chains.open(Epoch(epoch), LLSN(1))
-        log: list[tuple[Link, int]] = []  # committed, with their counts
-        tail: list[tuple[Link, int]] = []
+        log: list[tuple[ProducedBatch, int]] = []  # committed, with their counts
+        tail: list[tuple[ProducedBatch, int]] = []
         end, sequences = 1, Counter[int]()
         for kind, producer, count in steps:
             sequences[producer] += 1

@@ -21,7 +21,7 @@ from varlog.rpc import messages as m
 from varlog.rpc.transport import Connection, Handler, Server, Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 from varlog.testing.sim.core.host import VOLUME, Host, Service
 from varlog.testing.sim.core.loop import Process, ProcessCrashed
 from varlog.testing.sim.core.network import SimNetwork
@@ -159,7 +159,7 @@ class SimCluster:
             segment_bytes=1 << 16,
             scrub_bytes_per_s=0,
         )
-        return lambda environment, transport: StorageNode(config, environment, transport)
+        return lambda environment, transport: StorageNodeServer(config, environment, transport)
 
     def _make_repository(self, environment: Environment, transport: Transport) -> Service:
         config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)

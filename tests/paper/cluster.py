@@ -30,7 +30,7 @@ from varlog.rpc.messages import Message
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 from varlog.testing.sim.core.host import VOLUME, Host, Service
 from varlog.testing.sim.core.loop import Process, ProcessCrashed, run
 from varlog.testing.sim.core.network import SimNetwork
@@ -243,18 +243,18 @@ class PaperCluster:
         assert service.view is not None
         return service.view
 
-    def node(self, node: NodeID) -> StorageNode:
+    def node(self, node: NodeID) -> StorageNodeServer:
         service = self.nodes[node].service
-        assert isinstance(service, StorageNode)
+        assert isinstance(service, StorageNodeServer)
         return service
 
     def name(self, node: NodeID) -> str:
         return self.transcript.names[node_address(node)]
 
-    def storage_node(self, name: str) -> StorageNode:
+    def storage_node(self, name: str) -> StorageNodeServer:
         """What runs as SN1, SN2 …"""
         service = self._hosts[name].service
-        assert isinstance(service, StorageNode)
+        assert isinstance(service, StorageNodeServer)
         return service
 
     # --- The processes ------------------------------------------------------------------------------------------------
@@ -272,7 +272,9 @@ class PaperCluster:
         return StorageNodeConfig(CLUSTER, NodeID(number), (VOLUME,), listen=node_address(number))
 
     def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
-        return lambda environment, transport: StorageNode(self._node_config(number), environment, transport)
+        return lambda environment, transport: StorageNodeServer(
+            self._node_config(number), environment, transport
+        )
 
     def _make_repository(self, environment: Environment, transport: Transport) -> Service:
         config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)

@@ -18,7 +18,7 @@ from varlog.model.errors import PreconditionFailed, Sealed, StartupError
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import AddLogStream, Append, Fetch, FetchReply, GetNodeFacts, GetNodeFactsReply
-from varlog.storage.committed.recovery import Recovery, survey
+from varlog.storage.committed.recovery import ReplicaRecovery, survey
 from varlog.testing.sim.core.disk import SimDisk
 from varlog.testing.sim.core.drive import Drive, Folder, Inode
 from varlog.testing.sim.core.host import VOLUME, Host
@@ -399,7 +399,7 @@ def test_a_log_stream_context_is_restored_from_its_last_commit_context() -> None
     told(story)
 
 
-def look(host: Host) -> Recovery:
+def look(host: Host) -> ReplicaRecovery:
     """What is on the disk of a storage node, whose process is gone, of its one replica."""
     return survey(host.environment(Process("look")).disk, host.replica_paths()[0])
 

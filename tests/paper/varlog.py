@@ -43,7 +43,7 @@ from varlog.rpc.messages import (
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 from varlog.testing.sim.core.host import Service
 
 __all__ = ["OURS", "Varlog", "check_drawn", "of", "told"]
@@ -197,7 +197,7 @@ class Varlog(PaperCluster):
     def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
         def make(environment: Environment, transport: Transport) -> Service:
             network = ToldTransport(node_address(number), transport, self.transcript, late=False)
-            return StorageNode(self._node_config(number), environment, network)
+            return StorageNodeServer(self._node_config(number), environment, network)
 
         return make
 

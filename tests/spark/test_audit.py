@@ -18,7 +18,7 @@ from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.loop_thread import LoopThread
 from varlog.spark.jobs.audit import AuditReport, Finding, Kind, audit
 from varlog.spark.options import OptionError
-from varlog.storage.committed.row_file import ROW_BYTES, ROW_TYPE, encode_file
+from varlog.storage.committed.row_file import ROW_BYTES, ROW_TYPE, encode_row_file
 from varlog.testing.tcp_cluster import TcpCluster, running
 
 # One stream, or two that share the order: entry n of the topic is at GLSN n either way.
@@ -206,7 +206,7 @@ def move_last_row(planted: Planted, topic: str, node: int, by: int) -> None:
     rows["glsn"][-1] += by
     rows["high_watermark"][-1] += by
     topic_id, stream = (int.from_bytes(content[at : at + 8], "little") for at in (8, 16))
-    path.write_bytes(encode_file(TopicID(topic_id), LogStreamID(stream), rows))
+    path.write_bytes(encode_row_file(TopicID(topic_id), LogStreamID(stream), rows))
     planted.start(node)
 
 

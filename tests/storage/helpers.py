@@ -13,7 +13,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk, OsFile
-from varlog.storage.committed.log_store import Chunk, LogStore
+from varlog.storage.committed.log_store import BatchChunk, LogStore
 from varlog.testing.sim.core.disk import SimDisk
 from varlog.testing.sim.core.drive import Drive, Inode
 from varlog.testing.sim.core.loop import Process
@@ -54,7 +54,7 @@ def commit_all(store: LogStore, glsn: int | None = None, version: int = 1) -> No
         store.commit(row(store.committed_end, begin, count, version, max(1, store.epoch)))
 
 
-def chunk_entries(chunk: Chunk) -> dict[int, bytes]:
+def chunk_entries(chunk: BatchChunk) -> dict[int, bytes]:
     """LLSN -> entry of a chunk, every checksum checked: what a reader does."""
     found: dict[int, bytes] = {}
     for at, header in walk(chunk.data):

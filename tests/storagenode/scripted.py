@@ -31,7 +31,7 @@ from varlog.runtime.disk import Disk, OsDisk
 from varlog.runtime.environment import Environment, SystemClock
 from varlog.runtime.worker import ThreadWorker
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 
 TOPIC = TopicID(1)
 STREAM = LogStreamID(1)
@@ -98,11 +98,11 @@ class Bench:
         self.root = root
         self.transport = MemoryTransport()
         self.disk = disk or OsDisk()
-        self.nodes: dict[int, StorageNode] = {}
+        self.nodes: dict[int, StorageNodeServer] = {}
 
     async def start(
         self, node: int = 1, *, streams_max: int = 10, segment_bytes: int = 4096, **more: Any
-    ) -> StorageNode:
+    ) -> StorageNodeServer:
         volume = self.root / f"volume{node}"
         volume.mkdir(exist_ok=True)
         config = StorageNodeConfig(
@@ -116,7 +116,7 @@ class Bench:
             **more,
         )
         environment = Environment(SystemClock(), random.Random(1), self.disk, ThreadWorker)
-        self.nodes[node] = started = StorageNode(config, environment, self.transport)
+        self.nodes[node] = started = StorageNodeServer(config, environment, self.transport)
         await started.start()
         return started
 

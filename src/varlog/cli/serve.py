@@ -128,7 +128,7 @@ def start_vsn(
     from varlog.rpc.tcp import TcpTransport
     from varlog.runtime.environment import system_environment
     from varlog.storagenode.config import StorageNodeConfig
-    from varlog.storagenode.node import StorageNode
+    from varlog.storagenode.node import StorageNodeServer
 
     source = context.get_parameter_source("cluster_key")
     if source is not None and source.name == "COMMANDLINE":
@@ -152,7 +152,9 @@ def start_vsn(
         disk_reserve_bytes=disk_reserve * MIB,
         scrub_bytes_per_s=int(scrub_rate * MIB),
     )
-    run_service("vsn", log_level, lambda: StorageNode(config, system_environment(), TcpTransport(cluster)))
+    run_service(
+        "vsn", log_level, lambda: StorageNodeServer(config, system_environment(), TcpTransport(cluster))
+    )
 
 
 @vmr.command("start")

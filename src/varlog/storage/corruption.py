@@ -80,7 +80,7 @@ def read_stretch(stretch: BlockRange) -> bytes:
         return b""
 
 
-def examine(stretch: BlockRange, ordered: Ordered = ()) -> list[Corruption]:
+def examine_stretch(stretch: BlockRange, ordered: Ordered = ()) -> list[Corruption]:
     """Read the stretch and check every checksum in it, and that its batches are those that were ordered; what is damaged, point to
     point. FileNotFoundError if it was trimmed."""
     opened = stretch.segment.borrow()
@@ -163,7 +163,7 @@ def repair(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLS
     check_batches(opened.file.read_at(sum(map(len, parts)), offset), begin, end)
 
 
-def fill(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None:
+def fill_stretch(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None:
     """Write a batch of the same size over the trimmed entries [begin, end), and sync. CorruptBatch: their size is not known."""
     offset, room = _room(segment, begin, end)
     if room is None:

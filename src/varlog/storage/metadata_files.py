@@ -24,7 +24,7 @@ from varlog.storage.committed.index import decode_index
 from varlog.storage.committed.row_file import (
     ROW_BYTES,
     ROW_TYPE,
-    Rows,
+    RowArray,
     encode_end_mark,
     encode_row,
     good_rows,
@@ -130,7 +130,7 @@ def scrub_rows(file: File, memory: RowsInMemory, *, rewrite: bool) -> str:
     return f"{file.path} is damaged at bytes {damaged}" if damaged else ""
 
 
-def agreeing(rows: Rows, memory: RowsInMemory, runs: Runs) -> int:
+def agreeing(rows: RowArray, memory: RowsInMemory, runs: Runs) -> int:
     """This many of the first rows are good, follow each other, and order entries as memory does (`runs`: where they begin)."""
     if not len(rows) or rows["llsn"][0] > memory.low:
         return 0
@@ -145,7 +145,7 @@ def agreeing(rows: Rows, memory: RowsInMemory, runs: Runs) -> int:
     return int(wrong[0]) if len(wrong) else len(rows)
 
 
-def is_old(rows: Rows, memory: RowsInMemory, runs: Runs) -> bool:
+def is_old(rows: RowArray, memory: RowsInMemory, runs: Runs) -> bool:
     """Whether the `rows` of a file are not those that were synced last, though nothing shows that they were damaged: they are sound
     and contradict memory, or the newest of them, two or more, are not there."""
     there = rows[: memory.count]
@@ -157,7 +157,7 @@ def is_old(rows: Rows, memory: RowsInMemory, runs: Runs) -> bool:
 
 
 def rows_again(
-    rows: Rows, memory: RowsInMemory, between: tuple[tuple[LLSN, GLSN, int], ...], path: Path
+    rows: RowArray, memory: RowsInMemory, between: tuple[tuple[LLSN, GLSN, int], ...], path: Path
 ) -> list[CommitRow]:
     """The rows behind `rows`, which memory agrees with. `between` are the runs up to the newest row. Their version is one that is
     not too new: what is told to be there is there, and what comes twice does no harm (R-CTX-4)."""
@@ -197,7 +197,7 @@ def _epochs(
     yield from _epochs(middle, end, memory, default)
 
 
-def _row_again(rows: Rows, number: int, memory: RowsInMemory, path: Path) -> CommitRow:
+def _row_again(rows: RowArray, number: int, memory: RowsInMemory, path: Path) -> CommitRow:
     """Row `number`, out of its neighbours and of memory. Which entries it orders, and where, is certain; its version is that of a
     neighbour, which is all the same: only the newest row's is ever asked for."""
     before = row_at(rows, number - 1) if number > 0 else None

@@ -36,7 +36,7 @@ class ReplicaMaking:
     opened: Callable[[LogStreamID], None]
 
 
-class AdminService:
+class NodeAdminService:
     """Management calls."""
 
     def __init__(

@@ -23,7 +23,7 @@ from varlog.storagenode.sequenced.scrub import UnitScrub
 from varlog.storagenode.sequenced.unit import LogUnit
 
 # How often the names of files are looked at, if not more often because the scrub's interval is shorter.
-NAMES_S: Final = 60.0
+NAME_CHECK_INTERVAL_S: Final = 60.0
 
 
 class CorruptionService:
@@ -50,7 +50,7 @@ class CorruptionService:
         )
         self._unit_scrub = UnitScrub(units, self._worker, config.scrub_bytes_per_s, config.scrub_interval_s)
         self._tend_node = tend_node
-        self._names_s = min(NAMES_S, max(config.scrub_interval_s, INTERVAL_S_MIN))
+        self._names_s = min(NAME_CHECK_INTERVAL_S, max(config.scrub_interval_s, INTERVAL_S_MIN))
         self._scrubs = config.scrub_bytes_per_s > 0
 
     def start(self) -> None:

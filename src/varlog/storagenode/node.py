@@ -1,4 +1,4 @@
-"""StorageNode: one storage node: its volumes, replicas, log units and services; the order in which they start and stop."""
+"""StorageNodeServer: one storage node: its volumes, replicas, log units and services; the order in which they start and stop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ from varlog.storage.disk_space import DiskSpace
 from varlog.storage.sequenced.page_store import PageStore
 from varlog.storage.volume import NodeVolumes
 from varlog.storage.witness_file import WitnessFile
-from varlog.storagenode.admin_service import AdminService, ReplicaMaking
+from varlog.storagenode.admin_service import NodeAdminService, ReplicaMaking
 from varlog.storagenode.commit_service import CommitService, KnownToNode
 from varlog.storagenode.committed.log_service import LogService, ReplicaService
 from varlog.storagenode.committed.replica import Replica, ReplicaParts
@@ -86,7 +86,7 @@ REPLICAS_SYNCING_AT_ONCE = 20
 _log = get_logger("node")
 
 
-class StorageNode:
+class StorageNodeServer:
     """A storage node. `start` restores what is on its volumes (R-SN-3), then listens; `stop` is clean."""
 
     def __init__(self, config: StorageNodeConfig, environment: Environment, transport: Transport) -> None:
@@ -195,7 +195,7 @@ class StorageNode:
         self._rot_service = rot = CorruptionService(
             self.node, replicas, units, self._tasks, self._environment, self._config, self._tend_files
         )
-        admin = AdminService(
+        admin = NodeAdminService(
             self.node,
             replicas,
             self.status,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from varlog.model.limits import DAMAGE_RANGES_MAX
 from varlog.model.lsn import LLSN
 
-Range = tuple[LLSN, LLSN]
+LLSNRange = tuple[LLSN, LLSN]
 
 
 class Ranges:
@@ -14,12 +14,12 @@ class Ranges:
 
     def __init__(self, count_max: int = DAMAGE_RANGES_MAX) -> None:
         self._count_max = count_max
-        self._ranges: tuple[Range, ...] = ()
+        self._ranges: tuple[LLSNRange, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
 
-    def above(self, low: LLSN) -> tuple[Range, ...]:
+    def above(self, low: LLSN) -> tuple[LLSNRange, ...]:
         """What of it is at or above `low`."""
         return tuple((max(begin, low), end) for begin, end in self._ranges if end > low)
 
@@ -47,12 +47,12 @@ class Ranges:
         """Nothing in [begin, end) any more."""
         if begin >= end:
             return
-        left: list[Range] = []
+        left: list[LLSNRange] = []
         for low, high in self._ranges:
             left += [part for part in ((low, min(high, begin)), (max(low, end), high)) if part[0] < part[1]]
         self._ranges = _joined(left, self._count_max)
 
-    def take(self) -> Range | None:
+    def take(self) -> LLSNRange | None:
         """The first range, removed."""
         if not self._ranges:
             return None
@@ -60,7 +60,7 @@ class Ranges:
         return first
 
 
-def _joined(ranges: list[Range], count_max: int) -> tuple[Range, ...]:
+def _joined(ranges: list[LLSNRange], count_max: int) -> tuple[LLSNRange, ...]:
     while len(ranges) > count_max:
         nearest = min(range(1, len(ranges)), key=lambda number: ranges[number][0] - ranges[number - 1][1])
         ranges[nearest - 1 : nearest + 1] = [(ranges[nearest - 1][0], ranges[nearest][1])]

@@ -19,7 +19,7 @@ from varlog.runtime.environment import system_environment
 from varlog.runtime.loop_thread import LoopThread
 from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 
 CLUSTER = ClusterID(5)
 NODES = 3
@@ -39,7 +39,7 @@ class TcpCluster:
         self._volumes = [path / f"node-{n + 1}" for n in range(NODES)]
         self._listen = [f"{HOST}:{port}" for port in free_ports(NODES + 2)]
         self._metadata = MemoryMetadata()
-        self.nodes: list[StorageNode] = []
+        self.nodes: list[StorageNodeServer] = []
         self._stopped: set[int] = set()
         self.repository: MetadataRepository
         self.sequencer: Sequencer
@@ -121,7 +121,7 @@ class TcpCluster:
         for index in range(len(self.nodes)):
             await self.stop_node(index)
 
-    async def _start_node(self, index: int, listen: str) -> StorageNode:
+    async def _start_node(self, index: int, listen: str) -> StorageNodeServer:
         config = StorageNodeConfig(
             CLUSTER,
             NodeID(index + 1),
@@ -130,7 +130,7 @@ class TcpCluster:
             # Its first pass comes a minute after the start: what a test spoils would be mended before anybody looks.
             scrub_bytes_per_s=0,
         )
-        node = StorageNode(config, self._environment, self._transport)
+        node = StorageNodeServer(config, self._environment, self._transport)
         await node.start()
         return node
 

@@ -22,8 +22,8 @@ from varlog.storage.committed.row_file import (
     ROW_TYPE,
     FoundRows,
     encode_end_mark,
-    encode_header,
     encode_row,
+    encode_row_header,
     merge_adjacent,
     merge_rows,
     read_row,
@@ -189,7 +189,7 @@ def test_trimmed_rows_leave_file_and_memory_and_the_newest_stays(tmp_path: Path)
 
 def written(*syncs: list[CommitRow]) -> bytes:
     """A file as these syncs leave it, and its end mark."""
-    content, count = encode_header(TOPIC, STREAM), 0
+    content, count = encode_row_header(TOPIC, STREAM), 0
     for rows in syncs:
         content += b"".join(encode_row(each, count) for each in rows)
         count += len(rows)

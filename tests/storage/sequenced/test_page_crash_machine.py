@@ -17,7 +17,7 @@ from varlog.model.batch import check_body, junk, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.lsn import LLSN
 from varlog.storage.dump import dump
-from varlog.storage.sequenced.page_store import Page, PageStore
+from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.testing.sim.core.loop import ProcessCrashed
 
 DIRECTORY = Path(f"/volume/lsid={STREAM}")
@@ -50,7 +50,7 @@ class UnitMachine(RuleBasedStateMachine):
     @rule(shapes=st.lists(SHAPE, min_size=1, max_size=5), crash=CRASH)
     def append(self, shapes: list[tuple[int, int, int]], crash: int) -> None:
         self.make_group(shapes)
-        pages: list[Page] = []
+        pages: list[PageRef] = []
         if self.does(lambda: pages.extend(self.store.append(list(self.tried.values()))), crash):
             assert [(page.first_llsn, page.size) for page in pages] == [
                 (first, len(data)) for first, data in self.tried.items()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from varlog.model.lsn import LLSN
 from varlog.storage.sequenced import page_index
-from varlog.storage.sequenced.page_index import LlsnRuns, Page, PageIndex
+from varlog.storage.sequenced.page_index import LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.sidecar import decode_sidecar, encode_pages, encode_sidecar
 
 # (LLSN, count) of pages in the order of their arrival; those that overlap are left out.
@@ -20,11 +20,13 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_index, "BLOCK_PAGES_MAX", 4)
 
 
-def apart(arrivals: list[tuple[int, int]]) -> list[Page]:
-    pages: list[Page] = []
+def apart(arrivals: list[tuple[int, int]]) -> list[PageRef]:
+    pages: list[PageRef] = []
     for number, (first, count) in enumerate(arrivals):
         if all(first + count <= page.first_llsn or first >= page.end_llsn for page in pages):
-            pages.append(Page(LLSN(first), count, 64 + number, number, number // 7, number, number % 3 == 0))
+            pages.append(
+                PageRef(LLSN(first), count, 64 + number, number, number // 7, number, number % 3 == 0)
+            )
     return pages
 
 
@@ -40,7 +42,7 @@ def test_the_index_finds_what_a_plain_search_finds(arrivals: list[tuple[int, int
     check(index, sorted(kept, key=lambda page: page.first_llsn))
 
 
-def check(index: PageIndex, pages: list[Page]) -> None:
+def check(index: PageIndex, pages: list[PageRef]) -> None:
     assert len(index) == len(pages) and list(index.walk(LLSN(0))) == pages
     assert index.end == max([0, *(page.end_llsn for page in pages)])
     for llsn in range(1, 130):

@@ -20,7 +20,7 @@ from varlog.storage.disk_space import DiskSpace
 from varlog.storage.segment_file import SegmentFile, index_path
 from varlog.storage.sequenced import page_store
 from varlog.storage.sequenced.page_segment import page_segment_path
-from varlog.storage.sequenced.page_store import Page, PageStore
+from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storage.sequenced.sync_watermark import SYNCED_NAME, SyncWatermark, decode_slots
 from varlog.storage.sequenced.unit_state import UNIT_NAME
 
@@ -151,7 +151,7 @@ def test_pages_side_by_side_are_one_read(tmp_path: Path, monkeypatch: pytest.Mon
     reads: list[int] = []
     real = PageStore._read
 
-    def noted(self: PageStore, page: Page, size: int) -> Buffer:
+    def noted(self: PageStore, page: PageRef, size: int) -> Buffer:
         reads.append(size)
         return real(self, page, size)
 
@@ -671,7 +671,7 @@ def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for first in range(1, 61, 2):
         write(store, sized(first))
     store = reopen(store)
-    pages: Sequence[Page] = store.pages_from(LLSN(1), 100)
+    pages: Sequence[PageRef] = store.pages_from(LLSN(1), 100)
     assert store.read(pages) == b"".join(sized(page.first_llsn) for page in pages)
     assert sum(segment.opened() is not None for segment in store._segments) <= 3
 

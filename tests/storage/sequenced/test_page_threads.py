@@ -17,7 +17,7 @@ from varlog.model.batch import check_body, entries_of, walk
 from varlog.model.errors import Trimmed
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import OsDisk
-from varlog.storage.sequenced.page_store import Page, PageStore
+from varlog.storage.sequenced.page_store import PageRef, PageStore
 
 PAGES = 1200
 # So far the writer may be ahead of what is published: whoever publishes late must not find that nothing was trimmed.
@@ -36,7 +36,7 @@ def entry(llsn: int) -> bytes:
     return f"{llsn}:".encode() * (1 + llsn % 30)
 
 
-def write(store: PageStore, written: SimpleQueue[list[Page] | None], published: Callable[[], int]) -> None:
+def write(store: PageStore, written: SimpleQueue[list[PageRef] | None], published: Callable[[], int]) -> None:
     """The unit's worker: groups that come out of order within a window; now and then a trim."""
     rng = random.Random(7)
     waiting: list[int] = []
@@ -85,7 +85,7 @@ def test_readers_see_right_bytes_or_the_word_trimmed_while_everything_moves(tmp_
         log_stream=STREAM,
         segment_bytes=5000,
     )
-    written: SimpleQueue[list[Page] | None] = SimpleQueue()
+    written: SimpleQueue[list[PageRef] | None] = SimpleQueue()
     done, seen, errors = threading.Event(), [0], []
 
     def run(action: Callable[[], None]) -> threading.Thread:

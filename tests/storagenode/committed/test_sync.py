@@ -55,7 +55,7 @@ from varlog.rpc.messages import (
     SyncReply,
     UnsealReplica,
 )
-from varlog.storage.committed.copy import Run, runs_of
+from varlog.storage.committed.copy import EpochRun, runs_of
 from varlog.storage.committed.log_store import LogStore
 from varlog.storagenode.committed import sync
 from varlog.storagenode.committed import sync as copy_source
@@ -79,7 +79,7 @@ class Gate:
         self._left = pieces
         monkeypatch.setattr(sync, "runs_of", self._take)
 
-    def _take(self, rows: Sequence[CommitRow], data: Buffer) -> list[Run]:
+    def _take(self, rows: Sequence[CommitRow], data: Buffer) -> list[EpochRun]:
         self._left -= 1
         if self._left < 0:
             self.reached.set()

@@ -1,4 +1,4 @@
-"""[A9 R5] GLSN <-> LLSN of what is ordered, and the last commit context. Rows merge in memory and are written lazily.
+"""[A9 R5] GLSN <-> LLSN of what is ordered, and the last commit context. RowArray merge in memory and are written lazily.
 
 The order is durable in the metadata repository before a row arrives here, so a row needs no sync before it is believed; the
 repository keeps it until `rows_synced_end` has passed it.
@@ -31,11 +31,11 @@ from varlog.storage.committed.row_file import (
     ROW_TYPE,
     ROWS_NAME,
     FoundRows,
-    Rows,
+    RowArray,
     encode_end_mark,
-    encode_file,
-    encode_header,
     encode_row,
+    encode_row_file,
+    encode_row_header,
     find_rows,
     good_rows,
     merge_adjacent,
@@ -152,7 +152,7 @@ class CommitStore:
     @classmethod
     def create(cls, disk: Disk, directory: Path, topic: TopicID, log_stream: LogStreamID) -> CommitStore:
         """An empty one."""
-        content = encode_file(topic, log_stream, np.zeros(0, ROW_TYPE))
+        content = encode_row_file(topic, log_stream, np.zeros(0, ROW_TYPE))
         disk.replace_file(directory / ROWS_NAME, content)
         return cls(disk, directory, topic, log_stream)
 
@@ -282,7 +282,7 @@ class CommitStore:
     ) -> str:
         """Look for bit rot in the file, and put it right; tells what was wrong, or ''. Damaged: it cannot be put right.
         `rewrite`: what can be read may not be on the disk, so all of it is written once more."""
-        header = encode_header(self._topic, self._log_stream, self._begin)
+        header = encode_row_header(self._topic, self._log_stream, self._begin)
         memory = RowsInMemory(
             header, self._file_rows, low_llsn, self.rows_synced_end, self.last_row, self._run_of, epoch_of
         )
@@ -305,7 +305,7 @@ class CommitStore:
         self._write_end_mark()
         return unlinked(self._path)
 
-    def _write_again(self, rows: Rows, memory: RowsInMemory, runs: Runs) -> str:
+    def _write_again(self, rows: RowArray, memory: RowsInMemory, runs: Runs) -> str:
         """The file is sound but old: put what memory knows in its place, with the rows that are not synced yet."""
         last = self.last_row
         taken = len(self._unsynced)
@@ -341,8 +341,8 @@ class CommitStore:
         self.last_row = None
         self.committed_end = self.rows_synced_end = llsn
 
-    def _replace_file(self, rows: Rows) -> None:
-        content = encode_file(self._topic, self._log_stream, rows, self._begin)
+    def _replace_file(self, rows: RowArray) -> None:
+        content = encode_row_file(self._topic, self._log_stream, rows, self._begin)
         self._disk.replace_file(self._path, content)
         self._file = OpenFile(self._disk.open(self._path))
         self._file_rows = len(rows)
@@ -352,7 +352,7 @@ class CommitStore:
         """Synced rows, whole contexts, from the one that orders `llsn` on. Called by any worker."""
         return find_rows(self._open_file().file, llsn, rows_max)
 
-    def _rows_from(self, low_llsn: LLSN) -> Rows:
+    def _rows_from(self, low_llsn: LLSN) -> RowArray:
         """The rows of the file that order something at or above `low_llsn`; at least the last one."""
         content = self._open_file().file.read_at(ROW_BYTES * self._file_rows, ROW_BYTES)
         rows = np.frombuffer(content, ROW_TYPE)

@@ -41,7 +41,7 @@ class RottenCopy(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EpochRun:
     """Batches of one epoch out of a copy: `begins` are their (first LLSN, offset in `data`)."""
 
     epoch: Epoch
@@ -96,14 +96,14 @@ def _clipped(rows: Sequence[CommitRow], begin: LLSN, end: LLSN) -> tuple[CommitR
 # --- destination -----------------------------------------------------------------------------------------------------
 
 
-def runs_of(rows: Sequence[CommitRow], data: Buffer) -> list[Run]:
+def runs_of(rows: Sequence[CommitRow], data: Buffer) -> list[EpochRun]:
     """The batches of a copy with their rows, in runs of one epoch, everything checked: CorruptBatch if they do not fit."""
     view = memoryview(data)
     batches: list[tuple[int, BatchHeader]] = []
     for at, header in walk(view):
         check_body(view, header, at)
         batches.append((at, header))
-    runs: list[Run] = []
+    runs: list[EpochRun] = []
     number = 0
     for epoch, part in _by_epoch(rows):
         first, end_llsn = number, part[-1].llsn_end
@@ -116,7 +116,7 @@ def runs_of(rows: Sequence[CommitRow], data: Buffer) -> list[Run]:
         begin = batches[first][0]
         end = batches[number][0] if number < len(batches) else len(view)
         begins = tuple((header.first_llsn, at - begin) for at, header in batches[first:number])
-        runs.append(Run(epoch, tuple(part), view[begin:end], begins, end_llsn))
+        runs.append(EpochRun(epoch, tuple(part), view[begin:end], begins, end_llsn))
     if number != len(batches):
         raise CorruptBatch(f"{len(batches) - number} batches are in no commit row")
     return runs

@@ -15,7 +15,7 @@ from varlog.storage.open_file import OpenFile
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class BatchChunk:
     """Placed batches back to back, the first of them holding the LLSN asked for. Bodies are not checked: the reader does."""
 
     data: memoryview
@@ -37,7 +37,7 @@ class Extent:
     sure_bytes: int
     sure_llsn: LLSN  # of the batch at `sure_bytes`
 
-    def chunk(self, data: Buffer) -> Chunk:
+    def chunk(self, data: Buffer) -> BatchChunk:
         """Cut what was read to whole batches. Only those near the two ends are walked: the index vouches for the rest."""
         view = memoryview(data)
         begin, first_llsn = 0, self.first_llsn
@@ -57,7 +57,7 @@ class Extent:
             if header.end_llsn > self.limit or end + header.size > min(len(view), begin + self.bytes_max):
                 break
             end, end_llsn = end + header.size, header.end_llsn
-        return Chunk(view[begin:end], first_llsn, end_llsn)
+        return BatchChunk(view[begin:end], first_llsn, end_llsn)
 
     def _header(self, view: memoryview, at: int, llsn: LLSN) -> BatchHeader:
         try:
@@ -101,7 +101,7 @@ def find_extent(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int) -> Ex
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class RangeSize:
     """About so many bytes, and (LLSN, bytes before it), rising, strictly inside the range. Each LLSN begins a batch."""
 
     bytes: int
@@ -118,7 +118,7 @@ class _Part:
     before: int
 
 
-def measure(segments: Sequence[Segment], begin: LLSN, end: LLSN, points_max: int) -> Measured:
+def measure(segments: Sequence[Segment], begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
     """How the committed entries [begin, end) lie in `segments`. Touches memory only."""
     parts = list(_parts(segments, begin, end))
     total = parts[-1].before + parts[-1].end - parts[-1].begin if parts else 0
@@ -131,7 +131,7 @@ def measure(segments: Sequence[Segment], begin: LLSN, end: LLSN, points_max: int
         llsn, bytes_before = index.llsn(point), part.before + index.offset(point) - part.begin
         if begin < llsn < end and (not points or llsn > points[-1][0]):
             points.append((llsn, bytes_before))
-    return Measured(total, tuple(points))
+    return RangeSize(total, tuple(points))
 
 
 def _parts(segments: Sequence[Segment], begin: LLSN, end: LLSN) -> Iterator[_Part]:

@@ -41,7 +41,7 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.cluster_file import write_cluster
 from varlog.storage.committed.commit_store import CommitStore
-from varlog.storage.committed.extent import Chunk, Extent, Measured, find_extent, find_time, measure
+from varlog.storage.committed.extent import BatchChunk, Extent, RangeSize, find_extent, find_time, measure
 from varlog.storage.committed.headers import (
     BatchKey,
     BatchPlace,
@@ -50,17 +50,24 @@ from varlog.storage.committed.headers import (
     of_producers,
     stretches_back,
 )
-from varlog.storage.committed.recovery import Recovery, survey
+from varlog.storage.committed.recovery import ReplicaRecovery, survey
 from varlog.storage.committed.row_file import ROWS_NAME
 from varlog.storage.committed.segment import Segment, index_path
 from varlog.storage.committed.state_file import ReplicaStateFile, write_state
-from varlog.storage.corruption import BlockRange, Corruption, examine, fill, find_stretch, repair
+from varlog.storage.corruption import (
+    BlockRange,
+    Corruption,
+    examine_stretch,
+    fill_stretch,
+    find_stretch,
+    repair,
+)
 from varlog.storage.disk_space import DiskSpace, says_full
 from varlog.storage.metadata_files import scrub_sidecar, scrub_state
 from varlog.storage.open_file import OpenFile
 from varlog.storage.segment_file import MISSING
 
-__all__ = ["Chunk", "Extent", "LogStore"]
+__all__ = ["BatchChunk", "Extent", "LogStore"]
 
 _log = get_logger("storage")
 
@@ -415,7 +422,7 @@ class LogStore:
         )
         segment, _, _ = self._segment_of(LLSN(end - 1))
         try:
-            fill(segment, begin, end, self.epoch)
+            fill_stretch(segment, begin, end, self.epoch)
         except OSError as error:
             self._failure = error
             raise
@@ -525,7 +532,7 @@ class LogStore:
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
         try:
-            return examine(stretch, self.ordered(stretch))
+            return examine_stretch(stretch, self.ordered(stretch))
         except FileNotFoundError:
             if stretch.end > self.low_llsn:
                 return [Corruption(stretch.begin, stretch.end, MISSING)]
@@ -548,13 +555,13 @@ class LogStore:
             return []
         return found
 
-    def read_cached(self, extent: Extent) -> Chunk | None:
+    def read_cached(self, extent: Extent) -> BatchChunk | None:
         """The chunk if it can be had without waiting for the disk, else None."""
         opened = extent.segment.opened()
         data = opened.file.read_cached(extent.size, extent.offset) if opened is not None else None
         return extent.chunk(data) if data is not None else None
 
-    def read(self, extent: Extent) -> Chunk:
+    def read(self, extent: Extent) -> BatchChunk:
         """Read the chunk from disk. Trimmed if a trim has removed it since."""
         opened = self._opened(extent.segment, extent.llsn)
         return extent.chunk(opened.file.read_at(extent.size, extent.offset))
@@ -574,7 +581,7 @@ class LogStore:
         opened = self._opened(stretch.segment, stretch.first_llsn)
         return of_producers(opened.file, stretch, producers)
 
-    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> Measured:
+    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
         """How the committed entries [begin, end) lie on disk, told from memory."""
         return measure(self._segments, begin, end, points_max)
 
@@ -781,7 +788,7 @@ def _keep_evidence(disk: Disk, path: Path) -> None:
                 file.close()
 
 
-def _settle_tail(segment: Segment, found: Recovery) -> None:
+def _settle_tail(segment: Segment, found: ReplicaRecovery) -> None:
     """Make the newest segment on disk what was found: cut behind the last good batch, and truly durable.
 
     What is not committed is written once more. A process that was killed between write and sync, or whose sync failed, leaves

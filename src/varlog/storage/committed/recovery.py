@@ -22,7 +22,7 @@ from varlog.storage.committed.row_file import (
     ROW_BYTES,
     ROWS_NAME,
     FoundRows,
-    check_header,
+    check_row_header,
     read_row,
     read_rows,
 )
@@ -48,7 +48,7 @@ class FoundSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class ReplicaRecovery:
     """What a replica has on disk, and what is to be done before it can be used."""
 
     state: ReplicaStateFile
@@ -71,7 +71,7 @@ class Recovery:
         return self.last_row.llsn_end if self.last_row is not None else self.rows.begin
 
 
-def survey(disk: Disk, directory: Path) -> Recovery:
+def survey(disk: Disk, directory: Path) -> ReplicaRecovery:
     """Read what opening needs: state, commit rows, sidecars and the newest segment. Changes nothing; raises CorruptReplica."""
     state = read_state(disk, directory)
     if directory.name.startswith("lsid=") and directory.name != f"lsid={state.log_stream}":
@@ -111,14 +111,16 @@ def survey(disk: Disk, directory: Path) -> Recovery:
     removed = [*names.trimmed, *reversed(cut)]
     remove = [path for segment in removed for path in (segment, index_path(segment))] + names.leftovers()
     there = [path for path in remove if disk.exists(path)]
-    return Recovery(state, tuple(segments), rows, kept, last_row, tuple(there), tuple(notes), corrupt_ranges)
+    return ReplicaRecovery(
+        state, tuple(segments), rows, kept, last_row, tuple(there), tuple(notes), corrupt_ranges
+    )
 
 
-def _begun(disk: Disk, state: ReplicaStateFile, rows: FoundRows, names: _Names) -> Recovery:
+def _begun(disk: Disk, state: ReplicaStateFile, rows: FoundRows, names: _Names) -> ReplicaRecovery:
     """The replica was about to begin anew at a later LLSN, because all that it held was trimmed: nothing of that is looked at."""
     old = [path for segment in names.segments for path in (segment, index_path(segment))]
     remove = [path for path in [*old, *names.leftovers()] if disk.exists(path)]
-    return Recovery(state, (), rows, 0, None, tuple(remove), (f"it begins anew at LLSN {rows.begin}",))
+    return ReplicaRecovery(state, (), rows, 0, None, tuple(remove), (f"it begins anew at LLSN {rows.begin}",))
 
 
 class _Names:
@@ -165,7 +167,7 @@ def _find_rows(disk: Disk, directory: Path, state: ReplicaStateFile) -> FoundRow
         raise CorruptReplica(str(path), "it is missing")
     file = disk.open(path)
     try:
-        begin = check_header(file.read_at(ROW_BYTES, 0), state.topic, state.log_stream, path)
+        begin = check_row_header(file.read_at(ROW_BYTES, 0), state.topic, state.log_stream, path)
         rows = read_rows(file.read_at, file.size(), path, begin)
     finally:
         file.close()

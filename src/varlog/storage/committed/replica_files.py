@@ -14,8 +14,8 @@ from varlog.model.errors import NotWritten, Trimmed
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.committed.commit_store import RowIndex
-from varlog.storage.committed.extent import Chunk, Measured, find_extent, find_time, measure
-from varlog.storage.committed.recovery import Recovery, survey
+from varlog.storage.committed.extent import BatchChunk, RangeSize, find_extent, find_time, measure
+from varlog.storage.committed.recovery import ReplicaRecovery, survey
 from varlog.storage.committed.segment import Segment
 from varlog.storage.open_file import OpenFile
 
@@ -62,14 +62,14 @@ class ReplicaFiles:
     def glsn_of(self, llsn: LLSN) -> GLSN:
         return self._index.glsn_of(llsn)
 
-    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> Measured:
+    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
         return measure(self._segments, begin, end, points_max)
 
     def find_time(self, time_us: int) -> LLSN:
         """The first readable entry appended at or after `time_us`, or the committed end."""
         return find_time(self._segments, self.low_llsn, self.committed_end, time_us, self._opened)
 
-    def read(self, llsn: LLSN, bytes_max: int) -> Chunk:
+    def read(self, llsn: LLSN, bytes_max: int) -> BatchChunk:
         """Whole committed batches from the one with `llsn` on. Bodies are not checked: the reader does."""
         if llsn < self.low_llsn:
             raise Trimmed(llsn, self.low_llsn)
@@ -88,7 +88,7 @@ class ReplicaFiles:
             raise Trimmed(segment.first_llsn, segment.end_llsn) from None
 
 
-def _index(found: Recovery) -> RowIndex:
+def _index(found: ReplicaRecovery) -> RowIndex:
     kept = found.rows_kept
     return (
         RowIndex.of(found.rows.llsns[:kept], found.rows.glsns[:kept])

@@ -50,23 +50,23 @@ _HEADER = struct.Struct("<4sHHQQQ28x")
 _ROW = struct.Struct("<QQQQQQQI")
 _CRC = struct.Struct("<I")
 _CHECKED: Final = ROW_BYTES - _CRC.size
-# Rows are read and checked so many at a time: a million of them must not need their 64 MB in memory at once.
+# RowArray are read and checked so many at a time: a million of them must not need their 64 MB in memory at once.
 _WINDOW_ROWS: Final = 16_384
 
 _FIELDS: Final = ("version", "high_watermark", "previous_high_watermark", "glsn", "llsn", "count", "synced")
 ROW_TYPE: Final = np.dtype([*((field, "<i8") for field in _FIELDS), ("epoch", "<u4"), ("crc", "<u4")])
 
-Rows = NDArray[np.void]
+RowArray = NDArray[np.void]
 
 
-def encode_header(topic: TopicID, log_stream: LogStreamID, begin: LLSN = FIRST_LLSN) -> bytes:
+def encode_row_header(topic: TopicID, log_stream: LogStreamID, begin: LLSN = FIRST_LLSN) -> bytes:
     """The first bytes of the file."""
     told_begin = begin if begin > FIRST_LLSN else 0
     head = _HEADER.pack(_MAGIC, FORMAT_VERSION, ROW_BYTES, topic, log_stream, told_begin)
     return head + _CRC.pack(crc32c(head))
 
 
-def check_header(content: Buffer, topic: TopicID, log_stream: LogStreamID, path: Path) -> LLSN:
+def check_row_header(content: Buffer, topic: TopicID, log_stream: LogStreamID, path: Path) -> LLSN:
     """Refuse a file that is damaged at its start, of an unknown version, or of another replica. Returns where its rows begin."""
     if len(content) < ROW_BYTES or _CRC.unpack_from(content, _CHECKED)[0] != crc32c(content[:_CHECKED]):
         raise CorruptReplica(str(path), "its header's checksum is wrong")
@@ -101,21 +101,23 @@ def encode_end_mark(rows: int) -> bytes:
     return body + _CRC.pack(crc32c(body))
 
 
-def encode_file(topic: TopicID, log_stream: LogStreamID, rows: Rows, begin: LLSN = FIRST_LLSN) -> bytes:
+def encode_row_file(
+    topic: TopicID, log_stream: LogStreamID, rows: RowArray, begin: LLSN = FIRST_LLSN
+) -> bytes:
     """A whole file, to be put in place at once: every row in it is durable."""
     signed = rows.copy()
     signed["synced"] = np.arange(len(rows))
     signed["crc"] = _row_crcs(signed)
-    return encode_header(topic, log_stream, begin) + signed.tobytes() + encode_end_mark(len(rows))
+    return encode_row_header(topic, log_stream, begin) + signed.tobytes() + encode_end_mark(len(rows))
 
 
-def good_rows(rows: Rows) -> NDArray[np.bool_]:
+def good_rows(rows: RowArray) -> NDArray[np.bool_]:
     """Which of them are as they were written."""
     good: NDArray[np.bool_] = (rows["crc"] == _row_crcs(rows)) & (rows["count"] > 0)
     return good
 
 
-def row_at(rows: Rows, number: int) -> CommitRow:
+def row_at(rows: RowArray, number: int) -> CommitRow:
     """Row `number` of an array, as the model has it."""
     version, high, previous, glsn, llsn, count, _, epoch, _ = rows[number].item()
     return CommitRow(version, GLSN(high), GLSN(previous), GLSN(glsn), LLSN(llsn), count, Epoch(epoch))
@@ -207,8 +209,8 @@ def _row_in(file: File, number: int) -> np.void:
     return row
 
 
-def merge_rows(rows: Rows) -> Rows:
-    """Rows that go on exactly where the one before ended, in both orders and in one epoch, become one (CommitRow.merged)."""
+def merge_rows(rows: RowArray) -> RowArray:
+    """RowArray that go on exactly where the one before ended, in both orders and in one epoch, become one (CommitRow.merged)."""
     if len(rows) < 2:
         return rows
     earlier, later = rows[:-1], rows[1:]
@@ -233,7 +235,7 @@ def merge_adjacent(rows: Sequence[CommitRow]) -> list[CommitRow]:
     return merged
 
 
-def _windows(read: Read, file_bytes: int) -> Iterator[Rows]:
+def _windows(read: Read, file_bytes: int) -> Iterator[RowArray]:
     total = file_bytes // ROW_BYTES - 1
     for begin in range(0, total, _WINDOW_ROWS):
         count = min(_WINDOW_ROWS, total - begin)
@@ -250,7 +252,7 @@ def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _check_continuity(found: FoundRows, path: Path) -> None:
-    """Rows order entries without a gap in LLSN and never go back in GLSN (law 3, 4)."""
+    """RowArray order entries without a gap in LLSN and never go back in GLSN (law 3, 4)."""
     llsns, glsns, counts = found.llsns, found.glsns, found.counts
     gap = (llsns[1:] != llsns[:-1] + counts[:-1]) | (glsns[1:] < glsns[:-1] + counts[:-1])
     if gap.any():
@@ -275,7 +277,7 @@ def _crc_tables() -> tuple[int, NDArray[np.uint32]]:
     return base, tables
 
 
-def _row_crcs(rows: Rows) -> NDArray[np.uint32]:
+def _row_crcs(rows: RowArray) -> NDArray[np.uint32]:
     base, tables = _crc_tables()
     columns = np.ascontiguousarray(np.ascontiguousarray(rows).view(np.uint8).reshape(-1, ROW_BYTES).T)
     crcs = np.full(len(rows), base, np.uint32)

@@ -24,7 +24,7 @@ JUNK_BIT: Final = 1 << 31
 _COLUMNS: Final = ("firsts", "counts", "offsets", "sizes", "crcs", "segments")
 
 
-class Page(msgspec.Struct, frozen=True, gc=False):
+class PageRef(msgspec.Struct, frozen=True, gc=False):
     """One batch on disk: entries [first_llsn, end_llsn), `size` bytes of header and body at `offset` of segment `segment`.
     `crc`: the header's own checksum, which tells it from any other batch in its place."""
 
@@ -57,9 +57,9 @@ class _Block:
     def __len__(self) -> int:
         return len(self.firsts)
 
-    def page(self, at: int) -> Page:
+    def page(self, at: int) -> PageRef:
         count = self.counts[at]
-        return Page(
+        return PageRef(
             LLSN(self.firsts[at]),
             count & ~JUNK_BIT,
             self.sizes[at],
@@ -72,7 +72,7 @@ class _Block:
     def end(self, at: int) -> int:
         return self.firsts[at] + (self.counts[at] & ~JUNK_BIT)
 
-    def insert(self, at: int, page: Page) -> None:
+    def insert(self, at: int, page: PageRef) -> None:
         self.firsts.insert(at, page.first_llsn)
         self.counts.insert(at, page.count | JUNK_BIT if page.is_junk else page.count)
         self.offsets.insert(at, page.offset)
@@ -122,7 +122,7 @@ class PageIndex:
         """One past the last LLSN that is written; 0 if none is."""
         return LLSN(self._blocks[-1].end(-1)) if self._blocks else LLSN(0)
 
-    def add(self, page: Page) -> None:
+    def add(self, page: PageRef) -> None:
         first = page.first_llsn
         if not self._blocks:
             self._blocks.append(_Block())
@@ -155,7 +155,7 @@ class PageIndex:
         else:
             del self._blocks[0], self._starts[0]
 
-    def holding(self, llsn: LLSN) -> Page | None:
+    def holding(self, llsn: LLSN) -> PageRef | None:
         """The page that has `llsn`."""
         number = bisect_right(self._starts, llsn) - 1
         if number < 0:
@@ -164,14 +164,14 @@ class PageIndex:
         at = bisect_right(block.firsts, llsn) - 1
         return block.page(at) if block.end(at) > llsn else None
 
-    def overlapping(self, first: LLSN, end: LLSN) -> Page | None:
+    def overlapping(self, first: LLSN, end: LLSN) -> PageRef | None:
         """The first page that has one of [first, end)."""
         if first >= self.end:
             return None  # as most that are asked for
         page = next(self.walk(first), None)
         return page if page is not None and page.first_llsn < end else None
 
-    def walk(self, llsn: LLSN) -> Iterator[Page]:
+    def walk(self, llsn: LLSN) -> Iterator[PageRef]:
         """The pages in order, from the one that has `llsn`, or else the next, on. Nothing is added meanwhile."""
         number = max(0, bisect_right(self._starts, llsn) - 1)
         if number >= len(self._blocks):

@@ -11,19 +11,19 @@ import numpy.typing as npt
 from varlog.model.batch import BatchHeader, Buffer, check_body, parse_header
 from varlog.model.errors import CorruptBatch
 from varlog.model.lsn import LLSN
-from varlog.storage.committed.extent import Measured
-from varlog.storage.sequenced.page_index import Page
+from varlog.storage.committed.extent import RangeSize
+from varlog.storage.sequenced.page_index import PageRef
 
 
 class PageRange(NamedTuple):
     """Bytes of a segment that begin with `first`, and the pages that lie there."""
 
-    first: Page
+    first: PageRef
     size: int
-    pages: Sequence[Page] = ()
+    pages: Sequence[PageRef] = ()
 
 
-def stretches(pages: Sequence[Page]) -> list[PageRange]:
+def stretches(pages: Sequence[PageRef]) -> list[PageRange]:
     """The pages in as few reads as possible: those that lie side by side, in this order, are one."""
     found: list[PageRange] = []
     begin, size = 0, 0
@@ -43,7 +43,7 @@ def joined(parts: Sequence[Buffer]) -> Buffer:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def check_header(page: Page, data: Buffer, at: int, path: str) -> BatchHeader:
+def check_page_header(page: PageRef, data: Buffer, at: int, path: str) -> BatchHeader:
     """The header at `at`, which must be this page's; CorruptBatch tells what is wrong, and where in the segment."""
     try:
         header = parse_header(data, at)
@@ -54,12 +54,12 @@ def check_header(page: Page, data: Buffer, at: int, path: str) -> BatchHeader:
     return header
 
 
-def check_pages(pages: Sequence[Page], data: Buffer, path: str) -> None:
+def check_pages(pages: Sequence[PageRef], data: Buffer, path: str) -> None:
     """Check that the pages are what lies in `data`, back to back and whole."""
     at = 0
     for page in pages:
         try:
-            check_body(data, check_header(page, data, at, path), at)
+            check_body(data, check_page_header(page, data, at, path), at)
         except CorruptBatch as problem:
             raise CorruptBatch(problem.what, page.offset, path) from None
         at += page.size
@@ -71,24 +71,24 @@ def measure_pages(
     begin: LLSN,
     end: LLSN,
     points_max: int,
-) -> Measured:
+) -> RangeSize:
     """Bytes of these pages of [begin, end), and points at about equal distances."""
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)))
     total = int(before[-1])
     if not total:
-        return Measured(0, ())
+        return RangeSize(0, ())
     wanted = total * np.arange(1, points_max + 1, dtype=np.int64) // (points_max + 1)
     numbers = np.unique(np.searchsorted(before, wanted, side="right") - 1)
     points = [(LLSN(int(firsts[number])), int(before[number])) for number in numbers]
-    return Measured(total, tuple(point for point in points if begin < point[0] < end))
+    return RangeSize(total, tuple(point for point in points if begin < point[0] < end))
 
 
 def find_page_time(
     low: LLSN,
     end: LLSN,
     time_us: int,
-    data_from: Callable[[LLSN], Page | None],
-    time_of: Callable[[Page], int],
+    data_from: Callable[[LLSN], PageRef | None],
+    time_of: Callable[[PageRef], int],
 ) -> LLSN:
     """The first LLSN of [low, end) whose entry was appended at or after `time_us`, or `end`; by bisection over the LLSNs.
 

@@ -20,9 +20,15 @@ from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.committed.scan import Read, all_batches, only_zeros
 from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, index_path
-from varlog.storage.sequenced.page_index import JUNK_BIT, LlsnRuns, Page, PageIndex
+from varlog.storage.sequenced.page_index import JUNK_BIT, LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.page_segment import page_segment_path, segment_number
-from varlog.storage.sequenced.sidecar import PageRows, closed_bytes, decode_sidecar, encode_pages, rows_of
+from varlog.storage.sequenced.sidecar import (
+    PageRows,
+    closed_bytes,
+    decode_sidecar,
+    encode_pages,
+    sidecar_rows,
+)
 from varlog.storage.sequenced.sync_watermark import SYNCED_NAME, Synced, read_mark
 from varlog.storage.sequenced.unit_state import UnitStateFile, read_unit
 
@@ -156,7 +162,7 @@ def _closed_segment(
     if found.size != size:
         raise CorruptReplica(str(path), f"at byte {found.size}: {found.problem or 'zeros follow'}")
     corrupt_ranges += found.corrupt_ranges
-    return FoundPages(path, number, rows_of(encode_pages(found.pages)), size, size, sidecar_lost=True)
+    return FoundPages(path, number, sidecar_rows(encode_pages(found.pages)), size, size, sidecar_lost=True)
 
 
 def _newest_segment(
@@ -173,7 +179,7 @@ def _newest_segment(
         problem = found.problem or "nothing follows"
         raise CorruptReplica(str(path), f"at byte {found.size} of {synced} that were synced: {problem}")
     corrupt_ranges += found.corrupt_ranges
-    return FoundPages(path, number, rows_of(encode_pages(found.pages)), found.size, size), found.problem
+    return FoundPages(path, number, sidecar_rows(encode_pages(found.pages)), found.size, size), found.problem
 
 
 def _ends(rows: PageRows) -> npt.NDArray[np.uint64]:
@@ -199,7 +205,7 @@ def _leftovers(directory: Path, names: list[str], kept: set[int]) -> list[Path]:
 class PageScan:
     """The good pages of a segment, and what comes behind them."""
 
-    pages: list[Page] = field(default_factory=list)
+    pages: list[PageRef] = field(default_factory=list)
     size: int = 0
     problem: str = ""  # why the next bytes are no page; empty where the file ends or only zeros follow
     corrupt_ranges: list[tuple[LLSN, LLSN]] = field(
@@ -228,5 +234,5 @@ def scan_pages(read: Read, file_bytes: int, synced: int, number: int = 0) -> Pag
     return found
 
 
-def _page(header: BatchHeader, segment: int, offset: int) -> Page:
-    return Page(header.first_llsn, header.count, header.size, header.crc, segment, offset, header.is_junk)
+def _page(header: BatchHeader, segment: int, offset: int) -> PageRef:
+    return PageRef(header.first_llsn, header.count, header.size, header.crc, segment, offset, header.is_junk)

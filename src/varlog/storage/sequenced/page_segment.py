@@ -15,7 +15,7 @@ from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.open_file import OpenFile
 from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, SegmentFile
-from varlog.storage.sequenced.page_index import Page
+from varlog.storage.sequenced.page_index import PageRef
 from varlog.storage.sequenced.sidecar import encode_pages, encode_sidecar
 
 _NAME = re.compile(r"([0-9]{20})(\..*)")
@@ -53,7 +53,7 @@ class PageSegment(SegmentFile):
         disk.sync_directory(directory)
         return segment
 
-    def add(self, pages: Sequence[Page]) -> None:
+    def add(self, pages: Sequence[PageRef]) -> None:
         """These have been written and synced behind the last ones."""
         self._rows += encode_pages(pages)
         self.size += sum(page.size for page in pages)
@@ -106,11 +106,11 @@ class PageGroup:
         self.size += len(buffer)
         self._headers += headers
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[PageRef]:
         ends = accumulate((header.size for header in self._headers), initial=self.segment.size)
         number = self.segment.number
         return [
-            Page(first, end - first, size, crc, number, offset, is_junk)
+            PageRef(first, end - first, size, crc, number, offset, is_junk)
             for (first, end, size, crc, is_junk), offset in zip(self._headers, ends, strict=False)
         ]
 

@@ -46,15 +46,15 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import new_guard
 from varlog.storage.cluster_file import write_cluster
-from varlog.storage.committed.extent import Measured
+from varlog.storage.committed.extent import RangeSize
 from varlog.storage.corruption import Corruption
 from varlog.storage.disk_space import DiskSpace, says_full
 from varlog.storage.metadata_files import lost_write
 from varlog.storage.open_file import OpenFile
 from varlog.storage.segment_file import MISSING, index_path
-from varlog.storage.sequenced.page_index import LlsnRuns, Page, PageIndex
+from varlog.storage.sequenced.page_index import LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.page_range import (
-    check_header,
+    check_page_header,
     check_pages,
     find_page_time,
     joined,
@@ -67,7 +67,7 @@ from varlog.storage.sequenced.sidecar import decode_sidecar, encode_pages, encod
 from varlog.storage.sequenced.sync_watermark import SYNCED_NAME, Synced, SyncWatermark, read_mark
 from varlog.storage.sequenced.unit_state import FIRST_SEGMENT, UNIT_NAME, UnitStateFile, read_unit, write_unit
 
-__all__ = ["Page", "PageStore"]
+__all__ = ["PageRef", "PageStore"]
 
 _log = get_logger("storage")
 
@@ -223,7 +223,7 @@ class PageStore:
 
     # --- event loop: which pages there are ---------------------------------------------------------------------------------
 
-    def publish(self, pages: Sequence[Page]) -> None:
+    def publish(self, pages: Sequence[PageRef]) -> None:
         """What `append` made durable is seen from now on."""
         with self._lock:
             low = self.low
@@ -233,24 +233,24 @@ class PageStore:
                     self._runs.add(page.first_llsn, page.end_llsn)
             self._end = max(self._end, *(page.end_llsn for page in pages)) if pages else self._end
 
-    def page(self, llsn: LLSN) -> Page | None:
+    def page(self, llsn: LLSN) -> PageRef | None:
         """The page that holds `llsn`; None if it is not written, or trimmed."""
         with self._lock:
             return self._index.holding(llsn) if llsn >= self.low else None
 
-    def overlaps(self, first: LLSN, count: int) -> Page | None:
+    def overlaps(self, first: LLSN, count: int) -> PageRef | None:
         """The first page that holds one of `count` LLSNs from `first` on."""
         with self._lock:
             return self._index.overlapping(first, LLSN(first + count))
 
     def pages_from(
         self, llsn: LLSN, limit: int, *, end: LLSN | None = None, bytes_max: int | None = None
-    ) -> list[Page]:
+    ) -> list[PageRef]:
         """The pages from the one holding `llsn`, or the next one, on, holes passed over: so many at most; with `end` none that
         begins there or behind; with `bytes_max` about so many bytes, but at least one page."""
         return self._walk(llsn, limit, end, bytes_max, dense=False)
 
-    def run(self, llsn: LLSN, bytes_max: int) -> list[Page]:
+    def run(self, llsn: LLSN, bytes_max: int) -> list[PageRef]:
         """The pages without a gap from the one holding `llsn` on: about `bytes_max`, at least one; none if it is not written."""
         return self._walk(llsn, None, None, bytes_max, dense=True)
 
@@ -265,8 +265,8 @@ class PageStore:
 
     def _walk(
         self, llsn: LLSN, limit: int | None, end: LLSN | None, bytes_max: int | None, *, dense: bool
-    ) -> list[Page]:
-        pages: list[Page] = []
+    ) -> list[PageRef]:
+        pages: list[PageRef] = []
         size, expected = 0, max(llsn, self.low)
         with self._lock:
             for page in self._index.walk(expected):
@@ -285,7 +285,7 @@ class PageStore:
 
     # --- any worker: reading -----------------------------------------------------------------------------------------------
 
-    def read_cached(self, pages: Sequence[Page]) -> Buffer | None:
+    def read_cached(self, pages: Sequence[PageRef]) -> Buffer | None:
         """Event loop: the pages' bytes if they can be had without waiting for the disk, else None."""
         parts: list[Buffer] = []
         for stretch in stretches(pages):
@@ -294,20 +294,20 @@ class PageStore:
             data = opened.file.read_cached(stretch.size, stretch.first.offset) if opened is not None else None
             if segment is None or data is None:
                 return None
-            check_header(stretch.first, data, 0, str(segment.path))
+            check_page_header(stretch.first, data, 0, str(segment.path))
             parts.append(data)
         return joined(parts)
 
-    def read(self, pages: Sequence[Page]) -> Buffer:
+    def read(self, pages: Sequence[PageRef]) -> Buffer:
         """The pages' bytes, back to back in this order. Trimmed if a trim has removed one since. Bodies are not checked: the reader
         does. CorruptBatch: what is there is something else."""
         return joined([self._read(stretch.first, stretch.size) for stretch in stretches(pages)])
 
-    def header(self, page: Page) -> Buffer:
+    def header(self, page: PageRef) -> Buffer:
         """The 64 bytes of the page's header: two batches are the same if these are. Errors as of `read`."""
         return self._read(page, HEADER_BYTES)
 
-    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> Measured:
+    def measure(self, begin: LLSN, end: LLSN, points_max: int) -> RangeSize:
         """How the pages of [begin, end) lie on disk, told from memory."""
         with self._lock:
             firsts, sizes = self._index.sizes_between(max(begin, self.low), end)
@@ -323,7 +323,7 @@ class PageStore:
             lambda page: parse_header(self.header(page)).time_us,
         )
 
-    def examine(self, pages: Sequence[Page]) -> list[Corruption]:
+    def examine(self, pages: Sequence[PageRef]) -> list[Corruption]:
         """Which of the pages are damaged on disk, and how. Trimmed if a trim has removed one since."""
         rotten: list[Corruption] = []
         for stretch in stretches(pages):
@@ -348,7 +348,7 @@ class PageStore:
 
     # --- worker: writing -------------------------------------------------------------------------------------------------
 
-    def append(self, batches: Sequence[Buffer]) -> list[Page]:
+    def append(self, batches: Sequence[Buffer]) -> list[PageRef]:
         """Write placed batches, whose headers and bodies have been checked, as one group, and sync; the pages are durable, and
         `publish` shows them. Each buffer holds one batch, or several back to back. OSError: nothing of the group may be believed,
         unless there was no room for the first of it (`failure` is None then): that came to nothing."""
@@ -356,7 +356,7 @@ class PageStore:
         placed = [placed_in(buffer) for buffer in batches]
         self._check_new([header for headers in placed for header in headers])
         group = PageGroup(self._segments[-1])
-        pages: list[Page] = []
+        pages: list[PageRef] = []
         try:
             for buffer, headers in zip(batches, placed, strict=True):
                 if group.end + len(buffer) > self._segment_bytes and group.end:
@@ -488,13 +488,13 @@ class PageStore:
 
     # --- inside ----------------------------------------------------------------------------------------------------------
 
-    def _segment(self, page: Page) -> PageSegment | None:
+    def _segment(self, page: PageRef) -> PageSegment | None:
         """The segment with the page; None if a trim has removed it."""
         segments = self._segments
         number = page.segment - segments[0].number
         return segments[number] if number >= 0 else None
 
-    def _read(self, page: Page, size: int) -> Buffer:
+    def _read(self, page: PageRef, size: int) -> Buffer:
         """Bytes that begin with the page."""
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
@@ -510,12 +510,12 @@ class PageStore:
                 raise Trimmed(page.first_llsn, self.low) from None
             self._put_on_shelf(segment)
         data = opened.file.read_at(size, page.offset)
-        check_header(page, data, 0, str(segment.path))
+        check_page_header(page, data, 0, str(segment.path))
         if len(data) != size:
             raise CorruptBatch("the body is cut off", page.offset, str(segment.path))
         return data
 
-    def _borrowed(self, page: Page) -> tuple[str, OpenFile]:
+    def _borrowed(self, page: PageRef) -> tuple[str, OpenFile]:
         """The path and the file of the page's segment, for one use."""
         if self._closed:
             raise Unavailable(f"{self.path} is closed")
@@ -528,12 +528,12 @@ class PageStore:
                 self._check_not_missing(page, segment)
         raise Trimmed(page.first_llsn, self.low)
 
-    def _check_not_missing(self, page: Page, segment: PageSegment) -> None:
+    def _check_not_missing(self, page: PageRef, segment: PageSegment) -> None:
         """A trim keeps its point before it removes a file: what is not trimmed is missing, and that is damage (law 9)."""
         if page.end_llsn > self.low:
             raise CorruptBatch(MISSING, page.offset, str(segment.path))
 
-    def _data_from(self, llsn: LLSN) -> Page | None:
+    def _data_from(self, llsn: LLSN) -> PageRef | None:
         """The page holding `llsn`, or the next one, that is no junk."""
         with self._lock:
             return next((page for page in self._index.walk(llsn) if not page.is_junk), None)
@@ -554,7 +554,7 @@ class PageStore:
                 one.end_llsn <= other.first_llsn, "a page is written once (law 8)", page=one, there=other
             )
 
-    def _write(self, group: PageGroup) -> list[Page]:
+    def _write(self, group: PageGroup) -> list[PageRef]:
         if not group.buffers:
             return []
         segment = group.segment

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from varlog.model.batch import crc32c
-from varlog.storage.sequenced.page_index import JUNK_BIT, Page
+from varlog.storage.sequenced.page_index import JUNK_BIT, PageRef
 
 FORMAT_VERSION: Final = 1
 
@@ -38,7 +38,7 @@ PAGE_TYPE: Final = np.dtype(
 PageRows = npt.NDArray[np.void]
 
 
-def encode_pages(pages: Iterable[Page]) -> bytes:
+def encode_pages(pages: Iterable[PageRef]) -> bytes:
     """Their rows in a sidecar."""
     return b"".join(
         _PAGE.pack(
@@ -52,7 +52,7 @@ def encode_pages(pages: Iterable[Page]) -> bytes:
     )
 
 
-def rows_of(encoded: bytes | bytearray) -> PageRows:
+def sidecar_rows(encoded: bytes | bytearray) -> PageRows:
     return np.frombuffer(bytes(encoded), PAGE_TYPE)
 
 
@@ -64,7 +64,7 @@ def encode_sidecar(segment: int, segment_bytes: int, encoded: bytes | bytearray)
 
 def decode_sidecar(content: bytes, segment: int, segment_bytes: int) -> PageRows | None:
     """The pages in a sidecar, or None if it is damaged or not of the segment as it is: then it must be rebuilt."""
-    return rows_of(content[_PAGES_AT:]) if closed_bytes(content, segment) == segment_bytes else None
+    return sidecar_rows(content[_PAGES_AT:]) if closed_bytes(content, segment) == segment_bytes else None
 
 
 def closed_bytes(content: bytes, segment: int) -> int | None:

@@ -1,4 +1,4 @@
-"""[A4] BatchLookup: finds committed batches, by what their headers on disk say (R-ORD-7). Idle while nobody retries.
+"""[A4] BatchLookup: finds committed batches, by what their headers on disk say (_R-ORD-7). Idle while nobody retries.
 
 What is asked while a search is under way is looked for together, in the next one: after a broken connection many ask at once, for
 about the same stretch. Searches go from the newest batch back, in short jobs, so that readers of the same disk get their turn.
@@ -23,50 +23,50 @@ from varlog.storage.committed.log_store import LogStore
 SEARCH_BYTES_MAX: Final = GIB
 
 # What names a batch to whoever looks for it, and what is told of the newest one of that name.
-K = TypeVar("K")
-R = TypeVar("R")
+_K = TypeVar("_K")
+_R = TypeVar("_R")
 
 # What was found, or None if it is certainly not there, or why that is not known.
-Found = Callable[[R | VarlogError | None], None]
+OnFound = Callable[[_R | VarlogError | None], None]
 
 # Looks through one stretch, in a worker: the newest batch there of each name.
-Look = Callable[[HeaderStretch, dict[K, None]], dict[K, R]]
+SearchStretch = Callable[[HeaderStretch, dict[_K, None]], dict[_K, _R]]
 
 # Entries [begin, end) do not match their checksums.
 ReportCorruption = Callable[[LLSN, LLSN], None]
 
 
 @dataclass(slots=True)
-class _Wanted(Generic[K, R]):
+class _Wanted(Generic[_K, _R]):
     """Somebody asks for `key`, which is in (floor, end) if it is anywhere."""
 
-    key: K
+    key: _K
     floor: LLSN
     end: LLSN
-    found: Found[R]
+    found: OnFound[_R]
 
 
 @dataclass(frozen=True, slots=True)
-class LookupParts(Generic[K, R]):
+class LookupParts(Generic[_K, _R]):
     """Where is searched, how, and how far back (None: SEARCH_BYTES_MAX)."""
 
     store: LogStore
     worker: Worker
     on_damage: ReportCorruption
-    look: Look[K, R]
+    look: SearchStretch[_K, _R]
     bytes_max: int | None = None
 
 
-class BatchLookup(Generic[K, R]):
+class BatchLookup(Generic[_K, _R]):
     """The searches of one replica for one kind of name."""
 
-    def __init__(self, parts: LookupParts[K, R]) -> None:
+    def __init__(self, parts: LookupParts[_K, _R]) -> None:
         self._parts = parts
-        self._asked: list[_Wanted[K, R]] = []
-        self._search: _Search[K, R] | None = None
+        self._asked: list[_Wanted[_K, _R]] = []
+        self._search: _Search[_K, _R] | None = None
 
-    def find(self, key: K, floor: LLSN, end: LLSN, found: Found[R]) -> None:
-        """Look for a batch among the committed ones in (floor, end); `found` is called once, later."""
+    def find(self, key: _K, floor: LLSN, end: LLSN, found: OnFound[_R]) -> None:
+        """SearchStretch for a batch among the committed ones in (floor, end); `found` is called once, later."""
         self._asked.append(_Wanted(key, floor, end, found))
         if self._search is None:
             asyncio.get_running_loop().call_soon(self._start)
@@ -82,11 +82,11 @@ class BatchLookup(Generic[K, R]):
         self._start()
 
 
-class _Search(Generic[K, R]):
+class _Search(Generic[_K, _R]):
     """One walk back over the headers, for everyone in `asked`."""
 
     def __init__(
-        self, parts: LookupParts[K, R], asked: list[_Wanted[K, R]], ended: Callable[[], None]
+        self, parts: LookupParts[_K, _R], asked: list[_Wanted[_K, _R]], ended: Callable[[], None]
     ) -> None:
         self._parts = parts
         self._store = store = parts.store
@@ -101,7 +101,7 @@ class _Search(Generic[K, R]):
         self._stretches: deque[HeaderStretch] = deque(store.header_stretches(begin, end, bytes_max))
 
     def step(self) -> None:
-        """Look through the next stretch, unless everyone has an answer."""
+        """SearchStretch through the next stretch, unless everyone has an answer."""
         self._tell_certain()
         if not self._asked or not self._stretches:
             self._give_up(self._unknown())
@@ -111,7 +111,7 @@ class _Search(Generic[K, R]):
         done = self._parts.worker.run(lambda: look(stretch, wanted))
         done.add_done_callback(lambda future: self._looked(future, stretch))
 
-    def _looked(self, done: asyncio.Future[dict[K, R]], stretch: HeaderStretch) -> None:
+    def _looked(self, done: asyncio.Future[dict[_K, _R]], stretch: HeaderStretch) -> None:
         if done.cancelled():
             return
         if (error := done.exception()) is not None:

@@ -26,7 +26,7 @@ from varlog.storagenode.committed.batch_lookup import BatchLookup
 from varlog.storagenode.committed.replica_machine import ReplicaMachine
 
 # Retries that were taken as new in one epoch, remembered for their originals.
-REMEMBERED_MAX: Final = 262_144
+REMEMBERED_RETRIES_MAX: Final = 262_144
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class DuplicateFilter:
         return self._parts.acks.holds(key) or self._parts.queued(key)
 
     def _remember(self, key: BatchKey, floor: LLSN) -> None:
-        if len(self.remembered) >= REMEMBERED_MAX:
+        if len(self.remembered) >= REMEMBERED_RETRIES_MAX:
             raise Unavailable(
-                f"{REMEMBERED_MAX} appends were repeated in this epoch: no more can be told apart"
+                f"{REMEMBERED_RETRIES_MAX} appends were repeated in this epoch: no more can be told apart"
             )
         self.remembered[key] = floor
 

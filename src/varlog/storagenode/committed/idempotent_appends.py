@@ -34,7 +34,7 @@ from varlog.storagenode.committed.ack_queue import AckQueue
 from varlog.storagenode.committed.admission_queue import PendingAppend
 from varlog.storagenode.committed.batch_lookup import BatchLookup, LookupParts, ReportCorruption
 from varlog.storagenode.committed.idempotent_rules import (
-    Link,
+    ProducedBatch,
     ProducerSequences,
     Sent,
     SequenceDecision,
@@ -117,7 +117,7 @@ class IdempotentAppends:
         return False
 
     def _answer_same(
-        self, pending_append: PendingAppend, newest: Link | None, decision: SequenceDecision
+        self, pending_append: PendingAppend, newest: ProducedBatch | None, decision: SequenceDecision
     ) -> None:
         """The batch is there already, or under way; else SequenceConflict."""
         header, parts = pending_append.header, self._parts
@@ -169,7 +169,7 @@ class IdempotentAppends:
             for pending_append in held.pending_appends:
                 pending_append.call.fail(unknown)
             return
-        link = None if place is None else Link(producer, place.sequence, place.llsn, place.body_crc)
+        link = None if place is None else ProducedBatch(producer, place.sequence, place.llsn, place.body_crc)
         parts.chains.found(producer, floor, link)
         parts.resume(held.pending_appends)
 

@@ -19,7 +19,7 @@ from varlog.model.ids import ProducerID
 from varlog.model.lsn import LLSN, NO_LLSN
 
 
-class Link(NamedTuple):
+class ProducedBatch(NamedTuple):
     """A batch as one link of its producer's chain. `attempt`: who sent it; 0 where that is not remembered."""
 
     producer: ProducerID
@@ -47,9 +47,9 @@ class SequenceDecision(Enum):
     BROKEN = "the chain goes on in another way, or is not so long yet"
 
 
-def decide(newest: Link | None, sent: Sent) -> SequenceDecision:
+def decide(newest: ProducedBatch | None, sent: Sent) -> SequenceDecision:
     """What becomes of a batch, where `newest` is the last one of its chain (None: there is none yet)."""
-    last = newest if newest is not None else Link(ProducerID(0), 0, NO_LLSN, 0)
+    last = newest if newest is not None else ProducedBatch(ProducerID(0), 0, NO_LLSN, 0)
     if sent.sequence == last.sequence + 1 and sent.previous_crc == last.body_crc:
         follows = sent.attempt in (0, last.attempt) or sent.known == last.sequence
         return SequenceDecision.TAKE if follows else SequenceDecision.BROKEN
@@ -58,7 +58,7 @@ def decide(newest: Link | None, sent: Sent) -> SequenceDecision:
     return SequenceDecision.BROKEN
 
 
-def link_of(links: Sequence[Link], sequence: int, body_crc: int) -> Link | None:
+def link_of(links: Sequence[ProducedBatch], sequence: int, body_crc: int) -> ProducedBatch | None:
     """That batch among those of its chain that are under way: whoever sends the chain again joins them one by one."""
     return next((link for link in links if (link.sequence, link.body_crc) == (sequence, body_crc)), None)
 
@@ -88,11 +88,11 @@ class ProducerSequences:
         self._epoch = NO_EPOCH
         self._ordered_end = committed_end
         self._noted_end = committed_end
-        self._pending: deque[Link] = deque()
-        self._pending_of: dict[ProducerID, deque[Link]] = {}
-        self._committed: dict[ProducerID, Link] = {}
+        self._pending: deque[ProducedBatch] = deque()
+        self._pending_of: dict[ProducerID, deque[ProducedBatch]] = {}
+        self._committed: dict[ProducerID, ProducedBatch] = {}
         # What the disk said of producers below `known_from`: their newest batch, and above which LLSN it was looked for.
-        self._searched: dict[ProducerID, tuple[Link | None, LLSN]] = {}
+        self._searched: dict[ProducerID, tuple[ProducedBatch | None, LLSN]] = {}
 
     # --- what happens to the replica -------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class ProducerSequences:
 
     def note(self, header: BatchHeader, llsn: LLSN, attempt: int = 0) -> None:
         """A batch was taken in, behind all that came before it in this epoch."""
-        link = Link(header.producer, header.sequence, llsn, header.body_crc, attempt)
+        link = ProducedBatch(header.producer, header.sequence, llsn, header.body_crc, attempt)
         self._pending.append(link)
         links = self._pending_of.get(link.producer)
         if links is None:
@@ -135,7 +135,7 @@ class ProducerSequences:
             if noted:
                 self._remember(link)
 
-    def _remember(self, link: Link) -> None:
+    def _remember(self, link: ProducedBatch) -> None:
         committed = self._committed
         committed.pop(link.producer, None)
         committed[link.producer] = link
@@ -152,7 +152,7 @@ class ProducerSequences:
 
     # --- what is known of a producer -------------------------------------------------------------------------------------
 
-    def newest(self, producer: ProducerID, floor: LLSN) -> tuple[bool, Link | None]:
+    def newest(self, producer: ProducerID, floor: LLSN) -> tuple[bool, ProducedBatch | None]:
         """Whether the producer's newest batch above `floor` is known here, and it, if there is one."""
         pending = self._pending_of.get(producer)
         link = pending[-1] if pending else self._committed.get(producer)
@@ -162,14 +162,14 @@ class ProducerSequences:
                 return False, None
         return True, link if link is not None and link.llsn > floor else None
 
-    def pending(self, producer: ProducerID) -> Sequence[Link]:
+    def pending(self, producer: ProducerID) -> Sequence[ProducedBatch]:
         """The producer's batches that are not committed yet, in order."""
         return self._pending_of.get(producer, ())
 
-    def is_committed(self, link: Link) -> bool:
+    def is_committed(self, link: ProducedBatch) -> bool:
         return link.llsn < self._ordered_end
 
-    def found(self, producer: ProducerID, floor: LLSN, link: Link | None) -> None:
+    def found(self, producer: ProducerID, floor: LLSN, link: ProducedBatch | None) -> None:
         """The disk was looked through, from `known_from` back to `floor`: this is the producer's newest batch there."""
         self._searched.pop(producer, None)
         self._searched[producer] = link, floor

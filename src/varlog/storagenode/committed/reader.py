@@ -34,10 +34,10 @@ from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
-from varlog.storage.committed.log_store import Chunk, Extent, LogStore
+from varlog.storage.committed.log_store import BatchChunk, Extent, LogStore
 from varlog.storagenode.topic_watermarks import TopicWatermarks
 
-Answer = Callable[[Call, LLSN, Chunk], None]
+ReadAnswer = Callable[[Call, LLSN, BatchChunk], None]
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Waiting:
     timer: asyncio.TimerHandle
 
 
-class Reader:
+class ReplicaReader:
     """Serves the ordered entries of one replica. Cached bytes are answered at once; others are read by the read worker."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Reader:
     # --- subscriptions: fetch --------------------------------------------------------------------------------------------
 
     def fetch(self, call: Call, request: Fetch) -> None:
-        """Answer with batches, or keep the call until something is ordered or its wait is over."""
+        """ReadAnswer with batches, or keep the call until something is ordered or its wait is over."""
         llsn = self.begin(request)
         self._check_low(llsn, request.glsn)
         if llsn < self._store.committed_end:
@@ -132,7 +132,7 @@ class Reader:
     def _answer(self, call: Call, llsn: LLSN, bytes_max: int) -> None:
         self._read(call, llsn, min(bytes_max or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX), self._reply)
 
-    def _reply(self, call: Call, llsn: LLSN, chunk: Chunk) -> None:
+    def _reply(self, call: Call, llsn: LLSN, chunk: BatchChunk) -> None:
         store, marks = self._store, self._marks
         self._check_low(llsn, NO_GLSN)  # a trim may have come while the disk was read
         rows = store.rows_between(llsn, chunk.end_llsn)
@@ -152,7 +152,7 @@ class Reader:
         return self._store.find(glsn)
 
     def read_llsn(self, call: Call, llsn: LLSN) -> None:
-        """Answer with one entry by its place in the stream."""
+        """ReadAnswer with one entry by its place in the stream."""
         store = self._store
         if llsn < store.low_llsn:
             raise Trimmed(llsn, store.low_llsn)
@@ -160,7 +160,7 @@ class Reader:
             raise NotWritten(llsn, store.committed_end - 1)
         self._read(call, llsn, 1, self._reply_one)
 
-    def _reply_one(self, call: Call, llsn: LLSN, chunk: Chunk) -> None:
+    def _reply_one(self, call: Call, llsn: LLSN, chunk: BatchChunk) -> None:
         if llsn < self._store.low_llsn:
             raise Trimmed(llsn, self._store.low_llsn)
         for at, header in walk(chunk.data):
@@ -186,7 +186,7 @@ class Reader:
         return MeasureRangeReply(begin, end, found.bytes, found.points, complete)
 
     def find_time(self, call: Call, request: FindTime) -> None:
-        """Answer with the first entry appended at or after a time; the read worker looks for it."""
+        """ReadAnswer with the first entry appended at or after a time; the read worker looks for it."""
         store, time_us = self._store, request.time_us
         # Taken before the search: what is ordered meanwhile came later than the answer can know.
         newest = GLSN(self._marks.high_watermark(store.topic) + 1)
@@ -208,7 +208,7 @@ class Reader:
 
     # --- one disk read -----------------------------------------------------------------------------------------------
 
-    def _read(self, call: Call, llsn: LLSN, bytes_max: int, answer: Answer) -> None:
+    def _read(self, call: Call, llsn: LLSN, bytes_max: int, answer: ReadAnswer) -> None:
         """`answer` with the batches from `llsn` on: now if they are cached, else when the read worker has them."""
         store = self._store
         extent = store.extent(llsn, bytes_max)
@@ -224,7 +224,7 @@ class Reader:
         done.add_done_callback(partial(self._read_done, call, llsn, extent, answer))
 
     def _read_done(
-        self, call: Call, llsn: LLSN, extent: Extent, answer: Answer, done: asyncio.Future[Chunk]
+        self, call: Call, llsn: LLSN, extent: Extent, answer: ReadAnswer, done: asyncio.Future[BatchChunk]
     ) -> None:
         if done.cancelled():
             return

@@ -1,7 +1,7 @@
 """[A4] Replica: the driver of one replica. Owns the machine and carries out what it decides; freezes when a law breaks.
 
 The way of an append through here: `append` (A4: LLSNs given) -> Replicator (A6) and Writer (A5) -> `_written` -> report (A7) … the
-repository orders … -> `commit` (A9) -> AckQueue (A10) and Reader woken.
+repository orders … -> `commit` (A9) -> AckQueue (A10) and ReplicaReader woken.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from varlog.storagenode.committed.idempotent_appends import (
     newest_of,
 )
 from varlog.storagenode.committed.idempotent_rules import ProducerSequences
-from varlog.storagenode.committed.reader import Reader
+from varlog.storagenode.committed.reader import ReplicaReader
 from varlog.storagenode.committed.replica_machine import CommitAhead, CutTail, EnterEpoch, ReplicaMachine
 from varlog.storagenode.committed.replicator import Replicator
 from varlog.storagenode.committed.sync import CopySource, Syncer, SyncParts
@@ -99,7 +99,7 @@ class Replica:
         self.topic = store.topic
         self.log_stream = store.log_stream
         self._traffic = TrafficMeter(asyncio.get_running_loop().time)
-        self.reader = Reader(store, parts.read_worker, parts.marks, self._traffic, self.mark_suspect)
+        self.reader = ReplicaReader(store, parts.read_worker, parts.marks, self._traffic, self.mark_suspect)
         self._parts = parts
         self._machine = ReplicaMachine(
             store.log_stream,

@@ -28,7 +28,7 @@ from varlog.rpc.transport import Call, Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
-from varlog.storage.committed.copy import Copy, RottenCopy, Run, read_copy, runs_of
+from varlog.storage.committed.copy import Copy, EpochRun, RottenCopy, read_copy, runs_of
 from varlog.storage.committed.log_store import LogStore
 from varlog.storagenode.committed.replica_machine import CommitGap, ReplicaMachine
 
@@ -227,7 +227,7 @@ class _Sync:
         await parts.worker.run(lambda: store.begin_at(begin))
         machine.found(store.committed_end, store.written_end, store.tail_epoch)
 
-    async def _take_run(self, run: Run) -> None:
+    async def _take_run(self, run: EpochRun) -> None:
         """Batches of one epoch. Those that are here already need only their rows."""
         parts, machine, store = self._parts, self._parts.machine, self._parts.store
         if run.end_llsn <= machine.committed_end:

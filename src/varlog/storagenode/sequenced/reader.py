@@ -41,7 +41,7 @@ from varlog.rpc.transport import Call
 from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
-from varlog.storage.sequenced.page_store import Page, PageStore
+from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.sequenced.unit_machine import UnitMachine
 
 T = TypeVar("T")
@@ -237,7 +237,7 @@ class UnitReader:
     # --- disk reads --------------------------------------------------------------------------------------------------
 
     def take(
-        self, pages: Sequence[Page], then: Callable[[Buffer], None], failed: Callable[[Exception], None]
+        self, pages: Sequence[PageRef], then: Callable[[Buffer], None], failed: Callable[[Exception], None]
     ) -> None:
         """`then` with the pages' bytes: now if they are cached, else when the read worker has them."""
         store = self._of()
@@ -265,7 +265,9 @@ class UnitReader:
 
         self._worker.run(job).add_done_callback(done)
 
-    def _failed(self, failed: Callable[[Exception], None], pages: Sequence[Page], error: Exception) -> None:
+    def _failed(
+        self, failed: Callable[[Exception], None], pages: Sequence[PageRef], error: Exception
+    ) -> None:
         if isinstance(error, (CorruptBatch, OSError)):
             self._on_damage(pages[0].first_llsn, pages[-1].end_llsn)
         if isinstance(error, OSError):

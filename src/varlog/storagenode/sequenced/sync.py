@@ -26,7 +26,7 @@ from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
-from varlog.storage.sequenced.page_store import Page
+from varlog.storage.sequenced.page_store import PageRef
 from varlog.storagenode.sequenced.reader import LIST_PAGES_MAX
 
 M = TypeVar("M", bound=Message)
@@ -50,7 +50,7 @@ class UnitSyncParts:
     """
 
     log_stream: LogStreamID
-    pages_from: Callable[[LLSN, int], Sequence[Page]]
+    pages_from: Callable[[LLSN, int], Sequence[PageRef]]
     low: Callable[[], LLSN]
     dense_end: Callable[[], LLSN]
     worker: Worker
@@ -237,7 +237,7 @@ class _UnitSync:
         if listed.low > self._parts.low():
             await self._parts.trim(listed.low)
 
-    def _held(self, begin: LLSN, end: LLSN) -> Iterator[Page]:
+    def _held(self, begin: LLSN, end: LLSN) -> Iterator[PageRef]:
         """What is here in [begin, end), piece by piece."""
         while begin < end:
             pages = self._parts.pages_from(begin, LIST_PAGES_MAX)

@@ -49,7 +49,7 @@ from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.disk_space import says_full
-from varlog.storage.sequenced.page_store import Page, PageStore
+from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.ranges import Ranges
 from varlog.storagenode.sequenced.reader import UnitReader
 from varlog.storagenode.sequenced.sync import UnitSyncer, UnitSyncParts
@@ -231,7 +231,7 @@ class LogUnit:
         elif stored is not None:
             self._compare(call, write, stored)
 
-    def _compare(self, call: Call, write: UnitWrite, stored: Page) -> None:
+    def _compare(self, call: Call, write: UnitWrite, stored: PageRef) -> None:
         """The place is taken by a batch of as many entries: is it this one?"""
         epoch = write.epoch
         if (stored.size, stored.crc) != (len(write.batch), parse_header(write.batch).crc):

@@ -27,7 +27,7 @@ from varlog.model.lsn import LLSN
 FIRST_EPOCH = Epoch(1)
 
 
-class Span(Protocol):
+class WrittenSpan(Protocol):
     """A written batch, as far as its place goes."""
 
     @property
@@ -149,7 +149,7 @@ class UnitMachine:
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
-    def write(self, batch: Pending, stored: Span | None) -> WriteDecision:
+    def write(self, batch: Pending, stored: WrittenSpan | None) -> WriteDecision:
         """What becomes of a batch; `stored` is the first written one that has some of its positions.
 
         A batch that reaches above `low` is taken whole, also if it begins below: its chain may have it, and needs it here.

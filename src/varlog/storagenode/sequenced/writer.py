@@ -20,7 +20,7 @@ from varlog.model.limits import BRIEF_GROUP_BYTES_MAX, GROUP_BATCHES_MAX, GROUP_
 from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
-from varlog.storage.sequenced.page_store import Page, PageStore
+from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.sequenced.unit_machine import Pending
 
 # What a batch counts beside its bytes.
@@ -63,7 +63,7 @@ class UnitWriter:
         self._traffic = traffic
         self._began = 0.0
         self._queue: list[UnitWrite] = []
-        self._busy: asyncio.Future[list[Page]] | None = None
+        self._busy: asyncio.Future[list[PageRef]] | None = None
         self._held = 0
         self._admission = Admission()  # fitted to the groups that were written lately
 
@@ -140,7 +140,9 @@ class UnitWriter:
             size += len(write.batch)
         return queue, [], size
 
-    def _finished(self, future: asyncio.Future[list[Page]], store: PageStore, group: list[UnitWrite]) -> None:
+    def _finished(
+        self, future: asyncio.Future[list[PageRef]], store: PageStore, group: list[UnitWrite]
+    ) -> None:
         self._busy = None
         size = sum(len(write.batch) for write in group)
         self.bytes_waiting -= size

@@ -29,7 +29,7 @@ from varlog.rpc.messages import Commits, Message
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 from varlog.testing.sim.core.host import METADATA_PATH, VOLUME, DriveStore, Host, Service, hanging_delay
 from varlog.testing.sim.core.limits import SEQUENCED_BOUNDS, STORE_BOUNDS, tight_limits
 from varlog.testing.sim.core.loop import CURRENT, Process, SimLoop, SimulationStuck, make_loop
@@ -198,7 +198,7 @@ class World:
                 rows_sync_delay_s=self.plan.rows_sync_delay_s,
                 scrub_interval_s=self.plan.scrub_interval_s,
             )
-            return StorageNode(config, environment, transport)
+            return StorageNodeServer(config, environment, transport)
 
         return make
 
@@ -615,7 +615,7 @@ class World:
         return topic is not None and any(
             replica.topic == topic.topic and replica.low_watermark >= trim.glsn
             for host in self._nodes
-            if host.up and isinstance(host.service, StorageNode)
+            if host.up and isinstance(host.service, StorageNodeServer)
             for replica in host.service.status().replicas
         )
 
@@ -643,7 +643,11 @@ class World:
 
     def _on_arrival(self, connection: SimConnection, message: Message) -> None:
         host = next((one for one in self._nodes if one.process is connection.process), None)
-        if host is None or not isinstance(host.service, StorageNode) or not isinstance(message, Commits):
+        if (
+            host is None
+            or not isinstance(host.service, StorageNodeServer)
+            or not isinstance(message, Commits)
+        ):
             return
         replicas = {int(one.log_stream): one.committed_end for one in host.service.status().replicas}
         self._witness.applied(connection.other.process, message, lambda stream: replicas.get(stream, 0))
@@ -679,7 +683,7 @@ def _unfinished(topic: Topic, view: ClusterView | None) -> bool:
 
 def _leftovers(host: Host, number: int, view: ClusterView) -> bool:
     """Whether a storage node still has replicas that belong to no stream."""
-    if not isinstance(host.service, StorageNode):
+    if not isinstance(host.service, StorageNodeServer):
         return False
     mine = {stream.log_stream for stream in view.streams_on(NodeID(number))}
     return any(replica.log_stream not in mine for replica in host.service.status().replicas)

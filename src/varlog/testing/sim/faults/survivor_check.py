@@ -13,8 +13,8 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Projection
 from varlog.storage.dump import dump_replica
 from varlog.storage.sequenced.page_recovery import survey_unit
-from varlog.storage.sequenced.page_store import Page, PageStore
-from varlog.storagenode.node import StorageNode
+from varlog.storage.sequenced.page_store import PageRef, PageStore
+from varlog.storagenode.node import StorageNodeServer
 from varlog.storagenode.sequenced.unit import LogUnit
 from varlog.testing.sim.core.disk import SimDisk
 from varlog.testing.sim.core.host import Host
@@ -99,7 +99,7 @@ class Keepers:
         return found if found is not None and stream.state is StreamState.RUNNING else None
 
     def _unit(self, host: Host, stream: LogStream) -> LogUnit | None:
-        if not host.up or not isinstance(host.service, StorageNode):
+        if not host.up or not isinstance(host.service, StorageNodeServer):
             return None
         return host.service._units.get(stream.log_stream)
 
@@ -142,7 +142,7 @@ def _loses_writes(host: Host) -> bool:
     return bool(drive.lose_writes or drive.misplace_writes or drive.spoils)
 
 
-def _is_good(host: Host, store: PageStore, page: Page) -> bool:
+def _is_good(host: Host, store: PageStore, page: PageRef) -> bool:
     content = host.drive.file(store.path / f"{page.segment:020d}.seg").content
     data = bytes(content[page.offset : page.offset + page.size])
     try:
@@ -154,6 +154,6 @@ def _is_good(host: Host, store: PageStore, page: Page) -> bool:
 
 
 def _replica(host: Host, log_stream: LogStreamID) -> ReplicaStatus | None:
-    if not host.up or not isinstance(host.service, StorageNode):
+    if not host.up or not isinstance(host.service, StorageNodeServer):
         return None
     return next((one for one in host.service.status().replicas if one.log_stream == log_stream), None)

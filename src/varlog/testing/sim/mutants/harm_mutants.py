@@ -8,7 +8,7 @@ from varlog.model.cluster import Ordering
 from varlog.testing.sim.core.plan import Kind
 from varlog.testing.sim.mutants.patch import Mutant
 
-_READER = "varlog.storagenode.committed.reader:Reader"
+_READER = "varlog.storagenode.committed.reader:ReplicaReader"
 _UNIT_READER = "varlog.storagenode.sequenced.reader:UnitReader"
 _RECONFIGURATION = "varlog.reconfiguration.rules"
 _JOURNAL = "varlog.metarepo.store.journal"

@@ -10,7 +10,7 @@ from varlog.model.cluster import ClusterView
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Chain, Projection
 from varlog.storage.sequenced.page_store import PageStore
-from varlog.storagenode.node import StorageNode
+from varlog.storagenode.node import StorageNodeServer
 from varlog.storagenode.sequenced.unit import LogUnit
 from varlog.testing.sim.core.host import Host
 from varlog.verify.history import History
@@ -83,7 +83,7 @@ class Inspector:
     def _unit(self, node: NodeID, chain: Chain, projection: Projection) -> LogUnit | None:
         """The node's, if the node lives and it serves: one that was made anew is in no epoch until it has been filled."""
         host = self._nodes.get(node)
-        if host is None or not host.up or not isinstance(host.service, StorageNode):
+        if host is None or not host.up or not isinstance(host.service, StorageNodeServer):
             return None
         unit = host.service._units.get(chain.log_stream)
         # One that was restored from its disk answers nobody until it has been compared with its chain.
