@@ -16,8 +16,7 @@ import varlog
 from varlog.model.errors import UnknownTopic
 from varlog.spark.columns import arrow_schema
 from varlog.spark.options import Where
-from varlog.spark.read.directory import DirectoryOrigin
-from varlog.spark.read.origin import Origin, origin_at
+from varlog.spark.read.origin import DirectoryOrigin, Origin, origin_at
 from varlog.spark.read.partition import LogPartition
 from varlog.spark.read.planning_rules import Piece
 from varlog.spark.read.reader import Reader

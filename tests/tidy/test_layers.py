@@ -70,6 +70,10 @@ DOORS_ALLOWED = {
         {DISK, THREADS},
         "SQLite does its own I/O; over the simulator's disk it has an image that goes through the door",
     ),
+    "metarepo/store/snapshot.py": (
+        {DISK},
+        "reads a database that another process has open; never part of a simulation",
+    ),
     "metarepo/store/sqlite.py": ({DISK}, "SQLite's errors and types; its I/O is in database.py"),
     "bench/": (EVERY_DOOR, "measures real processes; never part of a simulation"),
     "localcluster/": (EVERY_DOOR, "starts and supervises real processes; never part of a simulation"),
@@ -212,6 +216,23 @@ def layers_point_down(module: Module) -> Iterator[str]:
             yield f"{module.at(imported.line)}: {module.unit} may not import {unit} ({imported.module})"
 
 
+# What a package must reach through another one, although its layer lies lower.
+THROUGH = {
+    "spark": (
+        {"metarepo", "storage", "storagenode"},
+        "the client, or varlog.embedded_reader for a directory",
+    ),
+}
+
+
+def engines_stay_outside(module: Module) -> Iterator[str]:
+    """An engine reads and writes a log through its public side, so that formats on disk can change behind it."""
+    hidden, through = THROUGH.get(module.unit, (set(), ""))
+    for imported in module.imports:
+        if imported.top == "varlog" and module.unit_of(imported.module) in hidden:
+            yield f"{module.at(imported.line)}: {module.unit} may not import {imported.module}: use {through}"
+
+
 def private_names_stay_home(module: Module) -> Iterator[str]:
     for imported in module.imports:
         if imported.top == "varlog" and module.unit_of(imported.module) != module.unit:
@@ -310,6 +331,7 @@ def _declared_dependencies() -> tuple[set[str], set[str], set[str]]:
 
 RULES: list[Rule] = [
     layers_point_down,
+    engines_stay_outside,
     private_names_stay_home,
     doors_are_where_they_belong,
     pure_files_import_only_model,
@@ -355,6 +377,9 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (layers_point_down, "cli/x.py", "import varlog.testing.sim"),
     (layers_point_down, "newcomer/x.py", ""),
     (layers_point_down, "aio.py", "from varlog.cli import y"),
+    (engines_stay_outside, "spark/x.py", "from varlog.metarepo.store.snapshot import read_snapshot"),
+    (engines_stay_outside, "spark/read/x.py", "def f():\n    from varlog.storage import volume"),
+    (engines_stay_outside, "spark/x.py", "if TYPE_CHECKING:\n    import varlog.storagenode.node"),
     (private_names_stay_home, "storage/x.py", "from varlog.model.batch import _HEADER"),
     (private_names_stay_home, "storage/x.py", "from varlog.model._trim_floor import HEADER"),
     (doors_are_where_they_belong, "storage/x.py", "import os.path"),
@@ -381,6 +406,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (layers_point_down, "cli/x.py", "import varlog\nfrom varlog.client import y"),
     (layers_point_down, "__init__.py", "from varlog.aio import y"),
     (layers_point_down, "client/deep/x.py", "from ..y import z"),
+    (engines_stay_outside, "spark/x.py", "from varlog.embedded_reader import DirectoryReader"),
+    (engines_stay_outside, "cli/x.py", "from varlog.storage.dump import x"),
     (private_names_stay_home, "storage/x.py", "from varlog.storage.y import _z"),
     (private_names_stay_home, "storage/x.py", "from varlog import __version__"),
     (doors_are_where_they_belong, "runtime/x.py", "import os, time, random, threading, socket"),

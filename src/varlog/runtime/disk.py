@@ -124,9 +124,10 @@ class Disk(Protocol):
 class OsFile:
     """A file of the operating system."""
 
-    def __init__(self, path: Path, *, create: bool, synced: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, synced: bool, read_only: bool = False) -> None:
         self.path = path
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
+        flags |= os.O_CREAT | os.O_EXCL if create else 0
         self._fd = os.open(path, flags, FILE_MODE)
         self._synced = synced
 
@@ -204,13 +205,15 @@ class OsLock:
 
 
 class OsDisk:
-    """The file system of this machine. `synced=False` never waits for the device: fast, and a power loss may lose the tail."""
+    """The file system of this machine. `synced=False` never waits for the device: fast, and a power loss may lose the tail.
+    `read_only` opens files for reading alone, so that no write permission is needed."""
 
-    def __init__(self, *, synced: bool = True) -> None:
+    def __init__(self, *, synced: bool = True, read_only: bool = False) -> None:
         self._synced = synced
+        self._read_only = read_only
 
     def open(self, path: Path, *, create: bool = False) -> OsFile:
-        return OsFile(path, create=create, synced=self._synced)
+        return OsFile(path, create=create, synced=self._synced, read_only=self._read_only)
 
     def read_file(self, path: Path) -> bytes:
         return path.read_bytes()

@@ -16,13 +16,17 @@ def _refuse(path: Path) -> NoReturn:
 
 
 class ReadOnlyDisk:
-    """Another disk, without its changes. Files are read whole, so that one without write permission can be looked at, too."""
+    """Another disk, without its changes. Files are read whole, so that one without write permission can be looked at, too;
+    with `whole_files=False` they are opened on the other disk, and read piece by piece."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, *, whole_files: bool = True) -> None:
         self._disk = disk
+        self._whole_files = whole_files
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        return _refuse(path) if create else ReadOnlyFile(path, self._disk.read_file(path))
+        if create:
+            _refuse(path)
+        return ReadOnlyFile(path, self._disk.read_file(path)) if self._whole_files else self._disk.open(path)
 
     def read_file(self, path: Path) -> bytes:
         return self._disk.read_file(path)

@@ -1,18 +1,30 @@
-"""Origin: where rows come from, and where a topic ends for good"""
+"""Origin: where rows come from: a cluster, or the files of an embedded directory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from varlog.client.arrow import RangeBuilder
 from varlog.client.committed.range_reader import Cut
 from varlog.client.log import Log
+from varlog.embedded_reader import DirectoryReader
 from varlog.model.commit import TopicMark
-from varlog.model.errors import JunkPosition, NotWritten, Trimmed, Unavailable
+from varlog.model.errors import (
+    JunkPosition,
+    NotWritten,
+    PreconditionFailed,
+    StartupError,
+    Trimmed,
+    Unavailable,
+)
+from varlog.model.ids import LogStreamID
+from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 from varlog.spark.link import Link, link_to
-from varlog.spark.options import Where
+from varlog.spark.options import OptionError, Where
 from varlog.spark.read.resolve_rules import TopicSpan
 
 if TYPE_CHECKING:
@@ -52,11 +64,7 @@ class Origin(Protocol):
 
 
 def origin_at(where: Where) -> Origin:
-    if where.path:
-        from varlog.spark.read.directory import directory_at
-
-        return directory_at(where.path)
-    return ClusterOrigin(link_to(where))
+    return _directory_at(where.path) if where.path else ClusterOrigin(link_to(where))
 
 
 class ClusterOrigin:
@@ -93,6 +101,52 @@ class ClusterOrigin:
         builder = RangeBuilder(log_stream)
         for rows, chunk in self._link.items(self._link.log(topic).chunks(log_stream, begin, end, cuts=cuts)):
             yield from builder.build(rows, chunk)
+
+
+class DirectoryOrigin:
+    """An embedded directory, read from its files, whether another process has it open or not."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._reader = DirectoryReader(Path(path))
+        except StartupError as error:
+            raise OptionError(f"option 'path': {error}") from error
+
+    def cluster(self) -> int:
+        return self._reader.cluster
+
+    def topics(self) -> list[str]:
+        self._reader.refresh()
+        return self._reader.topics()
+
+    def span(self, topic: str) -> TopicSpan:
+        self._reader.refresh()
+        try:
+            found = self._reader.readable(topic)
+        except PreconditionFailed as error:
+            raise OptionError(f"option 'topic': {error}, with option 'address'") from error
+        return TopicSpan(topic, found.topic, found.oldest, found.end, tuple(map(int, found.streams)))
+
+    def measure(
+        self, topic: str, log_stream: int, begin: int, end: int, points_max: int
+    ) -> MeasureRangeReply:
+        return self._reader.measure(topic, LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max)
+
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
+        return self._reader.find_time(topic, LogStreamID(log_stream), time_us)
+
+    def batches(
+        self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        builder = RangeBuilder(log_stream)
+        for rows, chunk in self._reader.chunks(LogStreamID(log_stream), LLSN(begin), LLSN(end)):
+            yield from builder.build(rows, chunk)
+
+
+@cache
+def _directory_at(path: str) -> DirectoryOrigin:
+    """Kept between the tasks of this process: the first read of a large directory takes a while."""
+    return DirectoryOrigin(path)
 
 
 # Where a topic ends, for good: a position that is kept elsewhere (a checkpoint, a plan) must never be beyond the log's own end.
