@@ -137,7 +137,7 @@ fmt: $(CORE) ## format, and repair what lint can repair
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
 
-codemap: $(CORE) ## render the code map of ARCHITECTURE.md from the modules' docstrings
+codemap: $(CORE) ## render docs/internals/codemap.md from the modules' docstrings
 	$(PY) -m varlog.testing.codemap
 
 requirements: $(CORE) ## list in docs/reference/requirements.md which tests prove which rule

@@ -137,7 +137,7 @@ def test_make_says_what_base_must_be(arguments: list[str]) -> None:
         "-o",
         ".venv",
         f"PY={sys.executable}",
-        f"STAMP={sys.executable}",
+        f"CORE={sys.executable}",
     ]
     done = subprocess.run(
         [*command, "bench-compare", *arguments], cwd=ROOT, capture_output=True, check=False, timeout=60

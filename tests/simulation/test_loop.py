@@ -168,7 +168,7 @@ def test_an_error_that_nobody_looks_at_is_kept() -> None:
 
 SETS = """
 import asyncio
-from varlog.testing.sim import loop
+from varlog.testing.sim.core import loop
 
 async def work():
     order = []

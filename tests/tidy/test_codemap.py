@@ -1,4 +1,4 @@
-"""The code map of ARCHITECTURE.md is what the modules say of themselves today."""
+"""The code map is what the modules say of themselves today."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_every_module_says_in_its_docstring_what_it_is() -> None:
     assert silent == []
 
 
-def test_the_map_in_the_architecture_is_current() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+def test_the_code_map_is_current() -> None:
+    text = (ROOT / "docs/internals/codemap.md").read_text(encoding="utf-8")
     assert codemap.update(text, codemap.PACKAGE) == text, "the code map is stale: run `make codemap`"
 
 

@@ -1,6 +1,7 @@
-"""The code map: the tree of modules, layer by layer, with the first docstring line of each, inside ARCHITECTURE.md.
+"""Code map: renders docs/internals/codemap.md from the modules' docstrings.
 
-`make codemap` renders it and a test fails when it is stale, so the map is never older than the code.
+It is the tree of modules, layer by layer, with the first docstring line of each. `make codemap` renders it, and a test
+fails when it is stale.
 `LAYERS` is also the table that the layer tests enforce: what is drawn is what holds.
 """
 
@@ -109,7 +110,7 @@ def _modules(directory: Path, depth: int) -> Iterator[_Line]:
 def main() -> int:
     """Rewrite the map in place."""
     parser = argparse.ArgumentParser(prog="python -m varlog.testing.codemap", description=main.__doc__)
-    parser.add_argument("document", nargs="?", type=Path, default=Path("ARCHITECTURE.md"))
+    parser.add_argument("document", nargs="?", type=Path, default=Path("docs/internals/codemap.md"))
     document: Path = parser.parse_args().document
     try:
         old = document.read_text(encoding="utf-8")
