@@ -221,7 +221,7 @@ def test_tight_limits_are_loosened_again() -> None:
 def test_the_command_tells_a_violation_in_words_and_how_to_replay_it() -> None:
     """Exit code 1, the law, and the one command. Which seed shows the planted bug moves with every new kind of fault."""
     bug = "ack-before-commit"
-    found = next(search_mutants([bug], 40, 1))
+    found = next(search_mutants([bug], 40, 1, {}))
     assert found.seed is not None, f"{bug} is not found in 40 seeds"
     replay = subprocess.run(
         [sys.executable, "-m", "varlog.testing.sim", "replay", str(found.seed), "--mutant", bug],

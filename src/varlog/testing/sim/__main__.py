@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -72,6 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--ordering", choices=[*Ordering, BOTH], default=BOTH, help="those of this ordering alone"
     )
     mutants.add_argument("--jobs", type=int, default=default_jobs(), help="worker processes")
+    mutants.add_argument(
+        "--known",
+        type=Path,
+        help="JSON file of the seeds that showed each planted bug last time; these are tried first",
+    )
+    mutants.add_argument(
+        "--record", action="store_true", help="search all seeds, and rewrite the file of --known"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.command == "run":
         orderings = tuple(Ordering) if chosen.ordering == BOTH else (Ordering(chosen.ordering),)
@@ -83,7 +92,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return replay_seed(
             chosen.seed, ordering, chosen.mutant, messages=chosen.messages, recipes=chosen.recipes
         )
-    return mutants_command(chosen.seeds, chosen.only, chosen.ordering, chosen.jobs, quick=chosen.quick)
+    if chosen.record and chosen.known is None:
+        mutants.error("--record needs --known FILE")
+    return mutants_command(
+        chosen.seeds,
+        chosen.only,
+        chosen.ordering,
+        chosen.jobs,
+        quick=chosen.quick,
+        known=chosen.known,
+        record=chosen.record,
+    )
 
 
 def run_command(
@@ -176,7 +195,16 @@ def replay_seed(
     return 1 if result.violations else 0
 
 
-def mutants_command(seeds: int, only: str, ordering: str, jobs: int, *, quick: bool = False) -> int:
+def mutants_command(
+    seeds: int,
+    only: str,
+    ordering: str,
+    jobs: int,
+    *,
+    quick: bool = False,
+    known: Path | None = None,
+    record: bool = False,
+) -> int:
     """A table: planted bug, the seed that shows it, the property that broke, how long the search took."""
     from varlog.testing.sim.mutants.catalog import MUTANTS, RARE
 
@@ -198,7 +226,8 @@ def mutants_command(seeds: int, only: str, ordering: str, jobs: int, *, quick: b
     survivors = []
     by_data = 0
     _progress(f"searching {len(chosen)} planted bugs")
-    searches = search_mutants([mutant.name for mutant in chosen], seeds, jobs)
+    shown = json.loads(known.read_text()) if known is not None and known.exists() else {}
+    searches = search_mutants([mutant.name for mutant in chosen], seeds, jobs, {} if record else shown)
     for mutant, found in zip(chosen, searches, strict=True):
         _clear_progress()
         if found.seed is None:
@@ -209,9 +238,14 @@ def mutants_command(seeds: int, only: str, ordering: str, jobs: int, *, quick: b
             )
         else:
             by_data += found.checker not in LIVENESS
+            shown[mutant.name] = found.seed
             print(
                 f"{mutant.name:{width}}  {found.seed:>5}  {found.seconds:7.1f}  {found.checker}", flush=True
             )
+    if record and known is not None:
+        names = {mutant.name for mutant in MUTANTS}
+        kept = {name: seed for name, seed in shown.items() if name in names}
+        known.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n")
     for mutant in survivors:
         print(f"not found: {mutant.name}: {mutant.wrong}")
     seen = len(chosen) - len(survivors)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,21 +92,23 @@ def run_chunk(
     return [run(seed, ordering)[0] for seed in seeds]
 
 
-def search_mutants(names: Sequence[str], seeds: int, jobs: int) -> Iterator[Found]:
-    """Each planted bug in a fresh process of its own; told in the order of `names`."""
+def search_mutants(names: Sequence[str], seeds: int, jobs: int, known: Mapping[str, int]) -> Iterator[Found]:
+    """Each planted bug in a fresh process of its own; yielded in the order of `names`."""
     with _pool(jobs, 1) as pool:
-        for search in [pool.submit(search_mutant, name, seeds) for name in names]:
+        for search in [pool.submit(search_mutant, name, seeds, known.get(name)) for name in names]:
             yield search.result()
 
 
-def search_mutant(name: str, seeds: int) -> Found:
-    """In a worker: the first seed that shows this planted bug."""
+def search_mutant(name: str, seeds: int, known: int | None = None) -> Found:
+    """In a worker: the first seed that shows this planted bug. The seed that showed it last time is tried before all others:
+    it still does, unless a change of the code or of the plan has changed that run."""
     from varlog.testing.sim.mutants.catalog import find
 
     began = time.monotonic()
     mutant = find(name)
     ordering, recipes = mutant.ordering, mutant.recipe is not None
-    for seed in (seed for seed in range(1, seeds + 1) if _can_show(mutant, seed)):
+    first = [] if known is None else [known]
+    for seed in (seed for seed in (*first, *range(1, seeds + 1)) if _can_show(mutant, seed)):
         for result in run_chunk([seed], ordering, name, recipes=recipes):
             if result.violations:
                 checker, _, sentence = result.violations[0]
