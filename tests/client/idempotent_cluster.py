@@ -8,7 +8,8 @@ from varlog.model.cluster import StreamState
 from varlog.model.errors import NotAccepted, PositionConflict, Sealed, SequenceConflict
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.rpc.messages import (
-    Append,
+    AppendAt,
+    AppendIdempotent,
     AppendReply,
     ListIdempotentBatches,
     ListIdempotentBatchesReply,
@@ -16,6 +17,8 @@ from varlog.rpc.messages import (
 )
 from varlog.rpc.transport import Call
 from varlog.storagenode.committed.idempotent_rules import ProducedBatch, Sent, SequenceDecision, decide
+
+Conditional = AppendIdempotent | AppendAt
 
 
 class ChainedCluster(FakeCluster):
@@ -28,8 +31,8 @@ class ChainedCluster(FakeCluster):
         # Who sent the newest batch of each.
         self.attempts: dict[tuple[LogStreamID, ProducerID], int] = {}
         self.in_flight_most = 1 << 30
-        self.rivals: list[tuple[Append, bytearray]] = []
-        self.requests_held: list[Append] = []
+        self.rivals: list[tuple[Conditional, bytearray]] = []
+        self.requests_held: list[Conditional] = []
         self.page = 1000
 
     @property
@@ -42,6 +45,10 @@ class ChainedCluster(FakeCluster):
             if (error := self._failure(address)) is not None:
                 raise error
             call.reply(self._list(message))
+        elif isinstance(message, Conditional):
+            if address.startswith("node") and (error := self._failure(address)) is not None:
+                raise error
+            self._append_if(call, message, payload)
         else:
             super()._handle(address, call, message, payload)
 
@@ -53,10 +60,7 @@ class ChainedCluster(FakeCluster):
         ]
         return ListIdempotentBatchesReply(tuple(found[: self.page]), more=len(found) > self.page)
 
-    def _append(self, call: Call, message: Append, payload: bytearray) -> None:
-        if not (message.idempotent or message.expected_llsn):
-            super()._append(call, message, payload)
-            return
+    def _append_if(self, call: Call, message: Conditional, payload: bytearray) -> None:
         if self._stream(message.log_stream).state is not StreamState.RUNNING:
             raise Sealed(message.log_stream)
         if len(self.held) >= self.in_flight_most:
@@ -82,15 +86,15 @@ class ChainedCluster(FakeCluster):
             if answer:
                 call.reply(taken)
 
-    def take(self, message: Append, payload: bytearray) -> AppendReply:
+    def take(self, message: Conditional, payload: bytearray) -> AppendReply:
         header = parse_header(payload, signed=False)
-        if message.expected_llsn and message.expected_llsn != self.streams[message.log_stream].end:
+        if isinstance(message, AppendAt) and message.expected_llsn != self.streams[message.log_stream].end:
             raise PositionConflict(
                 message.log_stream, message.expected_llsn, self.streams[message.log_stream].end
             )
         name = message.log_stream, header.producer
         chain = self.chains.setdefault(name, [])
-        if message.idempotent:
+        if isinstance(message, AppendIdempotent):
             newest = chain[-1] if chain else None
             link = newest and ProducedBatch(
                 header.producer,
@@ -113,5 +117,5 @@ class ChainedCluster(FakeCluster):
                 raise SequenceConflict(message.log_stream, header.sequence, link.sequence if link else 0)
         appended = self.order(message.log_stream, bytearray(payload))
         chain.append((header, appended))
-        self.attempts[name] = message.writer_attempt
+        self.attempts[name] = message.writer_attempt if isinstance(message, AppendIdempotent) else 0
         return appended

@@ -120,9 +120,9 @@ MARK = TopicMark(TopicID(3), GLSN(140), GLSN(9))
 MESSAGES: list[Message] = [
     m.Done(),
     m.Failure(11, (9, 8)),
-    m.Append(
-        LogStreamID(5), Epoch(4), True, LLSN(60), GLSN(90), True, 0xFEDCBA98, LLSN(61), 2**62 + 5, 33, 1500
-    ),
+    m.Append(LogStreamID(5), Epoch(4), True, LLSN(60), GLSN(90), 1500),
+    m.AppendIdempotent(LogStreamID(5), Epoch(4), 0xFEDCBA98, 2**62 + 5, 33, GLSN(90)),
+    m.AppendAt(LogStreamID(5), LLSN(61), Epoch(4)),
     m.AppendReply(GLSN(131), LLSN(61)),
     m.ReadAt(TopicID(3), GLSN(131), LogStreamID(5), LLSN(61), 1.5),
     m.ReadAtReply(True, LogStreamID(5), GLSN(131)),

@@ -26,6 +26,8 @@ from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import (
     AddLogStream,
     Append,
+    AppendAt,
+    AppendIdempotent,
     CheckEntries,
     Commits,
     CopyFrom,
@@ -203,6 +205,8 @@ class StorageNodeServer:
         )
         self._dispatcher = calls = Dispatcher(f"storage node {self.node}")
         calls.on(Append, _with_call(log.append))
+        calls.on(AppendIdempotent, _with_call(log.append_if))
+        calls.on(AppendAt, _with_call(log.append_if))
         calls.on(FindAppend, _with_call(lambda call, request, _: log.find_append(call, request)))
         calls.on(ListIdempotentBatches, _with_call(lambda call, request, _: log.list_chain(call, request)))
         calls.on(Fetch, _with_call(lambda call, request, _: log.fetch(call, request)))

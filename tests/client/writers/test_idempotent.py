@@ -22,7 +22,7 @@ from varlog.model.entry import Position
 from varlog.model.errors import EmptyBatch, NotAccepted, OutcomeUnknown, Rejected, Sealed, Unavailable
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, ListIdempotentBatches
+from varlog.rpc.messages import AppendAt, AppendIdempotent, ListIdempotentBatches
 
 ONE, CHAIN = LogStreamID(1), ProducerID(77)
 ROWS = [b"row %d" % n for n in range(20)]
@@ -38,11 +38,13 @@ async def write(chain: IdempotentWriter, rows: list[bytes], size: int = 3) -> Id
     return await chain.finish()
 
 
-def packed(sequence: int, rows: list[bytes], previous: bytearray | None = None) -> tuple[Append, bytearray]:
+def packed(
+    sequence: int, rows: list[bytes], previous: bytearray | None = None
+) -> tuple[AppendIdempotent, bytearray]:
     """A batch of another attempt."""
     crc = parse_header(previous, signed=False).body_crc if previous is not None else 0
     batch = pack(rows, producer=CHAIN, sequence=sequence, time_us=1)
-    return Append(ONE, idempotent=True, previous_crc=crc), batch
+    return AppendIdempotent(ONE, previous_crc=crc), batch
 
 
 def lists(cluster: ChainedCluster) -> int:
@@ -220,7 +222,7 @@ def test_an_attempt_that_loses_its_place_again_and_again_writes_what_is_left() -
     async def body() -> None:
         cluster = ChainedCluster()
         rows = [b"0", b"1", b"2", b"3", b"4", b"5"]
-        theirs: list[tuple[Append, bytearray]] = []
+        theirs: list[tuple[AppendIdempotent | AppendAt, bytearray]] = []
         for number, mine in enumerate(([b"5"], [b"3", b"1"], [b"4"]), 1):
             theirs.append(packed(number, mine, theirs[-1][1] if theirs else None))
         cluster.rivals = theirs

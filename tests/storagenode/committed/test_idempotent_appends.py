@@ -25,6 +25,8 @@ from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import (
     Append,
+    AppendAt,
+    AppendIdempotent,
     AppendReply,
     GetNodeStatus,
     ListIdempotentBatches,
@@ -48,14 +50,14 @@ def crc(packed: bytearray) -> int:
     return parse_header(packed, signed=False).body_crc
 
 
-def behind(packed: bytearray | None = None, *, after: int = 0, epoch: int = 0) -> Append:
+def behind(packed: bytearray | None = None, *, after: int = 0, epoch: int = 0) -> AppendIdempotent:
     """To be taken behind `packed`, or as the first of its chain."""
     previous = 0 if packed is None else crc(packed)
-    return Append(STREAM, Epoch(epoch), min_glsn=GLSN(after), idempotent=True, previous_crc=previous)
+    return AppendIdempotent(STREAM, Epoch(epoch), previous, min_glsn=GLSN(after))
 
 
-def at(llsn: int) -> Append:
-    return Append(STREAM, expected_llsn=LLSN(llsn))
+def at(llsn: int) -> AppendAt:
+    return AppendAt(STREAM, LLSN(llsn))
 
 
 async def committed(bench: Bench, repository: Repository, count: int, *, begin: int = 1) -> list[bytearray]:

@@ -31,7 +31,12 @@ from varlog.model.entry import Position
 from varlog.model.errors import SequenceConflict, Trimmed, VarlogError
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN, NO_LLSN
-from varlog.rpc.messages import Append, AppendReply, ListIdempotentBatches, ListIdempotentBatchesReply
+from varlog.rpc.messages import (
+    AppendIdempotent,
+    AppendReply,
+    ListIdempotentBatches,
+    ListIdempotentBatchesReply,
+)
 
 
 class IdempotentWriteResult(NamedTuple):
@@ -43,7 +48,7 @@ class IdempotentWriteResult(NamedTuple):
     last: Position | None
 
 
-class IdempotentWriter(PipelinedWriter):
+class IdempotentWriter(PipelinedWriter[AppendIdempotent]):
     """One attempt at a chain. `producer` names the chain in its log stream, and all of it is above GLSN `after`: both are the same
     for every attempt. For one user at a time; used from the log's event loop."""
 
@@ -104,29 +109,32 @@ class IdempotentWriter(PipelinedWriter):
             return newest.sequence + 1, newest.body_crc
         return self._end.sequence + 1, self._end.body_crc
 
-    def _pack(self, entries: Sequence[bytes] | Columns, sequence: int, previous_crc: int) -> PipelinedBatch:
+    def _pack(
+        self, entries: Sequence[bytes] | Columns, sequence: int, previous_crc: int
+    ) -> PipelinedBatch[AppendIdempotent]:
         time_us = self._routing.environment.clock.wall_us()
         batch = pack(entries, producer=self._producer, sequence=sequence, time_us=time_us)
         return PipelinedBatch(self._request(previous_crc), batch)
 
-    def _request(self, previous_crc: int) -> Append:
-        return Append(
+    def _request(self, previous_crc: int) -> AppendIdempotent:
+        return AppendIdempotent(
             self._log_stream,
-            min_glsn=self._after,
-            idempotent=True,
             previous_crc=previous_crc,
             writer_attempt=self._attempt,
             known_sequence=self._end.sequence,
+            min_glsn=self._after,
         )
 
-    def _leave_out(self, outgoing: PipelinedBatch) -> PipelinedBatch | None:
+    def _leave_out(
+        self, outgoing: PipelinedBatch[AppendIdempotent]
+    ) -> PipelinedBatch[AppendIdempotent] | None:
         """The batch without the rows that others wrote, as the next one of the chain; None: nothing of it is left."""
         rows = entries_of(outgoing.batch, outgoing.header)
         left = self._others.leave_out(rows)
         self._rows_found += len(rows) - len(left)
         return self._pack(left, *self._next()) if left else None
 
-    def _acknowledged(self, outgoing: PipelinedBatch, appended: AppendReply | None) -> None:
+    def _acknowledged(self, outgoing: PipelinedBatch[AppendIdempotent], appended: AppendReply | None) -> None:
         header = outgoing.header
         llsn = appended.llsn if appended is not None else NO_LLSN
         self._end = Recorded(header.sequence, llsn, header.count, header.body_crc)
@@ -221,6 +229,6 @@ def _new_attempt(routing: Routing) -> int:
     return routing.environment.entropy.getrandbits(63) | 1
 
 
-def _mine(outgoing: PipelinedBatch) -> Mine:
+def _mine(outgoing: PipelinedBatch[AppendIdempotent]) -> Mine:
     header = outgoing.header
     return Mine(header.sequence, header.count, header.body_crc)

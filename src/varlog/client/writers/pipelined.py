@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from typing import Generic
 
 from varlog.client.append_rules import ErrorClass, classify
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing
-from varlog.client.writers.window import InflightWindow, PipelinedBatch
+from varlog.client.writers.window import InflightWindow, PipelinedBatch, RequestT
 from varlog.model.errors import NotAccepted, OutcomeUnknown, Trimmed, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import AppendReply
 
 
-class PipelinedWriter(ABC):
+class PipelinedWriter(ABC, Generic[RequestT]):
     """For one user at a time. `timeout_s`: it fails when nothing gets on for so long. Once failed, it stays so."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
         self._routing = routing
         self._log_stream = log_stream
         self._timeout_s = timeout_s
-        self._window = InflightWindow(routing, log_stream)
+        self._window: InflightWindow[RequestT] = InflightWindow(routing, log_stream)
         self._patience: Backoff | None = None
         self._failure: VarlogError | None = None
 
     # --- what a kind of condition knows ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def _acknowledged(self, outgoing: PipelinedBatch, appended: AppendReply | None) -> None:
+    def _acknowledged(self, outgoing: PipelinedBatch[RequestT], appended: AppendReply | None) -> None:
         """A batch is in the log; None: and trimmed there already."""
 
     @abstractmethod
@@ -55,7 +56,7 @@ class PipelinedWriter(ABC):
         while self._window.full:
             await self._settle_oldest()
 
-    async def _push(self, outgoing: PipelinedBatch) -> None:
+    async def _push(self, outgoing: PipelinedBatch[RequestT]) -> None:
         """Send it, behind everything before it."""
         self._window.batches.append(outgoing)
         try:

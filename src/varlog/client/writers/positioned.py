@@ -19,7 +19,7 @@ from varlog.model.batch import Columns, entries_of, pack
 from varlog.model.errors import InvalidRequest, PositionConflict, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN, NO_LLSN
-from varlog.rpc.messages import Append, AppendReply
+from varlog.rpc.messages import AppendAt, AppendReply
 
 # What is in the way is waited for so often, each time for its share of the timeout, and the batch is sent again in between.
 COMPARE_TRIES: Final = 4
@@ -48,7 +48,7 @@ class PositionedWriteResult(NamedTuple):
     end: LLSN
 
 
-class PositionedWriter(PipelinedWriter):
+class PositionedWriter(PipelinedWriter[AppendAt]):
     """One attempt at a copy into one log stream. For one user at a time; used from the log's event loop."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID, timeout_s: float) -> None:
@@ -76,12 +76,12 @@ class PositionedWriter(PipelinedWriter):
         await self._settle_all()
         return PositionedWriteResult(self._written, self._found, self._next)
 
-    def _pack(self, at: LLSN, entries: Sequence[bytes] | Columns, time_us: int) -> PipelinedBatch:
+    def _pack(self, at: LLSN, entries: Sequence[bytes] | Columns, time_us: int) -> PipelinedBatch[AppendAt]:
         batch = pack(entries, producer=self._producer, sequence=self._sequence + 1, time_us=time_us)
         self._sequence += 1
-        return PipelinedBatch(Append(self._log_stream, expected_llsn=at), batch)
+        return PipelinedBatch(AppendAt(self._log_stream, at), batch)
 
-    def _acknowledged(self, outgoing: PipelinedBatch, appended: AppendReply | None) -> None:
+    def _acknowledged(self, outgoing: PipelinedBatch[AppendAt], appended: AppendReply | None) -> None:
         self._written += outgoing.header.count
 
     # --- positions that are taken --------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class PositionedWriter(PipelinedWriter):
                 return
             self._progressed()
 
-    async def _compare(self, outgoing: PipelinedBatch) -> PipelinedBatch | None:
+    async def _compare(self, outgoing: PipelinedBatch[AppendAt]) -> PipelinedBatch[AppendAt] | None:
         """What is left to write of a batch, behind what is there already; None: nothing."""
         header, at = outgoing.header, outgoing.request.expected_llsn
         mine = entries_of(outgoing.batch, header)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.model.batch import BatchHeader, parse_header
@@ -17,7 +17,7 @@ from varlog.model.epoch import Epoch
 from varlog.model.errors import Sealed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import KIB, MIB
-from varlog.rpc.messages import Append, AppendReply, Message
+from varlog.rpc.messages import AppendAt, AppendIdempotent, AppendReply, Message
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.tasks import Tasks
 
@@ -31,12 +31,16 @@ TRY_S: Final = 3.0
 DIAL_S: Final = 1.0
 
 
-class PipelinedBatch:
+# The request that a kind of writer sends. It must be one that may be repeated.
+RequestT = TypeVar("RequestT", bound=AppendIdempotent | AppendAt)
+
+
+class PipelinedBatch(Generic[RequestT]):
     """One packed batch and the request that it goes with. `sent`: it may be in the log."""
 
     __slots__ = ("answer", "batch", "header", "request", "sent")
 
-    def __init__(self, request: Append, batch: bytearray) -> None:
+    def __init__(self, request: RequestT, batch: bytearray) -> None:
         self.request = request
         self.batch = batch
         self.header: BatchHeader = parse_header(batch, signed=False)
@@ -44,11 +48,11 @@ class PipelinedBatch:
         self.sent = False
 
 
-class InflightWindow:
+class InflightWindow(Generic[RequestT]):
     """What is on its way, the oldest first. `batches` may be replaced by the owner while nothing is in flight."""
 
     def __init__(self, routing: Routing, log_stream: LogStreamID) -> None:
-        self.batches: deque[PipelinedBatch] = deque()
+        self.batches: deque[PipelinedBatch[RequestT]] = deque()
         self.log_stream = log_stream
         self._routing = routing
         # One that fails is heard of by whoever waits for the oldest.
@@ -65,7 +69,7 @@ class InflightWindow:
         """The primary has too much in flight."""
         self._bytes_max = max(WINDOW_BYTES_MIN, self._bytes_max // 2)
 
-    async def send(self, outgoing: PipelinedBatch) -> None:
+    async def send(self, outgoing: PipelinedBatch[RequestT]) -> None:
         """Put it on its way, behind what was sent before. It returns before there is an answer."""
         connection = await self._connection()
         outgoing.sent = True
@@ -88,7 +92,7 @@ class InflightWindow:
         self._routing.failure_detector.node_answered(self._primary[0])
         return expect(answer.result()[0], AppendReply)
 
-    def pop(self) -> PipelinedBatch:
+    def pop(self) -> PipelinedBatch[RequestT]:
         """The oldest is in the log."""
         oldest = self.batches.popleft()
         self._bytes_max = min(WINDOW_BYTES, self._bytes_max + len(oldest.batch))

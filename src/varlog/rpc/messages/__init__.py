@@ -12,6 +12,8 @@ from varlog.rpc.messages.base import Done, Failure, Message
 from varlog.rpc.messages.lease import LeaseReply, RenewSequencer, RequestLease, UnitOrder
 from varlog.rpc.messages.log import (
     Append,
+    AppendAt,
+    AppendIdempotent,
     AppendReply,
     CheckEntries,
     Fetch,
@@ -140,6 +142,8 @@ __all__ = [
     "AdoptOrder",
     "AdoptOrderReply",
     "Append",
+    "AppendAt",
+    "AppendIdempotent",
     "AppendReply",
     "BeginWrite",
     "CheckEntries",

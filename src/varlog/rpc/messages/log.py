@@ -1,4 +1,4 @@
-"""Log service: clients -> storage node (committed ordering)"""
+"""Messages from clients to storage nodes, committed ordering."""
 
 from __future__ import annotations
 
@@ -7,31 +7,18 @@ from varlog.model.ids import LogStreamID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages.base import Message
 
-# --- Log service: clients -> storage node -------------------------------------------------------------------
-
 
 class Append(Message, frozen=True):
-    """Payload: one packed batch. To the primary of `log_stream`, which refuses it in another epoch than `epoch` (0: any): a
-    request that was delayed can then not arrive in a later one.
+    """Order one packed batch (the payload) anywhere in `log_stream`. Sent to the primary; answered by AppendReply.
 
-    `is_retry`: the same batch (producer and sequence) was sent before in the same epoch, and may be there. If it is, its LLSN is
-    above `min_llsn`, and its GLSN above `after`.
+    `epoch` (0: any): the primary refuses the batch in any other epoch (StaleEpoch), so a delayed request cannot take effect in a
+    later one.
 
-    `idempotent`: the producer's batches in this stream form a chain, whose sequences are 1, 2, 3 …; several processes may extend
-    it,
-    and all of it is above `after`. This one is taken only behind the batch with the sequence before its own and the body checksum
-    `previous_crc` (0 before the first). If it is there already, with the same checksum, its position is the answer; else
-    SequenceConflict. May be sent as often as one likes, in any epoch.
+    `is_retry`: the same batch (producer and sequence) was sent before in this epoch and may be in the log. If it is, its LLSN is
+    above `min_llsn` and its GLSN above `min_glsn`, and its position is the answer.
 
-    `writer_attempt` (0: not told) names whoever extends the chain, anew each time he has looked at it, and `known_sequence` is the
-    sequence up to
-    which he has: a batch behind that is taken only if its predecessor is of the same attempt. Else two orders of the same rows that
-    have one row in the same place would meet there, and go on with rows that the chain has further up.
-
-    `at` (0: anywhere): taken only if its first entry gets this LLSN; else PositionConflict.
-
-    `within_ms` (0: not told): for how long somebody waits for the answer, from when this was sent. What would be ordered later
-    than that may be refused instead (Overloaded), before it gets an LLSN.
+    `within_ms` (0: unlimited): how long the caller waits for the answer, counted from sending. A batch that would be ordered later
+    is refused (Overloaded) before it gets an LLSN.
     """
 
     log_stream: LogStreamID
@@ -39,24 +26,57 @@ class Append(Message, frozen=True):
     is_retry: bool = False
     min_llsn: LLSN = LLSN(0)
     min_glsn: GLSN = GLSN(0)
-    idempotent: bool = False
-    previous_crc: int = 0
-    expected_llsn: LLSN = LLSN(0)
-    writer_attempt: int = 0
-    known_sequence: int = 0
     within_ms: int = 0
 
 
+class AppendIdempotent(Message, frozen=True):
+    """Order one packed batch (the payload) as the next one of its producer's sequence. Sent to the primary; answered by
+    AppendReply.
+
+    A producer's batches in a log stream are numbered 1, 2, 3 … and all lie above `min_glsn`; several processes may extend the
+    sequence. The batch is accepted only directly behind the batch that has the preceding number and the body checksum
+    `previous_crc` (0 for the first batch). If the log already has this batch, with the same checksum, its position is the answer.
+    Otherwise: SequenceConflict. The request may be repeated any number of times, in any epoch. `epoch` is as in Append.
+
+    `writer_attempt` (0: not given) identifies one attempt of one process at extending the sequence; the writer draws another one
+    each time it has listed the sequence, and `known_sequence` is the number up to which it has. A batch behind `known_sequence` is
+    accepted only if its predecessor is of the same attempt. Otherwise two orderings of the same rows that have one row at the same
+    number would meet there and continue with rows that the sequence already has further up.
+    """
+
+    log_stream: LogStreamID
+    epoch: Epoch = Epoch(0)
+    previous_crc: int = 0
+    writer_attempt: int = 0
+    known_sequence: int = 0
+    min_glsn: GLSN = GLSN(0)
+
+
+class AppendAt(Message, frozen=True):
+    """Order one packed batch (the payload) at `expected_llsn`. Sent to the primary; answered by AppendReply.
+
+    Accepted only if the batch's first entry gets that LLSN; otherwise: PositionConflict. `epoch` is as in Append.
+    """
+
+    log_stream: LogStreamID
+    expected_llsn: LLSN
+    epoch: Epoch = Epoch(0)
+
+
 class AppendReply(Message, frozen=True):
-    """Ordered: the batch's first entry is at `glsn` and `llsn`, the others follow without a gap."""
+    """The batch is ordered: its first entry is at `glsn` and `llsn`, and the others follow without a gap."""
 
     glsn: GLSN
     llsn: LLSN
 
 
 class FindAppend(Message, frozen=True):
-    """What became of a batch that was sent in `epoch`, if it is there then above `min_llsn` and `after`. To any replica; answered
-    by FindAppendReply once that epoch is over here and its end is held, until then by Unavailable."""
+    """Whether a batch that was sent in `epoch` is in the log; if it is, then above `min_llsn` and `min_glsn`. Sent to
+    any replica.
+
+    Answered by FindAppendReply once that epoch has ended at the replica and everything up to its end is stored there;
+    until then by Unavailable.
+    """
 
     log_stream: LogStreamID
     epoch: Epoch
@@ -67,7 +87,7 @@ class FindAppend(Message, frozen=True):
 
 
 class FindAppendReply(Message, frozen=True):
-    """`found` is false where the batch is certainly not in the log and can no longer get there."""
+    """`found` is false if the batch is certainly not in the log and can no longer be ordered."""
 
     found: bool
     glsn: GLSN = GLSN(0)
@@ -75,9 +95,8 @@ class FindAppendReply(Message, frozen=True):
 
 
 class ListIdempotentBatches(Message, frozen=True):
-    """The batches of a chain (see Append) that are ordered here, those with an LLSN above `min_llsn` and a GLSN above `after`; ask
-    the
-    primary. Answered by ListIdempotentBatchesReply."""
+    """List the ordered batches of a producer's sequence (see AppendIdempotent) that lie above `min_llsn` and
+    `min_glsn`. Sent to the primary; answered by ListIdempotentBatchesReply."""
 
     log_stream: LogStreamID
     producer: ProducerID
@@ -86,14 +105,15 @@ class ListIdempotentBatches(Message, frozen=True):
 
 
 class ListIdempotentBatchesReply(Message, frozen=True):
-    """`batches` are (sequence, first LLSN, count, body checksum), in order. `more`: ask again with the last one's LLSN as floor."""
+    """`batches` are (sequence, first LLSN, count, body checksum), in order. `more`: ask again with the last batch's LLSN as
+    `min_llsn`."""
 
     batches: tuple[tuple[int, LLSN, int, int], ...]
     more: bool = False
 
 
 class MeasureRange(Message, frozen=True):
-    """How the entries of a stream with a GLSN in [begin, end) lie on disk. To any replica. Answered by MeasureRangeReply."""
+    """How the entries of a stream with a GLSN in [begin, end) lie on disk. Sent to any replica; answered by MeasureRangeReply."""
 
     log_stream: LogStreamID
     begin: GLSN
@@ -102,8 +122,9 @@ class MeasureRange(Message, frozen=True):
 
 
 class MeasureRangeReply(Message, frozen=True):
-    """LLSNs [begin, end) and their bytes on disk, about. `points` are (LLSN, bytes before it in the range), rising, strictly inside
-    the range, about evenly spaced in bytes. `complete`: this replica has everything up to the range's end."""
+    """LLSNs [begin, end) and their approximate bytes on disk. `points` are (LLSN, bytes before it in the range),
+    ascending, strictly inside the range, and spaced about evenly in bytes. `complete`: this replica has everything up
+    to the range's end."""
 
     begin: LLSN
     end: LLSN
@@ -113,22 +134,22 @@ class MeasureRangeReply(Message, frozen=True):
 
 
 class FindTime(Message, frozen=True):
-    """The first entry of a stream appended at or after `time_us`, found by bisection: as good as the appenders' clocks agree. To
-    any replica. Answered by FindTimeReply."""
+    """The first entry of a stream appended at or after `time_us`, found by bisection; as exact as the appenders' clocks
+    agree. Sent to any replica; answered by FindTimeReply."""
 
     log_stream: LogStreamID
     time_us: int
 
 
 class FindTimeReply(Message, frozen=True):
-    """`llsn` is the stream's committed end, and `glsn` the topic's newest position plus one, where no entry is so late."""
+    """If no entry is that late, `llsn` is the stream's committed end and `glsn` the topic's newest position plus one."""
 
     llsn: LLSN
     glsn: GLSN
 
 
 class CheckEntries(Message, frozen=True):
-    """A reader got damaged bytes for LLSNs [begin, end): look at them on disk. Answered by Done, before they are looked at."""
+    """A reader received damaged bytes for LLSNs [begin, end): check them on disk. Answered by Done before they are checked."""
 
     log_stream: LogStreamID
     begin: LLSN
@@ -136,9 +157,9 @@ class CheckEntries(Message, frozen=True):
 
 
 class ReadAt(Message, frozen=True):
-    """One position of a topic, asked of a node for those of the topic's streams that it holds. With `wait_s` the
-    answer waits until the position is ordered here. Or, with `log_stream` and `llsn` instead of `glsn`, one position
-    of a stream."""
+    """Read one position of a topic from those of its streams that the node has; or, with `log_stream` and `llsn`
+    instead of `glsn`, one position of a stream. With `wait_s` the answer waits until the position is ordered at the
+    node."""
 
     topic: TopicID
     glsn: GLSN = GLSN(0)
@@ -148,7 +169,7 @@ class ReadAt(Message, frozen=True):
 
 
 class ReadAtReply(Message, frozen=True):
-    """Payload: a batch with the one entry. `found` is false where the position is ordered in a stream not held here."""
+    """Payload: a batch with the one entry. `found` is false if the position is ordered in a stream that the node does not have."""
 
     found: bool
     log_stream: LogStreamID = LogStreamID(0)
@@ -156,9 +177,9 @@ class ReadAtReply(Message, frozen=True):
 
 
 class Fetch(Message, frozen=True):
-    """Whole batches of a stream from `llsn` on, or (llsn 0) from the stream's first entry at or after `glsn` on; at
-    least one batch if there is any. Waits up to `wait_s` for the first. Asked again and again, it is a subscription:
-    the client pulls, so a slow one holds no memory here."""
+    """Read whole batches of a stream from `llsn`, or (`llsn` 0) from the stream's first entry at or after `glsn`; at
+    least one batch if any exists. Waits up to `wait_s` for the first. A subscription repeats it: the client pulls, so
+    that a slow client occupies no memory at the node."""
 
     log_stream: LogStreamID
     llsn: LLSN
@@ -168,13 +189,12 @@ class Fetch(Message, frozen=True):
 
 
 class FetchReply(Message, frozen=True):
-    """Payload: placed batches back to back. Those entries with an LLSN in `rows` are ordered as the rows say; the first
-    batch may begin before the LLSN asked for (a batch is never cut). No payload: nothing from `next_llsn` on yet.
+    """Payload: placed batches back to back; none: nothing is ordered from `next_llsn` on yet.
 
-    `rows` are (llsn_begin, glsn_begin, count), in order, back to back in LLSN, starting at the LLSN asked for;
-    `next_llsn` is where to go on.
-    `high_watermark` is the topic's newest position known here: every entry of this stream up to it is ordered below
-    `committed_end`. `low_watermark`: the newest trimmed position of the topic, as known here.
+    `rows` are (llsn_begin, glsn_begin, count), in order, contiguous in LLSN, beginning with the LLSN asked for; they order the
+    entries. The first batch may begin before the LLSN asked for, since a batch is never cut. `next_llsn` is where to continue.
+    `high_watermark` is the topic's newest position known to the node: every entry of this stream up to it is ordered below
+    `committed_end`. `low_watermark` is the topic's newest trimmed position known to the node.
     """
 
     rows: tuple[tuple[LLSN, GLSN, int], ...]

@@ -1,4 +1,4 @@
-"""NUMBERS: the number of each message on the wire"""
+"""NUMBERS: the number of each message on the wire."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from varlog.rpc.messages.base import Done, Failure, Message
 from varlog.rpc.messages.lease import LeaseReply, RenewSequencer, RequestLease, UnitOrder
 from varlog.rpc.messages.log import (
     Append,
+    AppendAt,
+    AppendIdempotent,
     AppendReply,
     CheckEntries,
     Fetch,
@@ -117,10 +119,10 @@ from varlog.rpc.messages.unit import (
     WriteUnit,
 )
 
-# The number of each message on the wire. Only add; a number once given is never given again.
+# Only add: a number is never reused. Retired: 10 (Append before it was split).
 NUMBERS: dict[int, type[Message]] = {
     1: Done, 2: Failure,
-    10: Append, 11: AppendReply, 12: ReadAt, 13: ReadAtReply, 14: Fetch, 15: FetchReply,
+    115: Append, 116: AppendIdempotent, 117: AppendAt, 11: AppendReply, 12: ReadAt, 13: ReadAtReply, 14: Fetch, 15: FetchReply,
     16: FindAppend, 17: FindAppendReply, 18: CheckEntries, 19: ListIdempotentBatches, 110: ListIdempotentBatchesReply,
     111: MeasureRange, 112: MeasureRangeReply,
     113: FindTime, 114: FindTimeReply,

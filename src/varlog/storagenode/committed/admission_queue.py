@@ -11,19 +11,18 @@ from varlog.model.batch import BatchHeader
 from varlog.model.errors import NotAccepted
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
-from varlog.rpc.messages import Append
+from varlog.rpc.messages import AppendAt, AppendIdempotent
 from varlog.rpc.transport import Call, Connection
 from varlog.storage.committed.headers import BatchKey
 
 
 class PendingAppend(NamedTuple):
-    """One checked batch that somebody wants to append. `request` where it is taken on a condition only. Nobody waits for its
-    answer after `deadline`."""
+    """One checked batch to be appended. `request`: the condition on which it is accepted. Its caller waits until `deadline`."""
 
     call: Call
     header: BatchHeader
     batch: bytearray
-    request: Append | None = None
+    request: AppendIdempotent | AppendAt | None = None
     deadline: float = math.inf
 
 

@@ -25,7 +25,13 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Append, AppendReply, ListIdempotentBatches, ListIdempotentBatchesReply
+from varlog.rpc.messages import (
+    AppendAt,
+    AppendIdempotent,
+    AppendReply,
+    ListIdempotentBatches,
+    ListIdempotentBatchesReply,
+)
 from varlog.rpc.transport import Call
 from varlog.runtime.worker import Worker
 from varlog.storage.committed.headers import BatchPlace, HeaderStretch
@@ -75,14 +81,14 @@ class IdempotentAppends:
         self._parts = parts
         self._held: dict[ProducerID, _Held] = {}
 
-    def admits(self, pending_append: PendingAppend, request: Append) -> bool:
+    def admits(self, pending_append: PendingAppend, request: AppendIdempotent | AppendAt) -> bool:
         """Whether the batch may be taken now. If not it was answered, or will be; raises what it is refused with."""
         machine = self._parts.machine
         if not machine.primary:
             raise NotPrimary(machine.log_stream)
-        if request.idempotent and not self._extends(pending_append, request):
-            return False
-        if request.expected_llsn and request.expected_llsn != machine.assigned_end:
+        if isinstance(request, AppendIdempotent):
+            return self._extends(pending_append, request)
+        if request.expected_llsn != machine.assigned_end:
             raise PositionConflict(machine.log_stream, request.expected_llsn, machine.assigned_end)
         return True
 
@@ -93,7 +99,7 @@ class IdempotentAppends:
             for pending_append in chain.pending_appends:
                 pending_append.call.fail(error)
 
-    def _extends(self, pending_append: PendingAppend, request: Append) -> bool:
+    def _extends(self, pending_append: PendingAppend, request: AppendIdempotent) -> bool:
         header, chains = pending_append.header, self._parts.chains
         if header.producer in self._held:
             self._hold(pending_append)
@@ -132,7 +138,7 @@ class IdempotentAppends:
         else:
             parts.acks.join((header.producer, header.sequence), pending_append.call)
 
-    def _floor(self, request: Append) -> LLSN:
+    def _floor(self, request: AppendIdempotent) -> LLSN:
         """Above which LLSN the chain is."""
         store = self._parts.store
         if request.min_glsn < store.trim_floor:

@@ -19,6 +19,8 @@ from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
 from varlog.rpc.messages import (
     Append,
+    AppendAt,
+    AppendIdempotent,
     CopyFrom,
     Done,
     Fetch,
@@ -49,6 +51,9 @@ class LogService:
 
     def append(self, call: Call, request: Append, payload: bytearray) -> None:
         self._replica(request.log_stream).append(call, request, payload)
+
+    def append_if(self, call: Call, request: AppendIdempotent | AppendAt, payload: bytearray) -> None:
+        self._replica(request.log_stream).append_if(call, request, payload)
 
     def find_append(self, call: Call, request: FindAppend) -> None:
         self._replica(request.log_stream).find_append(call, request)

@@ -33,6 +33,8 @@ from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_LLSN
 from varlog.rpc.messages import (
     Append,
+    AppendAt,
+    AppendIdempotent,
     FindAppend,
     ListRowsReply,
     ReplicaAddress,
@@ -184,18 +186,25 @@ class Replica:
         """[A4] Check a client's batch, give it LLSNs, send it on its way. Waits for room when too much is not ordered yet.
         Overloaded: behind what waits already it would be ordered too late, so it is not taken, nor looked at."""
         deadline = self._deadline(call, request) if request.within_ms and self._acks else math.inf
-        header = _checked(batch)
-        machine, retries = self._machine, self._duplicates
-        if machine.state is not ReplicaState.RUNNING:
-            raise self._sealed()
-        if request.epoch and request.epoch != machine.epoch:
-            raise StaleEpoch(self.log_stream, request.epoch, machine.epoch)
-        if request.idempotent or request.expected_llsn:
-            self._append_new(PendingAppend(call, header, batch, request))
-            return
+        header, retries = _checked(batch), self._duplicates
+        self._check_running(request.epoch)
         if (request.is_retry or retries.remembered) and retries.append(call, request, header, batch):
             return
         self._append_new(PendingAppend(call, header, batch, None, deadline))
+
+    def append_if(self, call: Call, request: AppendIdempotent | AppendAt, batch: bytearray) -> None:
+        """[A4] Like append, on the request's condition, which is checked once there is room for the batch."""
+        header = _checked(batch)
+        self._check_running(request.epoch)
+        self._append_new(PendingAppend(call, header, batch, request))
+
+    def _check_running(self, epoch: Epoch) -> None:
+        """Raises Sealed or, if the request is of another epoch (0: of any), StaleEpoch."""
+        machine = self._machine
+        if machine.state is not ReplicaState.RUNNING:
+            raise self._sealed()
+        if epoch and epoch != machine.epoch:
+            raise StaleEpoch(self.log_stream, epoch, machine.epoch)
 
     def _deadline(self, call: Call, request: Append) -> float:
         """When nobody waits for the answer any more."""
@@ -218,12 +227,15 @@ class Replica:
 
     def _take(self, pending_append: PendingAppend) -> None:
         call, header, batch, request, _ = pending_append
-        if request is not None and not self._chained.admits(pending_append, request):
-            return
+        attempt = 0
+        if request is not None:
+            if not self._chained.admits(pending_append, request):
+                return
+            attempt = request.writer_attempt if isinstance(request, AppendIdempotent) else 0
         machine = self._machine
         first = machine.accept(header.count)
         place(batch, machine.epoch, first)
-        self._chains.note(header, first, request.writer_attempt if request is not None else 0)
+        self._chains.note(header, first, attempt)
         self._acks.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:

@@ -32,7 +32,10 @@ REPOSITORIES = {"mr": 1}
 KEEP_FILES = {"sn": 4, "mr": 1}
 CLOCKS = {"sn": 2, "mr": 1, "sq": 2}
 # Requests of clients whose connection breaks behind them.
-STRAGGLERS = (m.Append, m.FindAppend, m.Fetch, m.ReadAt, m.WriteUnit, m.FillUnit, m.ReadUnit, m.NextTokens)
+STRAGGLERS = (
+    m.Append, m.AppendIdempotent, m.AppendAt, m.FindAppend, m.Fetch, m.ReadAt,
+    m.WriteUnit, m.FillUnit, m.ReadUnit, m.NextTokens,
+)  # fmt: skip
 
 
 class Menu:
