@@ -166,7 +166,8 @@ def open(
     call that names no other.
     """
     from varlog import aio
-    from varlog.client.blocking import Log, start
+    from varlog.client.blocking import Log
+    from varlog.client.loop_bridge import start
 
     async def make() -> aio.Log:
         return await aio.open(path, topic, sync=sync, streams=streams, ordering=ordering, timeout_s=timeout_s)
@@ -191,7 +192,8 @@ def connect(
     `cluster` is the id that the cluster must have (0: any). `timeout_s` is the deadline of every call that names no other.
     """
     from varlog import aio
-    from varlog.client.blocking import Log, start
+    from varlog.client.blocking import Log
+    from varlog.client.loop_bridge import start
 
     async def make() -> aio.Log:
         return await aio.connect(
@@ -210,7 +212,8 @@ def connect(
 def admin(address: str, *, cluster: int = 0, timeout_s: float = 15.0) -> Admin:
     """Administration of the cluster whose metadata repository listens at `address` (host:port, or several with commas)."""
     from varlog import aio
-    from varlog.client.blocking import Admin, start
+    from varlog.client.blocking import Admin
+    from varlog.client.loop_bridge import start
 
     async def make() -> aio.Admin:
         return await aio.admin(address, cluster=cluster, timeout_s=timeout_s)

@@ -214,8 +214,8 @@ async def open_log(
     await cluster.start()
     try:
         log = await cluster.connect(topic, streams=streams, ordering=ordering, timeout_s=timeout_s)
-        log.close_with(cluster.stop)
-        await log.wait_running()
+        log.connector.close_with(cluster.stop)
+        await log.connector.wait_running()
     except BaseException:
         await cluster.stop()
         raise

@@ -19,8 +19,8 @@ def data(tmp_path: Path) -> Path:
         log.append_batch([b"a", b"b", b"c", b"d", b"e"])
         log.set_reader("nightly", 4)
         log.set_reader("slow one", 2)
-        log.begin_write("ingest", 3, kept=True)
-        log.end_write("ingest", 3)
+        log.connector.begin_write("ingest", 3, kept=True)
+        log.connector.end_write("ingest", 3)
     return path
 
 

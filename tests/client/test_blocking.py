@@ -13,9 +13,10 @@ from contextlib import contextmanager
 import pytest
 
 from tests.client.fakes import FakeCluster, environment
-from varlog.client.blocking import Admin, Log, start
+from varlog.client.blocking import Admin, Log
 from varlog.client.connect import connect_admin
 from varlog.client.log import Log as AsyncLog
+from varlog.client.loop_bridge import start
 from varlog.model.entry import Position
 from varlog.model.errors import EmptyBatch, NotWritten, Trimmed, Unavailable
 from varlog.testing.processes import PATIENCE_S
@@ -53,9 +54,9 @@ def test_every_call_answers_as_its_async_twin() -> None:
         ]
         log.trim(1)
         assert log.trimmed() == 1
-        assert (log.mark().trimmed, log.mark().high_watermark) == (1, 3)
+        assert (log.connector.mark().trimmed, log.connector.mark().high_watermark) == (1, 3)
         assert log.topic.name == "orders"
-        assert len(log.streams) == len(log.view().streams) == 2
+        assert len(log.streams) == len(log.connector.view().streams) == 2
 
 
 def test_errors_come_through_as_they_are() -> None:
@@ -153,7 +154,8 @@ def test_administration_without_async() -> None:
 SCRIPT = """
 import sys
 from tests.client.fakes import FakeCluster
-from varlog.client.blocking import Log, start
+from varlog.client.blocking import Log
+from varlog.client.loop_bridge import start
 cluster = FakeCluster()
 async def make():
     await cluster.start()

@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from varlog.client.chunk import CUT_ENTRIES, Chunk
-from varlog.client.log import lists_of
+from varlog.client.chunk import CUT_ENTRIES, Chunk, entry_lists
 from varlog.client.merge_rules import Stretch
 from varlog.model.batch import pack, place
 from varlog.model.entry import Entry
@@ -63,7 +62,7 @@ def test_lists_are_bounded_and_together_are_the_stretches(sizes: list[int], seed
         llsn = LLSN(FIRST + begin)
         taken.append(Stretch(STREAM, GLSN(llsn + 1000), llsn, length, chunk, last=False))
         begin += length
-    lists = list(lists_of(taken))
+    lists = list(entry_lists(taken))
     assert [entry for part in lists for entry in part] == entries
     assert all(0 < len(part) <= CUT_ENTRIES for part in lists)
     assert all(len(part) == CUT_ENTRIES for part in lists[:-1])

@@ -82,7 +82,7 @@ def test_those_who_want_a_fresh_view_at_the_same_time_share_one_question() -> No
         await cluster.start()
         async with await cluster.connect() as log:
             cluster.requests.clear()
-            await asyncio.gather(*(log.view() for _ in range(20)))
+            await asyncio.gather(*(log.connector.view() for _ in range(20)))
         assert [message for _, message in cluster.requests] == [GetView()]
 
     run(body())
@@ -94,8 +94,8 @@ def test_waiting_for_the_streams_to_run_ends_when_they_do_or_at_the_deadline() -
         cluster.set_state(LogStreamID(2), StreamState.SEALED)
         await cluster.start()
         async with await cluster.connect() as log:
-            assert not await log.wait_running(timeout_s=0.02)
-            waiting = asyncio.create_task(log.wait_running())
+            assert not await log.connector.wait_running(timeout_s=0.02)
+            waiting = asyncio.create_task(log.connector.wait_running())
             await asyncio.sleep(0)
             cluster.set_state(LogStreamID(2), StreamState.RUNNING)
             assert await waiting
@@ -140,7 +140,7 @@ def test_a_closed_log_answers_at_once_and_ends_what_is_under_way() -> None:
             log.read_stream(1, 1),
             log.tail(),
             log.trim(1),
-            log.view(),
+            log.connector.view(),
             anext(log.subscribe(1)),
         ):
             with pytest.raises(Unavailable, match="the log was closed"):

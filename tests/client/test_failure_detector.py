@@ -82,7 +82,7 @@ def test_what_others_suspect_comes_last_and_is_used_when_nothing_else_is_there()
         async with await cluster.connect() as log:
             await log.append(b"before")
             cluster.suspects = (NodeID(1),)
-            await log.view()
+            await log.connector.view()
             assert {(await log.append(b"x")).log_stream for _ in range(6)} == {TWO}
             assert (await log.append(b"x", log_stream=ONE)).log_stream == ONE
             cluster.requests.clear()
@@ -90,7 +90,7 @@ def test_what_others_suspect_comes_last_and_is_used_when_nothing_else_is_there()
                 await log.read(glsn)
             assert set(asked(cluster, ReadAt)) == {"node-2"}
             cluster.suspects = (NodeID(1), NodeID(2))
-            await log.view()
+            await log.connector.view()
             assert {(await log.append(b"x")).log_stream for _ in range(6)} == {ONE, TWO}
 
     run(body())
@@ -106,9 +106,9 @@ def test_a_stream_that_runs_anew_clears_its_nodes() -> None:
             assert list(log._routing.failure_detector.avoided()) == [NodeID(1)]
             await cluster.start("node-1")
             cluster.seal(ONE)
-            await log.view()
+            await log.connector.view()
             cluster.unseal(ONE)
-            await log.view()
+            await log.connector.view()
             assert log._routing.failure_detector.avoided() == {}
             assert {(await log.append(b"x")).log_stream for _ in range(6)} == {ONE, TWO}
 

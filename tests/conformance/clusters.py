@@ -127,7 +127,7 @@ class Topics:
         topic = await self.create(first=first)
         logs = [await self.cluster.connect(topic) for _ in range(clients)]
         try:
-            await logs[0].wait_running()
+            await logs[0].connector.wait_running()
             yield logs
         finally:
             for log in logs:

@@ -75,7 +75,7 @@ def test_who_follows_knows_up_to_where_everything_was_seen(topics: Topics, run: 
     async def body() -> None:
         async with topics.log() as log:
             written = [(await log.append(b"%d" % number)).glsn for number in range(2 * UNIT)]
-            following = log.follow(written[2])
+            following = log.connector.follow(written[2])
             tail = await log.tail()
             following.expect(tail)
             seen: list[int] = []
@@ -168,7 +168,7 @@ def test_the_tail_is_the_newest_acknowledged_position(topics: Topics, run: Run) 
                 at = await log.append(b"%d" % number)
                 assert await log.tail() == await other.tail() == at.glsn
             last = (await log.append_batch([b"a", b"b"])).last.glsn
-            mark = await other.mark()
+            mark = await other.connector.mark()
             assert (mark.high_watermark, mark.trimmed) == (last, 0)
 
     run(body())
@@ -338,8 +338,8 @@ def test_each_stream_can_be_read_by_itself(topics: Topics, run: Run) -> None:
             end = entries[-1].glsn + 1
             rows = []
             for stream in log.streams:
-                told = await log.measure(stream.log_stream, 1, end)
-                cuts = [batch async for batch in log.range(stream.log_stream, told.begin, told.end)]
+                told = await log.connector.measure(stream.log_stream, 1, end)
+                cuts = [batch async for batch in log.connector.range(stream.log_stream, told.begin, told.end)]
                 rows += [row for batch in cuts for row in batch.to_pylist()]
             rows.sort(key=lambda row: row["glsn"])
             assert [(row["glsn"], row["llsn"], row["data"]) for row in rows] == [
@@ -356,9 +356,11 @@ def test_time_is_found_in_each_stream(topics: Topics, run: Run) -> None:
             entries = await everything(log)
             for stream in {position.log_stream for position in at}:
                 mine = [entry for entry in entries if entry.log_stream == stream]
-                assert (await log.find_time(stream, mine[0].time_us)).llsn == mine[0].llsn
-                assert (await log.find_time(stream, 0)).llsn == mine[0].llsn
-                assert (await log.find_time(stream, mine[-1].time_us + 1_000_000)).llsn == mine[-1].llsn + 1
+                assert (await log.connector.find_time(stream, mine[0].time_us)).llsn == mine[0].llsn
+                assert (await log.connector.find_time(stream, 0)).llsn == mine[0].llsn
+                assert (await log.connector.find_time(stream, mine[-1].time_us + 1_000_000)).llsn == mine[
+                    -1
+                ].llsn + 1
 
     run(body())
 
@@ -575,7 +577,7 @@ def test_everything_is_there_again_after_a_restart(
         written: list[tuple[int, bytes]] = []
         for start in range(2):
             async with await own_cluster.connect(topic) as log:
-                await log.wait_running()
+                await log.connector.wait_running()
                 for number in range(10):
                     written.append(
                         ((await log.append(b"%d.%d" % (start, number))).glsn, b"%d.%d" % (start, number))
@@ -609,7 +611,7 @@ def test_the_log_goes_on_without_one_of_its_nodes(
         try:
             topic = await Topics(tcp, ordering, 2).create()
             async with await tcp.connect(topic) as log, await tcp.connect(topic) as other:
-                await log.wait_running()
+                await log.connector.wait_running()
                 written = [await log.append(b"%d" % number) for number in range(UNIT)]
                 reading = asyncio.create_task(_until(other, b"the end"))
                 await tcp.running.stop_node(index)

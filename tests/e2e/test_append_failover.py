@@ -88,7 +88,7 @@ class InProcessCluster:
             streams=streams,
             timeout_s=TIMEOUT_S,
         )
-        assert await log.wait_running()
+        assert await log.connector.wait_running()
         return log
 
 
@@ -139,7 +139,7 @@ def test_every_append_resolves_to_one_position_while_primaries_are_killed(
                 await cluster.kill_node(victim)
                 await asyncio.sleep(random.choice((0.0, 0.05)))
                 await cluster.start_node(victim)
-                await log.wait_running()
+                await log.connector.wait_running()
         killing = False
         await asyncio.gather(*clients)
         await check_everything_is_there_once(log, told)

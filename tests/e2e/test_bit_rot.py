@@ -82,7 +82,7 @@ class Cluster:
         log = await connect_log(
             self._transport, self._environment, "repository", topic="rot", create=True, timeout_s=TIMEOUT_S
         )
-        await log.wait_running()
+        await log.connector.wait_running()
         return log
 
     async def admin(self) -> Admin:

@@ -51,16 +51,16 @@ def test_tasks_of_a_writer_agree_and_readers_hold_a_trim_back(tmp_path: Path) ->
             sealed, running_stream = (stream.log_stream for stream in admin.streams("orders"))
             tail = one.append_batch([b"a", b"b", b"c"]).last.glsn
             admin.seal_stream(sealed)
-            begun = one.begin_write("job", 0)
+            begun = one.connector.begin_write("job", 0)
             assert (begun.begin, begun.streams) == (tail, (running_stream,))
             admin.unseal_stream(sealed)
             two.append(b"d")
-            assert two.begin_write("job", 0, [sealed]) == begun
-            assert one.end_write("job", 0).finished
-            assert two.begin_write("job", 0).finished
-            one.begin_write("job", 2)
+            assert two.connector.begin_write("job", 0, [sealed]) == begun
+            assert one.connector.end_write("job", 0).finished
+            assert two.connector.begin_write("job", 0).finished
+            one.connector.begin_write("job", 2)
             with pytest.raises(varlog.PreconditionFailed, match="is at batch 2: batch 1 is over"):
-                two.begin_write("job", 1)
+                two.connector.begin_write("job", 1)
             one.set_reader("slow", 1)
             assert one.set_reader("quick", 4).position == 4
             with pytest.raises(varlog.ReaderBehind) as behind:
@@ -70,7 +70,7 @@ def test_tasks_of_a_writer_agree_and_readers_hold_a_trim_back(tmp_path: Path) ->
             one.forget_reader("slow")
             two.trim(2, respect_readers=True)
             assert [reader.name for reader in admin.readers()] == ["quick"] and two.trimmed() == 2
-            one.forget_writer("job")
+            one.connector.forget_writer("job")
             assert admin.writers("orders") == ()
 
 
@@ -97,15 +97,15 @@ def test_readers_writers_and_beginnings_survive_a_kill_of_the_repository(tmp_pat
         ):
             assert (await log.append(b"one")).glsn == FIRST
             reader = await log.set_reader("nightly", FIRST)
-            writer = await log.begin_write("job", 3, kept=True)
-            await log.begin_write("done", 0)
-            done = await log.end_write("done", 0)
+            writer = await log.connector.begin_write("job", 3, kept=True)
+            await log.connector.begin_write("done", 0)
+            done = await log.connector.end_write("done", 0)
             assert (reader.position, writer.begin, done.finished) == (FIRST, FIRST, True)
             supervisor.kill("vmr")
             await supervisor.wait_restarted("vmr")
             assert await log.readers() == (reader,)
-            assert await log.writers() == (done, writer)
-            assert await log.begin_write("job", 3) == writer
+            assert await log.connector.writers() == (done, writer)
+            assert await log.connector.begin_write("job", 3) == writer
             assert (await log.append(b"two")).glsn == FIRST + 1
             with pytest.raises(ReaderBehind):
                 await log.trim(FIRST + 1, respect_readers=True)

@@ -53,9 +53,11 @@ def test_o1_a_refused_thread_needs_nothing_of_the_loop() -> None:
 
 def test_what_is_refused_in_any_thread_is_what_the_loop_refuses() -> None:
     with connected(FakeCluster()) as log:
-        assert log._log.refusal(GATHER_WAITING_BYTES_MAX + 1) is None, "nothing waits, nothing was appended"
+        assert log._log.connector.refusal(GATHER_WAITING_BYTES_MAX + 1) is None, (
+            "nothing waits, nothing was appended"
+        )
         log.append(b"first")
-        assert log._log.refusal(GATHER_WAITING_BYTES_MAX + 1) is None, "nothing waits"
+        assert log._log.connector.refusal(GATHER_WAITING_BYTES_MAX + 1) is None, "nothing waits"
     with pytest.raises(Unavailable):
         log.append(b"closed")
 

@@ -30,7 +30,7 @@ class Proxy:
     async def make_topic(self, name: str, *, streams: int = 1, ordering: str = "committed") -> None:
         """A topic that takes appends."""
         await (await self.gateway.admin()).create_topic(name, streams=streams, ordering=ordering)
-        assert await (await self.gateway.log(name)).wait_running()
+        assert await (await self.gateway.log(name)).connector.wait_running()
 
 
 @asynccontextmanager

@@ -106,10 +106,10 @@ def test_a_topic_that_is_made_anew_is_opened_anew(tmp_path: Path) -> None:
         await before.append(b"old")
         await admin.delete_topic("orders")
         await admin.create_topic("orders", ordering="sequenced")
-        await before.view()  # what tells it; else it would hear of it within seconds
+        await before.connector.view()  # what tells it; else it would hear of it within seconds
         after = await gateway.log("orders")
         assert after is not before and after.topic.sequenced and before.closed
-        assert await after.wait_running() and (await after.append(b"new")).glsn == 1
+        assert await after.connector.wait_running() and (await after.append(b"new")).glsn == 1
 
     _with_gateway(tmp_path, story)
 

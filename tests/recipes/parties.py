@@ -85,6 +85,10 @@ class Way:
     async def set_reader(self, name: str, position: GLSN) -> Any:
         return await self.of.set_reader(name, position)
 
+    @property
+    def connector(self) -> Way:
+        return self
+
     def follow(self, begin: int) -> CutFollowing:
         return CutFollowing(self, self.of.follow(begin))
 

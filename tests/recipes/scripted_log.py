@@ -147,6 +147,10 @@ class ScriptedLog:
             if data is not None:
                 yield [Entry(GLSN(at), LLSN(at), STREAM, 0, data)]
 
+    @property
+    def connector(self) -> ScriptedLog:
+        return self
+
     def follow(self, begin: int) -> ScriptedFollowing:
         return ScriptedFollowing(self, GLSN(begin))
 

@@ -133,7 +133,7 @@ def test_files_of_a_directory_are_read_while_it_grows_and_is_trimmed(tmp_path: P
         time_us = log.read(1000).time_us
         for stream in log.streams:
             told = origin.find_time("orders", stream.log_stream, time_us)
-            assert told == log.find_time(stream.log_stream, time_us)
+            assert told == log.connector.find_time(stream.log_stream, time_us)
         with pytest.raises(UnknownTopic):
             origin.span("payments")
     assert directory_rows(DirectoryOrigin(str(tmp_path)), "orders") == everything[777:]

@@ -198,7 +198,7 @@ def test_a_log_stream_made_meanwhile_is_found(topic: LiveTopic) -> None:
     assert len(rows(reader, at(topic, 1), step(reader, at(topic, 1)))) == 10
     with varlog.admin(topic.address) as admin:
         made = admin.add_stream(topic.name).log_stream
-    topic.log.view()
+    topic.log.connector.view()
     topic.log.append(b"in the new one", log_stream=made)
     assert rows(reader, at(topic, 11), step(reader, at(topic, 11))) == [(11, b"in the new one")]
 

@@ -24,7 +24,7 @@ def test_a_node_counts_what_it_acknowledged_and_what_it_served(ordering: str, tm
                 await cluster.connect("orders", ordering=ordering) as log,
                 await cluster.admin() as admin,
             ):
-                assert await log.wait_running()
+                assert await log.connector.wait_running()
 
                 async def traffic() -> Traffic:
                     [status] = node_statuses(await admin.status()).values()

@@ -21,7 +21,7 @@ async def sequencer_positions(stage: BenchContext) -> Measured:
     settings = stage.settings
     count = settings.batch or POSITIONS_A_CALL
     async with stage.ordered_log(Ordering.SEQUENCED, 1) as log:
-        view = await log.view()
+        view = await log.connector.view()
         projection = view.projection(log.topic.topic)
         if projection is None or projection.sequencer is None:
             raise Unavailable("the cluster has no sequencer: start one with `vseq start`")

@@ -1,22 +1,20 @@
-"""The blocking Log and Admin, over one private loop thread
+"""The blocking Log and Admin: the async ones in a loop thread of their own.
 
-Iterators move whole chunks and record batches between the threads, never entries, and fetch the next one while the last
-one is used.
+What engines need of a blocking log is in `log.connector`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
-import weakref
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 from varlog.client import admin as asynchronous_admin
 from varlog.client import log as asynchronous_log
-from varlog.client.committed.range_reader import Cut, Part
-from varlog.client.log import lists_of
+from varlog.client.blocking_connector import BlockingConnector
+from varlog.client.chunk import entry_lists
+from varlog.client.loop_bridge import LoopBridge
 from varlog.client.merge_rules import Stretch
 from varlog.model.batch import Buffer
 from varlog.model.cluster import (
@@ -31,42 +29,25 @@ from varlog.model.cluster import (
 )
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, Run
-from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import FindTimeReply, GetClusterStatusReply, MeasureRangeReply
+from varlog.rpc.messages import GetClusterStatusReply
 from varlog.runtime.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-T = TypeVar("T")
-Asynchronous = asynchronous_log.Log | asynchronous_admin.Admin
-
 
 class _Blocking:
-    """What lives in a loop thread of its own, and ends with it: closed, left by `with`, forgotten, or at exit."""
+    """What both have in common: `with` closes them."""
 
-    def __init__(self, thread: LoopThread, inner: Asynchronous) -> None:
-        self._thread = thread
-        # Not __del__: at exit that would come after the loop thread has been stopped in its tracks.
-        self._ended = weakref.finalize(self, _end, thread, inner)
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            self._check_open()
-        except Unavailable:
-            work.close()
-            raise
-        return self._thread.run(work)
-
-    def _check_open(self) -> None:
-        if not self._ended.alive:
-            raise Unavailable("it is closed: open or connect again")
+    def __init__(self, bridge: LoopBridge) -> None:
+        self._bridge = bridge
+        self._run = bridge.run
 
     def close(self) -> None:
-        """Let go of everything; again is harmless."""
-        self._ended()
+        """End it; closing again does nothing."""
+        self._bridge.close()
 
     def __enter__(self) -> Self:
         return self
@@ -80,31 +61,33 @@ class _Blocking:
 class Log(_Blocking):
     """One topic of a cluster, or of a directory. Safe to use from several threads: their appends share batches.
 
-    Every call ends by its deadline (`timeout_s`, or the log's own). An append is tried until then, over lost connections, seals and
-    failovers, and is in the log once however often it was tried (R-ORD-7). One that raises Rejected is certainly not in the
-    log; Overloaded, a Rejected, is raised in the calling thread, after at most a tenth of the append's time. Only one that was
-    sent, and of which nobody could say before the deadline what became of it, raises OutcomeUnknown: it may be in the log, or
+    Every call ends by its deadline (`timeout_s`, or the log's own). An append is retried until then, across lost connections, seals
+    and failovers, and is in the log once however often it was tried (R-ORD-7). An append that raises Rejected is certainly not in
+    the log; Overloaded, a Rejected, is raised in the calling thread, after at most a tenth of the append's time. OutcomeUnknown is
+    raised only for an append that was sent and whose fate could not be determined before the deadline: it may be in the log, or
     may still get there, once (law 10).
     """
 
     def __init__(self, thread: LoopThread, log: asynchronous_log.Log) -> None:
-        super().__init__(thread, log)
+        super().__init__(LoopBridge(thread, log))
         self._log = log
+        self._thread = thread
+        self._connector = BlockingConnector(self._bridge, log)
         self._refusals = RefusalPace()
 
     def append(
         self, data: Buffer, *, log_stream: LogStreamID | int | None = None, timeout_s: float | None = None
     ) -> Position:
-        """Append one entry to a running log stream of the topic, or to the one that is named. Returns its position.
+        """Append one entry to a running log stream of the topic, or to `log_stream`. Returns its position.
 
-        Retries are made inside and never double it: do not repeat the call unless it raises Rejected.
+        Retries happen inside and never duplicate it: do not repeat the call unless it raises Rejected.
         """
-        # Refused here, not in the loop: two changes of threads for each refusal would take the processor from what is served.
+        # Refused here, not in the loop: two thread switches per refusal would take processor time from the appends in progress.
         if type(data) is bytes and (
-            refusal := self._log.refusal(len(data), log_stream=log_stream, timeout_s=timeout_s)
+            refusal := self._log.connector.refusal(len(data), log_stream=log_stream, timeout_s=timeout_s)
         ):
-            self._check_open()
-            limit_s = self._log.timeout_s if timeout_s is None else timeout_s
+            self._bridge.check_open()
+            limit_s = self._log.connector.timeout_s if timeout_s is None else timeout_s
             if pause_s := self._refusals.pause_s(self._thread.now(), limit_s):
                 self._thread.pause(pause_s)
             raise refusal
@@ -123,12 +106,12 @@ class Log(_Blocking):
     def trim(
         self, glsn: GLSN | int, *, respect_readers: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Delete every entry at or below `glsn`, on every replica, for ever (R-TRIM-1). With `respect_readers`: ReaderBehind, and
-        nothing deleted, if a named reader has not read so far."""
+        """Delete every entry at or below `glsn`, on every replica, forever (R-TRIM-1). With `respect_readers`: ReaderBehind, and
+        nothing deleted, if a named reader has not read that far."""
         self._run(self._log.trim(glsn, respect_readers=respect_readers, timeout_s=timeout_s))
 
     def read(self, glsn: GLSN | int, *, timeout_s: float | None = None) -> Entry:
-        """The entry at a position. NotWritten if nothing has it yet, Trimmed if it was trimmed (R-READ-1)."""
+        """The entry at a position. NotWritten if it has none yet, Trimmed if it was trimmed (R-READ-1)."""
         return self._run(self._log.read(glsn, timeout_s=timeout_s))
 
     def read_stream(
@@ -142,128 +125,45 @@ class Log(_Blocking):
         return self._run(self._log.tail(timeout_s=timeout_s))
 
     def trimmed(self, *, timeout_s: float | None = None) -> GLSN:
-        """The newest trimmed position; 0 if nothing was. The oldest entry that can be read is the next one."""
+        """The newest trimmed position; 0 if nothing was trimmed. The oldest entry that can be read is the next one."""
         return self._run(self._log.trimmed(timeout_s=timeout_s))
-
-    def mark(self, *, timeout_s: float | None = None) -> TopicMark:
-        """Newest and newest trimmed position, by one question."""
-        return self._run(self._log.mark(timeout_s=timeout_s))
 
     def subscribe(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[Entry, None, None]:
-        """Entries in total order from `begin` on (None: the oldest that is there), up to but without `end` (None: for ever).
+        """Entries in total order from `begin` on (None: the oldest that exists), up to but without `end` (None: forever).
 
-        Waits for what is not written yet; goes on over reconnects, restarts and new log streams without a skip or a repeat
+        Waits for what is not written yet; continues across reconnects, restarts and new log streams without a skip or a repeat
         (R-READ-3). Trimmed if the next position is trimmed.
         """
-        return self._entries(self._log.stretches(begin, end))
+        return self._entries(self._log.connector.stretches(begin, end))
 
     def subscribe_lists(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[list[Entry], None, None]:
-        """As `subscribe`, in lists of what has arrived, of up to about a thousand: less to do for each entry."""
-        return self._lists(self._log.stretches(begin, end))
+        """As `subscribe`, in lists of what has arrived, of up to about a thousand: less work per entry."""
+        return self._lists(self._log.connector.stretches(begin, end))
 
     def arrow(
         self, begin: GLSN | int | None = FIRST_GLSN, end: GLSN | int | None = None
     ) -> Generator[pa.RecordBatch, None, None]:
         """As `subscribe`, as record batches with the columns glsn, llsn, log_stream, timestamp and data."""
-        return self._items(self._log.arrow(begin, end))
-
-    def measure(
-        self,
-        log_stream: LogStreamID | int,
-        begin: GLSN | int,
-        end: GLSN | int,
-        points_max: int = 256,
-        *,
-        timeout_s: float | None = None,
-    ) -> MeasureRangeReply:
-        """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and places that cut these bytes
-        into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
-        return self._run(self._log.measure(log_stream, begin, end, points_max, timeout_s=timeout_s))
-
-    def find_time(
-        self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
-    ) -> FindTimeReply:
-        """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as good as the clocks
-        of those who append agree. Where there is none: one past the newest."""
-        return self._run(self._log.find_time(log_stream, time_us, timeout_s=timeout_s))
-
-    def chunks(
-        self,
-        log_stream: LogStreamID | int,
-        llsn_begin: LLSN | int,
-        llsn_end: LLSN | int,
-        *,
-        cuts: Sequence[Cut] = (),
-        timeout_s: float | None = None,
-    ) -> Generator[Part, None, None]:
-        """Whole batches of one stream, checked end to end: rows (llsn, glsn, count) that are exactly [llsn_begin, llsn_end), and
-        the chunk that they are in."""
-        return self._items(self._log.chunks(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s))
-
-    def range(
-        self,
-        log_stream: LogStreamID | int,
-        llsn_begin: LLSN | int,
-        llsn_end: LLSN | int,
-        *,
-        cuts: Sequence[Cut] = (),
-        timeout_s: float | None = None,
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """As `chunks`, as record batches of about 1 MiB with the columns of `arrow`."""
-        return self._items(self._log.range(log_stream, llsn_begin, llsn_end, cuts=cuts, timeout_s=timeout_s))
+        return self._bridge.iterate(self._log.arrow(begin, end))
 
     def _entries(self, source: AsyncGenerator[list[Stretch], None]) -> Generator[Entry, None, None]:
         for entries in self._lists(source):
             yield from entries
 
     def _lists(self, source: AsyncGenerator[list[Stretch], None]) -> Generator[list[Entry], None, None]:
-        # Whole chunks change threads, and are taken apart here: a list would cost more on its way than it takes to make.
-        for taken in self._items(source):
-            yield from lists_of(taken)
-
-    def _items(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        feed = _Feed(source)
-        coming = None
-        try:
-            if not self._ended.alive:
-                raise Unavailable("it is closed: open or connect again")
-            coming = self._thread.start(feed.next())
-            while (item := coming.wait()) is not None:
-                coming = self._thread.start(feed.next())
-                yield item
-        finally:
-            if coming is not None and self._ended.alive:
-                coming.cancel()
-                self._thread.run(feed.close())
-
-    # --- For what is built on a log and has async methods of its own: it lives in the log's loop ------------------------------
-
-    @property
-    def asynchronous(self) -> asynchronous_log.Log:
-        """The log itself, which is used in its loop alone."""
-        return self._log
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` returns, which is carried out in the log's loop."""
-        return self._run(work)
-
-    def iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
-        """What `source` yields, which lives in the log's loop; it is closed there at the end."""
-        return self._items(source)
-
-    @property
-    def closed(self) -> bool:
-        return not self._ended.alive
+        # Whole chunks change threads and become entries here: passing lists would cost more than making them.
+        for arrived in self._bridge.iterate(source):
+            yield from entry_lists(arrived)
 
     def set_reader(
         self, name: str, position: GLSN | int, *, back: bool = False, timeout_s: float | None = None
     ) -> NamedReader:
-        """Say that the reader of this name is done with everything up to `position`: others see how far behind it is, and a trim
-        can respect it. A smaller position than the one known moves nothing, unless `back` allows it."""
+        """Record that the reader of this name is done with everything up to `position`: others see how far behind it is, and a
+        trim can respect it. A smaller position than the one known moves nothing, unless `back` allows it."""
         return self._run(self._log.set_reader(name, position, back=back, timeout_s=timeout_s))
 
     def readers(self, *, timeout_s: float | None = None) -> tuple[NamedReader, ...]:
@@ -271,34 +171,8 @@ class Log(_Blocking):
         return self._run(self._log.readers(timeout_s=timeout_s))
 
     def forget_reader(self, name: str, *, timeout_s: float | None = None) -> None:
-        """No trim waits for this reader any more; one that is not there is forgotten already."""
+        """No trim waits for this reader any more. Forgetting a name that does not exist does nothing."""
         self._run(self._log.forget_reader(name, timeout_s=timeout_s))
-
-    def begin_write(
-        self,
-        name: str,
-        batch: int,
-        streams: Iterable[LogStreamID | int] | None = None,
-        *,
-        kept: bool = False,
-        timeout_s: float | None = None,
-    ) -> NamedWriter:
-        """Begin batch number `batch` of a writer that is made of many tasks, or learn how it was begun: the first to ask fixes the
-        streams (None: those that run now) and where in the log it begins, and everybody after gets the same. Refused if the
-        writer is at a later batch. `kept`: remembered when it is finished, until it is forgotten; else among the newest only."""
-        return self._run(self._log.begin_write(name, batch, streams, kept=kept, timeout_s=timeout_s))
-
-    def end_write(self, name: str, batch: int, *, timeout_s: float | None = None) -> NamedWriter:
-        """Say that everything of this batch is in the log: who begins it again is told that it is finished."""
-        return self._run(self._log.end_write(name, batch, timeout_s=timeout_s))
-
-    def writers(self, *, timeout_s: float | None = None) -> tuple[NamedWriter, ...]:
-        """The topic's named writers, each with its newest batch."""
-        return self._run(self._log.writers(timeout_s=timeout_s))
-
-    def forget_writer(self, name: str, *, timeout_s: float | None = None) -> None:
-        """A job that uses this name later starts over. Forgetting a name that does not exist does nothing."""
-        self._run(self._log.forget_writer(name, timeout_s=timeout_s))
 
     @property
     def topic(self) -> Topic:
@@ -309,16 +183,21 @@ class Log(_Blocking):
         """The topic's log streams, as of the newest view that was needed."""
         return self._log.streams
 
-    def view(self, *, timeout_s: float | None = None) -> ClusterView:
-        """A fresh view of the cluster."""
-        return self._run(self._log.view(timeout_s=timeout_s))
+    @property
+    def connector(self) -> BlockingConnector:
+        """What engines and tools need: parallel reads of log streams, sizes and times, writers of many tasks."""
+        return self._connector
+
+    @property
+    def closed(self) -> bool:
+        return self._bridge.closed
 
 
 class Admin(_Blocking):
     """Administration of one cluster."""
 
     def __init__(self, thread: LoopThread, admin: asynchronous_admin.Admin) -> None:
-        super().__init__(thread, admin)
+        super().__init__(LoopBridge(thread, admin))
         self._admin = admin
 
     def create_topic(
@@ -376,7 +255,7 @@ class Admin(_Blocking):
         return self._run(self._admin.readers(topic))
 
     def forget_reader(self, topic: str, name: str) -> None:
-        """No trim waits for this reader any more; one that is not there is forgotten already."""
+        """No trim waits for this reader any more. Forgetting a name that does not exist does nothing."""
         self._run(self._admin.forget_reader(topic, name))
 
     def writers(self, topic: str | None = None) -> tuple[NamedWriter, ...]:
@@ -404,43 +283,6 @@ class Admin(_Blocking):
     def status(self) -> GetClusterStatusReply:
         """The view, what each storage node said last, and every topic's newest position, as the manager sees it."""
         return self._run(self._admin.status())
-
-
-class _Feed(Generic[T]):
-    """An async generator that is asked by another thread: one question at a time, and closed only between two."""
-
-    def __init__(self, source: AsyncGenerator[T, None]) -> None:
-        self._source = source
-        self._lock = asyncio.Lock()
-
-    async def next(self) -> T | None:
-        """The next item, or None at the end."""
-        async with self._lock:
-            return await anext(self._source, None)
-
-    async def close(self) -> None:
-        async with self._lock:
-            await self._source.aclose()
-
-
-def start(make: Coroutine[Any, Any, T]) -> tuple[LoopThread, T]:
-    """A loop thread, and what `make` made in it; no thread is left behind if that fails."""
-    thread = LoopThread("varlog")
-    try:
-        return thread, thread.run(make)
-    except BaseException:
-        thread.close()
-        raise
-
-
-def _end(thread: LoopThread, inner: Asynchronous) -> None:
-    if thread.closed:
-        return
-    try:
-        if not thread.inside:
-            thread.run(inner.close())
-    finally:
-        thread.close()
 
 
 # [A1] PURE. RefusalPace: how long a refused thread of a blocking log waits before it is answered.

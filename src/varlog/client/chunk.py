@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from typing import Final
 
+from varlog.client.merge_rules import Stretch
 from varlog.model.batch import JUNK, BatchHeader, Buffer, check_body, check_offsets, entries_of, walk
 from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch
@@ -139,3 +140,29 @@ class Chunk:
             end = LLSN(header.first_llsn + stop)
         if end > begin:
             yield begin, end - begin
+
+
+def entries_in(stretches: Iterable[Stretch]) -> list[Entry]:
+    """The entries of some stretches."""
+    entries: list[Entry] = []
+    for log_stream, glsn, llsn, length, source, _ in stretches:
+        if isinstance(source, Chunk):
+            entries += source.entries(log_stream, glsn, llsn, length)
+    return entries
+
+
+def entry_lists(stretches: Iterable[Stretch]) -> Iterator[list[Entry]]:
+    """The same in lists of at most CUT_ENTRIES, which are the fastest to build: see Chunk._cut_from."""
+    entries: list[Entry] = []
+    for log_stream, glsn, llsn, length, source, _ in stretches:
+        if isinstance(source, Chunk):
+            begin = 0
+            while begin < length:
+                count = min(length - begin, CUT_ENTRIES - len(entries))
+                entries += source.entries(log_stream, GLSN(glsn + begin), LLSN(llsn + begin), count)
+                begin += count
+                if len(entries) == CUT_ENTRIES:
+                    yield entries
+                    entries = []
+    if entries:
+        yield entries

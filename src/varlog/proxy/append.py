@@ -115,7 +115,7 @@ async def trim(
 
 
 async def _tail(log: Log, topic: str, deadline: Deadline) -> Tail:
-    mark = await log.mark(timeout_s=deadline.remaining_s)
+    mark = await log.connector.mark(timeout_s=deadline.remaining_s)
     return Tail(topic=topic, newest=mark.high_watermark, oldest=mark.trimmed + 1)
 
 

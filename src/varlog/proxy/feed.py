@@ -170,7 +170,7 @@ class Followers:
         release = self._admission.subscribe(kind, client)
         try:
             log = await self._gateway.log(topic)
-            mark = await log.mark()
+            mark = await log.connector.mark()
             begin = start.position(oldest=mark.trimmed + 1, newest=mark.high_watermark)
             if begin <= mark.trimmed and not skip_trimmed:
                 raise Trimmed(begin, mark.trimmed + 1)

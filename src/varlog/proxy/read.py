@@ -132,7 +132,7 @@ async def read_range(
     """
     media = _chosen(accept, (JSON, NDJSON, TEXT, OCTETS, ARROW))
     log = await deadline.log(gateway, topic)
-    mark = await log.mark(timeout_s=deadline.remaining_s)
+    mark = await log.connector.mark(timeout_s=deadline.remaining_s)
     if media == JSON:
         entries_max = min(limit or limits.page_entries, limits.page_entries_max)
         asked = span(begin, until, entries_max, mark.trimmed, mark.high_watermark)

@@ -96,7 +96,7 @@ class Link:
     def fresh_log(self, topic: str) -> Log:
         """As `log`, by a view of now: a topic that was deleted is unknown, and one that was made anew is the new one."""
         log = self.log(topic)
-        if self.run(log.view()).topic_named(topic) is None:
+        if self.run(log.connector.view()).topic_named(topic) is None:
             raise UnknownTopic(topic)
         return log
 

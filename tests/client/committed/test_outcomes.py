@@ -275,7 +275,7 @@ def test_an_answer_that_comes_in_time_is_taken_although_the_epoch_is_over() -> N
             task = asyncio.create_task(log.append(b"x"))
             await until(lambda: cluster.held)
             cluster.seal(ONE)
-            await log.view()
+            await log.connector.view()
             cluster.release()
             assert (await task).glsn == 1
         assert questions(cluster) == []

@@ -41,7 +41,7 @@ async def entries_of(log: Log, begin: int, end: int, cuts: list[Cut] | None = No
     """What `chunks` gives, checked to be whole on the way."""
     entries: list[Entry] = []
     next_llsn = begin
-    async for rows, chunk in log.chunks(ONE, begin, end, cuts=cuts or ()):
+    async for rows, chunk in log.connector.chunks(ONE, begin, end, cuts=cuts or ()):
         for llsn, glsn, count in rows:
             assert llsn == next_llsn
             entries += chunk.entries(ONE, glsn, llsn, count)
@@ -86,7 +86,7 @@ def test_record_batches_of_a_range_have_every_column_right(sizes: list[int], see
             end = int(cluster.streams[ONE].end)
             for low, high in ((1, end), (7, end - 9), (3, 4)):
                 found: list[Entry] = []
-                async for batch in log.range(ONE, low, high):
+                async for batch in log.connector.range(ONE, low, high):
                     batch.validate(full=True)
                     assert batch.schema == schema()
                     names = ("glsn", "llsn", "log_stream")
@@ -107,7 +107,7 @@ def test_small_batches_are_joined_and_large_ones_wrapped_where_they_lie() -> Non
                 await log.append_batch([b"%d" % number])
             await log.append_batch([bytes(1000)] * 1000)
             before = pa.total_allocated_bytes()
-            batches = [batch async for batch in log.range(ONE, 1, 1101)]
+            batches = [batch async for batch in log.connector.range(ONE, 1, 1101)]
             assert [batch.num_rows for batch in batches] == [100, 1000]
             assert pa.total_allocated_bytes() - before < 100_000
 
@@ -122,7 +122,7 @@ def test_a_replica_that_fails_is_left_for_the_next() -> None:
             everything = await subscribed(log, 1, 2001)
             cluster.fail = {"node-1": [Unavailable("no"), Unavailable("no")], "node-2": [Unavailable("no")]}
             assert await entries_of(log, 1, 2001) == everything
-            reading = log.chunks(ONE, 1, 2001)
+            reading = log.connector.chunks(ONE, 1, 2001)
             first = [await anext(reading)]
             await cluster.stop("node-1", "node-3")
             got = first + [part async for part in reading]
@@ -148,7 +148,7 @@ def test_one_node_alone_is_asked_and_what_it_says_is_handed_over_as_it_is() -> N
         cluster = FakeCluster(nodes=3)
         async with await filled(cluster, Random(1), 500, [50]) as log:
             cluster.requests.clear()
-            one = log.on_node(2)
+            one = log.connector.on_node(2)
             fetched, sound = await one.fetch(ONE, 1, bytes_max=1)
             assert (fetched.rows[0][0], Chunk(sound).first_llsn) == (1, 1)
             cluster.spoil = {"node-2": 1}
@@ -177,7 +177,7 @@ def test_a_range_that_is_trimmed_meanwhile_or_not_written_is_told() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster, Random(1), 3000, [50]) as log:
             cluster.fetch_bytes_most = 1
-            reading = log.chunks(ONE, 1, 3001)
+            reading = log.connector.chunks(ONE, 1, 3001)
             await anext(reading)
             await log.trim(2000)
             with pytest.raises(Trimmed) as trimmed:
@@ -185,7 +185,7 @@ def test_a_range_that_is_trimmed_meanwhile_or_not_written_is_told() -> None:
                     pass
             assert trimmed.value.oldest == 2001
             with pytest.raises(UnknownLogStream):
-                await anext(log.chunks(9, 1, 2))
+                await anext(log.connector.chunks(9, 1, 2))
 
     run(body())
 
@@ -194,7 +194,7 @@ def test_what_the_primary_does_not_have_is_not_written() -> None:
     async def body() -> None:
         cluster = FakeCluster(nodes=2)
         async with await filled(cluster, Random(1), 100, [50]) as log:
-            reading = log.chunks(ONE, 1, 5000)
+            reading = log.connector.chunks(ONE, 1, 5000)
             got = await anext(reading)
             assert got[1].end_llsn == cluster.streams[ONE].end
             with pytest.raises(NotWritten) as missing:
@@ -212,7 +212,7 @@ def test_nobody_who_answers_is_an_error_at_the_deadline_that_says_why() -> None:
             with pytest.raises(
                 Unavailable, match=r"LLSN 1 of log stream 1 could not be read within 0.2 s: .*node-"
             ):
-                await anext(log.chunks(ONE, 1, 101, timeout_s=0.2))
+                await anext(log.connector.chunks(ONE, 1, 101, timeout_s=0.2))
 
     run(body())
 
@@ -268,7 +268,7 @@ def test_who_reads_slowly_holds_a_bounded_number_of_chunks() -> None:
             cluster.fetch_bytes_most = 1
             cluster.requests.clear()
             cuts = [(int(row[0]), 100) for row in cluster.streams[ONE].rows[::20]]
-            reading = log.chunks(ONE, 1, 5001, cuts=cuts)
+            reading = log.connector.chunks(ONE, 1, 5001, cuts=cuts)
             await anext(reading)
             asked = -1
             while asked != (asked := sum(isinstance(message, Fetch) for _, message in cluster.requests)):
@@ -286,7 +286,7 @@ def test_cuts_are_fetched_at_once_and_given_in_order() -> None:
         async with await filled(cluster, Random(1), 1000, [10]) as log:
             cuts = [(int(row[0]), 2000) for row in cluster.streams[ONE].rows[::10]]
             cluster.requests.clear()
-            reading = log.chunks(ONE, 1, 1001, cuts=cuts)
+            reading = log.connector.chunks(ONE, 1, 1001, cuts=cuts)
             first = await anext(reading)
             begun = [message.llsn for _, message in cluster.requests if isinstance(message, Fetch)]
             assert begun[:PIECES_AHEAD] == [cut[0] for cut in cuts[:PIECES_AHEAD]]

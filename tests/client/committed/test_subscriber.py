@@ -150,7 +150,7 @@ def test_nothing_is_skipped_or_repeated_over_failovers_seals_new_streams_and_rep
                 for step in range(25):
                     for stream in cluster.view.streams:
                         cluster.unseal(stream.log_stream)
-                    await writer.view()
+                    await writer.connector.view()
                     await fill(writer, 10, random, start=1 + 10 * step)
                     while len(got) < 10 * step + random.randint(0, 10):
                         got.append(await anext(entries))
@@ -185,7 +185,7 @@ def test_a_stream_that_is_made_later_is_picked_up(seed: int) -> None:
                 await fill(writer, 5, Random(seed))
                 got = [await anext(entries) for _ in range(5)]
                 new = cluster.add_stream()
-                await writer.view()
+                await writer.connector.view()
                 await writer.append(b"6", log_stream=new)
                 await writer.append(b"7", log_stream=LogStreamID(1))
                 got += [await anext(entries) for _ in range(2)]

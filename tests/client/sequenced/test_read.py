@@ -304,9 +304,9 @@ def test_ranges_of_a_stream_come_without_the_junk_in_them() -> None:
             cluster.next["seq-1", 1] = GLSN(6)  # 4 and 5 are given to one who dies
             for n in range(6, 13):
                 await log.append(b"%d" % n)
-            found = await log.measure(1, 1, 13)
+            found = await log.connector.measure(1, 1, 13)
             assert (found.begin, found.end, found.complete) == (1, 7, True)
-            tables = await all_of(log.range(1, found.begin, found.end))
+            tables = await all_of(log.connector.range(1, found.begin, found.end))
             rows = pa.Table.from_batches(tables).to_pydict()
             assert list(zip(rows["glsn"], rows["llsn"], rows["data"], strict=True)) == [
                 (1, 1, b"1"), (2, 2, b"2"), (6, 4, b"6"), (9, 5, b"9"), (10, 6, b"10"),
@@ -314,10 +314,10 @@ def test_ranges_of_a_stream_come_without_the_junk_in_them() -> None:
             batches = await all_of(log.arrow(1, 13))
             assert pa.Table.from_batches(batches)["glsn"].to_pylist() == [1, 2, 3, *range(6, 13)]
             with pytest.raises(NotWritten):
-                await all_of(log.chunks(1, 7, 8))
-            late = await log.find_time(1, 1 << 60)
+                await all_of(log.connector.chunks(1, 7, 8))
+            late = await log.connector.find_time(1, 1 << 60)
             assert (late.llsn, late.glsn) == (7, 13)
-            assert (await log.find_time(1, 1)).glsn == 1
+            assert (await log.connector.find_time(1, 1)).glsn == 1
 
     run(scenario())
 
@@ -332,7 +332,7 @@ def test_what_needs_a_primary_is_refused_and_the_remedy_is_named() -> None:
             with pytest.raises(PreconditionFailed, match="sequenced"):
                 log.positioned_writer(1)
             with pytest.raises(PreconditionFailed, match="sequenced"):
-                await log.begin_write("job", 1)
+                await log.connector.begin_write("job", 1)
 
     run(scenario())
 

@@ -355,7 +355,7 @@ def test_when_nothing_gets_on_for_too_long_it_fails_for_good_and_says_how_to_go_
                 cluster.fail_always["node-1"] = Unavailable("not now")
             else:
                 cluster.seal(ONE)
-                await log.view()
+                await log.connector.view()
             kind = OutcomeUnknown if sent else NotAccepted
             with pytest.raises(kind, match="Written anew, from its beginning, it goes on"):
                 await write(chain, ROWS)

@@ -178,7 +178,7 @@ def test_a_topic_that_is_trimmed_up_to_a_newer_one_while_it_is_read_still_has_on
 
                 return asked
 
-            monkeypatch.setattr(mine, "mark", then_save(mine.mark))
+            monkeypatch.setattr(mine.connector, "mark", then_save(mine.connector.mark))
             monkeypatch.setattr(mine, "tail", then_save(mine.tail))
             assert await TopicSnapshots(mine).newest("m") == (20, b"new")
 

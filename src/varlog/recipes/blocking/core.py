@@ -30,7 +30,7 @@ class ReplicatedStateMachine(SyncFacade[replicated.ReplicatedStateMachine[M]], G
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         opening = replicated.ReplicatedStateMachine[M].open(
-            log.asynchronous, machine, name=name, snapshots=snapshots, timeout_s=timeout_s
+            log.connector.asynchronous, machine, name=name, snapshots=snapshots, timeout_s=timeout_s
         )
         super().__init__(log, opening)
 
@@ -45,11 +45,11 @@ class ReplicatedStateMachine(SyncFacade[replicated.ReplicatedStateMachine[M]], G
         Rejected: it certainly is not applied, and never will be. OutcomeUnknown: the deadline passed, and it may have been applied
         or may still be, once.
         """
-        return self._log.run(self._inner.execute(command, timeout_s=timeout_s))
+        return self._run(self._inner.execute(command, timeout_s=timeout_s))
 
     def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
         """Wait until everything is applied here that was acknowledged to anybody before this call."""
-        return self._log.run(self._inner.catch_up(timeout_s=timeout_s))
+        return self._run(self._inner.catch_up(timeout_s=timeout_s))
 
     def look(self, function: Callable[[M], T]) -> T:
         """What `function` sees in the machine, while nothing is applied. It gives copies, and is quick: the loop waits for it."""
@@ -57,11 +57,11 @@ class ReplicatedStateMachine(SyncFacade[replicated.ReplicatedStateMachine[M]], G
 
     def wait(self, look: Callable[[M], T | None], *, timeout_s: float | None = None) -> T:
         """What `look` gives, as soon as that is something else than None. TimeoutError after `timeout_s`."""
-        return self._log.run(self._inner.wait(look, timeout_s=timeout_s))
+        return self._run(self._inner.wait(look, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
         """Keep a snapshot, and say so by a named reader; `trim`: also trim the topic, up to where every named reader is."""
-        return self._log.run(self._inner.checkpoint(trim=trim))
+        return self._run(self._inner.checkpoint(trim=trim))
 
 
 # Counter without async.
@@ -78,28 +78,30 @@ class Counter(SyncFacade[counter.Counter]):
         snapshots: Snapshots | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        opening = counter.Counter.open(log.asynchronous, name=name, snapshots=snapshots, timeout_s=timeout_s)
+        opening = counter.Counter.open(
+            log.connector.asynchronous, name=name, snapshots=snapshots, timeout_s=timeout_s
+        )
         super().__init__(log, opening)
 
     def add(self, amount: int = 1, *, timeout_s: float | None = None) -> int:
         """Add, or with a negative amount take away; returns the value right after it."""
-        return self._log.run(self._inner.add(amount, timeout_s=timeout_s))
+        return self._run(self._inner.add(amount, timeout_s=timeout_s))
 
     def set(self, value: int, *, timeout_s: float | None = None) -> None:
         """Let it go on from `value`."""
-        self._log.run(self._inner.set(value, timeout_s=timeout_s))
+        self._run(self._inner.set(value, timeout_s=timeout_s))
 
     def compare_and_set(self, value: int, expected: int, *, timeout_s: float | None = None) -> bool:
         """Set it if it is `expected`; False, and nothing is changed, if it is not."""
-        return self._log.run(self._inner.compare_and_set(value, expected, timeout_s=timeout_s))
+        return self._run(self._inner.compare_and_set(value, expected, timeout_s=timeout_s))
 
     def value(self, *, stale: bool = False, timeout_s: float | None = None) -> int:
         """What it is now. `stale`: what this process has heard of, without asking."""
-        return self._log.run(self._inner.value(stale=stale, timeout_s=timeout_s))
+        return self._run(self._inner.value(stale=stale, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
         """Keep a snapshot (see ReplicatedStateMachine.checkpoint)."""
-        return self._log.run(self._inner.checkpoint(trim=trim))
+        return self._run(self._inner.checkpoint(trim=trim))
 
 
 # TopicSnapshots over a log of `varlog.connect`, for recipes without async: its loop is another one than theirs.
@@ -110,7 +112,7 @@ class TopicSnapshots:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._inner = topic_snapshots.TopicSnapshots(log.asynchronous)
+        self._inner = topic_snapshots.TopicSnapshots(log.connector.asynchronous)
         self._environment = system_environment()
 
     async def save(self, name: str, position: GLSN, content: bytes) -> None:
@@ -125,6 +127,6 @@ class TopicSnapshots:
         """In the log's loop, while this one goes on."""
         worker = self._environment.make_worker("snapshots")
         try:
-            return await worker.run(lambda: self._log.run(work))
+            return await worker.run(lambda: self._log.connector.run(work))
         finally:
             await worker.close()

@@ -21,7 +21,8 @@ class SyncFacade(Generic[I]):
             return await opening
 
         self._log = log
-        self._inner = log.run(make())
+        self._run = log.connector.run
+        self._inner = self._run(make())
 
     def _call(self, function: Callable[[I], T]) -> T:
         return call(self._log, lambda: function(self._inner))
@@ -29,7 +30,7 @@ class SyncFacade(Generic[I]):
     def close(self) -> None:
         """Let go of it; the log stays open. Again, or after the log, is harmless."""
         if not self._log.closed:
-            self._log.run(self._close())
+            self._run(self._close())
 
     async def _close(self) -> None:
         await self._inner.close()
@@ -49,4 +50,4 @@ def call(log: blocking.Log, function: Callable[[], T]) -> T:
     async def called() -> T:
         return function()
 
-    return log.run(called())
+    return log.connector.run(called())

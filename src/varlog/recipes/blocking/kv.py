@@ -32,7 +32,7 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         opening = key_value.KeyValue.open(
-            log.asynchronous, name=name, snapshots=snapshots, timeout_s=timeout_s
+            log.connector.asynchronous, name=name, snapshots=snapshots, timeout_s=timeout_s
         )
         super().__init__(log, opening)
 
@@ -49,22 +49,22 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
 
     def put(self, key: str, value: Buffer, *, timeout_s: float | None = None) -> GLSN:
         """Returns the key's new revision."""
-        return self._log.run(self._inner.put(key, value, timeout_s=timeout_s))
+        return self._run(self._inner.put(key, value, timeout_s=timeout_s))
 
     def delete(self, key: str, *, timeout_s: float | None = None) -> GLSN | None:
         """Returns the revision of the delete; None if there was no such key."""
-        return self._log.run(self._inner.delete(key, timeout_s=timeout_s))
+        return self._run(self._inner.delete(key, timeout_s=timeout_s))
 
     def compare_and_set(
         self, key: str, value: Buffer | None, expected: int, *, timeout_s: float | None = None
     ) -> GLSN | None:
         """Write (None: delete) if the key still has the revision `expected`; 0: if there is no such key. Returns the new revision;
         None, and nothing is changed, if it has another one."""
-        return self._log.run(self._inner.compare_and_set(key, value, expected, timeout_s=timeout_s))
+        return self._run(self._inner.compare_and_set(key, value, expected, timeout_s=timeout_s))
 
     def write(self, writes: Mapping[str, Buffer | None], *, timeout_s: float | None = None) -> GLSN:
         """Many keys at once, at one revision; None deletes. Nobody ever sees some of it."""
-        return self._log.run(self._inner.write(writes, timeout_s=timeout_s))
+        return self._run(self._inner.write(writes, timeout_s=timeout_s))
 
     def retain(
         self,
@@ -74,13 +74,13 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
         timeout_s: float | None = None,
     ) -> None:
         """How many changes, and bytes in them, every replica remembers, from now on."""
-        self._log.run(self._inner.retain(changes, size_bytes, timeout_s=timeout_s))
+        self._run(self._inner.retain(changes, size_bytes, timeout_s=timeout_s))
 
     # --- Reading --------------------------------------------------------------------------------------------------------
 
     def get(self, key: str, *, stale: bool = False, timeout_s: float | None = None) -> Change | None:
         """The key's value and revision; None if it is not there."""
-        return self._log.run(self._inner.get(key, stale=stale, timeout_s=timeout_s))
+        return self._run(self._inner.get(key, stale=stale, timeout_s=timeout_s))
 
     def range(
         self,
@@ -92,14 +92,12 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
         timeout_s: float | None = None,
     ) -> list[Change]:
         """All keys that begin with `prefix`, or those of a range, in their order, at most `limit`; all of one moment."""
-        return self._log.run(
-            self._inner.range(prefix, keys=keys, limit=limit, stale=stale, timeout_s=timeout_s)
-        )
+        return self._run(self._inner.range(prefix, keys=keys, limit=limit, stale=stale, timeout_s=timeout_s))
 
     def watch(self, prefix: str = "", *, after: int | None = None) -> Generator[Change, None, None]:
         """Every change of keys that begin with `prefix`, in order, none left out; a value of None is a delete. From those after the
         revision `after` on (None: after what is applied here now), for ever. HistoryGone if not all of them are remembered."""
-        return self._log.iterate(self._call(lambda inner: inner.watch(prefix, after=after)))
+        return self._log.connector.iterate(self._call(lambda inner: inner.watch(prefix, after=after)))
 
     @property
     def revision(self) -> GLSN:
@@ -108,11 +106,11 @@ class KeyValue(SyncFacade[key_value.KeyValue]):
 
     def catch_up(self, *, timeout_s: float | None = None) -> GLSN:
         """Wait until everything that anybody was told is done is applied here: stale reads after it are fresh."""
-        return self._log.run(self._inner.catch_up(timeout_s=timeout_s))
+        return self._run(self._inner.catch_up(timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
         """Save a snapshot; with `trim`, let the log forget what every named reader of the topic has."""
-        return self._log.run(self._inner.checkpoint(trim=trim))
+        return self._run(self._inner.checkpoint(trim=trim))
 
 
 # Transactions and Transaction without async.
@@ -125,6 +123,7 @@ class Transaction:
 
     def __init__(self, log: Log, inner: transaction.Transaction) -> None:
         self._log = log
+        self._run = log.connector.run
         self._inner = inner
         self.isolation = inner.isolation
         self.snapshot = inner.snapshot
@@ -149,7 +148,7 @@ class Transaction:
 
     def commit(self, *, timeout_s: float | None = None) -> GLSN:
         """Returns the revision of everything it wrote. Conflict: nothing was written."""
-        return self._log.run(self._inner.commit(timeout_s=timeout_s))
+        return self._run(self._inner.commit(timeout_s=timeout_s))
 
     def abort(self) -> None:
         """Drop it. Again, or after a commit, is harmless."""
@@ -161,7 +160,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._log.run(self._inner.__aexit__(kind, error, trace))
+        self._run(self._inner.__aexit__(kind, error, trace))
 
 
 class Transactions:
@@ -169,6 +168,7 @@ class Transactions:
 
     def __init__(self, kv: KeyValue, *, isolation: Isolation | str = Isolation.SERIALIZABLE) -> None:
         self._log = kv.log
+        self._run = kv.log.connector.run
         self._inner = transactions.Transactions(kv.inner, isolation=isolation)
 
     def begin(
@@ -179,7 +179,7 @@ class Transactions:
         timeout_s: float | None = None,
     ) -> Transaction:
         """It sees everything that anybody was told is committed before; with `stale` it asks nobody."""
-        begun = self._log.run(self._inner.begin(isolation, stale=stale, timeout_s=timeout_s))
+        begun = self._run(self._inner.begin(isolation, stale=stale, timeout_s=timeout_s))
         return Transaction(self._log, begun)
 
     def run(
@@ -194,6 +194,4 @@ class Transactions:
 
         It is called in the log's loop, which waits for it: it does nothing but read and write in the transaction.
         """
-        return self._log.run(
-            self._inner.run(function, isolation=isolation, retries=retries, timeout_s=timeout_s)
-        )
+        return self._run(self._inner.run(function, isolation=isolation, retries=retries, timeout_s=timeout_s))

@@ -21,6 +21,7 @@ class LockGuard:
 
     def __init__(self, log: Log, inner: guard.LockGuard) -> None:
         self._log = log
+        self._run = log.connector.run
         self._inner = inner
         self.token = inner.token
 
@@ -45,7 +46,7 @@ class LockGuard:
 
     def release(self) -> bool:
         """Let go of it. Tells whether the next one can have it at once."""
-        return self._log.run(self._inner.release())
+        return self._run(self._inner.release())
 
 
 class Lock(SyncFacade[lock.Lock]):
@@ -63,17 +64,22 @@ class Lock(SyncFacade[lock.Lock]):
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         opening = lock.Lock.open(
-            log.asynchronous, name=name, who=who, ttl_s=ttl_s, snapshots=snapshots, timeout_s=timeout_s
+            log.connector.asynchronous,
+            name=name,
+            who=who,
+            ttl_s=ttl_s,
+            snapshots=snapshots,
+            timeout_s=timeout_s,
         )
         super().__init__(log, opening)
 
     def acquire(self, *, timeout_s: float | None = None) -> LockGuard:
         """Wait until it is ours. LockBusy after `timeout_s`; without one it waits as long as it takes."""
-        return LockGuard(self._log, self._log.run(self._inner.acquire(timeout_s=timeout_s)))
+        return LockGuard(self._log, self._run(self._inner.acquire(timeout_s=timeout_s)))
 
     def release(self) -> bool:
         """Let go of what this Lock holds. NotHeld if it holds nothing."""
-        return self._log.run(self._inner.release())
+        return self._run(self._inner.release())
 
     @contextmanager
     def holding(self, *, timeout_s: float | None = None) -> Iterator[LockGuard]:
@@ -98,11 +104,11 @@ class Lock(SyncFacade[lock.Lock]):
 
     def holder(self, *, stale: bool = False, timeout_s: float | None = None) -> Holder | None:
         """Who has it, as the log says now; `stale`: as far as it is applied here, without asking."""
-        return self._log.run(self._inner.holder(stale=stale, timeout_s=timeout_s))
+        return self._run(self._inner.holder(stale=stale, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
         """Keep a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
-        return self._log.run(self._inner.checkpoint(trim=trim))
+        return self._run(self._inner.checkpoint(trim=trim))
 
 
 # Election and Leadership without async.
@@ -131,7 +137,7 @@ class Election(SyncFacade[election.Election]):
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         opening = election.Election.open(
-            log.asynchronous,
+            log.connector.asynchronous,
             name=name,
             candidate=candidate,
             ttl_s=ttl_s,
@@ -142,11 +148,11 @@ class Election(SyncFacade[election.Election]):
 
     def campaign(self, *, timeout_s: float | None = None) -> Leadership:
         """Wait until we are elected. LockBusy after `timeout_s`; without one it waits as long as it takes."""
-        return Leadership(self._log, self._log.run(self._inner.campaign(timeout_s=timeout_s)))
+        return Leadership(self._log, self._run(self._inner.campaign(timeout_s=timeout_s)))
 
     def resign(self) -> bool:
         """Lead no more, at once; the next candidate does. NotHeld if we do not lead."""
-        return self._log.run(self._inner.resign())
+        return self._run(self._inner.resign())
 
     @contextmanager
     def leading(self, *, timeout_s: float | None = None) -> Iterator[Leadership]:
@@ -161,17 +167,17 @@ class Election(SyncFacade[election.Election]):
 
     def leader(self, *, stale: bool = False, timeout_s: float | None = None) -> Leader | None:
         """Who leads, as the log says now; `stale`: as far as it is applied here, without asking."""
-        return self._log.run(self._inner.leader(stale=stale, timeout_s=timeout_s))
+        return self._run(self._inner.leader(stale=stale, timeout_s=timeout_s))
 
     def observe(self) -> Generator[Leader | None, None, None]:
         """Who leads now, and then each change, for ever; None: nobody does, or nothing was heard of the leader for its time to
         live."""
-        for (leader,) in self._log.iterate(_packed(self._inner.observe())):
+        for (leader,) in self._log.connector.iterate(_packed(self._inner.observe())):
             yield leader
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
         """Keep a snapshot, so that the topic can be trimmed: see ReplicatedStateMachine.checkpoint."""
-        return self._log.run(self._inner.checkpoint(trim=trim))
+        return self._run(self._inner.checkpoint(trim=trim))
 
 
 async def _packed(leaders: AsyncGenerator[Leader | None, None]) -> AsyncGenerator[tuple[Leader | None], None]:

@@ -24,6 +24,7 @@ class Claim:
 
     def __init__(self, log: Log, inner: claim.Claim) -> None:
         self._log = log
+        self._run = log.connector.run
         self._inner = inner
         self.number = inner.number
         self.body = inner.body
@@ -42,11 +43,11 @@ class Claim:
 
     def done(self, *, timeout_s: float | None = None) -> None:
         """The item is done with, for good. ClaimLost: it is not, and somebody else has it or will."""
-        self._log.run(self._inner.done(timeout_s=timeout_s))
+        self._run(self._inner.done(timeout_s=timeout_s))
 
     def give_back(self, *, timeout_s: float | None = None) -> None:
         """Somebody else shall have it, before all that were put later."""
-        self._log.run(self._inner.give_back(timeout_s=timeout_s))
+        self._run(self._inner.give_back(timeout_s=timeout_s))
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +55,7 @@ class Claim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._log.run(self._inner.__aexit__(kind, error, trace))
+        self._run(self._inner.__aexit__(kind, error, trace))
 
 
 class Queue(SyncFacade[queue.Queue]):
@@ -70,34 +71,34 @@ class Queue(SyncFacade[queue.Queue]):
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         opening = queue.Queue.open(
-            log.asynchronous, name=name, who=who, snapshots=snapshots, timeout_s=timeout_s
+            log.connector.asynchronous, name=name, who=who, snapshots=snapshots, timeout_s=timeout_s
         )
         super().__init__(log, opening)
 
     def put(self, body: Buffer, *, timeout_s: float | None = None) -> int:
         """To the end; returns the item's number."""
-        return self._log.run(self._inner.put(body, timeout_s=timeout_s))
+        return self._run(self._inner.put(body, timeout_s=timeout_s))
 
     def put_all(self, bodies: Iterable[Buffer], *, timeout_s: float | None = None) -> list[int]:
         """To the end, all of them or none, one behind the other."""
-        return self._log.run(self._inner.put_all(bodies, timeout_s=timeout_s))
+        return self._run(self._inner.put_all(bodies, timeout_s=timeout_s))
 
     def take(self, *, ttl_s: float = TTL_S, timeout_s: float | None = None) -> Claim:
         """Claim the first item that is ready; wait for one if there is none, as long as it takes (or TimeoutError).
 
         `ttl_s`: if the holder is not heard of for so long, somebody else gets the item.
         """
-        return Claim(self._log, self._log.run(self._inner.take(ttl_s=ttl_s, timeout_s=timeout_s)))
+        return Claim(self._log, self._run(self._inner.take(ttl_s=ttl_s, timeout_s=timeout_s)))
 
     def take_now(self, *, ttl_s: float = TTL_S) -> Claim | None:
         """Claim the first item that is ready, or None if there is none."""
-        taken = self._log.run(self._inner.take_now(ttl_s=ttl_s))
+        taken = self._run(self._inner.take_now(ttl_s=ttl_s))
         return None if taken is None else Claim(self._log, taken)
 
     def size(self, *, stale: bool = False, timeout_s: float | None = None) -> QueueSize:
         """How many items there are now. `stale`: as far as this process has heard, without asking."""
-        return self._log.run(self._inner.size(stale=stale, timeout_s=timeout_s))
+        return self._run(self._inner.size(stale=stale, timeout_s=timeout_s))
 
     def checkpoint(self, *, trim: bool = False) -> GLSN:
         """Keep a snapshot (see ReplicatedStateMachine.checkpoint)."""
-        return self._log.run(self._inner.checkpoint(trim=trim))
+        return self._run(self._inner.checkpoint(trim=trim))

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from varlog.aio import Opening
-from varlog.client.log import Log, TailingReader
+from varlog.client.log import Log
+from varlog.client.tailing_reader import TailingReader
 from varlog.model.entry import Entry
 from varlog.model.errors import (
     InvalidRequest,
@@ -298,7 +299,7 @@ class ReplicatedStateMachine(Generic[M]):
                 await asyncio.sleep(PAUSE_S)
 
     async def _follow_on(self) -> None:
-        following = self._following = self.log.follow(self.applied + 1)
+        following = self._following = self.log.connector.follow(self.applied + 1)
         following.expect(self._expected)
         try:
             async with aclosing(following.lists()) as lists:

@@ -134,7 +134,7 @@ class TopicSnapshots:
         shelf = _Shelf()
         # From what was the oldest before: who reads from whatever is the oldest later sees nothing of a topic that was trimmed
         # meanwhile, up to a snapshot which is behind this tail.
-        mark = await self._log.mark()
+        mark = await self._log.connector.mark()
         begin = max(mark.trimmed + 1, self._log.topic.first)
         async with aclosing(self._log.subscribe_lists(begin, mark.high_watermark + 1)) as lists:
             async for entries in lists:

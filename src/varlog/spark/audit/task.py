@@ -44,10 +44,10 @@ class Holder(Protocol):
 
 async def holder(log: Log, node: int) -> Holder:
     """By a view of now. Unavailable: a sequenced topic that has not begun."""
-    one = log.on_node(node)
+    one = log.connector.on_node(node)
     if not log.topic.sequenced:
         return one
-    projection = (await log.view()).projection(log.topic.topic)
+    projection = (await log.connector.view()).projection(log.topic.topic)
     if projection is None:
         raise Unavailable(f"topic {log.topic.name!r} is still being made")
     return UnitNode(one, projection)

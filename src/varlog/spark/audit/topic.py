@@ -79,7 +79,7 @@ class AuditedTopic:
         mark = link.run(settled_mark(self._log))
         tail, trimmed = mark.high_watermark, mark.trimmed
         # After the tail: whatever stream has a position below it is in this view.
-        view = link.run(self._log.view())
+        view = link.run(self._log.connector.view())
         self._streams = view.streams_of(self._log.topic.topic)
         self._projection = view.projection(self._log.topic.topic)
         oldest = max(trimmed + 1, self._log.topic.first)
@@ -120,10 +120,12 @@ class AuditedTopic:
         first, end = (projection.llsn_from(log_stream, GLSN(at)) for at in (self._begin, self._end))
         for node in projection.chain(log_stream).nodes:
             with contextlib.suppress(VarlogError):  # one that does not answer is told of below
-                units = (await self._log.on_node(node).status()).units
+                units = (await self._log.connector.on_node(node).status()).units
                 dense_end = next((unit.dense_end for unit in units if unit.log_stream == log_stream), first)
                 if (begin := max(first, dense_end)) < end:
-                    async with contextlib.aclosing(self._log.chunks(log_stream, begin, end)) as parts:
+                    async with contextlib.aclosing(
+                        self._log.connector.chunks(log_stream, begin, end)
+                    ) as parts:
                         async for _ in parts:
                             pass
 
@@ -134,7 +136,7 @@ class AuditedTopic:
         silent_nodes: dict[int, str] = {}
         for node in sorted({node for stream in self._streams for node in stream.replicas}):
             try:
-                status = patiently(self._link, self._log.on_node(node).status)
+                status = patiently(self._link, self._log.connector.on_node(node).status)
                 statuses |= {(replica.log_stream, node): replica for replica in status.replicas}
                 statuses |= {(unit.log_stream, node): unit for unit in status.units}
             except VarlogError as error:

@@ -125,7 +125,7 @@ class Archiver:
         self.topic = log.topic
         self._spark = archive_session(spark)
         files = HadoopFiles(spark, path)
-        self.keeper = ArchiveKeeper(self._spark, files, int(log.view().cluster), self.topic)
+        self.keeper = ArchiveKeeper(self._spark, files, int(log.connector.view().cluster), self.topic)
         self.path = files.path
         self.reader = reader_name(files.path)
         self._log = log
@@ -268,8 +268,8 @@ class Archiver:
 
     def _bytes(self, begin: int, end: int) -> int:
         measured = (
-            self._log.measure(stream.log_stream, GLSN(begin), GLSN(end), points_max=1)
-            for stream in self._log.view().streams_of(self.topic.topic)
+            self._log.connector.measure(stream.log_stream, GLSN(begin), GLSN(end), points_max=1)
+            for stream in self._log.connector.view().streams_of(self.topic.topic)
         )
         return sum(found.bytes for found in measured)
 

@@ -96,7 +96,7 @@ def _read(
 def _tell_damage(link: Link, findings: Iterable[Finding]) -> None:
     for finding in findings:
         if finding.kind is Kind.DAMAGE:
-            one = link.log(finding.topic).on_node(finding.node)
+            one = link.log(finding.topic).connector.on_node(finding.node)
             with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
                 link.run(one.tell_damage(finding.log_stream, finding.llsn, finding.llsn + 1))
 

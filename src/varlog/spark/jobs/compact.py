@@ -184,7 +184,7 @@ class _Source:
         mark = link.run(settled_mark(log))
         self._tail = max(int(mark.high_watermark), int(self._topic.first) - 1)
         self._oldest = max(int(mark.trimmed) + 1, int(self._topic.first))
-        cluster = int(link.run(log.view()).cluster)
+        cluster = int(link.run(log.connector.view()).cluster)
         self.identity = SnapshotTopic(cluster, int(self._topic.topic), topic)
 
     def range(self, previous: Snapshot | None, rules: _Rules) -> tuple[int, int]:

@@ -180,7 +180,7 @@ class _Ingest:
 
     def _record(self, writer: str) -> NamedWriter | None:
         link = link_to(Where(self.address))
-        writers = link.run(link.log(self.topic).writers())
+        writers = link.run(link.log(self.topic).connector.writers())
         return next((found for found in writers if found.name == writer), None)
 
 

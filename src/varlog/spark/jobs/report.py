@@ -32,7 +32,7 @@ def report(
     """What is in the topic now. `html`: a file to write as a page of its own. `options`: of the read, such as startingTimestamp."""
     link = link_to(Where(address))
     log = link.log(topic)
-    view = link.run(log.view())
+    view = link.run(log.connector.view())
     mark = link.run(settled_mark(log))
     begin, end = int(mark.trimmed) + 1, int(mark.high_watermark) + 1
     streams = tuple(int(stream.log_stream) for stream in log.streams)

@@ -89,17 +89,19 @@ class ClusterOrigin:
     def measure(
         self, topic: str, log_stream: int, begin: int, end: int, points_max: int
     ) -> MeasureRangeReply:
-        return self._link.run(self._link.log(topic).measure(log_stream, begin, end, points_max))
+        return self._link.run(self._link.log(topic).connector.measure(log_stream, begin, end, points_max))
 
     def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
-        return self._link.run(self._link.log(topic).find_time(log_stream, time_us))
+        return self._link.run(self._link.log(topic).connector.find_time(log_stream, time_us))
 
     def batches(
         self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
     ) -> Iterator[pa.RecordBatch]:
         # Fetched in the loop's thread, made into columns in the task's: both have something to do.
         builder = RangeBuilder(log_stream)
-        for rows, chunk in self._link.items(self._link.log(topic).chunks(log_stream, begin, end, cuts=cuts)):
+        for rows, chunk in self._link.items(
+            self._link.log(topic).connector.chunks(log_stream, begin, end, cuts=cuts)
+        ):
             yield from builder.build(rows, chunk)
 
 
@@ -163,7 +165,7 @@ LOOKS = 5
 async def settled_mark(log: Log) -> TopicMark:
     """As `log.mark()`; the newest position is written, or was given up, for ever."""
     for _ in range(LOOKS):
-        mark = await log.mark()
+        mark = await log.connector.mark()
         if not log.topic.sequenced or mark.high_watermark <= max(mark.trimmed, log.topic.first - 1):
             return mark
         try:

@@ -100,7 +100,7 @@ async def _now(log: Log) -> TopicNow | None:
     except UnknownTopic:
         # The view is older than the topic's end; another topic may have its name by now.
         try:
-            await log.view()
+            await log.connector.view()
             mark = await settled_mark(log)
         except UnknownTopic:
             return None
@@ -117,9 +117,11 @@ async def _ranges(name: str, log: Log, begin: int, end: int) -> list[MeasuredRan
     points = min(POINTS_MAX, (end - begin) // RECORDS_A_POINT)
     for fresh in (False, True):
         if fresh:
-            await log.view()
+            await log.connector.view()
         streams = log.streams
-        told = await asyncio.gather(*(log.measure(one.log_stream, begin, end, points) for one in streams))
+        told = await asyncio.gather(
+            *(log.connector.measure(one.log_stream, begin, end, points) for one in streams)
+        )
         # Positions are dense (law 4): if some are in none of the streams, there is a stream that we have not heard of.
         if sum(one.end - one.begin for one in told) == end - begin:
             return [_range(name, one.log_stream, is_) for one, is_ in zip(streams, told, strict=True)]
@@ -134,5 +136,5 @@ def _range(name: str, log_stream: int, told: MeasureRangeReply) -> MeasuredRange
 
 
 async def _first_since(log: Log, time_us: int) -> int:
-    places = await asyncio.gather(*(log.find_time(one.log_stream, time_us) for one in log.streams))
+    places = await asyncio.gather(*(log.connector.find_time(one.log_stream, time_us) for one in log.streams))
     return min((place.glsn for place in places), default=log.topic.first)

@@ -75,7 +75,7 @@ async def begin_write(log: Log, options: WriteOptions, write: Write) -> NamedWri
     to all that run."""
     chosen = options.log_stream
     streams = (LogStreamID(int(chosen)),) if chosen.isdecimal() else None
-    return await log.begin_write(write.name, write.batch, streams, kept=write.kept)
+    return await log.connector.begin_write(write.name, write.batch, streams, kept=write.kept)
 
 
 class _Chains:

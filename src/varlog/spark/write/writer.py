@@ -184,7 +184,7 @@ def _commit(options: WriteOptions, messages: Messages) -> None:
 
 def _close(options: WriteOptions, write: Write) -> None:
     link = link_to(options.where)
-    link.run(link.log(options.topic).end_write(write.name, write.batch))
+    link.run(link.log(options.topic).connector.end_write(write.name, write.batch))
 
 
 def _context() -> TaskContext:

@@ -309,7 +309,7 @@ async def _open_logs(cluster: EmbeddedCluster) -> dict[str, Log]:
         SEQUENCED: await cluster.connect(SEQUENCED, ordering=Ordering.SEQUENCED),
     }
     for log in logs.values():
-        await log.wait_running()
+        await log.connector.wait_running()
     return logs
 
 

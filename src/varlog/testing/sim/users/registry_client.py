@@ -159,7 +159,7 @@ class Bookkeeper:
             self._batch += 1
         batch, before = self._batch, self._history.event()
         self._asked_first.setdefault(batch, before)
-        found = await log.begin_write(WRITER, batch, kept=True)
+        found = await log.connector.begin_write(WRITER, batch, kept=True)
         known = self._begun.setdefault(batch, found)
         if (known.batch, known.begin, known.streams) != (found.batch, found.begin, found.streams):
             self._break(f"batch {batch} was begun as {known}, and as {found}")
@@ -175,7 +175,7 @@ class Bookkeeper:
     async def _end(self, log: Log) -> str:
         if self._batch not in self._begun:
             return "has nothing to end"
-        found = await log.end_write(WRITER, self._batch)
+        found = await log.connector.end_write(WRITER, self._batch)
         if found.batch != self._batch or not found.finished:
             self._break(f"batch {self._batch} was ended, and the answer is {found}")
         self._ended.add(self._batch)
