@@ -171,14 +171,14 @@ def test_what_the_page_says_of_slow_nodes_evidence_and_foreign_data_is_text(tmp_
         ):
             async with httpx.AsyncClient() as http:
                 status = (await http.get(f"http://{supervisor.plan.proxy}/v1/status", timeout=60)).json()
-            status["topics"][0] |= {"stopped": mark, "remedy": mark}
-            status["nodes"][0] |= {"slow": True, "write_ms": 83.2, "foreign": [7, 9]}
-            status["nodes"][1] |= {"alive": False, "why": f"it belongs to the cluster with UUID {mark}"}
+            status["topics"][0] |= {"stopped_reason": mark, "remedy": mark}
+            status["nodes"][0] |= {"slow": True, "write_latency_ms": 83.2, "foreign_log_streams": [7, 9]}
+            status["nodes"][1] |= {"alive": False, "reason": f"it belongs to the cluster with UUID {mark}"}
             status["log_streams"][0]["replicas"][0] |= {
                 "evidence": f"it knows more: {mark}",
                 "state": "frozen",
             }
-            status["complaints"] = [f"the journal has no mirror any more: {mark}"]
+            status["repository_errors"] = [f"the journal has no mirror any more: {mark}"]
             event = f"event: status\ndata: {json.dumps(status)}\n\n"
 
             async def prepared(route: Route) -> None:

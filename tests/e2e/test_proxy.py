@@ -114,7 +114,7 @@ def _watch_a_node_die(up: list[str], proxy_port: int) -> None:
                 return found
 
             def restarts() -> int:
-                return sum("storage node 3 answers again" in event["what"] for event in status()["events"])
+                return sum("storage node 3 answers again" in event["message"] for event in status()["events"])
 
             wait(lambda: [node["alive"] for node in status()["nodes"]] == [True] * 3, "all nodes are seen")
             assert http.post("/v1/topics/default/entries", content="x", headers=TEXT).status_code == 201
@@ -122,7 +122,7 @@ def _watch_a_node_die(up: list[str], proxy_port: int) -> None:
             os.kill(node.pid, signal.SIGKILL)
             wait(lambda: restarts() >= 1, "the manager sees it go, and come back")
             wait(lambda: status()["log_streams"][0]["state"] == "running", "its stream runs again")
-            assert any("does not answer" in event["what"] for event in status()["events"])
+            assert any("does not answer" in event["message"] for event in status()["events"])
             assert http.post("/v1/topics/default/entries", content="y", headers=TEXT).status_code == 201
         [proxy] = [found for found in children_of(process.pid) if "proxy" in found.cmdline()]
         os.kill(proxy.pid, signal.SIGKILL)

@@ -73,10 +73,10 @@ def test_copies_of_an_entry_count_once_and_reads_wherever_they_were_answered() -
     meter.add(look(2.0, 40, a=appended(40, _5=4), b=Traffic(4, 40, 400, 0.0, buckets(_9=4), 2, 20, 200)))
     speeds = meter.speeds()
     assert speeds is not None
-    assert (speeds.whole.append_entries_s, speeds.whole.append_bytes_s) == (20.0, 200.0)
-    assert (speeds.whole.read_entries_s, speeds.whole.read_bytes_s) == (10.0, 100.0)
-    assert (speeds.nodes[A].append_entries_s, speeds.nodes[B].append_entries_s) == (20.0, 0.0)
-    assert speeds.nodes[B].read_entries_s == 10.0
+    assert (speeds.whole.append_entries_per_s, speeds.whole.append_bytes_per_s) == (20.0, 200.0)
+    assert (speeds.whole.read_entries_per_s, speeds.whole.read_bytes_per_s) == (10.0, 100.0)
+    assert (speeds.nodes[A].append_entries_per_s, speeds.nodes[B].append_entries_per_s) == (20.0, 0.0)
+    assert speeds.nodes[B].read_entries_per_s == 10.0
     assert speeds.whole.append_p99_s is not None and speeds.whole.append_p99_s <= LATENCY_BOUNDS_S[5]
 
 
@@ -86,7 +86,7 @@ def test_counters_that_have_fallen_began_anew() -> None:
     meter.add(look(0.0, 0, a=appended(1_000, _1=10)))
     meter.add(look(1.0, 3, a=appended(3, _1=1)))
     speeds = meter.speeds()
-    assert speeds is not None and speeds.whole.append_entries_s == 3.0
+    assert speeds is not None and speeds.whole.append_entries_per_s == 3.0
 
 
 def test_a_topic_or_a_replica_that_is_new_has_no_rate_yet() -> None:
@@ -95,7 +95,7 @@ def test_a_topic_or_a_replica_that_is_new_has_no_rate_yet() -> None:
     meter.add(look(1.0, 500, a=appended(500, _1=1)))
     speeds = meter.speeds()
     assert speeds is not None and not speeds.topics and not speeds.nodes
-    assert speeds.whole.append_entries_s == 0.0
+    assert speeds.whole.append_entries_per_s == 0.0
 
 
 @given(st.lists(st.integers(0, 50), min_size=BUCKETS, max_size=BUCKETS), st.floats(0.01, 1.0))

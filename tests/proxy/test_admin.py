@@ -25,14 +25,14 @@ def test_a_topic_is_made_listed_shown_and_deleted(tmp_path: Path) -> None:
         assert (made.status_code, made.headers["location"]) == (201, "/v1/topics/orders")
         assert [stream["state"] for stream in made.json()["log_streams"]] == ["running", "running"]
         again = await http.post("/v1/topics", json={"name": "orders", "streams": 2})
-        assert again.status_code == 200 and again.json()["topic"] == made.json()["topic"]
+        assert again.status_code == 200 and again.json()["topic_id"] == made.json()["topic_id"]
         await (await proxy.gateway.log("orders")).append_batch([b"a", b"b"])
         await (await proxy.gateway.log("orders")).set_reader("nightly", 1)
         proxy.gateway.status_changed()
         shown = (await http.get("/v1/topics/orders")).json()
-        assert (shown["oldest"], shown["newest"], shown["streams"]) == (1, 2, [1, 2])
+        assert (shown["oldest"], shown["newest"], shown["log_stream_ids"]) == (1, 2, [1, 2])
         [reader] = (await http.get("/v1/topics/orders/readers")).json()["readers"]
-        assert (reader["name"], reader["position"], reader["lag"]) == ("nightly", 1, 1)
+        assert (reader["name"], reader["position"], reader["lag_entries"]) == ("nightly", 1, 1)
         assert [topic["name"] for topic in (await http.get("/v1/topics")).json()["topics"]] == ["orders"]
         assert (await http.delete("/v1/topics/orders")).status_code == 204
         gone = await http.get("/v1/topics/orders")
@@ -88,14 +88,14 @@ def test_a_log_stream_is_sealed_by_hand_and_unsealed(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
         http = proxy.http
         sealed = (await http.post("/v1/log-streams/1/seal")).json()
-        assert (sealed["state"], sealed["held"]) == ("sealed", True)
-        assert (await http.get("/v1/log-streams/1")).json()["held"]
+        assert (sealed["state"], sealed["sealed_by_admin"]) == ("sealed", True)
+        assert (await http.get("/v1/log-streams/1")).json()["sealed_by_admin"]
         refused = await http.post(
             "/v1/topics/orders/entries?timeout=0.2", content="x", headers={"content-type": "text/plain"}
         )
         assert (refused.status_code, refused.json()["outcome"]) == (503, "none")
         running = (await http.post("/v1/log-streams/1/unseal")).json()
-        assert (running["state"], running["held"]) == ("running", False)
+        assert (running["state"], running["sealed_by_admin"]) == ("running", False)
         appended = await http.post(
             "/v1/topics/orders/entries", content="x", headers={"content-type": "text/plain"}
         )
@@ -120,8 +120,8 @@ def test_the_streams_of_a_sequenced_topic_are_not_sealed_one_by_one(tmp_path: Pa
 def test_nodes_are_listed_with_what_they_hold(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
         [node] = (await proxy.http.get("/v1/nodes")).json()["nodes"]
-        assert (node["node"], node["alive"], node["replicas"]) == (1, True, 1)
-        [held] = (await proxy.http.get("/v1/nodes/1")).json()["holds"]
+        assert (node["node"], node["alive"], node["replica_count"]) == (1, True, 1)
+        [held] = (await proxy.http.get("/v1/nodes/1")).json()["replicas"]
         assert (held["log_stream"], held["topic"], held["role"]) == (1, "orders", "primary")
         missing = await proxy.http.get("/v1/nodes/2")
         assert (missing.status_code, missing.json()["type"]) == (404, "urn:varlog:no-such-node")
@@ -132,7 +132,7 @@ def test_nodes_are_listed_with_what_they_hold(tmp_path: Path) -> None:
 def test_a_status_tells_rates_once_there_are_two_looks(tmp_path: Path) -> None:
     async def story(proxy: Proxy) -> None:
         first = StatusOut.model_validate((await proxy.http.get("/v1/status")).json())
-        assert first.rates.append_entries_s is None and first.topics[0].append_entries_s is None
+        assert first.rates.append_entries_per_s is None and first.topics[0].append_entries_per_s is None
         log = await proxy.gateway.log("orders")
         await log.append_batch([b"x" * 1_000] * 50)
         await log.read(1)
@@ -140,14 +140,14 @@ def test_a_status_tells_rates_once_there_are_two_looks(tmp_path: Path) -> None:
             while True:
                 proxy.gateway.status_changed()
                 told = StatusOut.model_validate((await proxy.http.get("/v1/status")).json())
-                if told.rates.append_entries_s is not None:
+                if told.rates.append_entries_per_s is not None:
                     break
                 await asyncio.sleep(0.05)
-        assert told.rates.append_entries_s > 0.0 and told.topics[0].append_entries_s
-        assert told.rates.append_bytes_s is not None and told.rates.append_bytes_s > 50_000 / TEST_S
-        assert told.rates.read_entries_s and told.nodes[0].append_entries_s
+        assert told.rates.append_entries_per_s > 0.0 and told.topics[0].append_entries_per_s
+        assert told.rates.append_bytes_per_s is not None and told.rates.append_bytes_per_s > 50_000 / TEST_S
+        assert told.rates.read_entries_per_s and told.nodes[0].append_entries_per_s
         assert told.rates.append_latency_ms.p50 is not None and told.rates.append_latency_ms.p50 > 0
-        assert told.topics[0].newest == 50 and told.log_streams[0].entries == 50
+        assert told.topics[0].newest == 50 and told.log_streams[0].newest_llsn == 50
 
     with_proxy(tmp_path, story)
 
@@ -208,15 +208,15 @@ def test_metrics_tell_of_the_proxy_and_of_the_cluster(tmp_path: Path) -> None:
             "varlog_proxy_appended_bytes_total 12.0",
             "varlog_cluster_up 1.0",
             'varlog_node_append_entries_total{node="1"} 3.0',
-            'varlog_node_append_seconds_count{node="1"} 3.0',
-            'varlog_topic_newest{topic="orders"} 3.0',
+            'varlog_node_append_duration_seconds_count{node="1"} 3.0',
+            'varlog_topic_newest_position{topic="orders"} 3.0',
             'varlog_log_stream_running{log_stream="1",topic="orders"} 1.0',
             'varlog_log_stream_high_watermark{log_stream="1",topic="orders"} 3.0',
             'varlog_reader_lag_entries{reader="nightly",topic="orders"} 2.0',
         ):
             assert line in lines, f"{line}\nis not in\n{answer.text}"
         assert any(line.startswith("varlog_node_up{") and line.endswith(" 1.0") for line in lines)
-        assert any(line.startswith('varlog_proxy_request_seconds_bucket{le="0.') for line in lines)
+        assert any(line.startswith('varlog_proxy_request_duration_seconds_bucket{le="0.') for line in lines)
 
     with_proxy(tmp_path, story)
 
@@ -237,16 +237,16 @@ def test_the_status_comes_every_second_and_a_change_is_in_one_of_the_next(tmp_pa
             assert await events.status() == 200
             name, _, first = await events.next()
             assert name == "status" and first["topics"][0]["newest"] == 0
-            assert proxy.metric("varlog_proxy_subscribers", kind="status") == 1.0
+            assert proxy.metric("varlog_proxy_subscriptions", kind="status") == 1.0
             await (await proxy.log()).append_batch([b"x"] * 5)
             # Not always the very next: that one may have been under way before the append was done.
             newest, rate = 0, 0.0
             while not (newest and rate):
                 name, _, told = await events.next()
                 newest = told["topics"][0]["newest"]
-                rate = max(rate, told["rates"]["append_entries_s"] or 0.0)
+                rate = max(rate, told["rates"]["append_entries_per_s"] or 0.0)
                 assert name == "status" and newest in (0, 5)
-        await wait_until(lambda: proxy.metric("varlog_proxy_subscribers", kind="status") == 0.0)
+        await wait_until(lambda: proxy.metric("varlog_proxy_subscriptions", kind="status") == 0.0)
 
     with_live_proxy(tmp_path, story)
 

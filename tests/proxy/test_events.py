@@ -124,7 +124,7 @@ def test_one_subscription_too_many_is_refused_until_another_one_leaves(tmp_path:
             async with proxy.events() as refused:
                 assert await refused.status() == 429
                 assert (await refused.body())["facts"]["limit"] == 1
-            assert proxy.metric("varlog_proxy_refused_total", what="subscriptions") == 1
+            assert proxy.metric("varlog_proxy_requests_refused_total", what="subscriptions") == 1
         await wait_until(lambda: proxy.app.state.admission.subscriptions == 0)
         async with proxy.events() as events:
             assert await events.status() == 200
@@ -137,9 +137,9 @@ def test_a_feed_ends_with_its_last_follower(tmp_path: Path) -> None:
         async with proxy.events() as one, proxy.events() as two:
             assert (await one.status(), await two.status()) == (200, 200)
             assert proxy.followers.feeds == 1
-            assert proxy.metric("varlog_proxy_subscribers", kind="events") == 2
+            assert proxy.metric("varlog_proxy_subscriptions", kind="events") == 2
         await wait_until(lambda: proxy.followers.feeds == 0)
-        await wait_until(lambda: proxy.metric("varlog_proxy_subscribers", kind="events") == 0)
+        await wait_until(lambda: proxy.metric("varlog_proxy_subscriptions", kind="events") == 0)
 
     with_live_proxy(tmp_path, story)
 

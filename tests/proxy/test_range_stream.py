@@ -53,7 +53,9 @@ def test_a_stream_that_is_not_taken_is_cut_off_and_looks_cut_off(
         async with _range(proxy) as (reader, _):
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
             await wait_until(
-                lambda: proxy.metric("varlog_proxy_dropped_total", kind="range", reason="too-slow")
+                lambda: proxy.metric(
+                    "varlog_proxy_subscriptions_dropped_total", kind="range", reason="too-slow"
+                )
             )
             await wait_until(lambda: proxy.app.state.admission.subscriptions == 0)
             body = b""
@@ -103,7 +105,10 @@ def test_an_error_in_the_middle_cuts_the_stream_off(tmp_path: Path, monkeypatch:
             with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
                 await http.get("/v1/topics/orders/entries", headers={"Accept": "text/plain"})
         await wait_until(
-            lambda: proxy.metric("varlog_proxy_dropped_total", kind="range", reason="unavailable") == 1
+            lambda: (
+                proxy.metric("varlog_proxy_subscriptions_dropped_total", kind="range", reason="unavailable")
+                == 1
+            )
         )
         await wait_until(lambda: proxy.app.state.admission.subscriptions == 0)
 

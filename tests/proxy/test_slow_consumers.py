@@ -50,7 +50,7 @@ async def read_all(socket: ClientConnection) -> None:
 
 
 def dropped(proxy: LiveProxy, kind: str) -> float:
-    return proxy.metric("varlog_proxy_dropped_total", kind=kind, reason="too-slow")
+    return proxy.metric("varlog_proxy_subscriptions_dropped_total", kind=kind, reason="too-slow")
 
 
 @on_both_loops

@@ -129,7 +129,12 @@ def test_a_socket_whose_topic_is_deleted_is_closed_with_the_reason(tmp_path: Pat
             assert closed.value.rcvd is not None and closed.value.rcvd.code == 4404
             assert "orders" in closed.value.rcvd.reason
         await wait_until(
-            lambda: proxy.metric("varlog_proxy_dropped_total", kind="socket", reason="unknown-topic") == 1
+            lambda: (
+                proxy.metric(
+                    "varlog_proxy_subscriptions_dropped_total", kind="socket", reason="unknown-topic"
+                )
+                == 1
+            )
         )
 
     with_live_proxy(tmp_path, story)
@@ -168,7 +173,7 @@ def test_a_socket_that_cannot_be_is_refused_by_an_answer_like_any_other(
                 pass
         assert refused.value.response.status_code == status
         assert json.loads(refused.value.response.body)["type"] == f"urn:varlog:{problem}"
-        await wait_until(lambda: proxy.metric("varlog_proxy_subscribers", kind="socket") == 0)
+        await wait_until(lambda: proxy.metric("varlog_proxy_subscriptions", kind="socket") == 0)
 
     with_live_proxy(tmp_path, story)
 
@@ -187,8 +192,8 @@ def test_a_socket_that_leaves_gives_back_what_it_held(tmp_path: Path) -> None:
         async with proxy.socket() as following, proxy.socket("follow=false") as appending:
             await appending.send('{"append": [{"text": "x"}]}')
             await told(following)
-            assert proxy.metric("varlog_proxy_subscribers", kind="socket") == 2
-        await wait_until(lambda: proxy.metric("varlog_proxy_subscribers", kind="socket") == 0)
+            assert proxy.metric("varlog_proxy_subscriptions", kind="socket") == 2
+        await wait_until(lambda: proxy.metric("varlog_proxy_subscriptions", kind="socket") == 0)
         await wait_until(lambda: proxy.followers.feeds == 0 and proxy.app.state.admission.appends == 0)
 
     with_live_proxy(tmp_path, story)

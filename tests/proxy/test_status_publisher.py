@@ -99,20 +99,29 @@ def told() -> StatusOut:
 def test_a_node_that_is_away_says_nothing_of_itself() -> None:
     away = told().nodes[2]
     assert (away.alive, away.away_s, away.suspected) == (False, 12.5, True)
-    assert (away.bytes, away.replicas, away.leased, away.started) == (None, None, None, None)
+    assert (away.stored_bytes, away.replica_count, away.leased, away.started_at) == (None, None, None, None)
     there = told().nodes[0]
-    assert (there.alive, there.bytes, there.replicas, there.leased) == (True, 1_500, 2, True)
+    assert (there.alive, there.stored_bytes, there.replica_count, there.leased) == (True, 1_500, 2, True)
 
 
 def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far() -> None:
     stream = told().log_streams[0]
-    assert (stream.state, stream.wait, stream.entries) == ("sealed", "waits for storage node 3", 100)
-    assert (stream.copies, stream.copies_alive) == (3, 2)
+    assert (stream.state, stream.waiting_for, stream.newest_llsn) == (
+        "sealed",
+        "waits for storage node 3",
+        100,
+    )
+    assert (stream.replica_count, stream.replicas_alive) == (3, 2)
     first, second, third = stream.replicas
-    assert (first.role, first.state, first.lag, first.high_watermark) == ("primary", "running", 0, 100)
-    assert (second.role, second.lag) == ("backup", 50)
-    assert second.sync is not None and (second.sync.source, second.sync.percent) == (1, 50)
-    assert (third.state, third.alive, third.entries, third.lag) == ("missing", False, None, None)
+    assert (first.role, first.state, first.lag_entries, first.high_watermark) == (
+        "primary",
+        "running",
+        0,
+        100,
+    )
+    assert (second.role, second.lag_entries) == ("backup", 50)
+    assert second.sync is not None and (second.sync.source_node, second.sync.percent) == (1, 50)
+    assert (third.state, third.alive, third.newest_llsn, third.lag_entries) == ("missing", False, None, None)
 
 
 def test_a_chain_with_one_copy_left_is_an_alarm() -> None:
@@ -127,9 +136,9 @@ def test_a_chain_with_one_copy_left_is_an_alarm() -> None:
     assert not told().log_streams[0].no_redundancy
 
 
-def test_readers_lag_behind_the_newest_entry_and_deeds_have_a_time() -> None:
+def test_readers_lag_behind_the_newest_entry_and_events_have_a_time() -> None:
     [reader] = told().readers
-    assert (reader.topic, reader.kind, reader.lag, reader.age_s) == ("orders", "spark", 10, 6.0)
+    assert (reader.topic, reader.kind, reader.lag_entries, reader.age_s) == ("orders", "spark", 10, 6.0)
     [event] = told().events
     assert (event.time, event.log_stream) == ("2023-11-14T22:13:21.000000Z", None)
 
@@ -137,7 +146,7 @@ def test_readers_lag_behind_the_newest_entry_and_deeds_have_a_time() -> None:
 def test_a_topic_whose_end_is_not_known_says_so() -> None:
     without = status_document(replace(seen(), tails=()), None, NOW_US)
     assert [(topic.oldest, topic.newest) for topic in without.topics] == [(None, None), (None, None)]
-    assert without.readers[0].lag is None
+    assert without.readers[0].lag_entries is None
     assert [(topic.oldest, topic.newest) for topic in told().topics] == [(3, 100), (1, 20)]
 
 
@@ -163,13 +172,17 @@ def test_a_slow_disk_is_told_and_only_that_of_one_node() -> None:
     quick = replace(quick, replicas=(replace(quick.replicas[0], traffic=Traffic(write_s=0.002)),))
     nodes = (replace(found.nodes[0], status=quick), replace(found.nodes[1], status=slow), found.nodes[2])
     nodes_told = status_document(replace(found, nodes=nodes), None, NOW_US).nodes
-    assert [(one.slow, one.write_ms) for one in nodes_told] == [(False, 2.0), (True, 80.0), (False, None)]
+    assert [(one.slow, one.write_latency_ms) for one in nodes_told] == [
+        (False, 2.0),
+        (True, 80.0),
+        (False, None),
+    ]
     # Where all of them are as slow, no node is the slow one.
     both = (replace(found.nodes[0], status=slow), replace(found.nodes[1], status=slow), found.nodes[2])
     assert not any(one.slow for one in status_document(replace(found, nodes=both), None, NOW_US).nodes)
 
 
-def test_stopped_topics_evidence_foreign_data_and_complaints_are_told() -> None:
+def test_stopped_topics_evidence_foreign_data_and_repository_errors_are_shown() -> None:
     found = seen()
     status = found.nodes[0].status
     assert status is not None
@@ -185,19 +198,20 @@ def test_stopped_topics_evidence_foreign_data_and_complaints_are_told() -> None:
     )
     changed = replace(found, view=view, nodes=nodes, complaints=("no mirror any more",))
     status_out = status_document(changed, None, NOW_US)
-    assert status_out.topics[0].stopped == "node 1 knows 7"
+    assert status_out.topics[0].stopped_reason == "node 1 knows 7"
     assert (
         "varlog topic adopt-order orders" in status_out.topics[0].remedy and not status_out.topics[1].remedy
     )
     assert status_out.log_streams[0].replicas[0].evidence == "it knows 7"
-    assert status_out.nodes[0].foreign == [SEQUENCED] and not status_out.nodes[1].foreign
-    assert status_out.nodes[2].why == "another cluster"
-    assert status_out.complaints == ["no mirror any more"]
+    assert status_out.nodes[0].foreign_log_streams == [SEQUENCED]
+    assert not status_out.nodes[1].foreign_log_streams
+    assert status_out.nodes[2].reason == "another cluster"
+    assert status_out.repository_errors == ["no mirror any more"]
     told_by = dict(_samples(changed))
     assert told_by["varlog_topic_stopped", "orders"] == 1 and told_by["varlog_topic_stopped", "fast"] == 0
     assert told_by["varlog_replica_evidence", "orders"] == 1
     assert told_by["varlog_node_foreign_replicas", "1"] == 1
-    assert told_by["varlog_repository_complaints", ""] == 1
+    assert told_by["varlog_repository_errors", ""] == 1
 
 
 def _samples(changed: GetClusterStatusReply) -> Iterator[tuple[tuple[str, str], float]]:

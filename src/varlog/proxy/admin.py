@@ -30,15 +30,15 @@ from varlog.proxy.problem import problem_of
 from varlog.proxy.sse import MEDIA_TYPE, EventStream, event
 from varlog.proxy.status_publisher import StatusPublisher
 from varlog.proxy.wire import (
-    HeldOut,
+    CreateTopicRequest,
     LogStreamOut,
     LogStreams,
     NodeDetail,
+    NodeReplicaOut,
     Nodes,
     Readers,
     StatusOut,
     TopicDetail,
-    TopicMake,
     Topics,
 )
 
@@ -67,8 +67,8 @@ async def list_topics(publisher: StatusDependency, deadline: DeadlineDependency)
         201: {"description": "It was made, and takes appends."},
     },
 )
-async def make_topic(
-    body: TopicMake,
+async def create_topic(
+    body: CreateTopicRequest,
     response: Response,
     gateway: GatewayDependency,
     publisher: StatusDependency,
@@ -184,13 +184,13 @@ async def show_node(
     found = next((one for one in seen.nodes if one.node == node), None)
     if found is None:
         raise NoSuchNode(node)
-    holds = [
-        HeldOut(**dict(replica), log_stream=stream.log_stream, topic=stream.topic)
+    replicas = [
+        NodeReplicaOut(**dict(replica), log_stream=stream.log_stream, topic=stream.topic)
         for stream in seen.log_streams
         for replica in stream.replicas
         if replica.node == node
     ]
-    return NodeDetail(**dict(found), holds=holds)
+    return NodeDetail(**dict(found), replicas=replicas)
 
 
 # --- the whole ----------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ async def _tail(log: Log, topic: str, deadline: Deadline) -> Tail:
 
 # append_entries: entries of one request or message into the log, as one atomic batch, and counted.
 
-# In `varlog_proxy_refused_total`: more waits for the log than can be served before the deadline.
+# In `varlog_proxy_requests_refused_total`: more waits for the log than can be served before the deadline.
 OVERLOADED: Final = "overloaded"
 
 

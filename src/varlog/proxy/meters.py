@@ -25,7 +25,7 @@ class ProxyMeters:
             registry=registry,
         )
         self._seconds = Histogram(
-            "varlog_proxy_request_seconds",
+            "varlog_proxy_request_duration_seconds",
             "Time until an answer began.",
             ["method", "route"],
             buckets=_SECONDS,
@@ -42,16 +42,16 @@ class ProxyMeters:
         )
         self._read_bytes = Counter("varlog_proxy_read_bytes", "Bytes of these entries.", registry=registry)
         self._subscribers = Gauge(
-            "varlog_proxy_subscribers", "Subscriptions that are open.", ["kind"], registry=registry
+            "varlog_proxy_subscriptions", "Subscriptions that are open.", ["kind"], registry=registry
         )
         self._dropped = Counter(
-            "varlog_proxy_dropped",
+            "varlog_proxy_subscriptions_dropped",
             "Subscriptions that the proxy ended, by reason.",
             ["kind", "reason"],
             registry=registry,
         )
         self._refused = Counter(
-            "varlog_proxy_refused",
+            "varlog_proxy_requests_refused",
             "Requests refused because too much was in progress, by what there was too much of; overloaded: the log itself.",
             ["what"],
             registry=registry,

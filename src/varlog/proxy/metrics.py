@@ -58,7 +58,7 @@ class ClusterCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield _gauge(
-            "varlog_cluster_up", "Whether the cluster can be asked.", (), [((), self._seen is not None)]
+            "varlog_cluster_up", "Whether the cluster can be reached.", (), [((), self._seen is not None)]
         )
         if self._seen is not None:
             status = status_document(self._seen, None, self._now_us)
@@ -69,10 +69,10 @@ class ClusterCollector(Collector):
             yield from _replicas(status.log_streams)
             yield _corrupt_frames(self._seen)
             yield _gauge(
-                "varlog_repository_complaints",
-                "Copies of the metadata repository's files that were found bad since its start, and mirrors that failed.",
+                "varlog_repository_errors",
+                "Corrupt copies of the metadata repository's files since its start, and mirrors that failed.",
                 (),
-                [((), len(status.complaints))],
+                [((), len(status.repository_errors))],
             )
 
 
@@ -87,27 +87,30 @@ def _nodes(status: StatusOut) -> Iterator[Metric]:
     )
     yield _gauge(
         "varlog_node_away_seconds",
-        "For how long it has not answered.",
+        "How long it has not answered, 0 while it does.",
         labels,
         [((str(one.node), one.address), one.away_s) for one in nodes],
     )
     yield _gauge(
-        "varlog_node_bytes",
-        "What its replicas have on disk.",
+        "varlog_node_stored_bytes",
+        "Bytes of its replicas on disk.",
         ("node",),
-        [((str(one.node),), one.bytes) for one in nodes],
+        [((str(one.node),), one.stored_bytes) for one in nodes],
     )
     yield _gauge(
         "varlog_node_replicas",
-        "How many replicas it has.",
+        "The number of its replicas.",
         ("node",),
-        [((str(one.node),), one.replicas) for one in nodes],
+        [((str(one.node),), one.replica_count) for one in nodes],
     )
     yield _gauge(
-        "varlog_node_write_seconds",
+        "varlog_node_write_duration_seconds",
         "The mean time of a write with its sync in the last seconds.",
         ("node",),
-        [((str(one.node),), None if one.write_ms is None else one.write_ms / 1000) for one in nodes],
+        [
+            ((str(one.node),), None if one.write_latency_ms is None else one.write_latency_ms / 1000)
+            for one in nodes
+        ],
     )
     yield _gauge(
         "varlog_node_slow",
@@ -119,7 +122,7 @@ def _nodes(status: StatusOut) -> Iterator[Metric]:
         "varlog_node_foreign_replicas",
         "Replicas and log units on its disks that belong to another cluster.",
         ("node",),
-        [((str(one.node),), len(one.foreign)) for one in nodes],
+        [((str(one.node),), len(one.foreign_log_streams)) for one in nodes],
     )
 
 
@@ -127,10 +130,10 @@ def _traffic(nodes: dict[int, NodeStatus]) -> Iterator[Metric]:
     """Counters start at zero when a node restarts, as Prometheus expects of them."""
     done = {str(node): [held.traffic for held in held_by(status)] for node, status in nodes.items()}
     for name, what in (
-        ("appends", "Batches that it acknowledged."),
+        ("appends", "Batches acknowledged."),
         ("append_entries", "Entries of these."),
         ("append_bytes", "Bytes of these."),
-        ("reads", "Answers with entries."),
+        ("reads", "Read requests answered with entries."),
         ("read_entries", "Entries of these."),
         ("read_bytes", "Bytes of these."),
     ):
@@ -143,7 +146,9 @@ def _traffic(nodes: dict[int, NodeStatus]) -> Iterator[Metric]:
 
 def _latencies(done: dict[str, list[Traffic]]) -> Metric:
     family = HistogramMetricFamily(
-        "varlog_node_append_seconds", "Time from a batch's arrival to its acknowledgement.", labels=["node"]
+        "varlog_node_append_duration_seconds",
+        "Time from a batch's arrival to its acknowledgement.",
+        labels=["node"],
     )
     for node, parts in done.items():
         counts = merged([part.append_buckets for part in parts]) or [0] * (len(LATENCY_BOUNDS_S) + 1)
@@ -156,7 +161,7 @@ def _latencies(done: dict[str, list[Traffic]]) -> Metric:
 def _corrupt_frames(seen: GetClusterStatusReply) -> Metric:
     family = CounterMetricFamily(
         "varlog_corrupt_frames",
-        "Frames that came to a process with a wrong checksum since it started.",
+        "Frames received with a wrong checksum since the process started.",
         labels=["process"],
     )
     for node, status in node_statuses(seen).items():
@@ -169,34 +174,34 @@ def _corrupt_frames(seen: GetClusterStatusReply) -> Metric:
 def _topics(status: StatusOut) -> Iterator[Metric]:
     topics = status.topics
     yield _gauge(
-        "varlog_topic_newest",
+        "varlog_topic_newest_position",
         "The newest position of a topic.",
         ("topic",),
         [((one.name,), one.newest) for one in topics],
     )
     yield _gauge(
         "varlog_topic_stopped",
-        "1 where a storage node knows the order of a topic better than the metadata repository: nothing is ordered in it.",
+        "1 where nothing is ordered: a storage node knows more of the topic's order than the metadata repository.",
         ("topic",),
-        [((one.name,), bool(one.stopped)) for one in topics],
+        [((one.name,), bool(one.stopped_reason)) for one in topics],
     )
     yield _gauge(
-        "varlog_topic_oldest",
+        "varlog_topic_oldest_position",
         "The oldest position that can be read.",
         ("topic",),
         [((one.name,), one.oldest) for one in topics],
     )
     yield _gauge(
         "varlog_reader_position",
-        "How far a named reader is.",
+        "The newest position that a named reader has read.",
         ("topic", "reader"),
         [((one.topic, one.name), one.position) for one in status.readers],
     )
     yield _gauge(
         "varlog_reader_lag_entries",
-        "What a named reader has not read.",
+        "Entries that a named reader has not read.",
         ("topic", "reader"),
-        [((one.topic, one.name), one.lag) for one in status.readers],
+        [((one.topic, one.name), one.lag_entries) for one in status.readers],
     )
 
 
@@ -213,7 +218,7 @@ def _log_streams(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
         [((one.topic, str(one.log_stream)), one.state == "running") for one in streams],
     )
     yield _gauge("varlog_log_stream_epoch", "Its epoch.", labels, each("epoch"))
-    yield _gauge("varlog_log_stream_entries", "Its newest LLSN.", labels, each("entries"))
+    yield _gauge("varlog_log_stream_newest_llsn", "Its newest LLSN.", labels, each("newest_llsn"))
     yield _gauge(
         "varlog_log_stream_high_watermark",
         "The newest position that it knows of its topic.",
@@ -226,9 +231,16 @@ def _log_streams(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
         labels,
         each("low_watermark"),
     )
-    yield _gauge("varlog_log_stream_no_redundancy", "One copy is left.", labels, each("no_redundancy"))
-    yield _gauge("varlog_log_stream_copies", "Its copies.", labels, each("copies"))
-    yield _gauge("varlog_log_stream_copies_alive", "Those whose node answers.", labels, each("copies_alive"))
+    yield _gauge(
+        "varlog_log_stream_no_redundancy",
+        "1 where one replica is left of several.",
+        labels,
+        each("no_redundancy"),
+    )
+    yield _gauge("varlog_log_stream_replicas", "Its replicas.", labels, each("replica_count"))
+    yield _gauge(
+        "varlog_log_stream_replicas_alive", "Its replicas whose node answers.", labels, each("replicas_alive")
+    )
 
 
 def _replicas(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
@@ -237,9 +249,13 @@ def _replicas(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
         "varlog_replica_state", "1 for the state that a replica is in.", labels=[*labels, "role", "state"]
     )
     lag = GaugeMetricFamily(
-        "varlog_replica_lag_entries", "How far it is behind the furthest copy.", labels=labels
+        "varlog_replica_lag_entries", "How far it is behind the furthest replica.", labels=labels
     )
-    damaged = GaugeMetricFamily("varlog_replica_damaged_entries", "Entries damaged on disk.", labels=labels)
+    corrupt = GaugeMetricFamily(
+        "varlog_replica_corrupt_entries",
+        "Entries whose bytes on disk do not match their checksums.",
+        labels=labels,
+    )
     evidence = GaugeMetricFamily(
         "varlog_replica_evidence", "1 where a replica contradicts the metadata repository.", labels=labels
     )
@@ -247,11 +263,11 @@ def _replicas(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
         for one in stream.replicas:
             place = [stream.topic, str(stream.log_stream), str(one.node)]
             state.add_metric([*place, one.role, one.state], 1)
-            if one.lag is not None:
-                lag.add_metric(place, one.lag)
-                damaged.add_metric(place, one.damaged)
+            if one.lag_entries is not None:
+                lag.add_metric(place, one.lag_entries)
+                corrupt.add_metric(place, one.corrupt_entries)
                 evidence.add_metric(place, bool(one.evidence))
-    yield from (state, lag, damaged, evidence)
+    yield from (state, lag, corrupt, evidence)
 
 
 def _gauge(

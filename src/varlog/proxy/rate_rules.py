@@ -34,10 +34,10 @@ class Look:
 class Speed:
     """In one second. Percentiles are None where there was no append."""
 
-    append_entries_s: float = 0.0
-    append_bytes_s: float = 0.0
-    read_entries_s: float = 0.0
-    read_bytes_s: float = 0.0
+    append_entries_per_s: float = 0.0
+    append_bytes_per_s: float = 0.0
+    read_entries_per_s: float = 0.0
+    read_bytes_per_s: float = 0.0
     append_p50_s: float | None = None
     append_p99_s: float | None = None
 

@@ -112,11 +112,11 @@ def status_document(seen: GetClusterStatusReply, speeds: Speeds | None, now_us: 
         log_streams=[log_stream_row(seen, found, waits) for found in view.streams],
         readers=reader_rows(seen, now_us),
         events=[
-            EventOut(time=rfc3339(event.time_us), what=event.what, log_stream=event.log_stream or None)
+            EventOut(time=rfc3339(event.time_us), message=event.what, log_stream=event.log_stream or None)
             for event in seen.events
         ],
         rates=_rates(speeds),
-        complaints=list(seen.complaints),
+        repository_errors=list(seen.complaints),
     )
 
 
@@ -145,26 +145,26 @@ def _nodes(seen: GetClusterStatusReply, speeds: Speeds | None) -> list[NodeOut]:
                 away_s=round(found.away_s, 3),
                 suspected=known.node in seen.suspects,
                 leased=said.leased if said is not None and said.units else None,
-                full=any(one.full for one in held),
+                disk_full=any(one.full for one in held),
                 volumes=list(known.volumes),
-                bytes=sum(one.bytes for one in held) if said is not None else None,
-                replicas=len(held) if said is not None else None,
+                stored_bytes=sum(one.bytes for one in held) if said is not None else None,
+                replica_count=len(held) if said is not None else None,
                 replicas_max=said.streams_max if said is not None else None,
-                started=rfc3339(said.started_us) if said is not None else None,
-                append_entries_s=speed.append_entries_s if speed is not None else None,
-                append_bytes_s=speed.append_bytes_s if speed is not None else None,
-                read_entries_s=speed.read_entries_s if speed is not None else None,
-                read_bytes_s=speed.read_bytes_s if speed is not None else None,
-                why=found.why,
-                write_ms=_write_ms(held),
+                started_at=rfc3339(said.started_us) if said is not None else None,
+                append_entries_per_s=speed.append_entries_per_s if speed is not None else None,
+                append_bytes_per_s=speed.append_bytes_per_s if speed is not None else None,
+                read_entries_per_s=speed.read_entries_per_s if speed is not None else None,
+                read_bytes_per_s=speed.read_bytes_per_s if speed is not None else None,
+                reason=found.why,
+                write_latency_ms=_write_latency_ms(held),
                 slow=known.node in slow,
-                foreign=foreign_on(seen, said) if said is not None else [],
+                foreign_log_streams=foreign_on(seen, said) if said is not None else [],
             )
         )
     return told
 
 
-def _write_ms(held: Sequence[ReplicaStatus | UnitStatus]) -> float | None:
+def _write_latency_ms(held: Sequence[ReplicaStatus | UnitStatus]) -> float | None:
     longest_s = max((one.traffic.write_s for one in held), default=0.0)
     return round(1000 * longest_s, 3) if longest_s > 0 else None
 
@@ -191,14 +191,14 @@ def _topics(seen: GetClusterStatusReply, speeds: Speeds | None) -> list[TopicOut
         told.append(
             TopicOut(
                 name=topic.name,
-                topic=topic.topic,
+                topic_id=topic.topic,
                 ordering=topic.ordering,
-                streams=[found.log_stream for found in seen.view.streams_of(topic.topic)],
+                log_stream_ids=[found.log_stream for found in seen.view.streams_of(topic.topic)],
                 first=topic.first,
                 oldest=max(topic.first, mark.trimmed + 1) if mark is not None else None,
                 newest=mark.high_watermark if mark is not None else None,
-                append_entries_s=speeds.topics.get(topic.topic, 0.0) if speeds is not None else None,
-                stopped=topic.stopped,
+                append_entries_per_s=speeds.topics.get(topic.topic, 0.0) if speeds is not None else None,
+                stopped_reason=topic.stopped,
                 remedy=_remedy(topic),
             )
         )
@@ -219,15 +219,15 @@ def log_stream_row(
         topic=topic.name if topic is not None else str(found.topic),
         ordering=topic.ordering if topic is not None else "",
         state=found.state,
-        held=found.held,
+        sealed_by_admin=found.held,
         epoch=found.epoch,
-        entries=_most(one.entries for one in replicas),
+        newest_llsn=_most(one.newest_llsn for one in replicas),
         high_watermark=_most(one.high_watermark for one in replicas),
         low_watermark=_most(one.low_watermark for one in replicas),
-        wait=waits.get(found.log_stream, ""),
+        waiting_for=waits.get(found.log_stream, ""),
         no_redundancy=chain is not None and chain.has_one_copy,
-        copies=len(replicas),
-        copies_alive=sum(one.alive and one.state != "missing" for one in replicas),
+        replica_count=len(replicas),
+        replicas_alive=sum(one.alive and one.state != "missing" for one in replicas),
         replicas=replicas,
     )
 
@@ -290,14 +290,14 @@ def _copy(
         role=role,
         state=state,
         alive=alive,
-        entries=end - 1 if end is not None else None,
-        lag=furthest - end if end is not None and furthest is not None else None,
+        newest_llsn=end - 1 if end is not None else None,
+        lag_entries=furthest - end if end is not None and furthest is not None else None,
         low_watermark=committed.low_watermark if committed is not None else None,
         high_watermark=committed.high_watermark if committed is not None else None,
-        bytes=said.bytes if said is not None else None,
-        trouble=said.trouble if said is not None else "",
-        damaged=sum(last - begin for begin, last in said.damage) if said is not None else 0,
-        full=said.full if said is not None else False,
+        stored_bytes=said.bytes if said is not None else None,
+        error=said.trouble if said is not None else "",
+        corrupt_entries=sum(last - begin for begin, last in said.damage) if said is not None else 0,
+        disk_full=said.full if said is not None else False,
         sync=_sync(said.sync) if said is not None and said.sync is not None else None,
         evidence=committed.evidence if committed is not None else "",
     )
@@ -305,7 +305,7 @@ def _copy(
 
 def _sync(sync: SyncStatus) -> SyncOut:
     percent = 100 if sync.state is SyncState.COMPLETE else synced_percent(sync)
-    return SyncOut(state=sync.state, source=sync.source, percent=percent, why=sync.why)
+    return SyncOut(state=sync.state, source_node=sync.source, percent=percent, reason=sync.why)
 
 
 def _most(values: Iterable[int | None]) -> int | None:
@@ -326,8 +326,8 @@ def reader_rows(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
                 name=found.name,
                 kind=found.name.partition(":")[0] if ":" in found.name else "reader",
                 position=found.position,
-                lag=None if last is None else max(0, last - found.position),
-                updated=rfc3339(found.updated_us),
+                lag_entries=None if last is None else max(0, last - found.position),
+                updated_at=rfc3339(found.updated_us),
                 age_s=round(max(0.0, (now_us - found.updated_us) / 1e6), 3),
             )
         )
@@ -338,18 +338,18 @@ def _rates(speeds: Speeds | None) -> Rates:
     if speeds is None:
         nothing = LatencyMs(p50=None, p99=None)
         return Rates(
-            append_entries_s=None,
-            append_bytes_s=None,
-            read_entries_s=None,
-            read_bytes_s=None,
+            append_entries_per_s=None,
+            append_bytes_per_s=None,
+            read_entries_per_s=None,
+            read_bytes_per_s=None,
             append_latency_ms=nothing,
         )
     whole = speeds.whole
     return Rates(
-        append_entries_s=sum(speeds.topics.values()),
-        append_bytes_s=whole.append_bytes_s,
-        read_entries_s=whole.read_entries_s,
-        read_bytes_s=whole.read_bytes_s,
+        append_entries_per_s=sum(speeds.topics.values()),
+        append_bytes_per_s=whole.append_bytes_per_s,
+        read_entries_per_s=whole.read_entries_per_s,
+        read_bytes_per_s=whole.read_bytes_per_s,
         append_latency_ms=LatencyMs(p50=_ms(whole.append_p50_s), p99=_ms(whole.append_p99_s)),
     )
 

@@ -1,4 +1,4 @@
-"""Pydantic models of every JSON request and response, for OpenAPI"""
+"""JSON of every request and response, as pydantic models for OpenAPI."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from varlog.model.cluster import Grouping, Ordering
 from varlog.model.limits import BATCH_ENTRIES_MAX, REPLICAS_MAX
 
-# The largest position in a request's JSON: up to here every reader of JSON has numbers exactly (RFC 8259).
+# The largest position in a request's JSON: up to here every JSON parser keeps integers exact (RFC 8259).
 JSON_POSITION_MAX = 2**53 - 1
 
 GlsnField = Annotated[int, Field(ge=0)]
 
 
 class Strict(BaseModel):
-    """A request: a field that it does not have is refused, so that a slip of the pen is not passed over."""
+    """A request: unknown fields are refused, so that a misspelt name is not ignored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
-    def _whole_numbers(cls, given: Any) -> Any:
+    def _whole_numbers(cls, value: Any) -> Any:
         """7.0 is the number 7 in JSON, however it was written."""
-        if not isinstance(given, dict):
-            return given
-        return {name: _whole(value) for name, value in given.items()}
+        if not isinstance(value, dict):
+            return value
+        return {name: _whole(field) for name, field in value.items()}
 
 
 def _whole(value: Any) -> Any:
@@ -36,7 +36,7 @@ def _whole(value: Any) -> Any:
 
 
 class Encoding(StrEnum):
-    """How the bytes of an entry are told in JSON."""
+    """How the bytes of an entry are rendered in JSON."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -45,7 +45,7 @@ class Encoding(StrEnum):
 
 
 class EntryEncoding(StrEnum):
-    """How the bytes of this entry are told."""
+    """How the bytes of this entry are rendered."""
 
     TEXT = "text"
     BASE64 = "base64"
@@ -53,7 +53,7 @@ class EntryEncoding(StrEnum):
 
 
 class TextEntry(Strict):
-    """An entry that is the UTF-8 of a text."""
+    """An entry that is a text in UTF-8."""
 
     text: str
 
@@ -71,13 +71,13 @@ class JsonEntry(Strict):
 
 
 class AppendRequest(Strict):
-    """Entries that are appended as one atomic batch: all or none, at consecutive positions."""
+    """Entries to append as one atomic batch: all or none, at consecutive positions."""
 
     entries: list[TextEntry | Base64Entry | JsonEntry] = Field(min_length=1)
 
 
 class Appended(BaseModel):
-    """Where a batch is: `count` entries at consecutive positions, from `glsn` on in the topic and from `llsn` on in the stream."""
+    """The positions of a batch: `count` consecutive ones, from `glsn` on in the topic and from `llsn` on in the log stream."""
 
     topic: str
     log_stream: int
@@ -92,13 +92,13 @@ class EntryOut(BaseModel):
     glsn: GlsnField
     llsn: GlsnField
     log_stream: int
-    timestamp: datetime = Field(description="When it was appended, by the clock of who appended it.")
+    timestamp: datetime = Field(description="When it was appended, by the clock of its appender.")
     data: Any
     encoding: EntryEncoding
 
 
 class Page(BaseModel):
-    """Entries in total order. Go on with `from=next`; there is nothing more for now once `next` is above `tail`."""
+    """Entries in total order. Continue with `from=next`; there is nothing more for now once `next` is above `tail`."""
 
     entries: list[EntryOut]
     next: GlsnField
@@ -114,14 +114,13 @@ class Tail(BaseModel):
 
 
 class TrimRequest(Strict):
-    """Delete every entry at or below `until`, for ever. Without `force` no named reader loses what it has not read."""
+    """Delete every entry at or below `until`, irreversibly. Without `force` no named reader loses what it has not read."""
 
     until: int = Field(ge=1, le=JSON_POSITION_MAX)
     force: bool = False
 
 
-# Status: how the cluster is, as one JSON document: nodes, topics, log streams, readers, events, rates. What the dashboard
-# shows.
+# --- status: one JSON document with everything that the dashboard shows ---------------------------------------------------
 
 
 class _Answer(BaseModel):
@@ -129,30 +128,31 @@ class _Answer(BaseModel):
 
 
 class LatencyMs(_Answer):
-    """Milliseconds. Null where nothing was appended lately, or nobody has looked twice yet."""
+    """Milliseconds. Null where nothing was appended lately, or until two samples exist."""
 
     p50: float | None
     p99: float | None
 
 
 class Rates(_Answer):
-    """In one second, over about the last one. All null until the proxy has looked twice. `append_entries_s` counts new positions of
-    all topics. Bytes and latency are counted by the storage nodes. Latency is the time from a batch's arrival at the primary to its
-    acknowledgement; of a sequenced topic, the time of one write at the head of its chain."""
+    """Per second, over about the last second. All null until the proxy has two samples. `append_entries_per_s` counts new positions
+    of all topics. Bytes and latency are counted by the storage nodes. Latency is the time from a batch's arrival at the primary to
+    its acknowledgement; of a sequenced topic, the time of one write at the head of its chain."""
 
-    append_entries_s: float | None
-    append_bytes_s: float | None
-    read_entries_s: float | None
-    read_bytes_s: float | None
+    append_entries_per_s: float | None
+    append_bytes_per_s: float | None
+    read_entries_per_s: float | None
+    read_bytes_per_s: float | None
     append_latency_ms: LatencyMs
 
 
 class NodeOut(_Answer):
-    """A storage node. `away_s`: for how long it has not answered. `suspected`: a client could not use it lately. `leased`: it may
-    answer for its log units (sequenced topics); null where it has none, or is silent. `bytes`, `replicas`, `replicas_max`,
-    `started` and the rates are null where it is silent. `why`: why it counts as away. `write_ms`: the mean time of a write with its
-    sync in the last seconds, null where there were too few; `slow`: it takes several times as long as those of the other nodes.
-    `foreign`: log streams whose data on this node belong to another cluster."""
+    """A storage node. `away_s`: how long it has not answered; `reason`: why it counts as away. `suspected`: a client could not use
+    it lately. `leased`: it may answer for its log units (sequenced topics); null where it has none, or does not answer.
+    `stored_bytes`, `replica_count`, `replicas_max`, `started_at` and the rates are null where it does not answer.
+    `write_latency_ms`: the mean time of a write with its sync in the last seconds, null where there were too few; `slow`: it takes
+    several times as long as those of the other nodes. `foreign_log_streams`: log streams whose data on this node belong to another
+    cluster."""
 
     node: int
     address: str
@@ -160,102 +160,102 @@ class NodeOut(_Answer):
     away_s: float
     suspected: bool
     leased: bool | None
-    full: bool
+    disk_full: bool
     volumes: list[str]
-    bytes: int | None
-    replicas: int | None
+    stored_bytes: int | None
+    replica_count: int | None
     replicas_max: int | None
-    started: str | None
-    append_entries_s: float | None
-    append_bytes_s: float | None
-    read_entries_s: float | None
-    read_bytes_s: float | None
-    why: str = ""
-    write_ms: float | None = None
+    started_at: str | None
+    append_entries_per_s: float | None
+    append_bytes_per_s: float | None
+    read_entries_per_s: float | None
+    read_bytes_per_s: float | None
+    reason: str = ""
+    write_latency_ms: float | None = None
     slow: bool = False
-    foreign: list[int] = []
+    foreign_log_streams: list[int] = []
 
 
 class TopicOut(_Answer):
     """A topic. `oldest` and `newest`: the first and last position that can be read; an empty one has `newest` = `oldest` - 1. Null
-    where it is not known now. `stopped`: why nothing is ordered in it, empty where that is not so: a storage node knows its order
-    better than the metadata repository. `remedy`: what an operator does about it."""
+    where it is not known now. `stopped_reason`: why nothing is ordered in it, empty where entries are ordered: a storage node knows
+    more of its order than the metadata repository. `remedy`: what an operator does about it."""
 
     name: str
-    topic: int
+    topic_id: int
     ordering: str = Field(description="committed or sequenced")
-    streams: list[int]
+    log_stream_ids: list[int]
     first: int
     oldest: int | None
     newest: int | None
-    append_entries_s: float | None
-    stopped: str = ""
+    append_entries_per_s: float | None
+    stopped_reason: str = ""
     remedy: str = ""
 
 
 class SyncOut(_Answer):
-    """A replica that is being filled from another node, or was."""
+    """A replica that is being copied from another node, or was."""
 
     state: str = Field(description="in progress, complete or error")
-    source: int
+    source_node: int
     percent: int
-    why: str
+    reason: str
 
 
 class ReplicaOut(_Answer):
-    """One copy of a log stream. `role`: primary or backup; of a sequenced topic head, middle, tail, only, away or `no member yet`.
-    `state`: running, sealing, sealed or frozen; of a sequenced topic serves or away; `missing` where its node does not answer, or
-    does not have it. `entries`: its newest LLSN; `lag`: how far that is behind the furthest copy. Watermarks are positions (GLSN)
-    of the topic, null for sequenced ones. `evidence`: how it contradicts the metadata repository, empty where it does not; nothing
-    rebuilds, cuts or removes such a replica."""
+    """One replica of a log stream. `role`: primary or backup; of a sequenced topic head, middle, tail, only, away or `no member
+    yet`. `state`: running, sealing, sealed or frozen; of a sequenced topic serves or away; `missing` where its node does not
+    answer, or does not have it. `lag_entries`: how far its newest LLSN is behind that of the furthest replica. Watermarks are
+    positions (GLSN) of the topic, null for sequenced ones. `evidence`: how it contradicts the metadata repository, empty where it
+    does not; nothing rebuilds, cuts or removes such a replica."""
 
     node: int
     role: str
     state: str
     alive: bool
-    entries: int | None
-    lag: int | None
+    newest_llsn: int | None
+    lag_entries: int | None
     low_watermark: int | None
     high_watermark: int | None
-    bytes: int | None
-    trouble: str
-    damaged: int = Field(description="entries whose bytes do not match their checksums")
-    full: bool
+    stored_bytes: int | None
+    error: str
+    corrupt_entries: int = Field(description="entries whose bytes do not match their checksums")
+    disk_full: bool
     sync: SyncOut | None
     evidence: str = ""
 
 
 class LogStreamOut(_Answer):
-    """A shard of a topic. `held`: sealed by hand. `entries`: its newest LLSN. `wait`: what the manager does for it, or waits for;
-    empty where it simply runs. `no_redundancy`: one copy is left of several. `copies_alive`: of `copies`, those whose node
-    answers."""
+    """A shard of a topic. `sealed_by_admin`: an operator sealed it, and the manager leaves it so. `waiting_for`: what the manager
+    does for it, or waits for; empty where it simply runs. `no_redundancy`: one replica is left of several. `replicas_alive`: those
+    of `replica_count` whose node answers."""
 
     log_stream: int
     topic: str
     ordering: str
     state: str = Field(description="running or sealed")
-    held: bool
+    sealed_by_admin: bool
     epoch: int
-    entries: int | None
+    newest_llsn: int | None
     high_watermark: int | None
     low_watermark: int | None
-    wait: str
+    waiting_for: str
     no_redundancy: bool
-    copies: int
-    copies_alive: int
+    replica_count: int
+    replicas_alive: int
     replicas: list[ReplicaOut]
 
 
 class ReaderOut(_Answer):
-    """Somebody who reads a topic and says how far. `lag`: entries not read yet. `kind`: who it is, by its name: `reader`, or the
-    part before a colon in names such as `spark:orders`."""
+    """A named reader of a topic, and how far it has read. `lag_entries`: entries not read yet. `kind`: what it is, by its name:
+    `reader`, or the part before a colon in names such as `spark:orders`."""
 
     topic: str
     name: str
     kind: str
     position: int
-    lag: int | None
-    updated: str
+    lag_entries: int | None
+    updated_at: str
     age_s: float
 
 
@@ -263,13 +263,13 @@ class EventOut(_Answer):
     """Something that the manager did or saw, in words."""
 
     time: str
-    what: str
+    message: str
     log_stream: int | None
 
 
 class StatusOut(_Answer):
-    """How the cluster is, as its manager sees it now. Times are RFC 3339, UTC. `events`: oldest first. `complaints`: what is wrong
-    with the files of the metadata repository: a copy that was found bad, a mirror that failed."""
+    """The state of the cluster, as its manager sees it now. Times are RFC 3339, UTC. `events`: oldest first. `repository_errors`:
+    what is wrong with the files of the metadata repository: a corrupt copy, a mirror that failed."""
 
     cluster: int
     time: str
@@ -282,19 +282,18 @@ class StatusOut(_Answer):
     readers: list[ReaderOut]
     events: list[EventOut]
     rates: Rates
-    complaints: list[str] = []
+    repository_errors: list[str] = []
 
 
-# The shapes of requests and answers about topics, log streams and nodes, beside those of the status itself.
+# --- topics, log streams and nodes --------------------------------------------------------------------------------------
 
 # Of one call: each takes several steps on several nodes, and all of them have to run before the deadline.
 STREAMS_MAX: Final = 64
 
 
-class TopicMake(Strict):
-    """A topic to be made. Zero means the cluster's default. `first`: the position that its first entry gets. `stripe_size` and
-    `grouping`
-    are for a sequenced topic: how many positions a log stream takes in a row, and what a replica group is."""
+class CreateTopicRequest(Strict):
+    """A topic to create. Zero means the cluster's default. `first`: the position of its first entry. `stripe_size` and `grouping`
+    are for a sequenced topic: how many consecutive positions a log stream has, and what a replica group is."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", examples=["orders"])
     ordering: Ordering = Field(Ordering.COMMITTED, strict=False)
@@ -336,14 +335,14 @@ class Nodes(BaseModel):
     nodes: list[NodeOut]
 
 
-class HeldOut(ReplicaOut):
-    """One replica on a node, and of what."""
+class NodeReplicaOut(ReplicaOut):
+    """One replica on a node, with its log stream and topic."""
 
     log_stream: int
     topic: str
 
 
 class NodeDetail(NodeOut):
-    """A storage node, and what it holds or is to hold."""
+    """A storage node, and the replicas that it has or is to have."""
 
-    holds: list[HeldOut]
+    replicas: list[NodeReplicaOut]

@@ -78,7 +78,7 @@ export class Entries {
   /** Every second: what the status says of this topic. */
   update(topic) {
     this.mark = topic;
-    const speed = topic.append_entries_s ?? 0;
+    const speed = topic.append_entries_per_s ?? 0;
     if (!this.paused && !document.hidden) {
       if (!this.sampling && speed > SAMPLE_ABOVE_S) {
         this.stop();
@@ -145,7 +145,7 @@ export class Entries {
   /** Entries in the order of the log. Those that are there already are passed over. */
   add(entries, fresh) {
     const last = this.entries[0]?.glsn ?? 0;
-    const lit = last > 0 && (this.mark?.append_entries_s ?? 0) < LIT_BELOW_S;
+    const lit = last > 0 && (this.mark?.append_entries_per_s ?? 0) < LIT_BELOW_S;
     const added = entries.filter((entry) => entry.glsn > last).map((entry) => ({ ...entry, fresh: fresh && lit }));
     if (!added.length) return;
     this.entries = [...added.reverse(), ...this.entries].slice(0, SHOWN);

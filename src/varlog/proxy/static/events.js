@@ -15,7 +15,7 @@ export class Events {
   }
 
   update(status) {
-    const waits = grouped(status.log_streams.filter((stream) => stream.wait && !stream.held));
+    const waits = grouped(status.log_streams.filter((stream) => stream.waiting_for && !stream.sealed_by_admin));
     keyed(this.now, waits, ({ numbers }) => numbers, makeWait, (element, { numbers, wait }) => {
       text(element.children[1], `${numbers.includes(",") ? "streams" : "stream"} ${numbers}`);
       text(element.children[2], wait);
@@ -33,7 +33,7 @@ export class Events {
 /** What several streams wait for alike is told once. */
 function grouped(streams) {
   const groups = new Map();
-  for (const { log_stream: number, wait } of streams) groups.set(wait, [...(groups.get(wait) ?? []), number]);
+  for (const { log_stream: number, waiting_for: wait } of streams) groups.set(wait, [...(groups.get(wait) ?? []), number]);
   return [...groups].map(([wait, numbers]) => ({ wait, numbers: numbers.join(", ") }));
 }
 
@@ -41,7 +41,7 @@ function grouped(streams) {
 function numbered(events) {
   const seen = new Map();
   return events.map((event) => {
-    const words = `${event.time} ${event.log_stream} ${event.what}`;
+    const words = `${event.time} ${event.log_stream} ${event.message}`;
     const before = seen.get(words) ?? 0;
     seen.set(words, before + 1);
     return { ...event, key: `${words} ${before}` };
@@ -57,6 +57,6 @@ function makeEvent(event, fresh) {
     "li",
     { class: fresh ? "fresh" : null },
     h("time", { datetime: event.time, text: timeOfDay(event.time) }),
-    h("p", {}, event.log_stream ? h("b", { text: `stream ${event.log_stream}` }) : null, h("span", { text: event.what })),
+    h("p", {}, event.log_stream ? h("b", { text: `stream ${event.log_stream}` }) : null, h("span", { text: event.message })),
   );
 }

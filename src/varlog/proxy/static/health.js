@@ -7,11 +7,11 @@ export const LEVELS = ["ok", "note", "warn", "bad"];
 /** [{level, what}], worst first; what a person has done on purpose is a note, never an alarm. */
 export function problems(status) {
   const found = [
-    ...status.topics.filter((topic) => topic.stopped).map(ofTopic),
+    ...status.topics.filter((topic) => topic.stopped_reason).map(ofTopic),
     ...status.nodes.flatMap(ofNode),
     ...stopped(status.log_streams),
     ...status.log_streams.flatMap(ofStream),
-    ...(status.complaints ?? []).map((what) => ({ level: "warn", what: `Metadata repository: ${what}` })),
+    ...(status.repository_errors ?? []).map((what) => ({ level: "warn", what: `Metadata repository: ${what}` })),
     ...(status.manager ? [] : [{ level: "warn", what: "There is no manager: nothing is repaired until one is started" }]),
   ];
   return found.sort((one, other) => LEVELS.indexOf(other.level) - LEVELS.indexOf(one.level));
@@ -32,20 +32,20 @@ export function sentence(status, found) {
 
 /** Nothing is ordered in it until somebody acts: which command, and why. */
 function ofTopic(topic) {
-  return { level: "bad", what: `Topic ${topic.name} is STOPPED: ${topic.stopped}. ${topic.remedy}` };
+  return { level: "bad", what: `Topic ${topic.name} is STOPPED: ${topic.stopped_reason}. ${topic.remedy}` };
 }
 
 function ofNode(node) {
-  const foreign = node.foreign ?? [];
+  const foreign = node.foreign_log_streams ?? [];
   const found = [];
   if (!node.alive) {
     const since = node.away_s >= 1 ? ` for ${span(node.away_s)}` : "";
     // A node that answers, and belongs elsewhere, is not simply away: the reason has the remedy.
-    if (node.why?.includes("cluster with UUID")) return [{ level: "bad", what: `Node ${node.node} is not of this cluster: ${node.why}` }];
+    if (node.reason?.includes("cluster with UUID")) return [{ level: "bad", what: `Node ${node.node} is not of this cluster: ${node.reason}` }];
     return [{ level: "bad", what: `Node ${node.node} is away${since}` }];
   }
   if (node.suspected) found.push({ level: "warn", what: `Node ${node.node} gives a client no answer` });
-  if (node.slow) found.push({ level: "warn", what: `Node ${node.node} is slow: its disk takes ${latency(node.write_ms)} for a write` });
+  if (node.slow) found.push({ level: "warn", what: `Node ${node.node} is slow: its disk takes ${latency(node.write_latency_ms)} for a write` });
   if (foreign.length) found.push({ level: "note", what: `Node ${node.node} has data of another cluster: ${plural(foreign.length, "replica")}, left as they are` });
   return found;
 }
@@ -54,8 +54,8 @@ function ofNode(node) {
 function stopped(streams) {
   const groups = new Map();
   for (const stream of streams) {
-    if (stream.state === "running" || stream.held) continue;
-    groups.set(stream.wait, [...(groups.get(stream.wait) ?? []), stream.log_stream]);
+    if (stream.state === "running" || stream.sealed_by_admin) continue;
+    groups.set(stream.waiting_for, [...(groups.get(stream.waiting_for) ?? []), stream.log_stream]);
   }
   return [...groups].map(([wait, numbers]) => {
     const who = numbers.length === 1 ? `Log stream ${numbers[0]} takes` : `Log streams ${numbers.join(", ")} take`;
@@ -66,7 +66,7 @@ function stopped(streams) {
 function ofStream(stream) {
   const name = `Log stream ${stream.log_stream}`;
   const found = [];
-  if (stream.state !== "running" && stream.held) found.push({ level: "note", what: `${name} is sealed by hand` });
+  if (stream.state !== "running" && stream.sealed_by_admin) found.push({ level: "note", what: `${name} is sealed by hand` });
   if (stream.no_redundancy) found.push({ level: "bad", what: `${name} has a single copy left` });
   for (const replica of stream.replicas) found.push(...ofReplica(name, stream, replica));
   return found;
@@ -77,9 +77,9 @@ function ofReplica(name, stream, replica) {
   if (replica.evidence) return [{ level: "bad", what: `${where} contradicts the metadata repository and is left as it is: ${replica.evidence}` }];
   if (replica.state === "frozen") return [{ level: "bad", what: `${where} is frozen` }];
   const found = [];
-  if (replica.damaged) found.push({ level: "warn", what: `${where}: ${plural(replica.damaged, "entry", "entries")} damaged` });
-  if (replica.full) found.push({ level: "warn", what: `${where}: its disk is full` });
-  if (replica.trouble) found.push({ level: "warn", what: `${where}: ${replica.trouble}` });
+  if (replica.corrupt_entries) found.push({ level: "warn", what: `${where}: ${plural(replica.corrupt_entries, "entry", "entries")} damaged` });
+  if (replica.disk_full) found.push({ level: "warn", what: `${where}: its disk is full` });
+  if (replica.error) found.push({ level: "warn", what: `${where}: ${replica.error}` });
   if (stream.state === "running" && !["running", "serves", "missing"].includes(replica.state)) {
     found.push({ level: "warn", what: `${where} is ${replica.state}` });
   }

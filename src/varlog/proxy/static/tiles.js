@@ -10,14 +10,14 @@ const LAGS_MAX = 4;
 export function sampled(status) {
   const rates = status.rates ?? {};
   const values = {
-    appends: rates.append_entries_s ?? null,
-    append_bytes: rates.append_bytes_s ?? null,
-    reads: rates.read_entries_s ?? null,
-    read_bytes: rates.read_bytes_s ?? null,
+    appends: rates.append_entries_per_s ?? null,
+    append_bytes: rates.append_bytes_per_s ?? null,
+    reads: rates.read_entries_per_s ?? null,
+    read_bytes: rates.read_bytes_per_s ?? null,
     p50: rates.append_latency_ms?.p50 ?? null,
     p99: rates.append_latency_ms?.p99 ?? null,
   };
-  for (const reader of status.readers) values[lagName(reader)] = reader.lag;
+  for (const reader of status.readers) values[lagName(reader)] = reader.lag_entries;
   return values;
 }
 
@@ -49,7 +49,7 @@ export class Tiles {
   }
 
   update(status) {
-    const furthest = [...status.readers].sort((one, other) => (other.lag ?? 0) - (one.lag ?? 0)).slice(0, LAGS_MAX);
+    const furthest = [...status.readers].sort((one, other) => (other.lag_entries ?? 0) - (one.lag_entries ?? 0)).slice(0, LAGS_MAX);
     // By name, not by lag: a line keeps its colour while its reader is among the furthest behind.
     furthest.sort((one, other) => lagName(one).localeCompare(lagName(other)));
     this.lag.series(

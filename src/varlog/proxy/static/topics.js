@@ -36,16 +36,16 @@ export class Topics {
   updateTopic(element, topic, readers, chosen) {
     attribute(element, "class", chosen ? "topic chosen" : "topic");
     const [title, ends, stopped, list] = element.children;
-    attribute(stopped, "hidden", !topic.stopped);
-    if (topic.stopped) {
+    attribute(stopped, "hidden", !topic.stopped_reason);
+    if (topic.stopped_reason) {
       const [word, why, command] = stopped.children;
       text(word, "STOPPED: nothing is ordered here");
-      text(why, `${topic.stopped}. Start all storage nodes; if it stays stopped:`);
+      text(why, `${topic.stopped_reason}. Start all storage nodes; if it stays stopped:`);
       text(command, `varlog topic adopt-order ${topic.name}`);
     }
     attribute(title.children[0], "aria-pressed", String(chosen));
-    text(title.children[1], `${topic.ordering}, ${plural(topic.streams.length, "stream")}`);
-    text(title.children[2], topic.append_entries_s ? `${short(topic.append_entries_s)}/s` : "");
+    text(title.children[1], `${topic.ordering}, ${plural(topic.log_stream_ids.length, "stream")}`);
+    text(title.children[2], topic.append_entries_per_s ? `${short(topic.append_entries_per_s)}/s` : "");
     const empty = topic.newest !== null && topic.newest < topic.oldest;
     attribute(ends, "data-trimmed", topic.oldest > topic.first);
     attribute(ends, "title", topic.oldest > topic.first ? `trimmed below ${count(topic.oldest)}` : null);
@@ -76,7 +76,7 @@ function updateReader(element, topic, reader) {
   const length = Math.max(1, (topic.newest ?? reader.position) - begin + 1);
   const share = Math.max(0, Math.min(1, (reader.position - begin + 1) / length));
   attribute(element, "data-level", level(reader));
-  text(lag, reader.lag === null ? NOTHING : reader.lag === 0 ? "up to date" : `${count(reader.lag)} behind`);
+  text(lag, reader.lag_entries === null ? NOTHING : reader.lag_entries === 0 ? "up to date" : `${count(reader.lag_entries)} behind`);
   way.firstChild.style.transform = `scaleX(${share.toFixed(4)})`;
   const button = where.firstChild;
   attribute(button, "data-position", reader.position);
@@ -88,5 +88,5 @@ function updateReader(element, topic, reader) {
 
 /** Behind and silent is worth a look; behind and moving is a reader at work. */
 function level(reader) {
-  return reader.lag > 0 && reader.age_s > 30 ? "warn" : "ok";
+  return reader.lag_entries > 0 && reader.age_s > 30 ? "warn" : "ok";
 }

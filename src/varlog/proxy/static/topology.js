@@ -66,25 +66,25 @@ export class Topology {
     if (row.topic) {
       attribute(element.firstChild, "colspan", columns.length + 2);
       text(element.querySelector("b"), row.topic.name);
-      text(element.querySelector("span"), row.topic.stopped ? `${row.topic.ordering}, STOPPED` : row.topic.ordering);
-      attribute(element, "data-stopped", Boolean(row.topic.stopped));
+      text(element.querySelector("span"), row.topic.stopped_reason ? `${row.topic.ordering}, STOPPED` : row.topic.ordering);
+      attribute(element, "data-stopped", Boolean(row.topic.stopped_reason));
       return;
     }
     const { stream } = row;
-    const by = stream.held ? " by hand" : "";
+    const by = stream.sealed_by_admin ? " by hand" : "";
     attribute(element, "data-state", stream.state);
     attribute(element, "data-stream", stream.log_stream);
     attribute(element.querySelector(".glyph"), "data-state", stream.state);
     text(element.querySelector("b"), stream.log_stream);
     text(element.querySelector(".state"), `${stream.state}${by}`);
     text(element.querySelector(".epoch"), `, epoch ${stream.epoch}`);
-    attribute(element.querySelector(".busy"), "hidden", !stream.wait || stream.held);
-    attribute(element.firstChild, "title", stream.wait || null);
+    attribute(element.querySelector(".busy"), "hidden", !stream.waiting_for || stream.sealed_by_admin);
+    attribute(element.firstChild, "title", stream.waiting_for || null);
     text(element.querySelector(".tags"), stream.no_redundancy ? "no redundancy" : "");
     updateCells(element, stream, columns);
     const button = element.querySelector(".act");
     // What the manager has sealed it unseals by itself; a chain is changed by a new projection, not by a seal.
-    attribute(button, "hidden", stream.ordering === "sequenced" || (stream.state === "sealed" && !stream.held));
+    attribute(button, "hidden", stream.ordering === "sequenced" || (stream.state === "sealed" && !stream.sealed_by_admin));
     const act = stream.state === "running" ? "Seal" : "Unseal";
     attribute(button, "data-act", act.toLowerCase());
     attribute(button, "aria-label", `${act} log stream ${stream.log_stream}…`);
@@ -125,15 +125,15 @@ function updateNode(element, node) {
   const state = node.alive ? (node.suspected ? "suspected" : node.slow ? "slow" : "alive") : "away";
   attribute(element, "data-node", node.node);
   attribute(element, "data-state", state);
-  attribute(element, "title", [node.address, ...(node.volumes ?? []), ...(node.why ? [node.why] : [])].join("\n"));
+  attribute(element, "title", [node.address, ...(node.volumes ?? []), ...(node.reason ? [node.reason] : [])].join("\n"));
   const [glyph, name, away, address, size] = element.children;
   attribute(glyph, "data-state", node.alive ? "running" : "missing");
   text(name, `node ${node.node}`);
   const since = state === "away" && node.away_s >= 1 ? ` ${span(node.away_s)}` : "";
-  const pace = state === "slow" ? ` ${latency(node.write_ms)}` : "";
+  const pace = state === "slow" ? ` ${latency(node.write_latency_ms)}` : "";
   text(away, state === "alive" ? "" : state + since + pace);
   text(address, node.address);
-  text(size, node.alive ? `${bytes(node.bytes)}, ${plural(node.replicas ?? 0, "replica")}` : "no answer");
+  text(size, node.alive ? `${bytes(node.stored_bytes)}, ${plural(node.replica_count ?? 0, "replica")}` : "no answer");
 }
 
 function updateCells(row, stream, columns) {
@@ -162,10 +162,10 @@ function updateCell(cell, replica, named) {
   attribute(cell, "title", replica ? told(replica) : null);
   if (!replica) return;
   const [{ children: [glyph, number, behind, said, role] }, tape] = cell.children;
-  const mark = replica.state === "missing" ? null : (replica.high_watermark ?? replica.entries);
+  const mark = replica.state === "missing" ? null : (replica.high_watermark ?? replica.newest_llsn);
   // Nodes say how they are one after the other: what one is behind only once is the time in between.
-  const lag = Math.min(replica.lag ?? 0, Number(cell.dataset.lag ?? 0));
-  cell.dataset.lag = replica.lag ?? 0;
+  const lag = Math.min(replica.lag_entries ?? 0, Number(cell.dataset.lag ?? 0));
+  cell.dataset.lag = replica.lag_entries ?? 0;
   attribute(glyph, "data-state", replica.state);
   text(number, mark === null ? "missing" : count(mark));
   text(behind, lag > 0 ? `−${count(lag)}` : "");
@@ -177,18 +177,18 @@ function updateCell(cell, replica, named) {
 
 function remarks(replica) {
   const said = ["running", "serves", "missing", replica.role].includes(replica.state) ? [] : [replica.state];
-  if (replica.sync?.state === "in progress") said.push(`${replica.sync.percent} % from ${replica.sync.source}`);
-  if (replica.damaged) said.push(`${count(replica.damaged)} damaged`);
-  if (replica.full) said.push("disk full");
+  if (replica.sync?.state === "in progress") said.push(`${replica.sync.percent} % from ${replica.sync.source_node}`);
+  if (replica.corrupt_entries) said.push(`${count(replica.corrupt_entries)} damaged`);
+  if (replica.disk_full) said.push("disk full");
   if (replica.evidence) said.push("evidence");
-  return replica.trouble ? [...said, replica.trouble] : said;
+  return replica.error ? [...said, replica.error] : said;
 }
 
 function told(replica) {
   const said = [`Node ${replica.node}, ${replica.role}, ${replica.state}`];
   if (replica.high_watermark !== null) said.push(`high watermark ${count(replica.high_watermark)}`);
-  if (replica.entries !== null) said.push(`${plural(replica.entries, "entry", "entries")}, ${bytes(replica.bytes)}`);
-  if (replica.lag) said.push(`${count(replica.lag)} behind the furthest copy`);
+  if (replica.newest_llsn !== null) said.push(`${plural(replica.newest_llsn, "entry", "entries")}, ${bytes(replica.stored_bytes)}`);
+  if (replica.lag_entries) said.push(`${count(replica.lag_entries)} behind the furthest copy`);
   if (replica.evidence) said.push(replica.evidence);
   return [...said, ...remarks(replica)].join("\n");
 }
