@@ -127,7 +127,7 @@ lint: $(CORE) ## lint alone
 	$(PY) -m ruff check .
 
 # Files that import what only other extras than `test` install: without those, there are no types to check them against.
-BEYOND_CORE := ^(src/varlog/spark/|src/varlog/(cli/spark|bench/spark_)|tests/spark/|tests/e2e/(browser|test_dashboard))
+BEYOND_CORE := ^(src/varlog/spark/|src/varlog/cli/spark|benchmarks/spark/|tests/spark/|tests/e2e/(browser|test_dashboard))
 
 types: $(CORE) ## types alone; `make venv` first, to check the files that need Spark, a browser or a peer as well
 	@if [ -e $(ALL) ]; then echo mypy; $(PY) -m mypy; else \
@@ -202,17 +202,17 @@ bench: $(CORE) ## measure, against the raw limits of this machine
 	.venv/bin/varlog bench $(ARGS)
 
 bench-faults: $(ETCD) ## kill a backup, a primary and the leading repository under load: how long it shows
-	.venv/bin/varlog bench --faults $(ARGS)
+	$(PY) -m benchmarks.faults $(ARGS)
 
 bench-peers: $(PEERS) ## NATS JetStream, Redis Streams and etcd against varlog, by turns; about 20 minutes; ARGS=--quick for two
 	$(PY) -m benchmarks.peers $(ARGS)
 
 bench-spark: $(SPARK) ## Spark on a topic against Spark on Parquet: read, write, stream, audit, memory; about five minutes
-	.venv/bin/varlog bench --spark $(ARGS)
+	$(PY) -m benchmarks.spark $(ARGS)
 
 bench-orderings: $(ETCD) ## the sequenced ordering against the committed one, in turns: appends, reads, and then faults
-	.venv/bin/varlog bench --ordering both $(ARGS)
-	.venv/bin/varlog bench --ordering both --faults $(ARGS)
+	$(PY) -m benchmarks.orderings $(ARGS)
+	$(PY) -m benchmarks.faults --ordering both $(ARGS)
 
 bench-ordering: $(PLOT) ## EMULATED: the real repository, thousands of streams on nodes without data; about three minutes
 	$(PY) -m benchmarks.ordering.scale $(ARGS)

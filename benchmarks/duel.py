@@ -37,15 +37,30 @@ SIDE = """
 import asyncio, json, os, sys
 from dataclasses import replace
 from pathlib import Path
-from varlog.bench.catalogue import WORKLOADS
-from varlog.bench.context import Quiet
-from varlog.bench.settings import Measure, Settings
 try:
-    from varlog.bench.context import BenchContext
-    from varlog.bench.context import ground_for
-except ImportError:  # a revision of before they had these names
-    from varlog.cli.bench.ground import ground_for
-    from varlog.cli.bench.stage import Stage as BenchContext
+    from varlog.bench.catalogue import WORKLOADS
+    from varlog.bench.context import BenchContext, Quiet, ground_for
+    from varlog.bench.settings import Settings
+except ImportError:  # a revision from before they had these names
+    from varlog.cli.bench.catalogue import WORKLOADS
+    from varlog.cli.bench.progress import Quiet
+    from varlog.cli.bench.settings import Settings
+    try:
+        from varlog.cli.bench.bench_context import BenchContext
+        from varlog.cli.bench.bench_target import ground_for
+    except ImportError:
+        from varlog.cli.bench.ground import ground_for
+        from varlog.cli.bench.stage import Stage as BenchContext
+
+def settings_of(data, options):
+    fields, ordering = Settings.__dataclass_fields__, options.pop("ordering", "committed")
+    if "ordering" in fields:
+        from varlog.model.cluster import Ordering
+        options["ordering"] = Ordering(ordering)
+    elif "measure" in fields:
+        from importlib import import_module
+        options["measure"] = import_module(Settings.__module__).Measure(ordering)
+    return Settings(data=Path(data), warm_up_s=0.2, **options)
 
 def used_s(pids):
     ticks = 0
@@ -56,8 +71,7 @@ def used_s(pids):
 
 async def main(data, name, options):
     workload = next(found for found in WORKLOADS if found.name == name)
-    options["measure"] = Measure(options.pop("ordering", "committed"))
-    settings = Settings(data=Path(data), warm_up_s=0.2, **options)
+    settings = settings_of(data, options)
     async with ground_for(settings) as ground:
         pids = [os.getpid(), *ground.processes().values()]
         lines = asyncio.get_running_loop()

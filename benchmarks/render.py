@@ -1,13 +1,13 @@
-"""Runs `varlog bench` and puts its table between two markers: into docs/benchmarks.md, or into the journal.
+"""Runs a benchmark and puts its table between two markers of its page.
 
     python benchmarks/render.py [--from FILE] [-- options of varlog bench]
-    python benchmarks/render.py --faults [--from FILE] [-- options of varlog bench]
-    python benchmarks/render.py --spark [--from FILE] [-- options of varlog bench]
-    python benchmarks/render.py --orderings [--faults] [--from FILE] [-- options of varlog bench]
+    python benchmarks/render.py --faults [--from FILE] [-- options of benchmarks.faults]
+    python benchmarks/render.py --spark [--from FILE] [-- options of benchmarks.spark]
+    python benchmarks/render.py --orderings [--faults] [--from FILE] [-- options of benchmarks.orderings or benchmarks.faults]
 
-FILE is the output of an earlier `varlog bench --markdown` (or with --spark or --ordering both, too), or of `varlog bench --faults
---json`; without it everything is measured now. With --faults a plot is drawn, too (needs matplotlib: pip install 'varlog[plot]').
-The canonical workloads go into docs/benchmarks.md, everything else into benchmarks/journal.md.
+FILE is the output of an earlier run: with --json of benchmarks.faults, with --markdown of the others; without it everything is
+measured now. With --faults a plot is drawn as well (needs matplotlib: pip install 'varlog[plot]').
+The workloads of `varlog bench` go into docs/benchmarks.md, everything else into benchmarks/journal.md.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ JOURNAL = ROOT / "benchmarks" / "journal.md"
 BENCH, FAULTS, SPARK = "bench", "faults", "spark"
 ORDERINGS, ORDERING_FAULTS = "orderings", "ordering-faults"
 PLOTS = {FAULTS: ROOT / "docs" / "faults.svg", ORDERING_FAULTS: ROOT / "docs" / "ordering-faults.svg"}
+# What `python -m` runs for each section.
 HOW = {
-    BENCH: ["--markdown"],
-    FAULTS: ["--faults", "--json"],
-    SPARK: ["--spark", "--markdown"],
-    ORDERINGS: ["--ordering", "both", "--markdown"],
-    ORDERING_FAULTS: ["--ordering", "both", "--faults", "--json"],
+    BENCH: ["varlog.cli", "bench", "--markdown"],
+    FAULTS: ["benchmarks.faults", "--json"],
+    SPARK: ["benchmarks.spark", "--markdown"],
+    ORDERINGS: ["benchmarks.orderings", "--markdown"],
+    ORDERING_FAULTS: ["benchmarks.faults", "--ordering", "both", "--json"],
 }
 MET = {True: "yes", False: "no", None: "–"}
 RUN_S_MAX = 1800
@@ -56,10 +57,11 @@ def plot_link(caption: str, plot: Path, page: Path) -> str:
     return f"![{caption}]({Path(os.path.relpath(plot, page.parent)).as_posix()})"
 
 
-def measured(options: list[str]) -> str:
-    """The output of `varlog bench` of this tree."""
+def measured(command: list[str]) -> str:
+    """The output of a benchmark of this tree."""
     done = subprocess.run(
-        [sys.executable, "-m", "varlog.cli", "bench", *options],
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,
         check=True,
@@ -68,13 +70,13 @@ def measured(options: list[str]) -> str:
     return done.stdout.decode()
 
 
-def faults_told(report: dict[str, Any], plot: Path) -> str:
+def faults_section(report: dict[str, Any], plot: Path) -> str:
     """The rows of a report about faults, their conditions above, the plot below; draws the plot."""
-    from benchmarks.plot_faults import draw
+    from benchmarks.faults.plot import draw
 
     draw(report, plot)
     rows = [
-        (result["title"], result["told"], result["target"], MET[result["met"]])
+        (result["title"], result["summary"], result["target"], MET[result["met"]])
         for result in report["results"]
     ]
     cells = [("fault", "measured", "target", "met"), ("---",) * 4, *rows]
@@ -103,7 +105,7 @@ def main() -> None:
     arguments, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     section = section_of(arguments)
     output = arguments.source.read_text("utf-8") if arguments.source else measured([*HOW[section], *options])
-    table = faults_told(json.loads(output), PLOTS[section]) if section in PLOTS else output
+    table = faults_section(json.loads(output), PLOTS[section]) if section in PLOTS else output
     page = PAGE if section == BENCH else JOURNAL
     page.write_text(rendered(page.read_text("utf-8"), table, section), "utf-8")
     sys.stdout.write(table)

@@ -12,6 +12,16 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+# Module, class, method; what to record before and after it; which argument is the message.
+TRACE_POINTS = [
+    ("varlog.rpc.tcp", "TcpConnection", "_post", "send ", "", 2),
+    ("varlog.rpc.endpoint", "Endpoint", "_take_request", "receive ", "", 2),
+    ("varlog.rpc.endpoint", "Endpoint", "_take_oneway", "receive ", "", 1),
+    ("varlog.rpc.endpoint", "Endpoint", "_take_reply", "receive ", "", 2),
+    ("varlog.storage.committed.log_store", "LogStore", "append", "write begins", "write ends", 0),
+    ("varlog.metarepo.store.sqlite", "SqliteStore", "_commit", "commit begins", "commit ends", 0),
+]
+
 
 def _while_serving(begin: Callable[[], None], end: Callable[[], None]) -> None:
     """Call `begin` and `end` around the main coroutine: imports and the command line are not of interest."""
@@ -100,18 +110,8 @@ def _trace(path: str) -> None:
 
         return call
 
-    # Module, class, method; what to note before and after it; which argument is the message.
-    points = [
-        ("varlog.rpc.tcp", "TcpConnection", "_post", "send ", "", 2),
-        ("varlog.rpc.endpoint", "Endpoint", "_take_request", "receive ", "", 2),
-        ("varlog.rpc.endpoint", "Endpoint", "_take_oneway", "receive ", "", 1),
-        ("varlog.rpc.endpoint", "Endpoint", "_take_reply", "receive ", "", 2),
-        ("varlog.storage.committed.log_store", "LogStore", "append", "write begins", "write ends", 0),
-        ("varlog.metarepo.store.sqlite", "SqliteStore", "_commit", "commit begins", "commit ends", 0),
-    ]
-
     def patch(module: ModuleType) -> None:
-        for name, owner, method, before, after, argument in points:
+        for name, owner, method, before, after, argument in TRACE_POINTS:
             if name == module.__name__:
                 found = getattr(module, owner)
                 setattr(found, method, noted(getattr(found, method), before, after, argument))
@@ -122,7 +122,7 @@ def _trace(path: str) -> None:
         def find_spec(
             self, name: str, where: Sequence[str] | None, target: ModuleType | None = None
         ) -> importlib.machinery.ModuleSpec | None:
-            if all(name != point[0] for point in points):
+            if all(name != point[0] for point in TRACE_POINTS):
                 return None
             spec = importlib.machinery.PathFinder.find_spec(name, where, target)
             if spec is not None and spec.loader is not None:

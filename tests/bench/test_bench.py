@@ -1,4 +1,4 @@
-"""`varlog bench`: its arithmetic, its verdicts, the shapes of its report. What a machine measures is never asserted."""
+"""`varlog bench`: its arithmetic, its targets, the shapes of its report. What a machine measures is never asserted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from benchmarks.compare import Comparison, compared, samples_of
-from varlog.bench.catalogue import EVERYTHING, FAULTS, SPARK, WORKLOADS, chosen
+from varlog.bench.catalogue import EVERYTHING, UNITS, WORKLOADS, chosen
 from varlog.bench.context import BenchContext, Live, Quiet, display_for
 from varlog.bench.figures import format_count, format_mb_s, format_ms, growth, median, percentile
-from varlog.bench.kill import judge_node, judge_repository
 from varlog.bench.machine import (
     Conditions,
     RawLimits,
@@ -39,7 +37,6 @@ from varlog.bench.machine import (
 from varlog.bench.meter import Meter, metered
 from varlog.bench.run import JSON_VERSION, Report, Run, expected
 from varlog.bench.settings import Settings
-from varlog.bench.spark_targets import ReadJudge, judge_audit, judge_stream, judge_worker_memory, judge_write
 from varlog.bench.workload import (
     Measured,
     Place,
@@ -56,6 +53,7 @@ from varlog.bench.workload import (
     judged,
 )
 from varlog.cli.bench import bench_command
+from varlog.model.cluster import Ordering
 from varlog.model.errors import Unavailable
 
 RAW = RawLimits(sync_p50_s=0.0002, sync_p99_s=0.001, write_bytes_per_s=400e6, loopback_bytes_per_s=2e9)
@@ -161,22 +159,22 @@ def test_every_caller_calls_until_the_window_is_over() -> None:
     assert 0 < len(meter.latencies) <= len(calls)
 
 
-# --- verdicts
+# --- targets
 
 
 def test_one_appender_is_judged_by_its_ratio_to_the_raw_latency() -> None:
     measured = {"p50_s": 0.0012, "p99_s": 0.01, "appends_per_s": 800.0}
-    verdict = judge_latency(measured, RAW)
-    assert verdict.ratio == pytest.approx(6.0)
-    assert verdict.met == (verdict.ratio is not None and verdict.ratio <= 6)
+    result = judge_latency(measured, RAW)
+    assert result.ratio == pytest.approx(6.0)
+    assert result.met == (result.ratio is not None and result.ratio <= 6)
     assert not judge_latency(measured | {"p50_s": 0.00125}, RAW).met
 
 
 def test_batches_are_judged_by_all_copies_together() -> None:
     measured = {"entries_per_s": 95_000.0, "bytes_per_s": 95e6, "copies": 3.0, "p50_s": 0.05}
-    verdict = judge_batches(measured, RAW)
-    assert verdict.met
-    assert verdict.ratio == pytest.approx(95 * 3 / 400)
+    result = judge_batches(measured, RAW)
+    assert result.met
+    assert result.ratio == pytest.approx(95 * 3 / 400)
     assert not judge_batches(measured | {"copies": 1.0}, RAW).met
 
 
@@ -209,8 +207,8 @@ def test_opening_is_judged_by_time_and_peak_memory() -> None:
 
 def test_a_sync_is_held_against_what_the_disk_takes() -> None:
     measured = {"bytes_per_s": 200e6, "entries_per_s": 2e5, "seconds": 2.5}
-    verdict = judge_sync(measured, RAW)
-    assert (verdict.met, verdict.ratio) == (True, 0.5)
+    result = judge_sync(measured, RAW)
+    assert (result.met, result.ratio) == (True, 0.5)
     assert not judge_sync(measured | {"bytes_per_s": 199e6}, RAW).met
 
 
@@ -349,9 +347,8 @@ def test_impossible_settings_are_refused_by_the_name_of_their_option(
 def test_workloads_are_chosen_by_name_in_the_order_of_the_table() -> None:
     assert [one.name for one in chosen(["batch-1000", "append-1"])] == ["append-1", "batch-1000"]
     assert chosen([]) == list(WORKLOADS)
-    assert chosen([], spark=True) == list(SPARK)
-    with pytest.raises(ValueError, match="--faults and --spark exclude each other"):
-        chosen([], faults=True, spark=True)
+    sequenced = [one.name for one in chosen([], Ordering.SEQUENCED)]
+    assert set(sequenced) == {one.name for one in (*WORKLOADS, *UNITS)} - {"open", "sync"}
     with pytest.raises(ValueError, match="no workload is called append-2"):
         chosen(["append-2"])
 
@@ -429,26 +426,6 @@ def test_wrong_options_end_with_exit_code_2_and_leave_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-# --- comparing two revisions
-
-
-def _round(**figures: float) -> dict[str, object]:
-    return {"results": [{"workload": "append-1", "measured": figures}]}
-
-
-def test_two_revisions_are_compared_by_the_medians_of_their_rounds() -> None:
-    before = samples_of([_round(appends_per_s=value, calls=1.0) for value in (90.0, 100.0, 110.0)])
-    after = samples_of([_round(appends_per_s=value, other=2.0) for value in (210.0, 200.0, 190.0)])
-    (one,) = compared(before, after)
-    assert (one.workload, one.figure, one.ratio, one.told) == ("append-1", "appends_per_s", 2.0, "better")
-
-
-def test_a_difference_within_the_spread_of_one_side_is_none() -> None:
-    assert Comparison("w", "p50_s", 1.0, 1.2, 1.3, 1.0).told == "within the spread"
-    assert Comparison("w", "p50_s", 1.0, 1.2, 1.1, 1.0).told == "worse"
-    assert Comparison("w", "p50_s", 1.0, 0.8, 1.1, 1.0).told == "better"
-
-
 # --- with real processes
 
 
@@ -483,63 +460,10 @@ def test_one_stream_with_one_copy_is_measured_against_the_raw_disk(tmp_path: Pat
     report = json.loads(done.stdout)
     [result] = report["results"]
     assert (done.returncode, result["workload"]) == (0, "batch-1000"), result["note"]
-    assert "1 replicas, 1 log stream a topic" in report["conditions"]["where"]
+    assert "1 replicas, 1 log stream per topic" in report["conditions"]["where"]
     assert result["measured"]["copies"] == 1
     beside = [limits["write_bytes_per_s"] for limits in report["raw_rounds"][1:3]]
     assert result["ratio"] == pytest.approx(result["measured"]["bytes_per_s"] / median(beside))
-
-
-# --- faults
-
-
-def _series_report() -> dict[str, object]:
-    measured = {"pause_s": 0.5, "back_s": 0.4, "healed_s": 0.6, "before_appends_per_s": 100.0, "failed": 0.0}
-    series = {"second": [-0.1, 0.0, 0.1], "appends_per_s": [100.0, 0.0, 90.0]}
-    result = failed(FAULTS[0], "").as_json() | {"measured": measured, "series": series, "met": True}
-    return {"conditions": CONDITIONS.as_json(), "results": [result]}
-
-
-@pytest.mark.parametrize(
-    ("figures", "met"),
-    [
-        ({}, True),
-        ({"pause_s": 2.1}, False),
-        ({"failed": 1.0}, False),
-        ({"reopening_s": 0.048}, False),
-    ],
-)
-def test_a_killed_node_may_be_felt_for_two_seconds_and_fail_nothing(
-    figures: dict[str, float], met: bool
-) -> None:
-    measured = {
-        "before_appends_per_s": 1000.0,
-        "pause_s": 1.2,
-        "back_s": 0.8,
-        "healed_s": 1.1,
-        "failed": 0.0,
-        "sealing_s": 0.005,
-        "reopening_s": 0.02,
-        "recovered_s": 1.4,
-    }
-    verdict = judge_node(measured | figures, RAW)
-    assert verdict.met is met
-    assert "until the old throughput" in verdict.summary
-
-
-def test_a_repair_that_nobody_saw_meets_no_target() -> None:
-    measured = {"before_appends_per_s": 1.0, "pause_s": 1.0, "back_s": 1.0, "healed_s": 1.0, "failed": 0.0}
-    assert not judge_node(measured, RAW).met
-    assert not judge_repository(measured, RAW).met
-    assert "did not come back" in judge_repository(measured, RAW).summary
-
-
-def test_faults_are_run_only_when_asked_for() -> None:
-    assert chosen([]) == list(WORKLOADS)
-    assert chosen([], spark=True) == list(SPARK)
-    with pytest.raises(ValueError, match="--faults and --spark exclude each other"):
-        chosen([], faults=True, spark=True)
-    assert chosen([], faults=True) == list(FAULTS)
-    assert [one.name for one in chosen(["kill-primary", "idle"])] == ["idle", "kill-primary"]
 
 
 def test_a_series_is_kept_for_the_plot_and_left_out_where_there_is_none() -> None:
@@ -547,65 +471,3 @@ def test_a_series_is_kept_for_the_plot_and_left_out_where_there_is_none() -> Non
     drawn = judged(WORKLOADS[1], {"appends_per_s": 1.0}, RAW, applies=True, series={"second": [1.0]})
     assert "series" not in plain.as_json()
     assert drawn.as_json()["series"] == {"second": [1.0]}
-
-
-def test_the_plot_has_a_panel_for_each_fault_and_is_the_same_each_time(tmp_path: Path) -> None:
-    draw = pytest.importorskip("benchmarks.plot_faults", reason="NOT TESTED: pip install -e '.[plot]'").draw
-    for name in ("a.svg", "b.svg"):
-        draw(_series_report(), tmp_path / name)
-    told = (tmp_path / "a.svg").read_text("utf-8")
-    assert "a backup killed: 0.50 s without an append" in told
-    assert told == (tmp_path / "b.svg").read_text("utf-8")
-
-
-def test_a_report_without_series_cannot_be_drawn(tmp_path: Path) -> None:
-    draw = pytest.importorskip("benchmarks.plot_faults", reason="NOT TESTED: pip install -e '.[plot]'").draw
-    with pytest.raises(ValueError, match="--faults"):
-        draw({"results": [failed(FAULTS[0], "no etcd").as_json()]}, tmp_path / "a.svg")
-
-
-# --- Spark: its workloads run in tests/spark/test_bench.py
-
-
-def test_a_read_is_judged_by_its_ratio_to_parquet() -> None:
-    measured = {"rows_per_s": 300_000.0, "bytes_per_s": 3e8, "parquet_rows_per_s": 1_000_000.0}
-    verdict = ReadJudge(0.4)(measured, RAW)
-    assert (verdict.met, verdict.ratio, verdict.against) == (False, 0.3, "Parquet's 1 000 000 rows/s")
-    assert ReadJudge(0.3)(measured, RAW).met
-
-
-@pytest.mark.parametrize(
-    ("parquet", "append", "ratio", "against"),
-    [
-        (100_000.0, 200_000.0, 0.9, "Parquet's 100 000 rows/s"),
-        (200_000.0, 120_000.0, 0.75, "the log's own 120 000 rows/s"),
-    ],
-)
-def test_a_write_is_judged_by_the_slower_of_the_two_it_is_compared_with(
-    parquet: float, append: float, ratio: float, against: str
-) -> None:
-    measured = {
-        "rows_per_s": 90_000.0,
-        "bytes_per_s": 9e6,
-        "parquet_rows_per_s": parquet,
-        "append_rows_per_s": append,
-    }
-    verdict = judge_write(measured, RAW)
-    assert (verdict.met, verdict.ratio, verdict.against) == (ratio >= 0.8, ratio, against)
-
-
-def test_a_stream_may_take_a_tenth_of_a_second_longer_than_spark_alone() -> None:
-    measured = {"p50_s": 0.24, "p90_s": 0.3, "floor_p50_s": 0.15, "floor_p90_s": 0.2}
-    assert judge_stream(measured, RAW).met
-    slow = judge_stream(measured | {"p50_s": 0.26}, RAW)
-    assert not slow.met
-    assert slow.summary == "p50 260 ms, p90 300 ms: +110 ms"
-
-
-def test_an_audit_is_judged_by_the_speed_of_reading_and_workers_by_their_growth() -> None:
-    measured = {"bytes_per_s": 5e8, "read_bytes_per_s": 4e8, "replicas_bytes": 1e9}
-    assert judge_audit(measured, RAW).met
-    assert not judge_audit(measured | {"bytes_per_s": 3e8}, RAW).met
-    workers = {"growth_bytes": 5e6, "resident_max_bytes": 2e8, "part": 0.0625}
-    assert judge_worker_memory(workers, RAW).met
-    assert not judge_worker_memory(workers | {"growth_bytes": 9e7}, RAW).met

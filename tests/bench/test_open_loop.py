@@ -14,7 +14,7 @@ import pytest
 from varlog.bench import open_loop as open_loop_module
 from varlog.bench.context import Quiet
 from varlog.bench.open_loop import Capacity, OpenLoop, Point, Tally, filling
-from varlog.bench.settings import Measure, Settings
+from varlog.bench.settings import Settings
 from varlog.client.append_rules import InflightBatch
 from varlog.client.batcher import Batcher
 from varlog.model.batch import pack
@@ -74,11 +74,11 @@ def test_a_load_that_cannot_be_offered_is_refused(
     tmp_path: Path, multiples: list[float], deadline_s: float
 ) -> None:
     with pytest.raises(ValueError, match=r"--offered|--deadline"):
-        OpenLoop(Settings(data=tmp_path), multiples, deadline_s, Quiet())
+        OpenLoop(Settings(data=tmp_path), multiples, deadline_s)
 
 
-@pytest.mark.parametrize("ordering", [Measure.COMMITTED, Measure.SEQUENCED])
-def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering: Measure) -> None:
+@pytest.mark.parametrize("ordering", list(Ordering))
+def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering: Ordering) -> None:
     settings = Settings(
         data=tmp_path,
         embedded=True,
@@ -86,12 +86,12 @@ def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering:
         warm_up_s=0.05,
         appenders=4,
         entry_bytes=100,
-        measure=ordering,
+        ordering=ordering,
     )
 
     async def body() -> None:
         async with asyncio.timeout(120.0):
-            curve = await OpenLoop(settings, [0.2, 1.5], 5.0, Quiet()).curve()
+            curve = await OpenLoop(settings, [0.2, 1.5], 5.0).curve(Quiet())
         assert [point.multiple for point in curve.points] == [0.2, 1.5]
         for point in curve.points:
             others = point.late + point.refused_at_once + point.refused_later + point.unknown
@@ -116,7 +116,7 @@ def test_entries_are_larger_where_the_driver_would_be_the_limit(
 
     async def body() -> None:
         async with asyncio.timeout(120.0):
-            curve = await OpenLoop(settings, [0.2], 5.0, Quiet()).curve()
+            curve = await OpenLoop(settings, [0.2], 5.0).curve(Quiet())
         (capacity,) = curve.capacity.values()
         assert capacity.entry_bytes == 4096
         assert capacity.appenders in (2, 4)
@@ -173,6 +173,6 @@ def test_the_capacity_is_what_the_log_takes_where_a_closed_loop_finds_less(
     monkeypatch.setattr(OpenLoop, "_point", point)
     found = Capacity(300.0, 256, 1024)
     nowhere: Any = None
-    bench = OpenLoop(Settings(data=tmp_path), [1.0], 1.0, Quiet())
+    bench = OpenLoop(Settings(data=tmp_path), [1.0], 1.0)
     assert asyncio.run(bench._saturated(nowhere, Ordering.SEQUENCED, found)) == Capacity(takes, 256, 1024)
     assert offered == [600.0, 1200.0, 2000.0]

@@ -17,7 +17,9 @@ from benchmarks.compare import (
     check_own_code,
     check_revision,
     compare,
+    compared,
     exit_code,
+    samples_of,
     source_of,
     told,
     turns,
@@ -144,3 +146,20 @@ def test_make_says_what_base_must_be(arguments: list[str]) -> None:
     )
     assert done.returncode == 2
     assert b"BASE=<commit, tag or branch>" in done.stderr or b"no revision 'never-a-revision'" in done.stderr
+
+
+def _round(**figures: float) -> dict[str, object]:
+    return {"results": [{"workload": "append-1", "measured": figures}]}
+
+
+def test_two_revisions_are_compared_by_the_medians_of_their_rounds() -> None:
+    before = samples_of([_round(appends_per_s=value, calls=1.0) for value in (90.0, 100.0, 110.0)])
+    after = samples_of([_round(appends_per_s=value, other=2.0) for value in (210.0, 200.0, 190.0)])
+    (one,) = compared(before, after)
+    assert (one.workload, one.figure, one.ratio, one.told) == ("append-1", "appends_per_s", 2.0, "better")
+
+
+def test_a_difference_within_the_spread_of_one_side_is_none() -> None:
+    assert Comparison("w", "p50_s", 1.0, 1.2, 1.3, 1.0).told == "within the spread"
+    assert Comparison("w", "p50_s", 1.0, 1.2, 1.1, 1.0).told == "worse"
+    assert Comparison("w", "p50_s", 1.0, 0.8, 1.1, 1.0).told == "better"

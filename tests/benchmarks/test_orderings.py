@@ -1,4 +1,4 @@
-"""`varlog bench --ordering`: what is chosen, how both sides are put side by side, and how they are judged."""
+"""benchmarks.orderings: how both sides are put side by side, and how they are assessed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from varlog.bench.catalogue import FAULTS, WORKLOADS, chosen
-from varlog.bench.in_turns import side_by_side
-from varlog.bench.kill import judge_pause
+from benchmarks.faults.kill import judge_pause
+from benchmarks.orderings.in_turns import side_by_side
+from benchmarks.orderings.targets import LatencyAgainstCommitted, RateAgainstCommitted, judge_sequencer
 from varlog.bench.machine import RawLimits
-from varlog.bench.ordering_catalogue import ORDERING_FAULTS, ORDERINGS, SEQUENCED_FAULTS, UNITS
-from varlog.bench.ordering_targets import LatencyAgainstCommitted, RateAgainstCommitted, judge_sequencer
-from varlog.bench.settings import Measure, Settings
 from varlog.model.cluster import Ordering
 
+ROOT = Path(__file__).parents[2]
 RAW = RawLimits(0.0001, 0.0002, 500e6, 4e9)
 BOTH = {
     "committed_p50_s": 0.0010,
@@ -30,29 +28,6 @@ BOTH = {
 }
 
 
-def test_each_ordering_has_its_workloads_and_its_faults() -> None:
-    assert chosen([], measure=Measure.BOTH) == [*ORDERINGS, *UNITS]
-    assert chosen([], measure=Measure.BOTH, faults=True) == list(ORDERING_FAULTS)
-    assert chosen([], measure=Measure.SEQUENCED, faults=True) == list(SEQUENCED_FAULTS)
-    assert chosen([], faults=True) == list(FAULTS)
-    sequenced = [workload.name for workload in chosen([], measure=Measure.SEQUENCED)]
-    assert set(sequenced) == {workload.name for workload in (*WORKLOADS, *UNITS)} - {"open", "sync"}
-    with pytest.raises(ValueError, match="--spark measures committed topics"):
-        chosen([], spark=True, measure=Measure.BOTH)
-
-
-def test_settings_say_which_ordering_a_topic_has() -> None:
-    for measure, ordering in (
-        (Measure.COMMITTED, Ordering.COMMITTED),
-        (Measure.SEQUENCED, Ordering.SEQUENCED),
-        (Measure.BOTH, Ordering.COMMITTED),
-    ):
-        assert Settings(data=Path("x"), measure=measure).ordering is ordering
-    assert "in turns" in Settings(data=Path("x"), measure=Measure.BOTH).where
-    with pytest.raises(ValueError, match="--ordering both needs a cluster"):
-        Settings(data=Path("x"), measure=Measure.BOTH, embedded=True)
-
-
 def test_turns_are_put_side_by_side_by_their_medians() -> None:
     found = {
         Ordering.COMMITTED: [{"p50_s": value} for value in (3.0, 1.0, 2.0)],
@@ -63,10 +38,10 @@ def test_turns_are_put_side_by_side_by_their_medians() -> None:
 
 @pytest.mark.parametrize(("ratio_max", "met"), [(1.3, True), (1.1, False)])
 def test_a_latency_is_judged_by_its_ratio_to_the_committed_one(ratio_max: float, met: bool) -> None:
-    verdict = LatencyAgainstCommitted(ratio_max)(BOTH, RAW)
-    assert verdict.met is met
-    assert verdict.ratio == pytest.approx(1.2)
-    assert (verdict.summary, verdict.against) == (
+    result = LatencyAgainstCommitted(ratio_max)(BOTH, RAW)
+    assert result.met is met
+    assert result.ratio == pytest.approx(1.2)
+    assert (result.summary, result.against) == (
         "p50 1.20 ms, p99 2.00 ms",
         "committed, p50 1.00 ms, p99 3.00 ms",
     )
@@ -74,10 +49,10 @@ def test_a_latency_is_judged_by_its_ratio_to_the_committed_one(ratio_max: float,
 
 @pytest.mark.parametrize(("ratio_min", "met"), [(0.77, True), (1.0, False)])
 def test_a_rate_is_judged_by_its_ratio_to_the_committed_one(ratio_min: float, met: bool) -> None:
-    verdict = RateAgainstCommitted(ratio_min)(BOTH, RAW)
-    assert verdict.met is met
-    assert verdict.ratio == pytest.approx(0.8)
-    assert verdict.summary == "800 entries/s, 1 MB/s, p50 1.20 ms"
+    result = RateAgainstCommitted(ratio_min)(BOTH, RAW)
+    assert result.met is met
+    assert result.ratio == pytest.approx(0.8)
+    assert result.summary == "800 entries/s, 1 MB/s, p50 1.20 ms"
 
 
 @pytest.mark.parametrize(("rate", "met"), [(500_000.0, True), (499_999.0, False)])
@@ -100,11 +75,12 @@ def test_a_fault_of_either_ordering_is_judged_by_its_pause_and_its_failed_append
 def test_both_orderings_are_measured_in_turns_on_one_cluster(tmp_path: Path) -> None:
     data = tmp_path / "data"
     chosen_ones = ["both-append-1", "both-append-64-alone", "both-read", "sequencer"]
-    options = ["--ordering", "both", "--quick", "--seconds", "2", "--json"]
+    options = ["--quick", "--seconds", "2", "--json"]
     for name in chosen_ones:
         options += ["-w", name]
     done = subprocess.run(
-        [sys.executable, "-m", "varlog.cli", "bench", *options, "--data", str(data)],
+        [sys.executable, "-m", "benchmarks.orderings", *options, "--data", str(data)],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         check=False,
         timeout=240,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from varlog.bench.kill import reopening_s, sealing_s
+from benchmarks.faults.kill import reopening_s, sealing_s
 from varlog.model.ids import LogStreamID
 from varlog.rpc.messages import ManagerEvent
 

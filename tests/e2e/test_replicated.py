@@ -32,7 +32,7 @@ async def leader(cluster: ClusterUnderLoad) -> str:
 
 
 async def wait_pause_over(cluster: ClusterUnderLoad) -> None:
-    """Until appends go on. How soon that is, `varlog bench --faults` measures."""
+    """Until appends go on. How soon that is, `make bench-faults` measures."""
     await cluster.wait_acknowledged(20)
 
 

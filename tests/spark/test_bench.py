@@ -1,4 +1,4 @@
-"""The workloads of `varlog bench --spark` run, small, on the tests' session and cluster. What they measure is never asserted."""
+"""The workloads of benchmarks.spark run, small, on the tests' session and cluster. What they measure is never asserted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import varlog.spark
-from varlog.bench import spark_session
-from varlog.bench.catalogue import SPARK
+from benchmarks.spark import session
+from benchmarks.spark.catalogue import SPARK
 from varlog.bench.context import BenchContext, Cluster, Quiet
 from varlog.bench.machine import RawLimits
 from varlog.bench.settings import Settings
@@ -37,7 +37,7 @@ def test_every_kind_of_workload_measures_something_that_its_judge_understands(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(spark_session, "QUICK_BYTES", 128 * 1024)
+    monkeypatch.setattr(session, "QUICK_BYTES", 128 * 1024)
     monkeypatch.setattr(varlog.spark, "session", lambda *_: spark)
     settings = Settings(data=data, streams=2, seconds=0.01, warm_up_s=0.0, quick=True)
     ground = Cluster(cluster.repository.address, 2)

@@ -1,10 +1,12 @@
-"""The workloads by name, in the order they run. Each has the target that docs/benchmarks.md states for it."""
+"""Catalogue: the workloads of `varlog bench` by name, with their targets.
+
+They run in this order. docs/benchmarks.md states the same targets.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from varlog.bench.kill import Kill, backup, judge_node, judge_repository, leader, primary
 from varlog.bench.log_workloads import (
     LARGE_BYTES,
     LARGE_COUNT,
@@ -20,13 +22,7 @@ from varlog.bench.log_workloads import (
     read_entries,
     read_lists,
 )
-from varlog.bench.ordering_catalogue import ORDERING_FAULTS, ORDERINGS, SEQUENCED_FAULTS, UNITS
-from varlog.bench.replica_workloads import open_replica, sync_replica
-from varlog.bench.settings import Measure
-from varlog.bench.spark_read import ReadAgainstParquet, audit_against_reading, memory_of_workers
-from varlog.bench.spark_stream import streaming_latency
-from varlog.bench.spark_targets import ReadJudge, judge_audit, judge_stream, judge_worker_memory, judge_write
-from varlog.bench.spark_write import WriteAgainstParquet
+from varlog.bench.replica_workloads import open_replica, sync_replica, sync_unit
 from varlog.bench.workload import (
     Place,
     Workload,
@@ -40,6 +36,7 @@ from varlog.bench.workload import (
     judge_open,
     judge_sync,
 )
+from varlog.model.cluster import Ordering
 
 WORKLOADS: tuple[Workload, ...] = (
     Workload(
@@ -53,7 +50,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         "append-64",
-        "64 appenders, 1 KiB, one entry a call",
+        "64 appenders, 1 KiB, one entry per call",
         "10 000 appends/s",
         Place.LOG,
         Appenders(64),
@@ -61,7 +58,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
     Workload(
         "append-256",
-        "256 appenders, 1 KiB, one entry a call",
+        "256 appenders, 1 KiB, one entry per call",
         "16 000 appends/s",
         Place.LOG,
         Appenders(256),
@@ -111,7 +108,7 @@ WORKLOADS: tuple[Workload, ...] = (
     Workload(
         "idle",
         "idle cluster",
-        "no disk writes, under 1 % of a core a process",
+        "no disk writes, under 1 % of a core per process",
         Place.CLUSTER,
         idle_cluster,
         judge_idle,
@@ -139,6 +136,7 @@ WORKLOADS: tuple[Workload, ...] = (
         Place.DISK,
         open_replica,
         judge_open,
+        quick_note="quick: a smaller replica than the target's",
     ),
     Workload(
         "sync",
@@ -151,138 +149,36 @@ WORKLOADS: tuple[Workload, ...] = (
     ),
 )
 
-_NODE_TARGET = (
-    "under 2 s without an append, no append fails that may take 10 s, under 50 ms for sealing and unsealing"
-)
-
-# Each has a cluster of its own, with the defaults of `varlog up` and two log streams.
-FAULTS: tuple[Workload, ...] = (
-    Workload("kill-backup", "a backup killed", _NODE_TARGET, Place.DISK, Kill(backup), judge_node),
-    Workload("kill-primary", "a primary killed", _NODE_TARGET, Place.DISK, Kill(primary), judge_node),
+# On a log unit, without a cluster: measured with `--ordering sequenced`.
+UNITS: tuple[Workload, ...] = (
     Workload(
-        "kill-apart",
-        "a primary killed, four nodes, two copies: the other stream is not hurt",
-        _NODE_TARGET,
+        "unit-sync",
+        "fill an empty log unit from one of 512 MiB",
+        "MB/s at least 0.5 of the raw sequential write+fdatasync bandwidth",
         Place.DISK,
-        Kill(primary, apart=True),
-        judge_node,
-    ),
-    Workload(
-        "kill-leader",
-        "the leading metadata repository killed (three of them)",
-        "no append fails that may take 10 s",
-        Place.DISK,
-        Kill(leader, replicated=True),
-        judge_repository,
+        sync_unit,
+        judge_sync,
+        beside_raw=True,
     ),
 )
 
-_WRITE_TARGET = "at least 0.8 of the lower of two: Spark writing the same rows to Parquet, and the log's own batch appends"
-
-# On one cluster with two log streams a topic; each topic is filled once, by the first that needs it.
-SPARK: tuple[Workload, ...] = (
-    Workload(
-        "spark-read-100",
-        "Spark reads a topic, 100 B",
-        "at least 0.4 of Parquet's rows/s",
-        Place.SPARK,
-        ReadAgainstParquet(100),
-        ReadJudge(0.4),
-    ),
-    Workload(
-        "spark-read-1k",
-        "Spark reads a topic, 1 KiB",
-        "at least 0.7 of Parquet's rows/s",
-        Place.SPARK,
-        ReadAgainstParquet(1024),
-        ReadJudge(0.7),
-    ),
-    Workload(
-        "spark-audit",
-        "audit of every replica, 1 KiB",
-        "at least the speed of reading",
-        Place.SPARK,
-        audit_against_reading,
-        judge_audit,
-    ),
-    Workload(
-        "spark-memory",
-        "memory of Spark's Python workers that read",
-        "flat, whatever the size of the topic",
-        Place.SPARK,
-        memory_of_workers,
-        judge_worker_memory,
-    ),
-    Workload(
-        "spark-read-4k",
-        "Spark reads a topic, 4 KiB",
-        "at least 0.8 of Parquet's rows/s",
-        Place.SPARK,
-        ReadAgainstParquet(4096),
-        ReadJudge(0.8),
-    ),
-    Workload(
-        "spark-write-100",
-        "Spark writes to a topic, 100 B",
-        _WRITE_TARGET,
-        Place.SPARK,
-        WriteAgainstParquet(100),
-        judge_write,
-    ),
-    Workload(
-        "spark-write-1k",
-        "Spark writes to a topic, 1 KiB",
-        _WRITE_TARGET,
-        Place.SPARK,
-        WriteAgainstParquet(1024),
-        judge_write,
-    ),
-    Workload(
-        "spark-stream",
-        "an append until it is seen in foreachBatch",
-        "at most 100 ms more than a source that does nothing",
-        Place.SPARK,
-        streaming_latency,
-        judge_stream,
-    ),
-)
-
-
-# All of them; the faults of the sequenced ordering are among those that are compared.
-EVERYTHING: tuple[Workload, ...] = (*WORKLOADS, *FAULTS, *ORDERINGS, *UNITS, *ORDERING_FAULTS, *SPARK)
-# Of a committed replica, by itself: there is no other kind of them to measure.
+EVERYTHING: tuple[Workload, ...] = (*WORKLOADS, *UNITS)
+# On a committed replica, without a cluster; the sequenced ordering has UNITS instead.
 _COMMITTED_ONLY = ("open", "sync")
 
 
-def chosen(
-    names: Sequence[str], *, faults: bool = False, spark: bool = False, measure: Measure = Measure.COMMITTED
-) -> list[Workload]:
-    """Those named, in the order of the tables; without a name all of the ordering's table, or all faults, or all of Spark's."""
-    known = {workload.name for workload in EVERYTHING}
+def chosen(names: Sequence[str], ordering: Ordering = Ordering.COMMITTED) -> list[Workload]:
+    """The named workloads; without a name, all of this ordering."""
+    if names:
+        return named(names, EVERYTHING)
+    if ordering is Ordering.COMMITTED:
+        return list(WORKLOADS)
+    return [*(workload for workload in WORKLOADS if workload.name not in _COMMITTED_ONLY), *UNITS]
+
+
+def named(names: Sequence[str], table: Sequence[Workload]) -> list[Workload]:
+    """The workloads of a table with these names, in the table's order. ValueError for a name it does not have."""
+    known = {workload.name for workload in table}
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no workload is called {unknown[0]}: there are {', '.join(sorted(known))}")
-    if faults and spark:
-        raise ValueError("--faults and --spark exclude each other: measure one of them")
-    if spark and measure is not Measure.COMMITTED:
-        raise ValueError(
-            "--spark measures committed topics, the only ones that Spark writes to: leave --ordering out"
-        )
-    if not names:
-        return list(SPARK if spark else _faults(measure) if faults else _table(measure))
-    return [workload for workload in EVERYTHING if workload.name in names]
-
-
-def _faults(measure: Measure) -> Sequence[Workload]:
-    return {
-        Measure.COMMITTED: FAULTS,
-        Measure.SEQUENCED: SEQUENCED_FAULTS,
-        Measure.BOTH: ORDERING_FAULTS,
-    }[measure]
-
-
-def _table(measure: Measure) -> Sequence[Workload]:
-    if measure is Measure.BOTH:
-        return (*ORDERINGS, *UNITS)
-    if measure is Measure.COMMITTED:
-        return WORKLOADS
-    return [*(workload for workload in WORKLOADS if workload.name not in _COMMITTED_ONLY), *UNITS]
+    return [workload for workload in table if workload.name in names]

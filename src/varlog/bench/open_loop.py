@@ -26,11 +26,11 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from varlog.bench.context import BenchTarget, Display, ground_for
+from varlog.bench.context import BenchTarget, Display, Quiet, ground_for
 from varlog.bench.figures import format_count, format_ms, percentile
 from varlog.bench.machine import Conditions, busy_cores, conditions_of
 from varlog.bench.meter import Meter, metered
-from varlog.bench.settings import Measure, Settings
+from varlog.bench.settings import Settings
 from varlog.client.log import Log
 from varlog.client.ordering import AppendTransport
 from varlog.model.cluster import Ordering
@@ -257,9 +257,7 @@ class Arrivals:
 class OpenLoop:
     """One run: a cluster, and for each ordering its capacity and the points of its curve."""
 
-    def __init__(
-        self, settings: Settings, multiples: Sequence[float], deadline_s: float, display: Display
-    ) -> None:
+    def __init__(self, settings: Settings, multiples: Sequence[float], deadline_s: float) -> None:
         if not multiples or any(multiple <= 0 for multiple in multiples):
             raise ValueError("--offered must be above 0: it is a multiple of the capacity")
         if deadline_s <= 0:
@@ -267,11 +265,12 @@ class OpenLoop:
         self._settings = settings
         self._multiples = tuple(multiples)
         self._deadline_s = deadline_s
-        self._display = display
+        self._display: Display = Quiet()
         self._sizes = (settings.entry_bytes,) if settings.entry_bytes else ENTRY_BYTES
 
-    async def curve(self) -> Curve:
-        """Measure everything. The data directory must exist; what is made in it is the caller's to remove."""
+    async def curve(self, display: Display) -> Curve:
+        """Measure everything. The data directory must exist; the caller removes what is created in it."""
+        self._display = display
         started, settings = time.perf_counter(), self._settings
         conditions = conditions_of(
             settings.data, where=settings.where, sync=f"each point measured for {settings.seconds:g} s"
@@ -280,10 +279,10 @@ class OpenLoop:
         points: list[Point] = []
         self._display.begin("starting the cluster")
         async with ground_for(settings) as ground:
-            for ordering in _orderings(settings.measure):
-                capacity[ordering] = await self._capacity(ground, ordering)
-                for multiple in self._multiples:
-                    points.append(await self._point(ground, ordering, multiple, capacity[ordering]))
+            ordering = settings.ordering
+            capacity[ordering] = await self._capacity(ground, ordering)
+            for multiple in self._multiples:
+                points.append(await self._point(ground, ordering, multiple, capacity[ordering]))
         took_s = time.perf_counter() - started
         return Curve(conditions, self._deadline_s, capacity, tuple(points), took_s)
 
@@ -379,9 +378,3 @@ def filling(carrier: AppendTransport, size: int) -> int:
     """How many appenders of entries of this size keep as many batches in flight as may be, while others wait."""
     batches = GATHER_REQUESTS_MAX * carrier.streams_free()
     return FILLED * batches * min(carrier.gather_entries_max, max(1, GATHER_BYTES_MAX // size))
-
-
-def _orderings(measure: Measure) -> tuple[Ordering, ...]:
-    if measure is Measure.BOTH:
-        return (Ordering.COMMITTED, Ordering.SEQUENCED)
-    return (Ordering.SEQUENCED if measure is Measure.SEQUENCED else Ordering.COMMITTED,)

@@ -1,4 +1,4 @@
-"""Run: raw limits, workloads, raw limits again; and the Report of all of it"""
+"""Run: raw limits, workloads, raw limits again; and the Report of all of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from varlog.bench.context import BenchContext, BenchTarget, Display, ground_for
 from varlog.bench.figures import format_mb_s, format_ms
 from varlog.bench.machine import DEFINITION, Conditions, RawLimits, combined, conditions_of, measure_raw
 from varlog.bench.settings import Settings
-from varlog.bench.spark_session import DEFINITION as SPARK_DEFINITION
 from varlog.bench.workload import Place, Result, Workload, failed, judged
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
@@ -25,25 +24,28 @@ QUICK_RAW_S = 1.0
 
 
 class Run:
-    """One run over the chosen workloads."""
+    """One run over the chosen workloads. `note`: how they are measured, for the conditions in the report."""
 
-    def __init__(self, settings: Settings, workloads: Sequence[Workload], display: Display) -> None:
+    def __init__(
+        self, settings: Settings, workloads: Sequence[Workload], display: Display, note: str = ""
+    ) -> None:
         self._settings = settings
         self._workloads = workloads
         self._display = display
+        self._how = f". {note}" if note else ""
         self._rounds: list[RawLimits] = []
         self._quiet = True
         self._results: list[Result] = []
 
     async def report(self) -> Report:
-        """Run everything. The data directory must exist; what is made in it is the caller's to remove."""
+        """Run everything. The data directory must exist; the caller removes what is created in it."""
         started = time.perf_counter()
         settings = self._settings
         conditions = conditions_of(
             settings.data,
             where=settings.where,
             sync="fdatasync before every answer unless a row says otherwise; "
-            f"each workload measured for {settings.seconds:g} s{self._spark()}",
+            f"each workload measured for {settings.seconds:g} s{self._how}",
         )
         self._quiet = conditions.quiet
         async with AsyncExitStack() as stack:
@@ -58,23 +60,15 @@ class Run:
         self._measure_raw()
         return Report(conditions, tuple(self._rounds), tuple(self._results), time.perf_counter() - started)
 
-    def _spark(self) -> str:
-        """How Spark is measured, if it is."""
-        spark = any(workload.place is Place.SPARK for workload in self._workloads)
-        return f" a side. {SPARK_DEFINITION}" if spark else ""
-
     def _measure_raw(self) -> None:
         self._display.begin("raw limits")
         seconds = QUICK_RAW_S if self._settings.quick else RAW_S
-        # This blocks the loop, on purpose: nothing else of this process may run beside it.
+        # This blocks the event loop on purpose: nothing else of this process may run at the same time.
         self._rounds.append(measure_raw(self._settings.data, seconds))
 
     async def _measure(self, workload: Workload, ground: BenchTarget | None) -> None:
-        if workload.place is Place.SPARK and self._settings.embedded:
-            self._results.append(failed(workload, "needs a cluster: Spark's tasks are other processes"))
-            return
-        if workload.place is Place.BOTH and self._settings.embedded:
-            self._results.append(failed(workload, "needs a cluster: it is about the ways between processes"))
+        if workload.place is Place.IN_TURNS and self._settings.embedded:
+            self._results.append(failed(workload, "needs a cluster: it measures work of several processes"))
             return
         if workload.place is Place.CLUSTER and (ground is None or not ground.processes()):
             self._results.append(failed(workload, "needs a cluster that the bench has started itself"))
@@ -118,17 +112,13 @@ class Run:
             return "embedded: the target is a cluster's"
         if settings.ordering is Ordering.SEQUENCED and workload.place in (Place.LOG, Place.CLUSTER):
             return "the target is the committed ordering's"
-        if (workload.beside_raw or workload.place in (Place.SPARK, Place.BOTH)) and not self._quiet:
+        if (workload.beside_raw or workload.place is Place.IN_TURNS) and not self._quiet:
             return "other work had the cores"
-        if settings.quick and workload.name == "open":
-            return "quick: a smaller replica than the target's"
-        if settings.quick and workload.place is Place.SPARK:
-            return "quick: the start of the tasks is most of it"
-        return ""
+        return workload.quick_note if settings.quick else ""
 
 
 def expected(error: Exception) -> list[Exception]:
-    """What a log or a disk may raise, out of the groups that hold it; anything else is a bug and is raised."""
+    """What a log or a disk may raise, unpacked from exception groups; anything else is a bug and is raised."""
     if not isinstance(error, ExceptionGroup):
         return [error]
     _, bugs = error.split((VarlogError, OSError))
@@ -184,7 +174,7 @@ class Report:
         )
 
     def rows(self) -> list[tuple[str, ...]]:
-        """One a result, in the columns of the table."""
+        """One per result, in the columns of the table."""
         return [
             (
                 result.title,
@@ -209,7 +199,7 @@ class Report:
         return "\n".join(lines)
 
     def show(self, console: Console) -> None:
-        """The table for people."""
+        """Print the table."""
         for line in (*self.conditions.lines(), self.raw_line(), DEFINITION):
             console.print(line, highlight=False, style="dim", soft_wrap=True, markup=False)
         table = Table(show_lines=True)

@@ -1,25 +1,16 @@
-"""Settings of a run: what the options of `varlog bench` say, checked."""
+"""Settings: the options of a benchmark run, checked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from varlog.model.cluster import Ordering
 
 
-class Measure(StrEnum):
-    """Topics of which ordering are measured; both: in turns, one against the other."""
-
-    COMMITTED = "committed"
-    SEQUENCED = "sequenced"
-    BOTH = "both"
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`None` for entry_bytes, appenders and batch: each workload has its own, the ones its target is stated for."""
+    """`None` for entry_bytes, appenders and batch: each workload uses the values that its target is stated for."""
 
     data: Path
     nodes: int = 3
@@ -33,7 +24,8 @@ class Settings:
     cluster: str = ""
     embedded: bool = False
     quick: bool = False
-    measure: Measure = Measure.COMMITTED
+    # Of every topic that a workload does not choose an ordering for.
+    ordering: Ordering = Ordering.COMMITTED
 
     def __post_init__(self) -> None:
         if not 1 <= self.replicas <= self.nodes:
@@ -54,10 +46,6 @@ class Settings:
                 raise ValueError(f"{option} must be at least 1, not {value}")
         if self.cluster and self.embedded:
             raise ValueError("--cluster and --embedded exclude each other: measure one of them")
-        if self.measure is Measure.BOTH and self.embedded:
-            raise ValueError(
-                "--ordering both needs a cluster: measure one ordering at a time with --embedded"
-            )
 
     @property
     def own_load(self) -> bool:
@@ -65,27 +53,18 @@ class Settings:
         return not (self.entry_bytes is None and self.appenders is None and self.batch is None)
 
     @property
-    def ordering(self) -> Ordering:
-        """Of a topic of which nothing else is said."""
-        return Ordering.SEQUENCED if self.measure is Measure.SEQUENCED else Ordering.COMMITTED
-
-    @property
     def where(self) -> str:
-        """For people: what is measured."""
+        """What is measured, for the report."""
         if self.embedded:
             return f"embedded in this process, one replica{self._ordering_text}"
         if self.cluster:
             return f"the running cluster at {self.cluster}"
         return (
-            f"{self.nodes} storage nodes, one metadata repository, one sequencer, one manager, one client, a process each, on "
-            f"this machine; {self.replicas} replicas, {self.streams} log stream{'s' if self.streams > 1 else ''} a topic"
+            f"{self.nodes} storage nodes, one metadata repository, one sequencer, one manager, one client, each a process of "
+            f"this machine; {self.replicas} replicas, {self.streams} log stream{'s' if self.streams > 1 else ''} per topic"
             f"{self._ordering_text}"
         )
 
     @property
     def _ordering_text(self) -> str:
-        return {
-            Measure.COMMITTED: "",
-            Measure.SEQUENCED: ", sequenced ordering",
-            Measure.BOTH: "; a committed and a sequenced topic in turns, medians of the turns",
-        }[self.measure]
+        return ", sequenced ordering" if self.ordering is Ordering.SEQUENCED else ""

@@ -1,4 +1,4 @@
-"""Workload: a name, a target, how it runs, how its figures are judged"""
+"""Workload: a name, a target, how it runs and how its figures are assessed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 
 # Figures by name, unit last: {"p50_s": 0.0011, "appends_per_s": 21000.0}.
 Measured = dict[str, float]
+Runner = Callable[["BenchContext"], Awaitable[Measured]]
+Judge = Callable[[Measured, RawLimits], "BenchResult"]
 
 
 class Place(StrEnum):
     """Where a workload runs."""
 
     LOG = "log"  # on the cluster, or embedded if that is asked for
-    CLUSTER = "cluster"  # looks at the processes of a cluster that the bench has started itself
+    CLUSTER = "cluster"  # observes the processes of a cluster that the bench has started itself
     DISK = "disk"  # needs a data directory only
-    SPARK = "spark"  # on a cluster, read and written by Spark
-    BOTH = "both"  # on a cluster, with topics of both orderings
+    IN_TURNS = "in turns"  # on a cluster, started or running: one side against another
 
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """What the figures mean: for people, as a ratio to a raw limit if there is one, and whether the target is met."""
+    """What the figures mean: a summary, the ratio to a raw limit if there is one, and whether the target is met."""
 
     summary: str
     met: bool
@@ -45,15 +46,17 @@ class Workload:
     title: str
     target: str
     place: Place
-    run: Callable[[BenchContext], Awaitable[Measured]]
-    judge: Callable[[Measured, RawLimits], BenchResult]
+    run: Runner
+    judge: Judge
     # The raw limits are measured right before and right after: only what ran side by side is compared.
     beside_raw: bool = False
+    # Why the target does not apply to a run with --quick; empty where it applies.
+    quick_note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One workload, measured and judged. `met` is None where the target does not apply."""
+    """One workload, measured and assessed. `met` is None where the target does not apply."""
 
     workload: str
     title: str
@@ -90,27 +93,27 @@ def judged(
     series: dict[str, list[float]] | None = None,
 ) -> Result:
     """The result; where the target does not apply (another load than the table's) it is left open."""
-    verdict = workload.judge(measured, raw)
+    assessed = workload.judge(measured, raw)
     return Result(
         workload.name,
         workload.title,
         workload.target,
         measured,
-        verdict.summary,
-        verdict.ratio,
-        verdict.against,
-        verdict.met if applies else None,
+        assessed.summary,
+        assessed.ratio,
+        assessed.against,
+        assessed.met if applies else None,
         note,
         series or {},
     )
 
 
 def failed(workload: Workload, why: str) -> Result:
-    """A workload that could not be measured: said, not left out."""
+    """A workload that could not be measured: reported, not left out."""
     return Result(workload.name, workload.title, workload.target, {}, "not measured", None, "", None, why)
 
 
-# Verdicts: the targets, as pure functions from figures and raw limits to what is told. One a kind of workload.
+# Targets: pure functions from figures and raw limits to a BenchResult, one per kind of workload.
 
 LATENCY_RATIO_MAX = 6.0
 BATCH_RATIO_MIN = 0.7
@@ -119,24 +122,24 @@ IDLE_CORE_MAX = 0.01
 OPEN_S_MAX = 1.0
 OPEN_BYTES_MAX = 100_000_000
 NODE_BYTES_MAX = 300_000_000
-# Memory that grows by less than this over a run is flat: allocators breathe.
+# Memory that grows by less than this over a run is flat: allocators keep what they freed.
 FLAT_BYTES_MAX = 16_000_000
 
 
 def judge_latency(measured: Measured, raw: RawLimits) -> BenchResult:
     """One appender: p50 against the raw p50 of a write + fdatasync."""
     ratio = measured["p50_s"] / raw.sync_p50_s
-    told = (
+    summary = (
         f"p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}, "
         f"{format_count(measured['appends_per_s'])} appends/s"
     )
     return BenchResult(
-        told, ratio <= LATENCY_RATIO_MAX, ratio, f"raw write+fdatasync p50 {format_ms(raw.sync_p50_s)}"
+        summary, ratio <= LATENCY_RATIO_MAX, ratio, f"raw write+fdatasync p50 {format_ms(raw.sync_p50_s)}"
     )
 
 
 def appends_judge(at_least: float) -> _RateJudge:
-    """Many appenders, one entry a call."""
+    """Many appenders, one entry per call."""
     return _RateJudge("appends_per_s", "appends/s", at_least)
 
 
@@ -155,24 +158,24 @@ class _RateJudge:
 
     def __call__(self, measured: Measured, raw: RawLimits) -> BenchResult:
         rate = measured[self._figure]
-        told = f"{format_count(rate)} {self._unit}"
+        summary = f"{format_count(rate)} {self._unit}"
         if "bytes_per_s" in measured:
-            told += f", {format_mb_s(measured['bytes_per_s'])}"
+            summary += f", {format_mb_s(measured['bytes_per_s'])}"
         if "p50_s" in measured:
-            told += f", p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}"
-        return BenchResult(told, rate >= self._at_least)
+            summary += f", p50 {format_ms(measured['p50_s'])}, p99 {format_ms(measured['p99_s'])}"
+        return BenchResult(summary, rate >= self._at_least)
 
 
 def judge_batches(measured: Measured, raw: RawLimits) -> BenchResult:
-    """What all copies write together, against what the disk takes."""
+    """What all copies write together, against the bandwidth of the disk."""
     written = measured["bytes_per_s"] * measured["copies"]
     ratio = written / raw.write_bytes_per_s
-    told = (
+    summary = (
         f"{format_count(measured['entries_per_s'])} entries/s, {format_mb_s(measured['bytes_per_s'])} x "
         f"{measured['copies']:.0f} copies = {format_mb_s(written)}, p50 {format_ms(measured['p50_s'])}"
     )
     return BenchResult(
-        told, ratio >= BATCH_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
+        summary, ratio >= BATCH_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
     )
 
 
@@ -182,52 +185,52 @@ def bandwidth_judge(at_least: float) -> _BandwidthJudge:
 
 
 class _BandwidthJudge:
-    """A bandwidth and its floor, told against loopback too."""
+    """A bandwidth and its floor, compared with loopback too."""
 
     def __init__(self, at_least: float) -> None:
         self._at_least = at_least
 
     def __call__(self, measured: Measured, raw: RawLimits) -> BenchResult:
         rate = measured["bytes_per_s"]
-        told = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s"
+        summary = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s"
         ratio = rate / raw.loopback_bytes_per_s
         return BenchResult(
-            told, rate >= self._at_least, ratio, f"raw loopback {format_mb_s(raw.loopback_bytes_per_s)}"
+            summary, rate >= self._at_least, ratio, f"raw loopback {format_mb_s(raw.loopback_bytes_per_s)}"
         )
 
 
 def judge_idle(measured: Measured, raw: RawLimits) -> BenchResult:
     """The busiest process, and what all of them wrote."""
     core, written = measured["core_max"], measured["written_bytes"]
-    told = f"{format_count(written)} bytes written, at most {core * 100:.2f} % of a core a process"
-    return BenchResult(told, written == 0 and core < IDLE_CORE_MAX)
+    summary = f"{format_count(written)} bytes written, at most {core * 100:.2f} % of a core per process"
+    return BenchResult(summary, written == 0 and core < IDLE_CORE_MAX)
 
 
 def judge_open(measured: Measured, raw: RawLimits) -> BenchResult:
     """Time and memory of a process that opens a replica."""
     opening_bytes = measured["peak_bytes"] - measured["before_bytes"]
-    told = (
+    summary = (
         f"{format_ms(measured['open_s'])} (cached: {format_ms(measured['open_warm_s'])}), "
         f"{format_mb(measured['peak_bytes'])} peak memory of the process, {format_mb(opening_bytes)} of it by opening"
     )
-    return BenchResult(told, measured["open_s"] < OPEN_S_MAX and measured["peak_bytes"] < OPEN_BYTES_MAX)
+    return BenchResult(summary, measured["open_s"] < OPEN_S_MAX and measured["peak_bytes"] < OPEN_BYTES_MAX)
 
 
 def judge_sync(measured: Measured, raw: RawLimits) -> BenchResult:
-    """One replica filled from another, against what the disk takes: its source is read from the same disk meanwhile."""
+    """One replica filled from another, against the bandwidth of the disk, from which the source is read at the same time."""
     rate = measured["bytes_per_s"]
     ratio = rate / raw.write_bytes_per_s
-    told = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s, {measured['seconds']:.1f} s"
+    summary = f"{format_mb_s(rate)}, {format_count(measured['entries_per_s'])} entries/s, {measured['seconds']:.1f} s"
     return BenchResult(
-        told, ratio >= SYNC_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
+        summary, ratio >= SYNC_RATIO_MIN, ratio, f"raw write+fdatasync {format_mb_s(raw.write_bytes_per_s)}"
     )
 
 
 def judge_memory(measured: Measured, raw: RawLimits) -> BenchResult:
     """The largest storage node under load: how large, and does it grow."""
-    told = (
+    summary = (
         f"at most {format_mb(measured['resident_max_bytes'])}, {measured['growth_bytes'] / 1e6:+.0f} MB from the second "
         f"to the last quarter of {measured['seconds']:.0f} s at {format_mb_s(measured['bytes_per_s'])}"
     )
     flat = measured["growth_bytes"] <= FLAT_BYTES_MAX
-    return BenchResult(told, flat and measured["resident_max_bytes"] < NODE_BYTES_MAX)
+    return BenchResult(summary, flat and measured["resident_max_bytes"] < NODE_BYTES_MAX)

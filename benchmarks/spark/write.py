@@ -7,8 +7,7 @@ import itertools
 import time
 from typing import TYPE_CHECKING
 
-from varlog.bench.context import BenchContext, connected
-from varlog.bench.spark_session import (
+from benchmarks.spark.session import (
     as_parquet,
     batch_rows,
     filled,
@@ -18,6 +17,7 @@ from varlog.bench.spark_session import (
     start,
     timed,
 )
+from varlog.bench.context import BenchContext, connected
 from varlog.bench.workload import Measured
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class WriteAgainstParquet:
         spark = await asyncio.to_thread(start, stage)
         frame, rows = await self._rows(spark, stage)
         async with connected(stage.address, stage.topic, streams=stage.settings.streams):
-            pass  # made now: what is measured is the writing
+            pass  # created now: only the writing is measured
         numbers = itertools.count()
 
         async def log_pass() -> float:

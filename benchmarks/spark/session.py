@@ -1,6 +1,7 @@
-"""SparkSide: Spark in a bench: its session, timed actions, topics that are filled once, and the same rows as Parquet files.
+"""Spark's side of a benchmark: its session, timed actions, topics and Parquet files.
 
-Both sides of a ratio are measured in turns, pass by pass, in one session; a ratio is of their medians.
+A topic is filled once per run, and its rows are written to Parquet files once. Both sides of a ratio are measured in turns, pass
+by pass, in one session; a ratio is of their medians.
 """
 
 from __future__ import annotations
@@ -33,33 +34,45 @@ _FILLERS = 4
 BATCH_BYTES = 1 * MIB
 
 DEFINITION = (
+    "Times are per side. "
     "Spark: local[2] in the client's process, two partitions, unix sockets to its Python workers; rows of random bytes, so that "
     "nothing compresses; Parquet as Spark writes it by default (snappy), read from the page cache; the noop sink, all columns; "
     "three passes of each side to warm up, then passes in turns, medians"
 )
 
-OnePass = Callable[[], Awaitable[float]]  # rows (or bytes) a second
+OnePass = Callable[[], Awaitable[float]]  # rows (or bytes) per second
 
 
 _running: list[SparkSession] = []
 
 
+def prepare_session() -> None:
+    """ValueError with the remedy if Spark or Java is missing."""
+    from varlog.model.errors import StartupError
+    from varlog.spark.session import prepare
+
+    try:
+        prepare()
+    except StartupError as missing:
+        raise ValueError(str(missing)) from missing
+
+
 def start(stage: BenchContext) -> SparkSession:
-    """The session of this run; the first to ask starts it."""
+    """The session of this run; the first call starts it."""
     import varlog.spark
     from varlog.spark.session import FAST_SOCKETS
 
     directory = stage.settings.data
-    with in_a_sentence():
+    with spark_errors():
         spark = varlog.spark.session(
-            "varlog bench",
+            "varlog benchmarks",
             MASTER,
             {
                 **FAST_SOCKETS,
                 "spark.driver.memory": "4g",
                 "spark.local.dir": str(directory / "spark"),
                 "spark.sql.warehouse.dir": str(directory / "warehouse"),
-                # A file a partition, as many as there are cores, like the log's.
+                # One file per partition, as many as there are cores, like the log's.
                 "spark.sql.files.maxPartitionBytes": "4g",
                 "spark.sql.shuffle.partitions": "2",
             },
@@ -69,14 +82,14 @@ def start(stage: BenchContext) -> SparkSession:
 
 
 def stop() -> None:
-    """End the session, if there is one."""
+    """Stop the session, if there is one."""
     while _running:
         _running.pop().stop()
 
 
 @contextmanager
-def in_a_sentence() -> Iterator[None]:
-    """What Spark raises, as an error of the tree: the row of the table says what is wrong."""
+def spark_errors() -> Iterator[None]:
+    """Turns what Spark raises into a VarlogError, so that the row of the table says what is wrong."""
     try:
         yield
     except Exception as error:
@@ -92,17 +105,17 @@ def failure_text(error: BaseException) -> str:
 
 
 def activate() -> None:
-    """Make the session the one of this thread: Spark looks there, and nowhere else, for a source that is written to."""
+    """Make the session the one of this thread: Spark looks nowhere else for a sink."""
     _running[-1].createDataFrame([], "nothing int")
 
 
 async def timed(action: Callable[[], object]) -> float:
-    """Seconds of a Spark action, off the loop: the cluster's supervisor lives in it."""
+    """Seconds of a Spark action, in a thread: the cluster's supervisor runs on the event loop."""
 
     def work() -> float:
         activate()
         began = time.perf_counter()
-        with in_a_sentence():
+        with spark_errors():
             action()
         return time.perf_counter() - began
 
@@ -136,7 +149,7 @@ def rows_of(stage: BenchContext, entry_bytes: int) -> int:
 
 
 def random_entries(count: int, entry_bytes: int) -> list[bytes]:
-    """Every one another: what repeats, Parquet stores once."""
+    """All different: Parquet stores what repeats only once."""
     data = os.urandom(count * entry_bytes)
     return [data[at : at + entry_bytes] for at in range(0, len(data), entry_bytes)]
 
@@ -146,7 +159,7 @@ def batch_rows(entry_bytes: int) -> int:
 
 
 async def filled(stage: BenchContext, entry_bytes: int) -> tuple[str, int]:
-    """A topic with entries of so many bytes, and how many it has; the first workload of a run that asks fills it."""
+    """A topic with entries of this size, and how many it has; the first workload of a run that needs it fills it."""
     topic, count = f"bench-spark-{entry_bytes}", rows_of(stage, entry_bytes)
     async with connected(stage.address, topic, streams=stage.settings.streams) as log:
         left = count - await log.tail()
@@ -176,7 +189,7 @@ def read_log(spark: SparkSession, stage: BenchContext, topic: str, **options: ob
 
 
 async def as_parquet(spark: SparkSession, stage: BenchContext, topic: str) -> Path:
-    """The rows of a topic in Parquet files; made once in a run, and read once so that they are in the page cache."""
+    """The rows of a topic in Parquet files; written once per run, and read once so that they are in the page cache."""
     path = stage.settings.data / f"{topic}.parquet"
     if not path.exists():
         stage.display.advance(1.0, "writing the same rows as Parquet")

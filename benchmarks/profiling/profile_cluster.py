@@ -1,6 +1,6 @@
 """`varlog bench` with one of its processes under a profiler; prints where that process spent its processor time.
 
-    python benchmarks/profile_cluster.py --process vsn-1|vmr|vmc|client [--kind sample|cprofile] [-- bench options]
+    python benchmarks/profiling/profile_cluster.py --process vsn-1|vmr|vmc|client [--kind sample|cprofile] [-- bench options]
 
 The first storage node is the primary of the first stream. With `sample` percentages are of samples taken in the main
 thread (the event loop) every 2 ms of processor time; with `cprofile` every call is counted, at the price of speed.
@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent
+ROOT = HERE.parents[1]
 RUN_S_MAX = 1800
 
 
@@ -49,7 +49,7 @@ def main() -> None:
         directory = arguments.keep or Path(scratch)
         directory.mkdir(parents=True, exist_ok=True)
         environment = {
-            "PYTHONPATH": os.pathsep.join([str(HERE / "profiling"), str(ROOT / "src")]),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]),
             "VARLOG_PROFILE": str(directory),
             "VARLOG_PROFILE_MATCH": arguments.match or pattern_of(arguments.process),
             "VARLOG_PROFILE_KIND": arguments.kind,

@@ -1,6 +1,6 @@
 """A flame graph out of sampled stacks: a plain SVG without scripts; a browser shows each box's name and share under the mouse.
 
-    python benchmarks/flame.py STACKS OUT.svg [--title TEXT] [--drop PATTERN …]
+    python benchmarks/profiling/flame.py STACKS OUT.svg [--title TEXT] [--drop PATTERN …]
 
 STACKS has one stack a line, outermost frame first, `a;b;c 42`: what profile_cluster.py keeps of a process, and what
 `py-spy record -f raw` writes. Boxes on top of a box are what it called; the width is the share of the samples, not time's course.

@@ -1,6 +1,6 @@
-"""Draws throughput over time around each fault, out of a JSON report of `varlog bench --faults`.
+"""Draws throughput over time around each fault, from a JSON report of benchmarks.faults.
 
-    python benchmarks/plot_faults.py REPORT.json docs/faults.svg
+    python benchmarks/faults/plot.py REPORT.json docs/faults.svg
 
 Needs matplotlib: pip install 'varlog[plot]'.
 """
@@ -30,10 +30,10 @@ def with_series(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def draw(report: dict[str, Any], target: Path) -> None:
-    """One panel a fault, one below the other, over the seconds since the kill."""
+    """One panel per fault, one below the other, over the seconds since the kill."""
     results = with_series(report)
     if not results:
-        raise ValueError("the report has no series: it must be one of `varlog bench --faults --json`")
+        raise ValueError("the report has no series: it must be one of `python -m benchmarks.faults --json`")
     figure, panels = plt.subplots(
         len(results), 1, figsize=(WIDTH_IN, PANEL_IN * len(results)), sharex=True, squeeze=False
     )

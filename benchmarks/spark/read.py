@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.spark.session import as_parquet, drain, filled, in_turns, medians, read_log, start, timed
 from varlog.bench.context import BenchContext
 from varlog.bench.machine import usage_of
-from varlog.bench.spark_session import as_parquet, drain, filled, in_turns, medians, read_log, start, timed
 from varlog.bench.workload import Measured
 
 if TYPE_CHECKING:

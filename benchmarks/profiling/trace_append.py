@@ -1,6 +1,6 @@
 """The way of one append through the processes, step by step: when each message and each write happens, as medians.
 
-    python benchmarks/trace_append.py [--seconds 3] [-- options of varlog bench]
+    python benchmarks/profiling/trace_append.py [--seconds 3] [-- options of varlog bench]
 
 Runs the workload append-1 with every process tracing (all share the monotonic clock) and prints, for each step, the median
 time since the client sent its request. Only what happens between a client's Append and its answer is looked at.
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent
+ROOT = HERE.parents[1]
 RUN_S_MAX = 600
 # A step that happens in fewer appends than this is not part of the typical way.
 SHARE_MIN = 0.5
@@ -56,7 +56,7 @@ def appends(events: list[Event]) -> Iterator[list[Event]]:
             under_way = []
         if under_way is not None:
             under_way.append(event)
-            if role == "client" and what == "receive Appended":
+            if role == "client" and what == "receive AppendReply":
                 yield under_way
                 under_way = None
 
@@ -90,7 +90,7 @@ def main() -> None:
     arguments, options = parser.parse_args(sys.argv[1:end]), sys.argv[end + 1 :]
     with tempfile.TemporaryDirectory(prefix="varlog-trace-") as scratch:
         environment = {
-            "PYTHONPATH": os.pathsep.join([str(HERE / "profiling"), str(ROOT / "src")]),
+            "PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")]),
             "VARLOG_PROFILE": scratch,
             "VARLOG_PROFILE_MATCH": r"\b(vsn|vmr|vmc) start|import run; run\(\) bench",
             "VARLOG_PROFILE_KIND": "trace",

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.spark.session import activate, failure_text, spark_errors, start
 from varlog.bench.context import BenchContext, connected
 from varlog.bench.figures import median, percentile
-from varlog.bench.spark_session import activate, failure_text, in_a_sentence, start
 from varlog.bench.workload import Measured
 from varlog.model.errors import Unavailable
 
@@ -146,7 +146,7 @@ class _Seen:
 
 def _started(source: DataStreamReader, checkpoint: Path, seen: _Seen) -> StreamingQuery:
     activate()
-    with in_a_sentence():
+    with spark_errors():
         return (
             source.load()
             .writeStream.foreachBatch(seen.take)
