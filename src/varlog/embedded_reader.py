@@ -15,6 +15,7 @@ from typing import Final
 from varlog.client.chunk import Chunk
 from varlog.metarepo.store.snapshot import MetadataSnapshot, read_snapshot
 from varlog.model.cluster import Topic
+from varlog.model.entry import Position, RangeSize
 from varlog.model.errors import (
     CorruptReplica,
     PreconditionFailed,
@@ -26,7 +27,6 @@ from varlog.model.errors import (
 from varlog.model.ids import ClusterID, LogStreamID, TopicID
 from varlog.model.limits import MIB
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 from varlog.runtime.disk import OsDisk
 from varlog.storage.committed.replica_files import ReplicaFiles
 from varlog.storage.read_only import ReadOnlyDisk
@@ -82,7 +82,7 @@ class DirectoryReader:
 
     def measure(
         self, topic: str, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int
-    ) -> MeasureRangeReply:
+    ) -> RangeSize:
         """How the entries of a stream lie whose positions are in [begin, end). Trimmed if `begin` is."""
         trimmed = self._topic(topic).trimmed
         if begin <= trimmed:
@@ -90,15 +90,15 @@ class DirectoryReader:
         replica = self._replica(log_stream)
         first, stop = replica.llsn_from(begin), replica.llsn_from(end)
         found = replica.measure(first, stop, points_max)
-        return MeasureRangeReply(first, stop, found.bytes, found.points, complete=True)
+        return RangeSize(first, stop, found.bytes, found.points)
 
-    def find_time(self, topic: str, log_stream: LogStreamID, time_us: int) -> FindTimeReply:
+    def find_time(self, topic: str, log_stream: LogStreamID, time_us: int) -> Position:
         """The first entry of a stream that was appended at or after `time_us`."""
         replica = self._replica(log_stream)
         llsn = replica.find_time(time_us)
         if llsn < replica.committed_end:
-            return FindTimeReply(llsn, replica.glsn_of(llsn))
-        return FindTimeReply(llsn, self.readable(topic).end)
+            return Position(replica.glsn_of(llsn), llsn, log_stream)
+        return Position(self.readable(topic).end, llsn, log_stream)
 
     def chunks(
         self, log_stream: LogStreamID, begin: LLSN, end: LLSN

@@ -15,10 +15,10 @@ from tests.manager.sequenced_cluster import SequencedCluster
 from tests.manager.sim_cluster import REPOSITORY, TOPIC
 from varlog.client.log import Log
 from varlog.model.cluster import Ordering
+from varlog.model.commit import OrderAdoption
 from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped, Trimmed
 from varlog.model.ids import NodeID
 from varlog.rpc import messages as m
-from varlog.rpc.messages import AdoptOrderReply
 from varlog.testing.sim.core.loop import run
 
 
@@ -46,7 +46,7 @@ class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
         service = self.nodes[node].service
         return service._view.revision if isinstance(service, StorageNodeServer) else 0
 
-    async def adopt(self, *, dry_run: bool = False) -> AdoptOrderReply:
+    async def adopt(self, *, dry_run: bool = False) -> OrderAdoption:
         async with await self.admin() as admin:
             return await admin.adopt_order(TOPIC, dry_run=dry_run)
 

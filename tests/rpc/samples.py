@@ -21,7 +21,7 @@ from varlog.model.cluster import (
     Topic,
     UnitStatus,
 )
-from varlog.model.commit import CommitRow, Report, TopicMark
+from varlog.model.commit import CommitRow, OrderAdoption, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
@@ -226,21 +226,23 @@ MESSAGES: list[Message] = [
     m.AdminSyncReplica(LogStreamID(5), NodeID(1)),
     m.AdoptOrder(TopicID(3), False),
     m.AdoptOrderReply(
-        TopicID(3),
-        GLSN(131),
-        GLSN(141),
-        ((NodeID(1), LogStreamID(5), GLSN(131), GLSN(140), LLSN(61)),),
-        ((GLSN(140), GLSN(141)),),
-        ("one contradicts",),
-        (NodeID(2),),
-        (LogStreamID(5),),
-        GLSN(9),
-        True,
-        "node 1 knows more",
-        Epoch(4),
-        NodeID(1),
-        Epoch(3),
-        (NodeID(2),),
+        OrderAdoption(
+            TopicID(3),
+            GLSN(131),
+            GLSN(141),
+            ((NodeID(1), LogStreamID(5), GLSN(131), GLSN(140), LLSN(61)),),
+            ((GLSN(140), GLSN(141)),),
+            ("one contradicts",),
+            (NodeID(2),),
+            (LogStreamID(5),),
+            GLSN(9),
+            True,
+            "node 1 knows more",
+            Epoch(4),
+            NodeID(1),
+            Epoch(3),
+            (NodeID(2),),
+        ),
     ),
     m.WriteUnit(LogStreamID(6), Epoch(4), 800),
     m.FillUnit(LogStreamID(6), Epoch(4), LLSN(61), 3),

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from varlog.model.cluster import LogStream, Topic
-    from varlog.rpc.messages import AdoptOrderReply, GetClusterStatusReply
+    from varlog.model.commit import OrderAdoption
+    from varlog.rpc.messages import GetClusterStatusReply
 
 topic = typer.Typer(no_args_is_help=True, help="Topics: create, list, describe, delete, adopt-order.")
 
@@ -211,12 +212,12 @@ def adopt_order(
         raise typer.Exit(FAILED)
 
 
-async def _adopt(where: Target, name: str, yes: bool) -> AdoptOrderReply:
+async def _adopt(where: Target, name: str, yes: bool) -> OrderAdoption:
     async with where.admin() as admin:
         return await admin.adopt_order(name, dry_run=not yes)
 
 
-def _adoption_lines(name: str, adoption: AdoptOrderReply) -> list[str]:
+def _adoption_lines(name: str, adoption: OrderAdoption) -> list[str]:
     """From which node which positions come, or what is in the way."""
     if not adoption.stopped and adoption.end <= adoption.begin and not adoption.projection:
         return [f"topic {name} is not stopped: there is nothing to do"]

@@ -21,7 +21,7 @@ from varlog.model.cluster import (
     SyncStatus,
     Topic,
 )
-from varlog.model.commit import TopicMark
+from varlog.model.commit import OrderAdoption, TopicMark
 from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, check_topic_name
 from varlog.model.lsn import FIRST_GLSN, GLSN
@@ -100,13 +100,13 @@ class Admin:
         """A stopped topic only if that is `forced`: see `adopt_order`."""
         await self._manager(DeleteTopic(name, forced), Done)
 
-    async def adopt_order(self, name: str, *, dry_run: bool = True) -> AdoptOrderReply:
-        """Take the order of a stopped topic from the storage nodes, or say what would be taken, what is missing, and who
-        contradicts whom. It is done only where the nodes know everything up to the newest position that any of them has heard of:
-        `adopted` says so."""
+    async def adopt_order(self, name: str, *, dry_run: bool = True) -> OrderAdoption:
+        """Adopt the order of a stopped topic from the storage nodes, or report what would be adopted, what is missing, and which
+        nodes contradict each other. It is done only if the nodes know everything up to the newest position that any of them knows
+        of: then `adopted` is true."""
         topic = await self._topic(name)
         ask = AdoptOrder(topic.topic, dry_run)
-        return await self._routing.ask_repository(ask, AdoptOrderReply, ADOPT_S)
+        return (await self._routing.ask_repository(ask, AdoptOrderReply, ADOPT_S)).adoption
 
     async def topics(self) -> tuple[Topic, ...]:
         return (await self.view()).topics

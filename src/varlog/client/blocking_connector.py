@@ -13,9 +13,9 @@ from varlog.client.log import Log
 from varlog.client.loop_bridge import LoopBridge
 from varlog.model.cluster import ClusterView, NamedWriter
 from varlog.model.commit import TopicMark
+from varlog.model.entry import Position, RangeSize
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,16 +74,16 @@ class BlockingConnector:
         points_max: int = 256,
         *,
         timeout_s: float | None = None,
-    ) -> MeasureRangeReply:
+    ) -> RangeSize:
         """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and LLSNs that cut these bytes
         into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
         return self.run(self._connector.measure(log_stream, begin, end, points_max, timeout_s=timeout_s))
 
     def find_time(
         self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
-    ) -> FindTimeReply:
-        """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as exact as the
-        appenders' clocks agree. One past the newest entry if there is none."""
+    ) -> Position:
+        """Where the first entry of a stream is that was appended at or after a time, in microseconds since 1970 UTC; as exact as
+        the appenders' clocks agree. One past the newest entry of the stream, and of the topic, if there is none."""
         return self.run(self._connector.find_time(log_stream, time_us, timeout_s=timeout_s))
 
     # --- Writing --------------------------------------------------------------------------------------------------------

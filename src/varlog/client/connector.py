@@ -20,10 +20,10 @@ from varlog.client.routing import Routing
 from varlog.client.tailing_reader import TailingReader
 from varlog.model.cluster import ClusterView, NamedWriter
 from varlog.model.commit import TopicMark
+from varlog.model.entry import Position, RangeSize
 from varlog.model.errors import Overloaded
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_GLSN, GLSN, LLSN
-from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,9 +100,7 @@ class Connector:
 
     async def mark(self, *, timeout_s: float | None = None) -> TopicMark:
         """Newest and newest trimmed position, in one request."""
-        topic = self._routing.topic.topic
-        tail = await self._ordered.tail(self._limit(timeout_s))
-        return TopicMark(topic, tail.high_watermark, tail.trimmed)
+        return await self._ordered.tail(self._limit(timeout_s))
 
     async def measure(
         self,
@@ -112,7 +110,7 @@ class Connector:
         points_max: int = 256,
         *,
         timeout_s: float | None = None,
-    ) -> MeasureRangeReply:
+    ) -> RangeSize:
         """The LLSNs of those entries of a stream whose position is in [begin, end), their bytes, and LLSNs that cut these bytes
         into about equal pieces. Trimmed if `begin` is trimmed. `end` may not be beyond the tail + 1."""
         return await self._ordered.measure(
@@ -121,9 +119,9 @@ class Connector:
 
     async def find_time(
         self, log_stream: LogStreamID | int, time_us: int, *, timeout_s: float | None = None
-    ) -> FindTimeReply:
-        """The first entry of a stream that was appended at or after a time, in microseconds since 1970 UTC; as exact as the
-        appenders' clocks agree. One past the newest entry if there is none."""
+    ) -> Position:
+        """Where the first entry of a stream is that was appended at or after a time, in microseconds since 1970 UTC; as exact as
+        the appenders' clocks agree. One past the newest entry of the stream, and of the topic, if there is none."""
         return await self._ordered.find_time(LogStreamID(log_stream), time_us, self._limit(timeout_s))
 
     def on_node(self, node: NodeID | int) -> NodeClient:

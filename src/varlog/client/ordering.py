@@ -11,10 +11,10 @@ from typing import Protocol
 from varlog.client.append_rules import InflightBatch
 from varlog.client.committed.range_reader import Cut, Part
 from varlog.client.merge_rules import Stretch
-from varlog.model.entry import Entry, Position
+from varlog.model.commit import TopicMark
+from varlog.model.entry import Entry, Position, RangeSize
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import FindTimeReply, GetTailReply, MeasureRangeReply
 
 
 class AppendTransport(Protocol):
@@ -71,7 +71,7 @@ class OrderedTopic(Protocol):
 
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry: ...
 
-    async def tail(self, timeout_s: float) -> GetTailReply:
+    async def tail(self, timeout_s: float) -> TopicMark:
         """Newest and newest trimmed position; no acknowledged append is above the first."""
         ...
 
@@ -93,9 +93,9 @@ class OrderedTopic(Protocol):
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> MeasureRangeReply: ...
+    ) -> RangeSize: ...
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply: ...
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position: ...
 
     def check_primary(self, operation: str) -> None:
         """Refused where the topic's streams have no primary, which `operation` needs."""

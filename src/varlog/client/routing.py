@@ -11,6 +11,7 @@ from varlog.client.failure_detector import FailureDetector
 from varlog.client.retry import Backoff
 from varlog.client.routing_rules import running
 from varlog.model.cluster import ClusterView, LogStream, Topic
+from varlog.model.commit import TopicMark
 from varlog.model.errors import NotInCluster, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import ANY_CLUSTER, ClusterID, NodeID
 from varlog.model.lsn import GLSN, NO_GLSN
@@ -273,9 +274,11 @@ class Routing:
         got, _ = await self._pool.call(address, request, timeout_s=timeout_s)
         return expect(got, answer)
 
-    async def tail(self, timeout_s: float) -> GetTailReply:
+    async def tail(self, timeout_s: float) -> TopicMark:
         """Newest ordered and newest trimmed position, as the repository has it: no acknowledged append is above it."""
-        return await self.ask_repository(GetTail(self.topic.topic), GetTailReply, timeout_s)
+        topic = self.topic.topic
+        tail = await self.ask_repository(GetTail(topic), GetTailReply, timeout_s)
+        return TopicMark(topic, tail.high_watermark, tail.trimmed)
 
     def _silent(self, timeout_s: float, error: BaseException) -> Unavailable:
         return Unavailable(

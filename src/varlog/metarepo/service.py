@@ -268,7 +268,8 @@ class RepositoryService:
 
         async def adopt() -> None:
             try:
-                call.reply(await self._witnesses.adopt(request.topic, dry_run=request.dry_run))
+                adoption = await self._witnesses.adopt(request.topic, dry_run=request.dry_run)
+                call.reply(m.AdoptOrderReply(adoption))
             except VarlogError as error:
                 call.fail(error)
 

@@ -1,11 +1,14 @@
-"""Report, CommitRow, Watermarks: the vocabulary of ordering (R-CTX-1, R-CTX-2). Ranges are half-open."""
+"""CommitRow, Report, TopicMark, OrderAdoption: the vocabulary of ordering.
+
+Ranges are half-open (R-CTX-1, R-CTX-2).
+"""
 
 from __future__ import annotations
 
 import msgspec
 
-from varlog.model.epoch import Epoch
-from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 
 
@@ -100,3 +103,29 @@ class TopicMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     topic: TopicID
     high_watermark: GLSN
     trimmed: GLSN
+
+
+class OrderAdoption(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What storage nodes know of a stopped topic that the repository does not: positions [begin, end). `taken`: (node, log stream,
+    first position, end, first LLSN). `missing`: ranges of positions that no node reports. `conflicts`, `silent` (nodes that did not
+    answer): why it may not be done. `raised`: log streams that are sealed in a new epoch by it. `adopted`: it is done.
+
+    Of a sequenced topic: `projection` (0: none is taken) is the epoch of the projection that `source` keeps, `lost` the epoch that
+    the repository has. `trimmed`: up to where it is trimmed then. `needed`: nodes that must answer to prove that no newer
+    projection exists."""
+
+    topic: TopicID
+    begin: GLSN
+    end: GLSN
+    taken: tuple[tuple[NodeID, LogStreamID, GLSN, GLSN, LLSN], ...]
+    missing: tuple[tuple[GLSN, GLSN], ...]
+    conflicts: tuple[str, ...]
+    silent: tuple[NodeID, ...] = ()
+    raised: tuple[LogStreamID, ...] = ()
+    trimmed: GLSN = GLSN(0)
+    adopted: bool = False
+    stopped: str = ""
+    projection: Epoch = NO_EPOCH
+    source: NodeID = NodeID(0)
+    lost: Epoch = NO_EPOCH
+    needed: tuple[NodeID, ...] = ()

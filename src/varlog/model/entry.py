@@ -1,4 +1,4 @@
-"""What a user gets back: Position of an append, Run of a batch, Entry of a read."""
+"""What a client returns: Position of an append, Run of a batch, Entry, RangeSize."""
 
 from __future__ import annotations
 
@@ -58,3 +58,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     @property
     def position(self) -> Position:
         return Position(self.glsn, self.llsn, self.log_stream)
+
+
+class RangeSize(msgspec.Struct, frozen=True, gc=False):
+    """LLSNs [begin, end) of a log stream, and about how many bytes they have on disk. `points` are (LLSN, bytes before it in the
+    range), rising, strictly inside the range, about evenly spaced in bytes."""
+
+    begin: LLSN
+    end: LLSN
+    bytes: int
+    points: tuple[tuple[LLSN, int], ...] = ()

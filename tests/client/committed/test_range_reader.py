@@ -149,12 +149,12 @@ def test_one_node_alone_is_asked_and_what_it_says_is_handed_over_as_it_is() -> N
         async with await filled(cluster, Random(1), 500, [50]) as log:
             cluster.requests.clear()
             one = log.connector.on_node(2)
-            fetched, sound = await one.fetch(ONE, 1, bytes_max=1)
-            assert (fetched.rows[0][0], Chunk(sound).first_llsn) == (1, 1)
+            fetched = await one.fetch(ONE, 1, bytes_max=1)
+            assert (fetched.rows[0][0], Chunk(fetched.payload).first_llsn) == (1, 1)
             cluster.spoil = {"node-2": 1}
-            _, spoilt = await one.fetch(ONE, 1, bytes_max=1)
+            damaged = await one.fetch(ONE, 1, bytes_max=1)
             with pytest.raises(CorruptBatch):
-                Chunk(spoilt)
+                Chunk(damaged.payload)
             cluster.fail = {"node-2": [Unavailable("frozen")]}
             with pytest.raises(Unavailable, match="frozen"):
                 await one.fetch(ONE, 1)

@@ -19,6 +19,7 @@ from varlog.client.retry import Backoff
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.client.routing_rules import in_turn
 from varlog.model.cluster import LogStream
+from varlog.model.entry import Position, RangeSize
 from varlog.model.errors import NotWritten, Trimmed, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_BYTES_MAX, MIB
@@ -184,15 +185,15 @@ class RangeQueries:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> MeasureRangeReply:
+    ) -> RangeSize:
         request = MeasureRange(log_stream, begin, end, points_max)
-        return await self._ask(
-            log_stream, request, MeasureRangeReply, lambda found: found.complete, timeout_s
-        )
+        found = await self._ask(log_stream, request, MeasureRangeReply, lambda one: one.complete, timeout_s)
+        return RangeSize(found.begin, found.end, found.bytes, found.points)
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:
         request = FindTime(log_stream, time_us)
-        return await self._ask(log_stream, request, FindTimeReply, lambda found: True, timeout_s)
+        found = await self._ask(log_stream, request, FindTimeReply, lambda one: True, timeout_s)
+        return Position(found.glsn, found.llsn, log_stream)
 
     async def stream(self, log_stream: LogStreamID, timeout_s: float) -> LogStream:
         """The stream, by a fresh view if the old one does not have it. UnknownLogStream: the topic has none of this id."""

@@ -144,14 +144,14 @@ class Reader:
             return answer
         except VarlogError as error:
             if isinstance(error, CorruptBatch):
-                self._tell_damage(
+                self._report_damage(
                     node, request, error
                 )  # not held against the node: the rest of what it has is sound
             else:
                 self._routing.report_failure(node, error, patient=attempt_s >= PATIENT_S)
             return error
 
-    def _tell_damage(self, node: NodeID, request: ReadAt, error: CorruptBatch) -> None:
+    def _report_damage(self, node: NodeID, request: ReadAt, error: CorruptBatch) -> None:
         """By LLSN alone: whoever was asked by GLSN has checked what it found, and knows already."""
         if request.log_stream:
             self._reports.tell(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)

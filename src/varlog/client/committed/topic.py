@@ -9,10 +9,11 @@ from varlog.client.committed.reader import Reader
 from varlog.client.committed.sender import BatchSender
 from varlog.client.committed.subscriber import Subscription
 from varlog.client.routing import Routing
-from varlog.model.entry import Entry
+from varlog.model.commit import TopicMark
+from varlog.model.entry import Entry, Position, RangeSize
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Done, FindTimeReply, GetTailReply, MeasureRangeReply, TrimTopic
+from varlog.rpc.messages import Done, TrimTopic
 
 
 class CommittedTopic:
@@ -30,7 +31,7 @@ class CommittedTopic:
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
         return await self._reader.read_stream(log_stream, llsn, timeout_s)
 
-    async def tail(self, timeout_s: float) -> GetTailReply:
+    async def tail(self, timeout_s: float) -> TopicMark:
         return await self._routing.tail(timeout_s)
 
     async def newest(self, timeout_s: float) -> GLSN:
@@ -53,10 +54,10 @@ class CommittedTopic:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> MeasureRangeReply:
+    ) -> RangeSize:
         return await self._range_queries.measure(log_stream, begin, end, points_max, timeout_s)
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:
         return await self._range_queries.find_time(log_stream, time_us, timeout_s)
 
     def check_primary(self, operation: str) -> None:

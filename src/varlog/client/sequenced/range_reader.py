@@ -12,7 +12,7 @@ from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.reader import SequencedReader
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units
-from varlog.model.cluster import changed
+from varlog.model.entry import Position, RangeSize
 from varlog.model.errors import NotWritten, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
@@ -107,8 +107,8 @@ class SequencedRangeQueries:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> MeasureRangeReply:
-        """`complete` whatever holes there are: whoever reads the range mends them."""
+    ) -> RangeSize:
+        """Holes do not matter: reading the range fills them."""
         backoff = Backoff(self._units.routing.environment, timeout_s)
         projection, _ = await self._units.chain_of(log_stream, backoff)
         low, high = (projection.llsn_from(log_stream, glsn) for glsn in (begin, end))
@@ -116,16 +116,16 @@ class SequencedRangeQueries:
         if begin <= trimmed and begin < end:
             raise Trimmed(begin, trimmed + 1)
         if low >= high:
-            return MeasureRangeReply(low, low, 0, (), complete=True)
+            return RangeSize(low, low, 0)
         _, found, _ = await self._units.ask_tail(
             log_stream,
             lambda now: MeasureUnit(log_stream, now.epoch, low, high, points_max),
             MeasureRangeReply,
             backoff,
         )
-        return changed(found, begin=low, end=high, complete=True)
+        return RangeSize(low, high, found.bytes, found.points)
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:
         backoff = Backoff(self._units.routing.environment, timeout_s)
         newest = await self._tokens.next(backoff)
         projection, found, _ = await self._units.ask_tail(
@@ -136,5 +136,5 @@ class SequencedRangeQueries:
                 log_stream, lambda now: ReadUnit(log_stream, now.epoch, found.llsn), ReadUnitReply, backoff
             )
         except NotWritten:
-            return FindTimeReply(found.llsn, newest)  # no entry is so late
-        return FindTimeReply(found.llsn, projection.position(log_stream, found.llsn)[0])
+            return Position(newest, found.llsn, log_stream)  # no entry is that late
+        return Position(projection.position(log_stream, found.llsn)[0], found.llsn, log_stream)

@@ -17,11 +17,12 @@ from varlog.client.sequenced.sender import SequencedBatchSender
 from varlog.client.sequenced.subscriber import SequencedSubscription
 from varlog.client.sequenced.tokens import Tokens
 from varlog.client.sequenced.units import Units
-from varlog.model.entry import Entry
+from varlog.model.commit import TopicMark
+from varlog.model.entry import Entry, Position, RangeSize
 from varlog.model.errors import PreconditionFailed, TrimBeyondTail
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import Done, FindTimeReply, GetTailReply, MeasureRangeReply, TrimTopic
+from varlog.rpc.messages import Done, TrimTopic
 
 
 class SequencedTopic:
@@ -44,11 +45,12 @@ class SequencedTopic:
     async def read_stream(self, log_stream: LogStreamID, llsn: LLSN, timeout_s: float) -> Entry:
         return await self._reader.read_stream(log_stream, llsn, timeout_s)
 
-    async def tail(self, timeout_s: float) -> GetTailReply:
+    async def tail(self, timeout_s: float) -> TopicMark:
         """By the sequencer's count (R-SEQ-1)."""
         backoff = Backoff(self._routing.environment, timeout_s)
         trimmed = await self.trimmed(timeout_s)
-        return GetTailReply(GLSN(await self._tokens.next(backoff) - 1), trimmed)
+        newest = GLSN(await self._tokens.next(backoff) - 1)
+        return TopicMark(self._routing.topic.topic, newest, trimmed)
 
     async def newest(self, timeout_s: float) -> GLSN:
         """The newest position alone, by one question."""
@@ -78,10 +80,10 @@ class SequencedTopic:
 
     async def measure(
         self, log_stream: LogStreamID, begin: GLSN, end: GLSN, points_max: int, timeout_s: float
-    ) -> MeasureRangeReply:
+    ) -> RangeSize:
         return await self._range_queries.measure(log_stream, begin, end, points_max, timeout_s)
 
-    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> FindTimeReply:
+    async def find_time(self, log_stream: LogStreamID, time_us: int, timeout_s: float) -> Position:
         return await self._range_queries.find_time(log_stream, time_us, timeout_s)
 
     def check_primary(self, operation: str) -> None:

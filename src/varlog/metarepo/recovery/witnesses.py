@@ -38,14 +38,13 @@ from varlog.metarepo.recovery.witness_rules import (
 )
 from varlog.metarepo.state import RepositoryState
 from varlog.model.cluster import LogStream, StreamState, Topic, changed
-from varlog.model.commit import CommitRow
+from varlog.model.commit import CommitRow, OrderAdoption
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import PreconditionFailed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_GLSN
 from varlog.model.projection import Projection
 from varlog.rpc.messages import (
-    AdoptOrderReply,
     Done,
     ListRows,
     ListRowsReply,
@@ -94,13 +93,13 @@ class Adoption:
         found = self.projection
         return found.found.projection if found is not None and found.source is not None else None
 
-    def reply(self, *, adopted: bool) -> AdoptOrderReply:
+    def summary(self, *, adopted: bool) -> OrderAdoption:
         joined, found, taken_over = self.joined, self.projection, self.takes
         taken = tuple(
             (one.node, one.log_stream, one.row.glsn_begin, one.row.glsn_end, one.row.llsn_begin)
             for one in joined.taken[:1_000]
         )
-        return AdoptOrderReply(
+        return OrderAdoption(
             self.topic.topic,
             joined.begin,
             joined.end,
@@ -408,13 +407,13 @@ class Witnesses:
 
     # --- Taking the order from the nodes -------------------------------------------------------------------------------------
 
-    async def adopt(self, topic: TopicID, *, dry_run: bool) -> AdoptOrderReply:
+    async def adopt(self, topic: TopicID, *, dry_run: bool) -> OrderAdoption:
         """What an operator asks for. PreconditionFailed: what the nodes tell does not add up to an order."""
         adoption = await self._survey(topic)
         if dry_run or not adoption.joined.is_whole:
-            return adoption.reply(adopted=False)
+            return adoption.summary(adopted=False)
         await self._take(adoption)
-        return adoption.reply(adopted=True)
+        return adoption.summary(adopted=True)
 
     def _adopt_soon(self, topic: TopicID) -> None:
         """By itself: where every registered node is heard, and nothing but the newest cuts is lost."""

@@ -11,9 +11,10 @@ from varlog.model.cluster import (
     Ordering,
     Topic,
 )
-from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.commit import OrderAdoption
+from varlog.model.epoch import Epoch
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
 from varlog.rpc.messages.base import Message
 
@@ -204,30 +205,9 @@ class AdoptOrder(Message, frozen=True):
 
 
 class AdoptOrderReply(Message, frozen=True):
-    """What the nodes know of a topic that the repository does not: positions from `begin` on, up to and without `end`. `taken`:
-    (node, log stream, first position, end, first LLSN). `missing`: ranges of positions that no node tells. `conflicts`, `silent`
-    (nodes that were not heard): why it may not be done. `raised`: log streams that are sealed in a new epoch by it. `adopted`: it
-    is done.
+    """What was adopted, or would be."""
 
-    Of a sequenced topic: `projection` (0: none is taken) is the epoch of the projection that `source` keeps, `lost` the epoch that
-    the repository has. `trimmed`: up to where it is trimmed then. `needed`: nodes that must be heard to prove that no newer
-    projection exists."""
-
-    topic: TopicID
-    begin: GLSN
-    end: GLSN
-    taken: tuple[tuple[NodeID, LogStreamID, GLSN, GLSN, LLSN], ...]
-    missing: tuple[tuple[GLSN, GLSN], ...]
-    conflicts: tuple[str, ...]
-    silent: tuple[NodeID, ...] = ()
-    raised: tuple[LogStreamID, ...] = ()
-    trimmed: GLSN = GLSN(0)
-    adopted: bool = False
-    stopped: str = ""
-    projection: Epoch = NO_EPOCH
-    source: NodeID = NodeID(0)
-    lost: Epoch = NO_EPOCH
-    needed: tuple[NodeID, ...] = ()
+    adoption: OrderAdoption
 
 
 class NewLogStreamID(Message, frozen=True):

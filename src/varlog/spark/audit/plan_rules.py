@@ -24,7 +24,7 @@ TASKS_A_CORE = 4
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What a replica says of the positions asked for: they are its LLSNs [begin, end), so many bytes; `points` as in
-    MeasureRangeReply."""
+    RangeSize."""
 
     begin: int
     end: int

@@ -7,14 +7,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Protocol, TypeVar
 
 from varlog.client.log import Log
-from varlog.client.node_client import NodeClient
+from varlog.client.node_client import NodeClient, RawBatches
 from varlog.model.batch import parse_header
+from varlog.model.entry import RangeSize
 from varlog.model.errors import CorruptBatch, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import MIB
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import FetchReply, MeasureRangeReply
 from varlog.spark.audit.parts import Outcome, Reading
 from varlog.spark.audit.replica_rules import Walk
 from varlog.spark.link import Link, link_to
@@ -27,19 +27,15 @@ PAUSES_S = (0.2, 0.5, 1.0)
 
 T = TypeVar("T")
 
-Piece = tuple[FetchReply, bytearray]
-
 
 class Holder(Protocol):
     """A storage node, as far as its own replica or log unit of a stream goes."""
 
-    async def measure(
-        self, log_stream: int, begin: int, end: int, points_max: int = 256
-    ) -> MeasureRangeReply: ...
+    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeSize: ...
 
     async def fetch(
         self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0
-    ) -> Piece: ...
+    ) -> RawBatches: ...
 
 
 async def holder(log: Log, node: int) -> Holder:
@@ -97,11 +93,11 @@ def _read_on(link: Link, one: Holder, walk: Walk) -> None:
     reading = walk.reading
     pieces = link.items(_pieces(one, reading.log_stream, walk.next_llsn, reading.end))
     try:
-        for fetched, payload in pieces:
-            if not payload:
+        for fetched in pieces:
+            if not fetched.payload:
                 walk.ends(fetched.committed_end)
                 return
-            walk.take(fetched.rows, payload)
+            walk.take(fetched.rows, fetched.payload)
             if walk.stuck:
                 break
     except CorruptBatch as damage:
@@ -114,12 +110,12 @@ def _read_on(link: Link, one: Holder, walk: Walk) -> None:
         walk.skip_to(link.run(_readable_from(one, reading.log_stream, walk.next_llsn, reading.end)))
 
 
-async def _pieces(one: Holder, log_stream: int, llsn: int, end: int) -> AsyncGenerator[Piece, None]:
+async def _pieces(one: Holder, log_stream: int, llsn: int, end: int) -> AsyncGenerator[RawBatches, None]:
     """Batch after batch from `llsn` on, one fetch each; the last one may be without any: the replica ends there."""
     while llsn < end:
-        fetched, payload = await one.fetch(log_stream, llsn, wait_s=WAIT_S)
-        yield fetched, payload
-        if not payload:
+        fetched = await one.fetch(log_stream, llsn, wait_s=WAIT_S)
+        yield fetched
+        if not fetched.payload:
             return
         llsn = fetched.next_llsn
 
@@ -144,8 +140,8 @@ async def _readable_from(one: Holder, log_stream: int, damaged: int, end: int) -
 
 async def _readable(one: Holder, log_stream: int, llsn: int) -> bool:
     try:
-        _, payload = await one.fetch(log_stream, llsn, bytes_max=1)
-        header = parse_header(payload)
+        fetched = await one.fetch(log_stream, llsn, bytes_max=1)
+        header = parse_header(fetched.payload)
     except CorruptBatch:
         return False
     return header.first_llsn <= llsn < header.end_llsn
@@ -166,34 +162,32 @@ class UnitNode:
         self._one = one
         self._projection = projection
 
-    async def measure(
-        self, log_stream: int, begin: int, end: int, points_max: int = 256
-    ) -> MeasureRangeReply:
+    async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeSize:
         """Where positions [begin, end) lie; how many bytes they are only if the unit says so just now."""
         number = LogStreamID(log_stream)
         first, stop = (self._projection.llsn_from(number, GLSN(at)) for at in (begin, end))
         try:
             told = await self._one.measure_unit(log_stream, self._projection.epoch, first, stop, points_max)
-            return MeasureRangeReply(first, stop, told.bytes, told.points, complete=True)
+            return RangeSize(first, stop, told.bytes, told.points)
         except VarlogError:
             # Without a lease, or in another epoch by now: then it is one long piece, and read all the same.
-            return MeasureRangeReply(first, stop, stop - first, (), complete=True)
+            return RangeSize(first, stop, stop - first)
 
     async def fetch(
         self, log_stream: int, llsn: int, *, bytes_max: int = 0, wait_s: float = 0.0
-    ) -> tuple[FetchReply, bytearray]:
+    ) -> RawBatches:
         """Batches from `llsn` on, holes passed over, with the rows that the projection gives them."""
         try:
-            copied, payload = await self._one.copy_unit(log_stream, llsn, bytes_max or FETCH_BYTES)
+            next_llsn, payload = await self._one.copy_unit(log_stream, llsn, bytes_max or FETCH_BYTES)
         except CorruptBatch:
             # Somewhere in all of that: the first batch alone says whether it is there.
-            copied, payload = await self._one.copy_unit(log_stream, llsn, 1)
+            next_llsn, payload = await self._one.copy_unit(log_stream, llsn, 1)
         if not payload or parse_header(payload).first_llsn > llsn:
             await self._check_trimmed(log_stream, llsn)
         if not payload:
-            return FetchReply((), LLSN(llsn), LLSN(llsn), GLSN(0), GLSN(0)), payload
-        rows = tuple(self._projection.rows(LogStreamID(log_stream), LLSN(llsn), copied.next_llsn))
-        return FetchReply(rows, copied.next_llsn, LLSN(llsn), GLSN(0), GLSN(0)), payload
+            return RawBatches((), LLSN(llsn), LLSN(llsn), payload)
+        rows = tuple(self._projection.rows(LogStreamID(log_stream), LLSN(llsn), next_llsn))
+        return RawBatches(rows, next_llsn, LLSN(llsn), payload)
 
     async def _check_trimmed(self, log_stream: int, llsn: int) -> None:
         """A unit passes over what was trimmed as it does over a hole."""

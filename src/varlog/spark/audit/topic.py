@@ -10,11 +10,11 @@ from functools import partial
 
 from varlog.client.log import Log
 from varlog.model.cluster import ReplicaStatus, UnitStatus
+from varlog.model.entry import RangeSize
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
-from varlog.rpc.messages import MeasureRangeReply
 from varlog.spark.audit.compare_rules import (
     Place,
     by_place,
@@ -168,7 +168,7 @@ class AuditedTopic:
         self.findings += contradictions(plan, claims, self.topic, self._paths, self._begin)
         return plan
 
-    async def _measured(self, log_stream: int, node: int) -> MeasureRangeReply:
+    async def _measured(self, log_stream: int, node: int) -> RangeSize:
         one = await holder(self._log, node)
         return await one.measure(log_stream, self._begin, self._end)
 
@@ -255,7 +255,7 @@ class AuditedTopic:
         for node in self._nodes(finding.log_stream):
             with contextlib.suppress(VarlogError):
                 one = self._link.run(holder(self._log, node))
-                rows = self._link.run(one.fetch(finding.log_stream, finding.llsn, bytes_max=1))[0].rows
+                rows = self._link.run(one.fetch(finding.log_stream, finding.llsn, bytes_max=1)).rows
                 if rows and rows[0][0] == finding.llsn:
                     return replace(finding, glsn=rows[0][1])
         return finding

@@ -73,7 +73,7 @@ def audit(
     listed = _read(spark, link, again, "looking closely", progress)
     for found in audits:
         found.conclude(listed.get(found.topic, []))
-    _tell_damage(link, [finding for found in audits for finding in found.findings])
+    _report_damage(link, [finding for found in audits for finding in found.findings])
     return _report(audits, time.monotonic() - started)
 
 
@@ -93,12 +93,12 @@ def _read(
     return found
 
 
-def _tell_damage(link: Link, findings: Iterable[Finding]) -> None:
+def _report_damage(link: Link, findings: Iterable[Finding]) -> None:
     for finding in findings:
         if finding.kind is Kind.DAMAGE:
             one = link.log(finding.topic).connector.on_node(finding.node)
             with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
-                link.run(one.tell_damage(finding.log_stream, finding.llsn, finding.llsn + 1))
+                link.run(one.report_damage(finding.log_stream, finding.llsn, finding.llsn + 1))
 
 
 def _report(audits: Sequence[AuditedTopic], seconds: float) -> AuditReport:

@@ -12,6 +12,7 @@ from varlog.client.committed.range_reader import Cut
 from varlog.client.log import Log
 from varlog.embedded_reader import DirectoryReader
 from varlog.model.commit import TopicMark
+from varlog.model.entry import Position, RangeSize
 from varlog.model.errors import (
     JunkPosition,
     NotWritten,
@@ -22,7 +23,6 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.rpc.messages import FindTimeReply, MeasureRangeReply
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import OptionError, Where
 from varlog.spark.read.resolve_rules import TopicSpan
@@ -46,13 +46,11 @@ class Origin(Protocol):
         """What can be read of a topic now. UnknownTopic if there is none."""
         ...
 
-    def measure(
-        self, topic: str, log_stream: int, begin: int, end: int, points_max: int
-    ) -> MeasureRangeReply:
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeSize:
         """How the entries of a stream lie whose positions are in [begin, end). Trimmed if `begin` is."""
         ...
 
-    def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> Position:
         """The first entry of a stream from a time on."""
         ...
 
@@ -86,12 +84,10 @@ class ClusterOrigin:
         streams = tuple(int(stream.log_stream) for stream in log.streams)
         return TopicSpan(topic, found.topic, oldest, max(oldest, mark.high_watermark + 1), streams)
 
-    def measure(
-        self, topic: str, log_stream: int, begin: int, end: int, points_max: int
-    ) -> MeasureRangeReply:
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeSize:
         return self._link.run(self._link.log(topic).connector.measure(log_stream, begin, end, points_max))
 
-    def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> Position:
         return self._link.run(self._link.log(topic).connector.find_time(log_stream, time_us))
 
     def batches(
@@ -129,12 +125,10 @@ class DirectoryOrigin:
             raise OptionError(f"option 'topic': {error}, with option 'address'") from error
         return TopicSpan(topic, found.topic, found.oldest, found.end, tuple(map(int, found.streams)))
 
-    def measure(
-        self, topic: str, log_stream: int, begin: int, end: int, points_max: int
-    ) -> MeasureRangeReply:
+    def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeSize:
         return self._reader.measure(topic, LogStreamID(log_stream), GLSN(begin), GLSN(end), points_max)
 
-    def find_time(self, topic: str, log_stream: int, time_us: int) -> FindTimeReply:
+    def find_time(self, topic: str, log_stream: int, time_us: int) -> Position:
         return self._reader.find_time(topic, LogStreamID(log_stream), time_us)
 
     def batches(

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from varlog.client.admin import Admin
 from varlog.client.log import Log
+from varlog.model.entry import RangeSize
 from varlog.model.errors import Unavailable, UnknownTopic
-from varlog.rpc.messages import MeasureRangeReply
 from varlog.spark.link import Link, link_to
 from varlog.spark.options import ReadOptions
 from varlog.spark.read.origin import settled_mark
@@ -130,7 +130,7 @@ async def _ranges(name: str, log: Log, begin: int, end: int) -> list[MeasuredRan
     )
 
 
-def _range(name: str, log_stream: int, told: MeasureRangeReply) -> MeasuredRange:
+def _range(name: str, log_stream: int, told: RangeSize) -> MeasuredRange:
     points = tuple((int(llsn), before) for llsn, before in told.points)
     return MeasuredRange(name, log_stream, told.begin, told.end, told.bytes, points)
 
