@@ -110,10 +110,10 @@ class ChainedCluster(FakeCluster):
                 message.writer_attempt,
                 message.known_sequence,
             )
-            judgement = decide(link or None, sent)
-            if judgement is SequenceDecision.SAME and newest:
+            decision = decide(link or None, sent)
+            if decision is SequenceDecision.DUPLICATE and newest:
                 return newest[1]
-            if judgement is SequenceDecision.BROKEN:
+            if decision is SequenceDecision.CONFLICT:
                 raise SequenceConflict(message.log_stream, header.sequence, link.sequence if link else 0)
         appended = self.order(message.log_stream, bytearray(payload))
         chain.append((header, appended))

@@ -17,7 +17,7 @@ from varlog.runtime.disk import OsDisk
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.committed.row_file import ROWS_NAME
 from varlog.storage.committed.state_file import STATE_NAME
-from varlog.storage.corruption import read_stretch, sound_bytes
+from varlog.storage.corruption import intact_bytes, read_stretch
 from varlog.storage.sequenced.sync_watermark import SLOT_BYTES, SYNCED_NAME, Synced, decode_slots, read_mark
 from varlog.storage.sequenced.unit_state import UNIT_NAME
 
@@ -246,6 +246,6 @@ def test_a_batch_that_a_seal_had_cut_off_is_not_taken_for_the_one_in_its_place(t
     (rot,) = store.examine(store.stretch(LLSN(2), 1_000))
     assert "a batch of epoch 1 is where LLSN 2 of epoch 2 was ordered" in rot.what
     stretch = store.stretch(LLSN(2))
-    size, end = sound_bytes(read_stretch(stretch), stretch.begin, stretch.end, store.ordered(stretch))
+    size, end = intact_bytes(read_stretch(stretch), stretch.begin, stretch.end, store.ordered(stretch))
     assert end == 2 and old[:size] == good[:size]
     store.close()

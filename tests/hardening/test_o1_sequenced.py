@@ -110,7 +110,7 @@ def test_a_unit_does_not_begin_a_write_whose_time_is_over(
         await chain.serve()
         (unit,) = chain.nodes[1]._units.values()
         writer = unit._writer
-        async with writer.held():
+        async with writer.paused():
             late = asyncio.create_task(write(1, b"late", 1000))
             retried = asyncio.create_task(write(2, b"retried", 1000))
             patient = asyncio.create_task(write(3, b"patient", 0))
@@ -140,7 +140,7 @@ def test_a_unit_refuses_a_write_that_would_wait_too_long_before_it_takes_it(
         monkeypatch.setattr(unit._writer, "wait_s", lambda: 0.5)
         # Nothing waits: never refused, whatever the estimate says.
         await chain.call(WriteUnit(STREAM, Epoch(1), 100), batch_at(1, b"a"))
-        async with unit._writer.held():
+        async with unit._writer.paused():
             waits = asyncio.create_task(chain.write(batch_at(2, b"b")))
             await until(lambda: unit._writer.batches_waiting == 1)
             with pytest.raises(Overloaded) as refused:

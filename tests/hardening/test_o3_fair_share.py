@@ -126,7 +126,7 @@ def test_those_that_go_first_stay_in_front_of_all_lines() -> None:
     admission_queue = AdmissionQueue(LogStreamID(1))
     join(admission_queue, "a", 1)
     first = [arrival(Waits("b"), 2), arrival(Waits("b"), 3)]
-    admission_queue.go_first(first)
+    admission_queue.requeue(first)
     assert admission_queue.first is first[0]
     assert [admission_queue.pop().header.sequence for _ in range(3)] == [2, 3, 1]
 

@@ -56,4 +56,4 @@ def test_taken_ranges_are_gone() -> None:
     ranges = Ranges()
     ranges.add(LLSN(5), LLSN(7))
     ranges.add(LLSN(1), LLSN(2))
-    assert [ranges.take(), ranges.take(), ranges.take()] == [(1, 2), (5, 7), None]
+    assert [ranges.pop_first(), ranges.pop_first(), ranges.pop_first()] == [(1, 2), (5, 7), None]

@@ -27,7 +27,7 @@ from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk, OsFile
 from varlog.storage.committed.log_store import LogStore
-from varlog.storage.corruption import BlockRange, Corruption, sound_bytes
+from varlog.storage.corruption import BlockRange, Corruption, intact_bytes
 
 SEGMENT_BYTES = 1500
 DIRECTORY = Path("/volume/lsid=3")
@@ -309,15 +309,15 @@ def test_a_large_trimmed_batch_is_filled_up_within_the_limits_of_an_entry(
 def test_sound_bytes_end_at_the_first_damage(tmp_path: Path) -> None:
     data = b"".join(batch(llsn, [b"a", b"b"]) for llsn in (1, 3, 5))
     size = len(data) // 3
-    assert sound_bytes(data, LLSN(1), LLSN(7)) == (3 * size, 7)
-    assert sound_bytes(data, LLSN(1), LLSN(3)) == (size, 3)
-    assert sound_bytes(data, LLSN(2), LLSN(7)) == (3 * size, 7), "the batch that holds the LLSN"
-    assert sound_bytes(data, LLSN(3), LLSN(7)) == (0, 3)
-    assert sound_bytes(b"", LLSN(3), LLSN(7)) == (0, 3)
+    assert intact_bytes(data, LLSN(1), LLSN(7)) == (3 * size, 7)
+    assert intact_bytes(data, LLSN(1), LLSN(3)) == (size, 3)
+    assert intact_bytes(data, LLSN(2), LLSN(7)) == (3 * size, 7), "the batch that holds the LLSN"
+    assert intact_bytes(data, LLSN(3), LLSN(7)) == (0, 3)
+    assert intact_bytes(b"", LLSN(3), LLSN(7)) == (0, 3)
     for at in (size + 1, size + 70, 2 * size - 1):
         spoilt = bytearray(data)
         spoilt[at] ^= 1
-        assert sound_bytes(spoilt, LLSN(1), LLSN(7)) == (size, 3)
+        assert intact_bytes(spoilt, LLSN(1), LLSN(7)) == (size, 3)
 
 
 def test_examining_does_not_open_segments_for_good(tmp_path: Path) -> None:

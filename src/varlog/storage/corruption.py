@@ -89,16 +89,16 @@ def examine_stretch(stretch: BlockRange, ordered: Ordered = ()) -> list[Corrupti
         return []
     except (CorruptBatch, OSError):
         pass  # which part of it is damaged is found out below
-    rotten = []
+    corrupt = []
     for part in stretch.parts():
         try:
             _check(part, opened.file.read_at(part.size, part.offset), ordered)
         except CorruptBatch as problem:
-            rotten.append(Corruption(part.begin, part.end, problem.what))
+            corrupt.append(Corruption(part.begin, part.end, problem.what))
         except OSError as error:
             # A sector that the device gives up is rot, too, and writing it again is its remedy.
-            rotten.append(Corruption(part.begin, part.end, f"it cannot be read: {error}"))
-    return rotten
+            corrupt.append(Corruption(part.begin, part.end, f"it cannot be read: {error}"))
+    return corrupt
 
 
 def _check(stretch: BlockRange, data: Buffer, ordered: Ordered) -> None:
@@ -141,7 +141,7 @@ def repair(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLS
 
     What is trimmed on the other replica (below `low_llsn`) the copy may lack: see `_filler`.
     """
-    offset, room = _room(segment, begin, end)
+    offset, space = _space_of(segment, begin, end)
     header = parse_header(copy)
     first = header.first_llsn
     size = check_batches(copy, first, end)
@@ -149,14 +149,14 @@ def repair(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLS
         raise CorruptBatch(f"the copy has {len(copy) - size} bytes too many")
     parts = [copy]
     if begin < first <= low_llsn:
-        ahead = room - size if room is not None else _bytes_before(segment, offset, copy)
+        ahead = space - size if space is not None else _bytes_before(segment, offset, copy)
         parts.insert(0, _filler(begin, first, ahead, header.epoch))
-    elif first != begin or (room is not None and size != room):
+    elif first != begin or (space is not None and size != space):
         raise CorruptBatch(
             f"a copy of {size} bytes from LLSN {first} on is not what was at LLSN {begin}", offset
         )
     opened = segment.borrow()
-    if room is None:
+    if space is None:
         _check_follows(opened.file, offset + sum(map(len, parts)), end)
     opened.file.write_at(parts, offset)
     opened.file.sync()
@@ -165,15 +165,15 @@ def repair(segment: Segment, begin: LLSN, end: LLSN, copy: Buffer, low_llsn: LLS
 
 def fill_stretch(segment: Segment, begin: LLSN, end: LLSN, epoch: Epoch) -> None:
     """Write a batch of the same size over the trimmed entries [begin, end), and sync. CorruptBatch: their size is not known."""
-    offset, room = _room(segment, begin, end)
-    if room is None:
+    offset, space = _space_of(segment, begin, end)
+    if space is None:
         raise CorruptBatch(f"where LLSN {end} begins is not known", offset)
     opened = segment.borrow()
-    opened.file.write_at([_filler(begin, end, room, epoch)], offset)
+    opened.file.write_at([_filler(begin, end, space, epoch)], offset)
     opened.file.sync()
 
 
-def sound_bytes(data: Buffer, llsn: LLSN, end: LLSN, ordered: Ordered = ()) -> tuple[int, LLSN]:
+def intact_bytes(data: Buffer, llsn: LLSN, end: LLSN, ordered: Ordered = ()) -> tuple[int, LLSN]:
     """How many bytes of `data` are sound batches back to back from the one with `llsn` on, as they were ordered, none behind `end`;
     and up to where."""
     view, at = memoryview(data), 0
@@ -190,7 +190,7 @@ def sound_bytes(data: Buffer, llsn: LLSN, end: LLSN, ordered: Ordered = ()) -> t
     return at, llsn
 
 
-def _room(segment: Segment, begin: LLSN, end: LLSN) -> tuple[int, int | None]:
+def _space_of(segment: Segment, begin: LLSN, end: LLSN) -> tuple[int, int | None]:
     """Where the entries [begin, end) are, and how many bytes they have; None where no point says so."""
     index = segment.index
     point = index.at_or_before(begin)
@@ -199,8 +199,8 @@ def _room(segment: Segment, begin: LLSN, end: LLSN) -> tuple[int, int | None]:
     next_llsn = index.llsn(point + 1) if after else segment.end_llsn
     if found != begin or end > next_llsn:
         raise CorruptBatch(f"LLSNs [{begin}, {end}) are not between two points of the index", offset)
-    room = (index.offset(point + 1) if after else segment.size) - offset
-    return offset, room if end == next_llsn else None
+    space = (index.offset(point + 1) if after else segment.size) - offset
+    return offset, space if end == next_llsn else None
 
 
 def _bytes_before(segment: Segment, offset: int, copy: Buffer) -> int:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _log = get_logger("storage")
 
 
-def says_full(error: BaseException) -> bool:
+def is_disk_full(error: BaseException) -> bool:
     """True for the errors of a file system, or a quota, that has no more room."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
@@ -55,21 +55,21 @@ class DiskSpace:
             self._full, self._wanted_bytes = False, 0
         return self._full
 
-    def take(self, needed_bytes: int, wanted_bytes: int) -> int:
+    def grant(self, needed_bytes: int, wanted_bytes: int) -> int:
         """How much a segment may grow by: what it wants, or as much of it as leaves the reserve. OSError if it needs more."""
         spare = self._free_bytes() - self._reserve_bytes
         if spare < needed_bytes:
-            self.found_full(needed_bytes)
+            self.mark_full(needed_bytes)
             raise OSError(errno.ENOSPC, self.why)
         if spare >= self._reserve_bytes // 2:
             self.keep_ballast()
         return max(needed_bytes, min(wanted_bytes, spare))
 
-    def found_full(self, needed_bytes: int = 0) -> None:
+    def mark_full(self, needed_bytes: int = 0) -> None:
         """An append found no room."""
         self._full, self._wanted_bytes = True, max(self._wanted_bytes, needed_bytes)
 
-    def spares(self, needed_bytes: int) -> bool:
+    def can_spare(self, needed_bytes: int) -> bool:
         """Whether something that could as well wait may be written now."""
         return not self.full and self._free_bytes() - needed_bytes >= self._reserve_bytes
 
@@ -78,7 +78,7 @@ class DiskSpace:
         try:
             return write()
         except OSError as error:
-            if not says_full(error):
+            if not is_disk_full(error):
                 raise
         self._drop_ballast()
         return write()

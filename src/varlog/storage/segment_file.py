@@ -75,18 +75,18 @@ class SegmentFile:
 
     # --- worker ----------------------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int, reserve_max: int, room: DiskSpace) -> None:
+    def reserve(self, size: int, reserve_max: int, disk_space: DiskSpace) -> None:
         """Have room for `size` bytes behind the last batch. OSError: there is none, and no batch was touched."""
         end = self.size + size
         if end > self._reserved:
             wanted = max(end, min(reserved_for(end), reserve_max))
-            reserved = self._reserved + room.take(end - self._reserved, wanted - self._reserved)
+            reserved = self._reserved + disk_space.grant(end - self._reserved, wanted - self._reserved)
             self.open().file.reserve(reserved)
             self._reserved = reserved
 
-    def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int, room: DiskSpace) -> None:
+    def write(self, buffers: Sequence[Buffer], size: int, reserve_max: int, disk_space: DiskSpace) -> None:
         """Write behind the last batch and sync. `size` is moved by the caller, who knows the batches."""
-        self.reserve(size, reserve_max, room)
+        self.reserve(size, reserve_max, disk_space)
         file = self.open().file
         offset = self.size
         for begin in range(0, len(buffers), WRITE_BUFFERS_MAX):

@@ -98,7 +98,7 @@ class NodeVolumes:
         self._cluster = cluster
         self._volumes = tuple(volumes)
         self._locks: list[Lock] = []
-        self._rooms = {volume: self._make_room(volume, disk_reserve_bytes) for volume in self._volumes}
+        self._spaces = {volume: self._make_space(volume, disk_reserve_bytes) for volume in self._volumes}
 
     @classmethod
     def open(
@@ -128,8 +128,8 @@ class NodeVolumes:
             opened._identify(paths, cluster_key, f"{entropy.getrandbits(128):032x}")
             opened._find_streams()
             opened._settle_cluster()
-            for room in opened._rooms.values():
-                room.keep_ballast()
+            for disk_space in opened._spaces.values():
+                disk_space.keep_ballast()
         except OSError as error:
             opened.release()
             raise StartupError(
@@ -145,11 +145,11 @@ class NodeVolumes:
         """The node's own directory on each volume."""
         return tuple(storage_node_path(volume, self._cluster, self.node) for volume in self._volumes)
 
-    def room(self, path: Path) -> DiskSpace:
+    def disk_space(self, path: Path) -> DiskSpace:
         """The free space of the volume that a replica in `path` shares with others."""
-        return self._rooms[path.parents[2]]
+        return self._spaces[path.parents[2]]
 
-    def _make_room(self, volume: Path, reserve_bytes: int) -> DiskSpace:
+    def _make_space(self, volume: Path, reserve_bytes: int) -> DiskSpace:
         why = f"the disk of node {self.node} is full: free space on {volume}"
         path = storage_node_path(volume, self._cluster, self.node)
         return DiskSpace(self._disk, path, reserve_bytes=reserve_bytes, why=why)

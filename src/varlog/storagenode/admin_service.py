@@ -26,7 +26,7 @@ from varlog.storagenode.committed.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaMaking:
+class StreamAdmin:
     """The node's own work, handed in: to make and remove replicas, to open one again, to hear that one was opened."""
 
     add: Callable[[AddLogStream], Awaitable[None]]
@@ -44,7 +44,7 @@ class NodeAdminService:
         node: NodeID,
         replicas: Mapping[LogStreamID, Replica],
         status: Callable[[], NodeStatus],
-        making: ReplicaMaking,
+        making: StreamAdmin,
     ) -> None:
         self._node = node
         self._replicas = replicas

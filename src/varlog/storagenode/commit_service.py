@@ -144,7 +144,7 @@ class CommitService:
         """The newest projection of each topic that was about to be made."""
         return self._seen.proposed
 
-    def heard_epochs(self, topics: Iterable[tuple[TopicID, Epoch]]) -> None:
+    def record_epochs(self, topics: Iterable[tuple[TopicID, Epoch]]) -> None:
         """In which epochs the projections of sequenced topics are, as the repository told, or a client that writes by one: kept, to
         be told to the next repository."""
         known = dict(self._epochs)
@@ -182,7 +182,7 @@ class CommitService:
         )
         self._on_open()
 
-    def begin_again(self, replica: Replica) -> None:
+    def restart_session(self, replica: Replica) -> None:
         """A replica that the session does not know was opened: end it, so that the next one begins with what the replica knows."""
         if self._session is not None and not self._session.closed:
             self._session.close()
@@ -306,7 +306,7 @@ class CommitService:
             for replica in (self._replicas.values() if trimmed else ())
             if (glsn := trimmed.get(replica.topic, NO_GLSN)) and replica.claim_trim(glsn)
         ]
-        self._marks.heard = True
+        self._marks.received = True
         if trims:
             self._trims_under_way += 1
             _ = self._tasks.spawn(f"trim/{message.serial}", self._trim(trims))
@@ -315,7 +315,7 @@ class CommitService:
             if confirm:
                 self._confirm_soon()
 
-    def take_in(self, replica: Replica) -> None:
+    def add_replica(self, replica: Replica) -> None:
         """A replica is new here. What was trimmed before is told to nobody a second time, so it hears of it now (law 9)."""
         glsn = self._marks.trimmed(replica.topic)
         if replica.claim_trim(glsn):

@@ -37,9 +37,9 @@ class CorruptionService:
         tasks: Tasks,
         environment: Environment,
         config: StorageNodeConfig,
-        tend_node: Callable[[], Awaitable[None]],
+        scrub_node: Callable[[], Awaitable[None]],
     ) -> None:
-        """`tend_node` has the node's own small files looked at."""
+        """`scrub_node` has the node's own small files looked at."""
         self._node = node
         self._replicas = replicas
         self._units = units
@@ -49,7 +49,7 @@ class CorruptionService:
             replicas, self._worker, environment, config.scrub_bytes_per_s, config.scrub_interval_s
         )
         self._unit_scrub = UnitScrub(units, self._worker, config.scrub_bytes_per_s, config.scrub_interval_s)
-        self._tend_node = tend_node
+        self._tend_node = scrub_node
         self._names_s = min(NAME_CHECK_INTERVAL_S, max(config.scrub_interval_s, INTERVAL_S_MIN))
         self._scrubs = config.scrub_bytes_per_s > 0
 
@@ -73,14 +73,14 @@ class CorruptionService:
         """After the node's tasks have ended: what the worker looks at just now is not taken from under it."""
         await self._worker.close()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """A replica or unit has met bytes that may be damaged."""
-        self._scrub.look_soon()
-        self._unit_scrub.look_soon()
+        self._scrub.check_soon()
+        self._unit_scrub.check_soon()
 
-    def unit_is_new(self) -> None:
+    def unit_added(self) -> None:
         """A node without units looks at none, and waits for the first."""
-        self._unit_scrub.look_soon()
+        self._unit_scrub.check_soon()
 
     def check_entries(self, call: Call, request: CheckEntries) -> None:
         """A reader's word is not believed, but looked into."""

@@ -50,7 +50,7 @@ class NodeLease:
         self._listed: dict[LogStreamID, int] = {}  # the stamp of the first question that listed each unit
         self._wake = asyncio.Event()
         # Units whose orders are on their way to the disk.
-        self._obeying: dict[LogStreamID, None] = {}
+        self._persisting: dict[LogStreamID, None] = {}
 
     @property
     def valid(self) -> bool:
@@ -68,7 +68,7 @@ class NodeLease:
     def start(self) -> None:
         _ = self._tasks.spawn("lease", self._run())
 
-    def ask_soon(self) -> None:
+    def request_soon(self) -> None:
         """A session began, a unit is new, or one has done what it was ordered to."""
         self._wake.set()
 
@@ -76,39 +76,39 @@ class NodeLease:
         while True:
             self._wake.clear()
             if self._units:
-                self._ask()
+                self._request()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ASK_INTERVAL_S if self._units else None):
                     await self._wake.wait()
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         units = tuple(done for unit in self._units.values() if (done := unit.ordered()) is not None)
         stamp = self._held.ask(instant_of(self._clock))
         if self._send(RequestLease(stamp, units)):
             before = self._listed
             self._listed = {unit.log_stream: before.get(unit.log_stream, stamp) for unit in units}
 
-    def take(self, lease: LeaseReply) -> None:
+    def apply(self, lease: LeaseReply) -> None:
         """The repository's answer, or its word unasked. Orders first: with the lease alone a unit could answer in an epoch that is
         over."""
         for order in lease.orders:
             unit = self._units.get(order.log_stream)
-            if unit is not None and unit.order(order) and order.log_stream not in self._obeying:
-                self._obeying[order.log_stream] = None
-                _ = self._tasks.spawn(f"obey/ls={order.log_stream}", self._obey(unit))
+            if unit is not None and unit.order(order) and order.log_stream not in self._persisting:
+                self._persisting[order.log_stream] = None
+                _ = self._tasks.spawn(f"obey/ls={order.log_stream}", self._persist_order(unit))
         if lease.lease_s <= 0:
             self._held.end()
         elif self._held.granted(lease.stamp, lease.lease_s):
             self._granted = lease.stamp
 
-    async def _obey(self, unit: LogUnit) -> None:
+    async def _persist_order(self, unit: LogUnit) -> None:
         try:
-            await unit.obey()
+            await unit.persist_order()
         except (
             VarlogError
         ) as refusal:  # it answers nobody meanwhile, and the next lease brings the order again
             _log.warning(logfmt("an order cannot be kept now", log_stream=unit.log_stream, why=refusal))
         else:
-            self.ask_soon()
+            self.request_soon()
         finally:
-            del self._obeying[unit.log_stream]
+            del self._persisting[unit.log_stream]

@@ -66,7 +66,7 @@ from varlog.storage.disk_space import DiskSpace
 from varlog.storage.sequenced.page_store import PageStore
 from varlog.storage.volume import NodeVolumes
 from varlog.storage.witness_file import WitnessFile
-from varlog.storagenode.admin_service import NodeAdminService, ReplicaMaking
+from varlog.storagenode.admin_service import NodeAdminService, StreamAdmin
 from varlog.storagenode.commit_service import CommitService, KnownToNode
 from varlog.storagenode.committed.log_service import LogService, ReplicaService
 from varlog.storagenode.committed.replica import Replica, ReplicaParts
@@ -105,7 +105,7 @@ class StorageNodeServer:
         # Streams that are being made or removed now: neither twice at once.
         self._changing: dict[LogStreamID, None] = {}
         # Units whose disk failed them, and which are looked after until it works again.
-        self._mending: dict[LogStreamID, None] = {}
+        self._repairing: dict[LogStreamID, None] = {}
         self._marks = TopicWatermarks()
         self._pools: dict[Path, WorkerPool] = {}  # by volume
         self._server: Server | None = None
@@ -145,7 +145,7 @@ class StorageNodeServer:
         except BaseException:
             self._volumes.release()
             raise
-        self._rot_service.start()
+        self._corruption_service.start()
         self._lease.start()
         replicas, units = len(self._replicas), len(self._units)
         _log.info(
@@ -163,9 +163,9 @@ class StorageNodeServer:
             await unit.close(relink=True)
         # What has lost its name since the last look would be missed at the next start. While the tasks run: one that is cut off in
         # the middle of writing a file leaves memory behind the disk.
-        await self._tend_files()
+        await self._scrub_node_files()
         await self._tasks.close()
-        await self._rot_service.close()
+        await self._corruption_service.close()
         self._log_service.close()
         for replica in self._replicas.values():
             await replica.close(relink=True)
@@ -186,7 +186,7 @@ class StorageNodeServer:
             self._tasks,
             WitnessFile(self._environment.disk, self._volumes.node_paths),
             self._read_worker,
-            on_open=lambda: self._lease.ask_soon(),
+            on_open=lambda: self._lease.request_soon(),
             known=self._known,
         )
         self._view = ViewKeeper(
@@ -194,21 +194,21 @@ class StorageNodeServer:
         )
         self._lease = NodeLease(self.node, units, self._environment.clock, self._tasks, commit.send)
         self._replica_service = backup = ReplicaService(replicas)
-        self._rot_service = rot = CorruptionService(
-            self.node, replicas, units, self._tasks, self._environment, self._config, self._tend_files
+        self._corruption_service = corruption = CorruptionService(
+            self.node, replicas, units, self._tasks, self._environment, self._config, self._scrub_node_files
         )
         admin = NodeAdminService(
             self.node,
             replicas,
             self.status,
-            ReplicaMaking(self._add, self._remove, self._rebuild, self._open_again, self._opened),
+            StreamAdmin(self._add, self._remove, self._rebuild, self._open_again, self._opened),
         )
         self._dispatcher = calls = Dispatcher(f"storage node {self.node}")
         calls.on(Append, _with_call(log.append))
         calls.on(AppendIdempotent, _with_call(log.append_if))
         calls.on(AppendAt, _with_call(log.append_if))
         calls.on(FindAppend, _with_call(lambda call, request, _: log.find_append(call, request)))
-        calls.on(ListIdempotentBatches, _with_call(lambda call, request, _: log.list_chain(call, request)))
+        calls.on(ListIdempotentBatches, _with_call(lambda call, request, _: log.list_batches(call, request)))
         calls.on(Fetch, _with_call(lambda call, request, _: log.fetch(call, request)))
         calls.on(ReadAt, _with_call(lambda call, request, _: log.read_at(call, request)))
         calls.on(MeasureRange, _with_call(lambda call, request, _: log.measure(call, request)))
@@ -217,9 +217,9 @@ class StorageNodeServer:
         calls.on(OpenSession, _with_call(lambda call, request, _: self._open_session(call, request)))
         calls.on(KeepProjection, _with_call(lambda call, request, _: commit.keep_projection(call, request)))
         calls.on(ListRows, _with_call(lambda call, request, _: commit.list_rows(call, request)))
-        calls.on(CheckEntries, _with_call(lambda call, request, _: rot.check_entries(call, request)))
-        calls.on(GetNodeFacts, _with_call(lambda call, request, _: self._tell_facts(call)))
-        calls.on_async(RepairReplica, rot.repair)
+        calls.on(CheckEntries, _with_call(lambda call, request, _: corruption.check_entries(call, request)))
+        calls.on(GetNodeFacts, _with_call(lambda call, request, _: self._reply_facts(call)))
+        calls.on_async(RepairReplica, corruption.repair)
         calls.on_async(GetNodeStatus, admin.get_status)
         calls.on_async(AddLogStream, admin.add_log_stream)
         calls.on_async(RemoveLogStream, admin.remove_log_stream)
@@ -230,7 +230,7 @@ class StorageNodeServer:
         calls.on_async(UnsealReplica, admin.unseal)
         UnitService(units, self._open_again).serve(calls)
 
-    async def _tend_files(self) -> None:
+    async def _scrub_node_files(self) -> None:
         """The node's own small files are what memory knows. Found only at the next start, another one could keep the node from
         starting, or have it believe an older repository."""
         try:
@@ -279,7 +279,7 @@ class StorageNodeServer:
             view.projections,
         )
 
-    def _tell_facts(self, call: Call) -> None:
+    def _reply_facts(self, call: Call) -> None:
         commit = self._commit_service
         call.reply(
             GetNodeFactsReply(
@@ -291,7 +291,7 @@ class StorageNodeServer:
     def _handler(self, connection: Connection) -> Handler:
         """One-way messages belong to their connection: a primary's stream of batches, the repository's session."""
 
-        def take(call: Call | None, message: Message, payload: bytearray) -> None:
+        def handle(call: Call | None, message: Message, payload: bytearray) -> None:
             if call is None and isinstance(message, Replicate):
                 self._replica_service.replicate(connection, message, payload)
             elif call is None and isinstance(message, Commits):
@@ -302,12 +302,12 @@ class StorageNodeServer:
                     self._view.keep(bytes(payload), self._volumes.cluster_uuid)
             elif call is None and isinstance(message, LeaseReply):
                 if self._commit_service.is_from(connection):
-                    self._commit_service.heard_epochs(message.topics)
-                    self._lease.take(message)
+                    self._commit_service.record_epochs(message.topics)
+                    self._lease.apply(message)
             else:
                 self._dispatcher.handle(call, message, payload)
 
-        return take
+        return handle
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         _log.error(logfmt("a task of the storage node failed", task=name), exc_info=error)
@@ -354,26 +354,30 @@ class StorageNodeServer:
         self._unopened.pop(log_stream, None)
 
     async def _restore_replica(self, path: Path, worker: Worker) -> None:
-        disk, segment_bytes, room = (
+        disk, segment_bytes, disk_space = (
             self._environment.disk,
             self._config.segment_bytes,
-            self._volumes.room(path),
+            self._volumes.disk_space(path),
         )
-        store = await worker.run(lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, room=room))
+        store = await worker.run(
+            lambda: LogStore.open(disk, path, segment_bytes=segment_bytes, disk_space=disk_space)
+        )
         trimmed = self._marks.trimmed(store.topic)
         await worker.run(lambda: store.trim(trimmed))  # one that is opened late may have missed it (law 9)
-        self._adopt(store, worker)
+        self._add_replica(store, worker)
         if store.opened:
             self._opened(store.log_stream)
 
     async def _restore_unit(self, path: Path, worker: Worker) -> None:
-        disk, segment_bytes, room = (
+        disk, segment_bytes, disk_space = (
             self._environment.disk,
             self._config.segment_bytes,
-            self._volumes.room(path),
+            self._volumes.disk_space(path),
         )
-        store = await worker.run(lambda: PageStore.open(disk, path, segment_bytes=segment_bytes, room=room))
-        self._adopt_unit(store, worker, restored=True)
+        store = await worker.run(
+            lambda: PageStore.open(disk, path, segment_bytes=segment_bytes, disk_space=disk_space)
+        )
+        self._add_unit(store, worker, restored=True)
 
     async def _open_again(self, log_stream: LogStreamID) -> None:
         """Try once more what the disk refused at the start. Unavailable: it still does."""
@@ -396,7 +400,7 @@ class StorageNodeServer:
             raise Unavailable(f"log stream {log_stream} cannot be opened: {error}")
         if (replica := self._replicas.get(log_stream)) is not None:
             # The session began without it: in the next one the repository compares the order with what this replica knows.
-            self._commit_service.begin_again(replica)
+            self._commit_service.restart_session(replica)
 
     def _note_unopened(self, log_stream: LogStreamID, error: OSError) -> None:
         if log_stream not in self._unopened:
@@ -411,7 +415,7 @@ class StorageNodeServer:
             with contextlib.suppress(Unavailable):
                 await self._open_again(log_stream)
 
-    def _adopt(self, store: LogStore, worker: Worker) -> None:
+    def _add_replica(self, store: LogStore, worker: Worker) -> None:
         self._marks.raise_trimmed(store.topic, store.trimmed)
         replica = self._replicas[store.log_stream] = Replica(
             ReplicaParts(
@@ -422,17 +426,17 @@ class StorageNodeServer:
                 marks=self._marks,
                 on_report=self._commit_service.report_soon,
                 rows_sync_delay_s=self._rows_sync_delay_s,
-                on_suspicion=self._rot_service.look_soon,
+                on_suspicion=self._corruption_service.check_soon,
             )
         )
-        self._commit_service.take_in(replica)
+        self._commit_service.add_replica(replica)
 
     def _rows_sync_delay_s(self) -> float:
         """With many replicas each waits longer, so that the node's disk has as many of these syncs as with a few: nobody waits for
         them, and until they are done the repository keeps the rows."""
         return self._config.rows_sync_delay_s * max(1.0, len(self._replicas) / REPLICAS_SYNCING_AT_ONCE)
 
-    def _adopt_unit(self, store: PageStore, worker: Worker, *, restored: bool = False) -> None:
+    def _add_unit(self, store: PageStore, worker: Worker, *, restored: bool = False) -> None:
         log_stream = store.log_stream
         self._lease.forget(log_stream)
         self._units[log_stream] = LogUnit(
@@ -442,30 +446,30 @@ class StorageNodeServer:
                 read_worker=self._read_worker,
                 transport=self._transport,
                 check_lease=lambda: self._lease.check(log_stream),
-                on_begun=self._lease.ask_soon,
-                on_suspicion=self._rot_service.look_soon,
+                on_begun=self._lease.request_soon,
+                on_suspicion=self._corruption_service.check_soon,
                 on_filled=self._opened,
-                on_disk_failure=self._mend_unit,
-                on_epoch=lambda epoch: self._commit_service.heard_epochs([(store.topic, epoch)]),
+                on_disk_failure=self._repair_unit,
+                on_epoch=lambda epoch: self._commit_service.record_epochs([(store.topic, epoch)]),
                 restored=restored,
             )
         )
-        self._lease.ask_soon()
-        self._rot_service.unit_is_new()
+        self._lease.request_soon()
+        self._corruption_service.unit_added()
 
-    def _mend_unit(self, log_stream: LogStreamID) -> None:
-        if log_stream not in self._mending:
-            self._mending[log_stream] = None
-            _ = self._tasks.spawn(f"mend/ls={log_stream}", self._keep_mending(log_stream))
+    def _repair_unit(self, log_stream: LogStreamID) -> None:
+        if log_stream not in self._repairing:
+            self._repairing[log_stream] = None
+            _ = self._tasks.spawn(f"mend/ls={log_stream}", self._repair_until_healthy(log_stream))
 
-    async def _keep_mending(self, log_stream: LogStreamID) -> None:
+    async def _repair_until_healthy(self, log_stream: LogStreamID) -> None:
         try:
             while (unit := self._units.get(log_stream)) is not None and unit.disk_failed:
                 await asyncio.sleep(REMOVAL_RETRY_S)
                 with contextlib.suppress(VarlogError):
                     await unit.repair()
         finally:
-            del self._mending[log_stream]
+            del self._repairing[log_stream]
 
     async def _add(self, request: AddLogStream) -> None:
         """R-SN-6: never over data that is there already, on any volume. R-REG-3: within this node's limit."""
@@ -480,7 +484,7 @@ class StorageNodeServer:
         path = self._volumes.place(log_stream, request.volume)
         self._changing[log_stream] = None
         try:
-            await self._let_go(log_stream)  # of one whose directory was deleted while it ran
+            await self._close_stream(log_stream)  # of one whose directory was deleted while it ran
             await self._make(request.topic, log_stream, path, request.ordering, request.cluster_uuid)
         finally:
             self._changing.pop(log_stream, None)
@@ -504,10 +508,10 @@ class StorageNodeServer:
     async def _make_replica(
         self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
     ) -> None:
-        disk, segment_bytes, room = (
+        disk, segment_bytes, disk_space = (
             self._environment.disk,
             self._config.segment_bytes,
-            self._volumes.room(path),
+            self._volumes.disk_space(path),
         )
         store = await worker.run(
             lambda: LogStore.create(
@@ -516,19 +520,19 @@ class StorageNodeServer:
                 topic=topic,
                 log_stream=log_stream,
                 segment_bytes=segment_bytes,
-                room=room,
+                disk_space=disk_space,
                 cluster=cluster,
             )
         )
-        self._adopt(store, worker)
+        self._add_replica(store, worker)
 
     async def _make_unit(
         self, topic: TopicID, log_stream: LogStreamID, path: Path, worker: Worker, cluster: ClusterUUID
     ) -> None:
-        disk, segment_bytes, room = (
+        disk, segment_bytes, disk_space = (
             self._environment.disk,
             self._config.segment_bytes,
-            self._volumes.room(path),
+            self._volumes.disk_space(path),
         )
         store = await worker.run(
             lambda: PageStore.create(
@@ -537,11 +541,11 @@ class StorageNodeServer:
                 topic=topic,
                 log_stream=log_stream,
                 segment_bytes=segment_bytes,
-                room=room,
+                disk_space=disk_space,
                 cluster=cluster,
             )
         )
-        self._adopt_unit(store, worker)
+        self._add_unit(store, worker)
 
     async def _rebuild(self, request: RebuildReplica) -> None:
         """An empty replica in place of one that cannot go on; the old data stays until the new one has been opened. If the new one
@@ -555,13 +559,13 @@ class StorageNodeServer:
         if replica is not None and not replica.check_rebuild(request.epoch):
             return
         if isinstance(replica, Replica):
-            replica.check_no_evidence("rebuilt", request.sealed_end)
+            replica.check_not_evidence("rebuilt", request.sealed_end)
         ordering = Ordering.SEQUENCED if self._is_unit(log_stream) else Ordering.COMMITTED
         _log.warning(logfmt("replica is made anew", log_stream=log_stream, epoch=request.epoch))
         path = self._volumes.streams[log_stream]
         self._changing[log_stream] = None
         try:
-            await self._let_go(log_stream)
+            await self._close_stream(log_stream)
             try:
                 await self._read_worker.run(lambda: self._volumes.set_aside(log_stream))
             except OSError as error:
@@ -596,10 +600,10 @@ class StorageNodeServer:
                 f"log stream {log_stream} is in epoch {epoch} here, not {request.epoch}: it is kept"
             )
         if isinstance(replica, Replica) and not request.forced:
-            replica.check_no_evidence("removed")
+            replica.check_not_evidence("removed")
         self._changing[log_stream] = None
         try:
-            await self._let_go(log_stream)
+            await self._close_stream(log_stream)
             await self._read_worker.run(lambda: self._volumes.remove(log_stream))
         except OSError as error:
             # Shown until it is done: what nobody sees would be back after a restart.
@@ -627,7 +631,7 @@ class StorageNodeServer:
             finally:
                 self._changing.pop(log_stream, None)
 
-    async def _let_go(self, log_stream: LogStreamID) -> None:
+    async def _close_stream(self, log_stream: LogStreamID) -> None:
         replica = self._replicas.pop(log_stream, None)
         if replica is not None:
             await replica.close()
@@ -671,9 +675,11 @@ class StorageNodeServer:
             DiskSpace, bool
         ] = {}  # asked once a volume: it is a call of the system, and there may be a thousand replicas
         for replica in self._replicas.values():
-            if (room := replica.store.room) not in full:
-                full[room] = room.full
-        replicas = [replica.status(full=full[replica.store.room]) for replica in self._replicas.values()]
+            if (disk_space := replica.store.disk_space) not in full:
+                full[disk_space] = disk_space.full
+        replicas = [
+            replica.status(full=full[replica.store.disk_space]) for replica in self._replicas.values()
+        ]
         units = [unit.status() for unit in self._units.values()]
         for log_stream, damaged in self._damaged.items():
             blank = log_stream in self._blank

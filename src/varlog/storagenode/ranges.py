@@ -52,7 +52,7 @@ class Ranges:
             left += [part for part in ((low, min(high, begin)), (max(low, end), high)) if part[0] < part[1]]
         self._ranges = _joined(left, self._count_max)
 
-    def take(self) -> LLSNRange | None:
+    def pop_first(self) -> LLSNRange | None:
         """The first range, removed."""
         if not self._ranges:
             return None

@@ -12,7 +12,7 @@ class TopicWatermarks:
     def __init__(self) -> None:
         self._high: dict[TopicID, GLSN] = {}
         self._trimmed: dict[TopicID, GLSN] = {}
-        self.heard = False
+        self.received = False
 
     def high_watermark(self, topic: TopicID) -> GLSN:
         return self._high.get(topic, NO_GLSN)

@@ -295,7 +295,9 @@ def _examine_units(seen: GetClusterStatusReply, history: RealHistory) -> None:
                 continue
             disk = OsDisk()
             try:
-                store = PageStore.open(disk, path, segment_bytes=SEGMENT_BYTES, room=DiskSpace(disk, path))
+                store = PageStore.open(
+                    disk, path, segment_bytes=SEGMENT_BYTES, disk_space=DiskSpace(disk, path)
+                )
                 write_down(store, projection, endings[topic.name], process_of(health.node))
                 store.close()
             except VarlogError as error:

@@ -25,7 +25,7 @@ from varlog.model.errors import CorruptBatch, CorruptReplica, NotWritten, Trimme
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
 from varlog.storage.committed import copy
-from varlog.storage.committed.copy import Copy, RottenCopy, read_copy, runs_of
+from varlog.storage.committed.copy import Copy, CorruptCopy, read_copy, runs_of
 from varlog.storage.committed.log_store import LogStore
 from varlog.testing.sim.core.loop import ProcessCrashed
 
@@ -236,7 +236,7 @@ def test_a_source_that_has_rotted_says_so_and_sends_nothing(tmp_path: Path) -> N
     content = bytearray(segment.read_bytes())
     content[90] ^= 0x40
     segment.write_bytes(content)
-    with pytest.raises(RottenCopy) as rotten:
+    with pytest.raises(CorruptCopy) as rotten:
         read_copy(source, LLSN(1), 400)
     assert rotten.value.begin == 1
     assert rotten.value.end > 1

@@ -73,7 +73,7 @@ class UnitMachine(RuleBasedStateMachine):
 
     @rule(crash=CRASH)
     def prove(self, crash: int) -> None:
-        self.does(self.store.prove, crash)
+        self.does(self.store.confirm_sync, crash)
 
     @rule()
     def stop_and_start(self) -> None:

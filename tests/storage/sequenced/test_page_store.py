@@ -32,7 +32,7 @@ def new_unit(
     tmp_path: Path,
     *,
     disk: OsDisk | None = None,
-    room: DiskSpace | None = None,
+    disk_space: DiskSpace | None = None,
     segment_bytes: int = SEGMENT_BYTES,
 ) -> PageStore:
     return PageStore.create(
@@ -41,7 +41,7 @@ def new_unit(
         topic=TOPIC,
         log_stream=STREAM,
         segment_bytes=segment_bytes,
-        room=room,
+        disk_space=disk_space,
     )
 
 
@@ -368,8 +368,8 @@ def test_a_segment_that_somebody_removed_is_damage_and_not_trimmed(tmp_path: Pat
     with pytest.raises(CorruptBatch, match="missing"):
         store.read([page])
     pages = store.pages_from(LLSN(1), 100)
-    rotten = store.examine(pages)
-    assert rotten and rotten[0].begin == 1 and len(rotten) < len(pages)
+    corrupt = store.examine(pages)
+    assert corrupt and corrupt[0].begin == 1 and len(corrupt) < len(pages)
     store.close()
 
 
@@ -482,7 +482,7 @@ def test_one_slot_of_the_mark_is_enough_to_cut_a_torn_tail(tmp_path: Path) -> No
     """A power loss may tear the slot that was being written: the other one is true."""
     store = new_unit(tmp_path)
     write(store, sized(1))
-    store.prove()
+    store.confirm_sync()
     write(store, sized(3))
     mark = store.path / SYNCED_NAME
     slots = decode_slots(mark.read_bytes())
@@ -542,7 +542,7 @@ def test_a_failed_write_or_sync_is_final(tmp_path: Path, kind: str) -> None:
     disk.fail_next = kind
     with pytest.raises(OSError, match=f"{kind} failed"):
         store.append([sized(3)])
-    for again in (lambda: store.append([sized(3)]), lambda: store.append([sized(9)]), store.prove):
+    for again in (lambda: store.append([sized(3)]), lambda: store.append([sized(9)]), store.confirm_sync):
         with pytest.raises(OSError, match=f"{kind} failed"):
             again()
     assert store.failure is not None
@@ -559,15 +559,15 @@ def test_a_full_disk_is_no_failure_if_nothing_was_written(tmp_path: Path) -> Non
     disk = store._disk
 
     class Full(DiskSpace):
-        def take(self, needed_bytes: int, wanted_bytes: int) -> int:
+        def grant(self, needed_bytes: int, wanted_bytes: int) -> int:
             raise OSError(errno.ENOSPC, "the disk is full: free space")
 
-    real, store.room = store.room, Full(disk, tmp_path)
+    real, store.disk_space = store.disk_space, Full(disk, tmp_path)
     store._segments[-1]._reserved = store._segments[-1].size
     with pytest.raises(OSError, match="free space"):
         store.append([sized(3)])
     assert store.failure is None
-    store.room = real
+    store.disk_space = real
     write(store, sized(3))
     assert firsts(reopen(store)) == [1, 3]
 
@@ -583,11 +583,11 @@ def test_a_full_disk_in_the_middle_of_a_group_is_a_failure(tmp_path: Path) -> No
             raise OSError(errno.ENOSPC, "the disk is full")
         return wanted_bytes
 
-    store.room.take = full_for_the_next_segment  # type: ignore[method-assign]
+    store.disk_space.grant = full_for_the_next_segment  # type: ignore[method-assign]
     with pytest.raises(OSError, match="full"):
         store.append([sized(3), sized(5), sized(7)])
     assert store.failure is not None and firsts(store) == [1]
-    del store.room.take
+    del store.disk_space.grant
     assert firsts(store.reopened()) == [1, 3, 5]
 
 
@@ -688,6 +688,6 @@ def test_the_mark_is_synced_now_and_then_and_when_asked(
         sure.append(store._mark.is_sure)
     assert sure == [False, False, True, False, False, True]
     write(store, sized(13))
-    store.prove()
+    store.confirm_sync()
     assert store._mark.is_sure
     assert isinstance(store._mark, SyncWatermark)

@@ -253,7 +253,7 @@ def test_who_looks_too_far_back_or_repeats_too_much_is_told_that_it_is_not_known
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search_module, "SEARCH_BYTES_MAX", 1)
-    monkeypatch.setattr(retries_module, "REMEMBERED_MAX", 1)
+    monkeypatch.setattr(retries_module, "REMEMBERED_RETRIES_MAX", 1)
 
     async def story(bench: Bench) -> None:
         repository = await running(bench)

@@ -288,7 +288,7 @@ def test_a_seal_refuses_what_waits_for_a_search(tmp_path: Path, monkeypatch: pyt
 def test_chains_that_were_forgotten_for_lack_of_room_are_found_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains_module, "LINKS_MAX", 1)
+    monkeypatch.setattr(chains_module, "PRODUCERS_MAX", 1)
 
     async def story(bench: Bench) -> None:
         repository = await running(bench)
@@ -310,7 +310,7 @@ def test_a_chain_that_may_be_trimmed_is_not_taken_for_one_that_has_not_begun(
     tmp_path: Path, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the disk took the trim yet or not (law 9, R-ORD-7)."""
-    monkeypatch.setattr(chains_module, "LINKS_MAX", 1)  # so that it has to be looked for
+    monkeypatch.setattr(chains_module, "PRODUCERS_MAX", 1)  # so that it has to be looked for
 
     async def story(bench: Bench) -> None:
         repository = await running(bench)

@@ -521,7 +521,7 @@ def test_the_scrub_keeps_to_its_rate(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await bench.start(1, scrub_bytes_per_s=0)
         await filled(bench, 1)
         slept.clear()
-        scrub = bench.nodes[1]._rot_service._scrub
+        scrub = bench.nodes[1]._corruption_service._scrub
         scrub._bytes_per_s = 1000
         await scrub._pass()
         written = sum(map(len, segments(bench, 1).values()))

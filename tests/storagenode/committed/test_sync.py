@@ -180,7 +180,7 @@ async def assert_equal(bench: Bench, one: int, other: int) -> None:
     for node in (one, other):
         repository = await bench.session(node, term=9)
         repository.commit()
-        await until(lambda node=node: bench.nodes[node]._marks.heard)  # type: ignore[misc]
+        await until(lambda node=node: bench.nodes[node]._marks.received)  # type: ignore[misc]
     ones, others = store(bench, one), store(bench, other)
     assert (ones.low_llsn, ones.committed_end, ones.trimmed) == (
         others.low_llsn,
@@ -599,7 +599,7 @@ def test_a_replica_that_is_being_filled_does_not_say_that_nothing_is_there(tmp_p
         await bench.start(2)
         await bench.call(AddLogStream(TOPIC, STREAM), node=2)
         (await bench.session(2, term=2)).commit(high=66)
-        await until(lambda: bench.nodes[2]._marks.heard)
+        await until(lambda: bench.nodes[2]._marks.received)
         for sealed in (False, True):
             if sealed:
                 assert await seal(bench, 2, end) is ReplicaState.SEALING

@@ -77,11 +77,11 @@ def test_no_lease_is_said_only_of_a_batch_that_was_not_taken(
         granter.grants = False
         node = chain.nodes[1]
         unit = node._units[STREAM]
-        take = unit._writer.write
+        apply = unit._writer.write
 
         def take_and_lose_the_lease(write: UnitWrite) -> None:
-            take(write)
-            node._lease.take(LeaseReply(0, 0.0))
+            apply(write)
+            node._lease.apply(LeaseReply(0, 0.0))
 
         monkeypatch.setattr(unit._writer, "write", take_and_lose_the_lease)
         with pytest.raises(Unavailable, match="written here"):
@@ -115,16 +115,16 @@ def test_the_lease_is_over_at_the_node_before_it_is_over_at_the_repository(tmp_p
         clock = HandClock()
         lease._clock = clock
         granter.asked.clear()
-        lease.ask_soon()
+        lease.request_soon()
         await until(lambda: granter.asked)
-        lease.take(LeaseReply(clock.now_us + 1, LEASE_S))
-        lease.take(LeaseReply(clock.now_us, LEASE_S))
+        lease.apply(LeaseReply(clock.now_us + 1, LEASE_S))
+        lease.apply(LeaseReply(clock.now_us, LEASE_S))
         ends = clock.now_us + round(LEASE_S * (1 - CLOCK_DRIFT_MAX) * 1e6)
         clock.now_us = ends - 1
         assert [lease.valid] == [True]
         clock.now_us += 1
         assert [lease.valid] == [False], "nor does a stamp that was never sent count"
-        lease.take(LeaseReply(ends - 1, LEASE_S))
+        lease.apply(LeaseReply(ends - 1, LEASE_S))
         assert [lease.valid] == [False], "it never asked then"
 
     run_chain(tmp_path, story)
@@ -212,7 +212,7 @@ def test_an_order_is_obeyed_before_the_lease_it_came_with_counts(tmp_path: Path)
         await chain.serve()
         node = chain.nodes[1]
         unit = node._units[STREAM]
-        node._lease.take(LeaseReply(node._lease._granted, LEASE_S, (UnitOrder(STREAM, Epoch(3), LLSN(2)),)))
+        node._lease.apply(LeaseReply(node._lease._granted, LEASE_S, (UnitOrder(STREAM, Epoch(3), LLSN(2)),)))
         assert node._lease.valid
         with pytest.raises(StaleEpoch):
             unit._admit(Epoch(1))

@@ -1,4 +1,4 @@
-"""[A9 R5] GLSN <-> LLSN of what is ordered, and the last commit context. RowArray merge in memory and are written lazily.
+"""[A9 R5] GLSN <-> LLSN of what is ordered, and the last commit context. Rows merge in memory and are written lazily.
 
 The order is durable in the metadata repository before a row arrives here, so a row needs no sync before it is believed; the
 repository keeps it until `rows_synced_end` has passed it.
@@ -264,12 +264,12 @@ class CommitStore:
             self._mark_synced = True
         return synced_end
 
-    def compact(self, low_llsn: LLSN, room: DiskSpace) -> None:
+    def compact(self, low_llsn: LLSN, disk_space: DiskSpace) -> None:
         """Rewrite the file without trimmed rows and with adjacent ones merged, if that makes it much smaller. An OSError is final:
         which of the two files has the name is not known then."""
         index = self._index
         needed = len(index) - max(0, bisect_right(index.llsns, low_llsn) - 1)
-        if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed) or not room.spares(self.size_bytes):
+        if self._file_rows < max(_COMPACT_ROWS_MIN, 2 * needed) or not disk_space.can_spare(self.size_bytes):
             return
         rows = self._rows_from(low_llsn)
         if good_rows(

@@ -30,7 +30,7 @@ class Copy:
     next_llsn: LLSN
 
 
-class RottenCopy(Exception):
+class CorruptCopy(Exception):
     """The replica that was to be copied is damaged somewhere in [begin, end), as `problem` says."""
 
     def __init__(self, begin: LLSN, end: LLSN, problem: CorruptBatch) -> None:
@@ -66,7 +66,7 @@ class EpochRun:
 def read_copy(store: LogStore, llsn: LLSN, bytes_max: int) -> Copy:
     """From the batch with `llsn` on, up to `bytes_max`, at least one batch; runs in any worker, of a replica that is sealed.
 
-    Trimmed if `llsn` is; RottenCopy if what is on disk is not what was once written.
+    Trimmed if `llsn` is; CorruptCopy if what is on disk is not what was once written.
     """
     if llsn >= store.committed_end:
         return Copy(memoryview(b""), (), llsn)
@@ -79,7 +79,7 @@ def read_copy(store: LogStore, llsn: LLSN, bytes_max: int) -> Copy:
         for at, header in walk(chunk.data):
             check_body(chunk.data, header, at)
     except CorruptBatch as problem:
-        raise RottenCopy(extent.first_llsn, extent.limit, problem) from None
+        raise CorruptCopy(extent.first_llsn, extent.limit, problem) from None
     return Copy(chunk.data, _clipped(rows, chunk.first_llsn, chunk.end_llsn), chunk.end_llsn)
 
 

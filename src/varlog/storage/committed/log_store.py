@@ -62,7 +62,7 @@ from varlog.storage.corruption import (
     find_stretch,
     repair,
 )
-from varlog.storage.disk_space import DiskSpace, says_full
+from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import scrub_sidecar, scrub_state
 from varlog.storage.open_file import OpenFile
 from varlog.storage.segment_file import MISSING
@@ -92,10 +92,10 @@ class LogStore:
         commits: CommitStore,
         segments: tuple[Segment, ...],
         segment_bytes: int,
-        room: DiskSpace,
+        disk_space: DiskSpace,
     ) -> None:
         self.path = path
-        self.room = room
+        self.disk_space = disk_space
         self.topic: TopicID = state.topic
         self.log_stream: LogStreamID = state.log_stream
         self.written_end: LLSN = segments[-1].end_llsn
@@ -116,11 +116,11 @@ class LogStore:
         )
         self._low_by_commit = FIRST_LLSN
         self._trim_floor = state.trimmed
-        self._shelf: deque[Segment] = deque()
+        self._kept_open: deque[Segment] = deque()
         self._failure: OSError | None = None
         self._rows_failure: OSError | None = None
         self._closed = False
-        self._tending = False
+        self._scrub_failed = False
 
     @classmethod
     def create(
@@ -131,7 +131,7 @@ class LogStore:
         topic: TopicID,
         log_stream: LogStreamID,
         segment_bytes: int = SEGMENT_BYTES,
-        room: DiskSpace | None = None,
+        disk_space: DiskSpace | None = None,
         cluster: ClusterUUID = NO_UUID,
     ) -> LogStore:
         """A new, empty replica in a directory that must not exist. The state comes last: with it the replica exists."""
@@ -143,15 +143,20 @@ class LogStore:
         segment = Segment.create(disk, path, FIRST_LLSN)
         state = ReplicaStateFile(topic, log_stream)
         write_state(disk, path, state)
-        return cls(disk, path, state, commits, (segment,), segment_bytes, room or DiskSpace(disk, path))
+        return cls(disk, path, state, commits, (segment,), segment_bytes, disk_space or DiskSpace(disk, path))
 
     @classmethod
     def open(
-        cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: DiskSpace | None = None
+        cls,
+        disk: Disk,
+        path: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        disk_space: DiskSpace | None = None,
     ) -> LogStore:
         """The replica in `path` after a stop or a crash. CorruptReplica if its files contradict each other; then nothing is
         touched."""
-        room = room or DiskSpace(disk, path)
+        disk_space = disk_space or DiskSpace(disk, path)
         try:
             found = survey(disk, path)
         except CorruptReplica:
@@ -169,15 +174,15 @@ class LogStore:
         segments = [Segment(disk, kept.path, kept.index, kept.size, kept.end_llsn) for kept in found.segments]
         for kept, segment in zip(found.segments[:-1], segments[:-1], strict=True):
             content = segment.index.encode(segment.end_llsn, segment.size) if kept.index_lost else b""
-            if content and room.spares(len(content)):  # it can be made at the next start as well
+            if content and disk_space.can_spare(len(content)):  # it can be made at the next start as well
                 disk.replace_file(index_path(kept.path), content)
         if begun:
             segments += begun
         else:
             _settle_tail(segments[-1], found)
         commits = CommitStore(disk, path, found.state.topic, found.state.log_stream)
-        room.persist(lambda: commits.restore(found.rows, found.rows_kept, found.last_row))
-        opened = cls(disk, path, found.state, commits, tuple(segments), segment_bytes, room)
+        disk_space.persist(lambda: commits.restore(found.rows, found.rows_kept, found.last_row))
+        opened = cls(disk, path, found.state, commits, tuple(segments), segment_bytes, disk_space)
         opened.corrupt_ranges = found.corrupt_ranges
         return opened
 
@@ -257,12 +262,14 @@ class LogStore:
         # What was deleted or replaced is only in the open descriptor. Not the rows, which a failed compaction may have replaced.
         for segment in self._segments:
             segment.relink()
-        return LogStore.open(self._disk, self.path, segment_bytes=self._segment_bytes, room=self.room)
+        return LogStore.open(
+            self._disk, self.path, segment_bytes=self._segment_bytes, disk_space=self.disk_space
+        )
 
     def resume(self, fresh: LogStore) -> None:
         """Event loop: go on with what `reopened` found. Rows that were only in memory are still true: the repository ordered them.
         CorruptReplica if entries are gone that were durable once, and nothing is changed."""
-        rows, hidden = self._commits.unsynced, self._trim_floor
+        rows, floor = self._commits.unsynced, self._trim_floor
         if fresh.written_end < self.committed_end:
             raise CorruptReplica(
                 str(self.path),
@@ -276,10 +283,10 @@ class LogStore:
         for row in rows:
             if row.llsn_end > fresh.committed_end:
                 fresh.commit(row.rest(fresh.committed_end - row.llsn_begin))
-        fresh._hide(hidden)
+        fresh._raise_trim_floor(floor)
         self._state, self._commits, self._segments = fresh._state, fresh._commits, fresh._segments
         self._low_by_trim, self._low_by_commit = fresh._low_by_trim, fresh._low_by_commit
-        self._shelf = deque()
+        self._kept_open = deque()
         self.tail_epoch, self.written_end = fresh.tail_epoch, fresh.written_end
         self._failure = self._rows_failure = None
 
@@ -288,7 +295,7 @@ class LogStore:
     def append(self, batches: Sequence[Buffer]) -> None:
         """[A5] Write placed and checked batches behind the last one, as one group, and sync; `written_end` moves once they are
         durable (law 1). Each buffer holds one batch, or several back to back. OSError: nothing of the group may be believed."""
-        self._check_sound()
+        self._check_usable()
         placed, end = self._placed(batches)
         segment = self._segments[-1]
         group: list[Buffer] = []
@@ -306,8 +313,8 @@ class LogStore:
             self._write(segment, group, size, noted, end)
         except OSError as error:
             self._failure = error
-            if says_full(error):
-                self.room.found_full()
+            if is_disk_full(error):
+                self.disk_space.mark_full()
             segment.truncate_unsynced()
             raise
         self.tail_epoch = _EPOCH.unpack_from(batches[0], 8)[0] if batches else self.tail_epoch
@@ -325,10 +332,10 @@ class LogStore:
         if self._rows_failure is not None:
             raise self._rows_failure
         try:
-            synced_end = self.room.persist(sync)
+            synced_end = self.disk_space.persist(sync)
             # Only what is trimmed on disk may leave the disk: after a crash the low LLSN is the state's, and the rows of entries
             # that were trimmed before they were ordered here (`_low_by_commit`) must still say so.
-            self._commits.compact(self._state.low_llsn, self.room)
+            self._commits.compact(self._state.low_llsn, self.disk_space)
             return synced_end
         except OSError as error:
             self._failure = self._rows_failure = error
@@ -353,7 +360,7 @@ class LogStore:
         CorruptBatch: damage below `end` hides where that is; nothing was removed."""
         invariant(end >= self.committed_end, "a cut never reaches what is committed (law 6)",
                   end=end, committed_end=self.committed_end)  # fmt: skip
-        self._check_sound()
+        self._check_usable()
         # From here on the rows alone say what is committed: an entry below the seal that turns out bad is damage, not a tail.
         self.sync_rows()
         # The state first: a crash in between leaves a tail of an older epoch behind the seal, which recovery cuts again.
@@ -362,7 +369,7 @@ class LogStore:
 
     def cut_tail(self) -> None:
         """Remove every batch that is not committed from the disk; the seal stays. What a sync brings may be other batches."""
-        self._check_sound()
+        self._check_usable()
         self.sync_rows()
         self._cut_down(self.committed_end)
 
@@ -388,14 +395,14 @@ class LogStore:
         if glsn <= self.trimmed:
             return
         # Hidden at once: should the disk not take the trim now, nobody reads what is trimmed all the same (law 9).
-        low = self._hide(glsn)
+        low = self._raise_trim_floor(glsn)
         # The rows that say where the trim point is must not be lost with a power loss that the trim survives.
         self.sync_rows()
         # The state first: what is half removed after a crash must be known to be trimmed (law 9).
         self._set_state(msgspec.structs.replace(self._state, trimmed=glsn, low_llsn=low))
         try:
             self._remove_trimmed()
-            self._commits.compact(self._state.low_llsn, self.room)
+            self._commits.compact(self._state.low_llsn, self.disk_space)
         except OSError as error:
             self._failure = error
             raise
@@ -403,7 +410,7 @@ class LogStore:
     def repair(self, begin: LLSN, end: LLSN, copy: Buffer) -> None:
         """Put the damaged stretch of entries [begin, end) right with another replica's bytes of it, durably. Twice is harmless.
         CorruptBatch: the copy is no good, and nothing was written; Trimmed: it is not needed any more."""
-        self._check_sound()
+        self._check_usable()
         self._check_readable(LLSN(end - 1))
         segment, limit, _ = self._segment_of(LLSN(end - 1))
         invariant(end <= limit, "only what is committed is the same everywhere (law 3)", end=end, limit=limit)
@@ -416,7 +423,7 @@ class LogStore:
     def fill(self, begin: LLSN, end: LLSN) -> None:
         """Put a batch that nobody reads in the place of the damaged stretch of entries [begin, end), all of them trimmed.
         CorruptBatch: where they end is not known yet, and nothing was written."""
-        self._check_sound()
+        self._check_usable()
         invariant(
             end <= self.low_llsn, "only what is trimmed is filled up (law 9)", end=end, low=self.low_llsn
         )
@@ -429,12 +436,12 @@ class LogStore:
 
     def relink(self) -> str:
         """Write open files that were deleted or replaced under their names again; tells which, or ''."""
-        self._check_sound()
+        self._check_usable()
         try:
             found = [segment.relink() for segment in self._segments]
-            found.append(self.room.persist(self._commits.relink))
+            found.append(self.disk_space.persist(self._commits.relink))
         except OSError as error:
-            if not says_full(error):  # then it can be done later: the open descriptor still has everything
+            if not is_disk_full(error):  # then it can be done later: the open descriptor still has everything
                 self._failure = self._rows_failure = error
             raise
         return "; ".join(filter(None, found))
@@ -443,17 +450,19 @@ class LogStore:
         """Look for bit rot in state and commit rows, and put it right from memory; tells what was wrong, or ''. CorruptReplica: it
         cannot
         be put right."""
-        self._check_sound()
-        state, rewrite = self._state, self._tending
+        self._check_usable()
+        state, rewrite = self._state, self._scrub_failed
         # After a failed write or sync what can be read back proves nothing: the next one that works writes everything anew.
-        self._tending = True
+        self._scrub_failed = True
         try:
-            wrong = self.room.persist(lambda: scrub_state(self._disk, self.path, state, rewrite=rewrite))
+            wrong = self.disk_space.persist(
+                lambda: scrub_state(self._disk, self.path, state, rewrite=rewrite)
+            )
             wrong = self._commits.scrub_metadata(state.low_llsn, self._epoch_of, rewrite=rewrite) or wrong
         except OSError as error:
             self._failure = self._rows_failure = error
             raise
-        self._tending = False
+        self._scrub_failed = False
         return wrong
 
     def scrub_sidecar(self, stretch: BlockRange) -> str:
@@ -621,10 +630,10 @@ class LogStore:
                 if llsn >= self.low_llsn:
                     raise CorruptBatch(MISSING, 0, str(segment.path)) from None
                 raise Trimmed(llsn, self.low_llsn) from None
-            self._put_on_shelf(segment)
+            self._bound_open_files(segment)
         return opened
 
-    def _check_sound(self) -> None:
+    def _check_usable(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -661,7 +670,7 @@ class LogStore:
     ) -> None:
         if not group:
             return
-        segment.write(group, size, self._segment_bytes, self.room)
+        segment.write(group, size, self._segment_bytes, self.disk_space)
         offset = segment.size
         for llsn, batch_bytes in noted:
             segment.index.add(llsn, offset, batch_bytes)
@@ -673,7 +682,7 @@ class LogStore:
         segment.seal_off()
         fresh = Segment.create(self._disk, self.path, segment.end_llsn)
         self._segments = (*self._segments, fresh)
-        self._put_on_shelf(segment)
+        self._bound_open_files(segment)
         return fresh
 
     def _cut_down(self, end: LLSN) -> None:
@@ -726,11 +735,11 @@ class LogStore:
             _remove_segment(self._disk, segment)
         self._disk.sync_directory(self.path)
 
-    def _put_on_shelf(self, segment: Segment) -> None:
+    def _bound_open_files(self, segment: Segment) -> None:
         """Bound the open files: the one that was opened first is let go, and closes behind its last reader."""
-        self._shelf.append(segment)
-        while len(self._shelf) > _OPEN_SEGMENTS_MAX:
-            oldest = self._shelf.popleft()
+        self._kept_open.append(segment)
+        while len(self._kept_open) > _OPEN_SEGMENTS_MAX:
+            oldest = self._kept_open.popleft()
             if oldest is not self._segments[-1]:
                 oldest.let_go()
 
@@ -740,10 +749,10 @@ class LogStore:
 
     def _set_state(self, state: ReplicaStateFile) -> None:
         if state != self._state:
-            self.room.persist(lambda: write_state(self._disk, self.path, state))
+            self.disk_space.persist(lambda: write_state(self._disk, self.path, state))
             self._state = state
 
-    def _hide(self, glsn: GLSN) -> LLSN:
+    def _raise_trim_floor(self, glsn: GLSN) -> LLSN:
         """Nothing at or below `glsn` is read any more. A commit in the loop sees the trim point first: rows that come meanwhile
         count, too. Returns the low LLSN by the rows that are here."""
         self._trim_floor = max(self._trim_floor, glsn)

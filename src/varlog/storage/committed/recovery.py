@@ -107,7 +107,7 @@ def survey(disk: Disk, directory: Path) -> ReplicaRecovery:
             problem = f"it holds entries of an older epoch behind the seal at LLSN {state.sealed_end}"
         if problem:
             notes.append(f"cut {newest.path.name} at byte {newest.size} (LLSN {newest.end_llsn}): {problem}")
-    kept, last_row = _judge_rows(disk, directory, state, rows, segments[-1], problem, notes)
+    kept, last_row = _check_rows(disk, directory, state, rows, segments[-1], problem, notes)
     removed = [*names.trimmed, *reversed(cut)]
     remove = [path for segment in removed for path in (segment, index_path(segment))] + names.leftovers()
     there = [path for path in remove if disk.exists(path)]
@@ -239,7 +239,7 @@ def _newest_segment(disk: Disk, path: Path, fence: Fence, ordered_end: LLSN) -> 
     return found, FoundSegment(path, found.index, found.size, found.end_llsn, size)
 
 
-def _judge_rows(
+def _check_rows(
     disk: Disk,
     directory: Path,
     state: ReplicaStateFile,

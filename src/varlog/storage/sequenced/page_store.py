@@ -10,11 +10,10 @@ nothing here is ever written over.
         00000000000000000001.seg    pages in the order of their arrival; the newest one is reserved ahead
         00000000000000000001.idx    what a closed segment holds (page_sidecar.py)
 
-Threads. `append`, `prove`, `set_epoch`, `trim`, `scrub_metadata`, `reopened` and `close` run in the unit's worker, one at a time;
-what reads
-from disk in any worker; the rest in the event loop. Index and runs are behind one lock, held for moments; segments are a tuple
-that is replaced, and so is the state. Readers see a page once the loop has called `publish`, after `append` has made it durable
-(law 1). A segment that a trim removes stays open until its last reader lets go.
+Threads. `append`, `confirm_sync`, `set_epoch`, `trim`, `scrub_metadata`, `reopened` and `close` run in the unit's worker, one at a
+time; disk reads run in any worker; everything else runs in the event loop. One lock, held briefly, guards the index and the runs;
+the tuple of segments and the state are replaced, never changed. Readers see a page once the loop has called `publish`, after
+`append` has made it durable (law 1). A segment that a trim removes stays open until its last reader releases it.
 
 A write or sync that fails makes the store fail for good (R-SEAL-6): every later append raises the same error, because what is on
 disk is unknown, and a sync that failed once succeeds the second time without having written anything. Reads go on. Only opening
@@ -48,7 +47,7 @@ from varlog.runtime.worker import new_guard
 from varlog.storage.cluster_file import write_cluster
 from varlog.storage.committed.extent import RangeSize
 from varlog.storage.corruption import Corruption
-from varlog.storage.disk_space import DiskSpace, says_full
+from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import lost_write
 from varlog.storage.open_file import OpenFile
 from varlog.storage.segment_file import MISSING, index_path
@@ -89,10 +88,10 @@ class PageStore:
         segments: tuple[PageSegment, ...],
         mark: SyncWatermark,
         segment_bytes: int,
-        room: DiskSpace,
+        disk_space: DiskSpace,
     ) -> None:
         self.path = path
-        self.room = room
+        self.disk_space = disk_space
         # Acknowledged pages that were found rotten when it was opened: whoever opened it has them looked at.
         self.corrupt_ranges: tuple[tuple[LLSN, LLSN], ...] = ()
         self._disk = disk
@@ -104,7 +103,7 @@ class PageStore:
         self._index = index
         self._runs = runs
         self._end = index.end
-        self._shelf: deque[PageSegment] = deque()
+        self._kept_open: deque[PageSegment] = deque()
         self._failure: OSError | None = None
         self._closed = False
 
@@ -117,7 +116,7 @@ class PageStore:
         topic: TopicID,
         log_stream: LogStreamID,
         segment_bytes: int = SEGMENT_BYTES,
-        room: DiskSpace | None = None,
+        disk_space: DiskSpace | None = None,
         cluster: ClusterUUID = NO_UUID,
     ) -> PageStore:
         """Worker: a new, empty unit in a directory that must not exist. The state comes last: with it the unit exists."""
@@ -138,16 +137,21 @@ class PageStore:
             (segment,),
             mark,
             segment_bytes,
-            room or DiskSpace(disk, path),
+            disk_space or DiskSpace(disk, path),
         )
 
     @classmethod
     def open(
-        cls, disk: Disk, path: Path, *, segment_bytes: int = SEGMENT_BYTES, room: DiskSpace | None = None
+        cls,
+        disk: Disk,
+        path: Path,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        disk_space: DiskSpace | None = None,
     ) -> PageStore:
         """Worker: the unit in `path` after a stop or a crash. CorruptReplica: its files contradict each other, and nothing was
         touched."""
-        room = room or DiskSpace(disk, path)
+        disk_space = disk_space or DiskSpace(disk, path)
         found = survey_unit(disk, path)
         index, runs = found.pages()
         for note in found.notes:
@@ -172,12 +176,12 @@ class PageStore:
             content = (
                 encode_sidecar(kept.number, kept.size, kept.rows.tobytes()) if kept.sidecar_lost else b""
             )
-            if content and room.spares(len(content)):  # it can be made at the next start as well
+            if content and disk_space.can_spare(len(content)):  # it can be made at the next start as well
                 disk.replace_file(index_path(kept.path), content)
         _settle_tail(segments[-1], newest.file_bytes, found.synced)
         mark = SyncWatermark.open(disk, path)
         mark.move(Synced(newest.number, newest.size), sure=True)
-        opened = cls(disk, path, found.state, index, runs, segments, mark, segment_bytes, room)
+        opened = cls(disk, path, found.state, index, runs, segments, mark, segment_bytes, disk_space)
         opened.corrupt_ranges = found.corrupt_ranges
         return opened
 
@@ -325,12 +329,14 @@ class PageStore:
 
     def examine(self, pages: Sequence[PageRef]) -> list[Corruption]:
         """Which of the pages are damaged on disk, and how. Trimmed if a trim has removed one since."""
-        rotten: list[Corruption] = []
+        corrupt: list[Corruption] = []
         for stretch in stretches(pages):
             try:
                 path, opened = self._borrowed(stretch.first)
             except CorruptBatch as missing:
-                rotten += [Corruption(page.first_llsn, page.end_llsn, missing.what) for page in stretch.pages]
+                corrupt += [
+                    Corruption(page.first_llsn, page.end_llsn, missing.what) for page in stretch.pages
+                ]
                 continue
             try:
                 check_pages(stretch.pages, opened.file.read_at(stretch.size, stretch.first.offset), path)
@@ -341,10 +347,10 @@ class PageStore:
                 try:
                     check_pages([page], opened.file.read_at(page.size, page.offset), path)
                 except CorruptBatch as problem:
-                    rotten.append(Corruption(page.first_llsn, page.end_llsn, problem.what))
+                    corrupt.append(Corruption(page.first_llsn, page.end_llsn, problem.what))
                 except OSError as error:
-                    rotten.append(Corruption(page.first_llsn, page.end_llsn, f"it cannot be read: {error}"))
-        return rotten
+                    corrupt.append(Corruption(page.first_llsn, page.end_llsn, f"it cannot be read: {error}"))
+        return corrupt
 
     # --- worker: writing -------------------------------------------------------------------------------------------------
 
@@ -352,7 +358,7 @@ class PageStore:
         """Write placed batches, whose headers and bodies have been checked, as one group, and sync; the pages are durable, and
         `publish` shows them. Each buffer holds one batch, or several back to back. OSError: nothing of the group may be believed,
         unless there was no room for the first of it (`failure` is None then): that came to nothing."""
-        self._check_sound()
+        self._check_usable()
         placed = [placed_in(buffer) for buffer in batches]
         self._check_new([header for headers in placed for header in headers])
         group = PageGroup(self._segments[-1])
@@ -366,8 +372,8 @@ class PageStore:
                 group.add(buffer, headers)
             pages += self._write(group)
         except OSError as error:
-            if says_full(error):
-                self.room.found_full()
+            if is_disk_full(error):
+                self.disk_space.mark_full()
                 if not group.tried and not pages:
                     raise
             self._failure = error
@@ -375,9 +381,9 @@ class PageStore:
             raise
         return pages
 
-    def prove(self) -> None:
+    def confirm_sync(self) -> None:
         """Make the mark of what is synced survive a power loss, too: to be called when nothing has been written for a while."""
-        self._check_sound()
+        self._check_usable()
         try:
             if not self._mark.is_sure:
                 self._mark.move(self._synced(), sure=True)
@@ -412,12 +418,12 @@ class PageStore:
 
     def relink(self) -> str:
         """Write open files that were deleted or replaced under their names again; tells which, or ''."""
-        self._check_sound()
+        self._check_usable()
         try:
             found = [segment.relink() for segment in self._segments]
-            found.append(self.room.persist(lambda: self._mark.relink(self._disk)))
+            found.append(self.disk_space.persist(lambda: self._mark.relink(self._disk)))
         except OSError as error:
-            if not says_full(error):  # then it can be done later: the open descriptor still has everything
+            if not is_disk_full(error):  # then it can be done later: the open descriptor still has everything
                 self._failure = error
             raise
         return "; ".join(filter(None, found))
@@ -425,7 +431,7 @@ class PageStore:
     def scrub_metadata(self) -> str:
         """Look for bit rot and lost writes in the state and the mark, and write them again from memory if so; tells what
         was wrong, or ''."""
-        self._check_sound()
+        self._check_usable()
         state, wrong = self._state, ""
         try:
             found = read_unit(self._disk, self.path)
@@ -434,7 +440,7 @@ class PageStore:
         except CorruptReplica as damaged:
             wrong = str(damaged)
         if wrong:
-            self.room.persist(lambda: write_unit(self._disk, self.path, state))
+            self.disk_space.persist(lambda: write_unit(self._disk, self.path, state))
         synced = read_mark(self._disk, self.path)
         if synced is None or synced < self._mark.newest:
             wrong = lost_write(self.path / SYNCED_NAME, synced, self._mark.newest)
@@ -443,9 +449,9 @@ class PageStore:
             except OSError as error:
                 self._failure = error
                 raise
-        return "; ".join(filter(None, (wrong, *map(self._tend_sidecar, self._segments[:-1]))))
+        return "; ".join(filter(None, (wrong, *map(self._scrub_sidecar, self._segments[:-1]))))
 
-    def _tend_sidecar(self, segment: PageSegment) -> str:
+    def _scrub_sidecar(self, segment: PageSegment) -> str:
         """Write the sidecar of a closed segment again if it is damaged or gone: nothing else says how long the segment was."""
         path, excess = index_path(segment.path), segment.cut_excess()
         content = self._disk.read_file(path) if self._disk.exists(path) else b""
@@ -458,7 +464,7 @@ class PageStore:
             return ""
         same = all(self.page(page.first_llsn) == page for page in found.pages if page.first_llsn >= self.low)
         rebuilt = encode_sidecar(segment.number, segment.size, encode_pages(found.pages))
-        if found.size != segment.size or not same or not self.room.spares(len(rebuilt)):
+        if found.size != segment.size or not same or not self.disk_space.can_spare(len(rebuilt)):
             return ""
         self._disk.replace_file(path, rebuilt)
         return f"{path} is damaged or missing"
@@ -470,8 +476,10 @@ class PageStore:
         # What was deleted or replaced is only in the open descriptor.
         for segment in self._segments:
             segment.relink()
-        self.room.persist(lambda: self._mark.relink(self._disk))
-        return PageStore.open(self._disk, self.path, segment_bytes=self._segment_bytes, room=self.room)
+        self.disk_space.persist(lambda: self._mark.relink(self._disk))
+        return PageStore.open(
+            self._disk, self.path, segment_bytes=self._segment_bytes, disk_space=self.disk_space
+        )
 
     def close(self) -> None:
         """Let go of all files."""
@@ -481,7 +489,7 @@ class PageStore:
         if self._failure is None:
             # Only a help for the next start.
             with contextlib.suppress(OSError):
-                self.prove()
+                self.confirm_sync()
         for segment in self._segments:
             segment.let_go()
         self._mark.close()
@@ -508,7 +516,7 @@ class PageStore:
             except FileNotFoundError:
                 self._check_not_missing(page, segment)
                 raise Trimmed(page.first_llsn, self.low) from None
-            self._put_on_shelf(segment)
+            self._bound_open_files(segment)
         data = opened.file.read_at(size, page.offset)
         check_page_header(page, data, 0, str(segment.path))
         if len(data) != size:
@@ -538,7 +546,7 @@ class PageStore:
         with self._lock:
             return next((page for page in self._index.walk(llsn) if not page.is_junk), None)
 
-    def _check_sound(self) -> None:
+    def _check_usable(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -558,9 +566,9 @@ class PageStore:
         if not group.buffers:
             return []
         segment = group.segment
-        segment.reserve(group.size, self._segment_bytes, self.room)
+        segment.reserve(group.size, self._segment_bytes, self.disk_space)
         group.tried = True
-        segment.write(group.buffers, group.size, self._segment_bytes, self.room)
+        segment.write(group.buffers, group.size, self._segment_bytes, self.disk_space)
         pages = group.pages()
         segment.add(pages)
         self._mark.move(self._synced())
@@ -572,7 +580,7 @@ class PageStore:
         fresh = PageSegment.create(self._disk, self.path, segment.number + 1)
         self._segments = (*self._segments, fresh)
         segment.forget_rows()
-        self._put_on_shelf(segment)
+        self._bound_open_files(segment)
         return fresh
 
     def _synced(self) -> Synced:
@@ -589,18 +597,18 @@ class PageStore:
         if segments:
             self._disk.sync_directory(self.path)
 
-    def _put_on_shelf(self, segment: PageSegment) -> None:
+    def _bound_open_files(self, segment: PageSegment) -> None:
         """Bound the open files: the one that was opened first is let go, and closes behind its last reader."""
         with self._lock:
-            self._shelf.append(segment)
-            while len(self._shelf) > _OPEN_SEGMENTS_MAX:
-                oldest = self._shelf.popleft()
+            self._kept_open.append(segment)
+            while len(self._kept_open) > _OPEN_SEGMENTS_MAX:
+                oldest = self._kept_open.popleft()
                 if oldest is not self._segments[-1]:
                     oldest.let_go()
 
     def _set_state(self, state: UnitStateFile) -> None:
         if state != self._state:
-            self.room.persist(lambda: write_unit(self._disk, self.path, state))
+            self.disk_space.persist(lambda: write_unit(self._disk, self.path, state))
             self._state = state
 
 

@@ -82,7 +82,7 @@ class AckQueue:
 
     # --- retries ---------------------------------------------------------------------------------------------------------
 
-    def holds(self, key: BatchKey) -> bool:
+    def has(self, key: BatchKey) -> bool:
         """The batch waits here. Looks at each: for retries only."""
         return any((header.producer, header.sequence) == key for _, _, _, _, header, _ in self._waiting)
 

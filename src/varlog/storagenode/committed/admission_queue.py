@@ -68,7 +68,7 @@ class AdmissionQueue:
         self._lines.setdefault(pending_append.call.connection, deque()).append(pending_append)
         self._count(pending_append, 1)
 
-    def go_first(self, pending_appends: Iterable[PendingAppend]) -> None:
+    def requeue(self, pending_appends: Iterable[PendingAppend]) -> None:
         """Those who were in front already, and had to wait for something else, stay in front."""
         before = list(pending_appends)
         self._front.extendleft(reversed(before))
@@ -87,7 +87,7 @@ class AdmissionQueue:
         self._count(pending_append, -1)
         return pending_append
 
-    def holds(self, key: BatchKey) -> bool:
+    def has(self, key: BatchKey) -> bool:
         """The batch waits here. Looks at each: for retries only."""
         return any((one.header.producer, one.header.sequence) == key for one in self._all())
 

@@ -52,8 +52,8 @@ class LookupParts(Generic[_K, _R]):
 
     store: LogStore
     worker: Worker
-    on_damage: ReportCorruption
-    look: SearchStretch[_K, _R]
+    on_corruption: ReportCorruption
+    search: SearchStretch[_K, _R]
     bytes_max: int | None = None
 
 
@@ -102,41 +102,41 @@ class _Search(Generic[_K, _R]):
 
     def step(self) -> None:
         """SearchStretch through the next stretch, unless everyone has an answer."""
-        self._tell_certain()
+        self._resolve_certain()
         if not self._asked or not self._stretches:
-            self._give_up(self._unknown())
+            self._fail_rest(self._unknown())
             return
         stretch, wanted = self._stretches.popleft(), {one.key: None for one in self._asked}
-        look = self._parts.look
-        done = self._parts.worker.run(lambda: look(stretch, wanted))
-        done.add_done_callback(lambda future: self._looked(future, stretch))
+        search = self._parts.search
+        done = self._parts.worker.run(lambda: search(stretch, wanted))
+        done.add_done_callback(lambda future: self._searched(future, stretch))
 
-    def _looked(self, done: asyncio.Future[dict[_K, _R]], stretch: HeaderStretch) -> None:
+    def _searched(self, done: asyncio.Future[dict[_K, _R]], stretch: HeaderStretch) -> None:
         if done.cancelled():
             return
         if (error := done.exception()) is not None:
             if isinstance(error, CorruptBatch):
-                self._parts.on_damage(stretch.first_llsn, stretch.limit)
-            self._give_up(
+                self._parts.on_corruption(stretch.first_llsn, stretch.limit)
+            self._fail_rest(
                 Unavailable(f"log stream {self._store.log_stream} cannot be looked through here: {error}")
             )
             return
         self._reached = stretch.first_llsn
-        places = done.result()
-        asked, self._asked = self._asked, [one for one in self._asked if one.key not in places]
+        found = done.result()
+        asked, self._asked = self._asked, [one for one in self._asked if one.key not in found]
         for wanted in asked:
-            if wanted.key in places:
-                wanted.found(places[wanted.key])
+            if wanted.key in found:
+                wanted.found(found[wanted.key])
         self.step()
 
-    def _tell_certain(self) -> None:
+    def _resolve_certain(self) -> None:
         """Who looked back to his floor without a find knows that there is none."""
         asked, self._asked = self._asked, [one for one in self._asked if one.floor + 1 < self._reached]
         for wanted in asked:
             if wanted.floor + 1 >= self._reached:
                 wanted.found(None)
 
-    def _give_up(self, why: VarlogError) -> None:
+    def _fail_rest(self, why: VarlogError) -> None:
         asked, self._asked = self._asked, []
         for wanted in asked:
             wanted.found(why)

@@ -13,7 +13,7 @@ from varlog.rpc.messages import CheckEntries, Fetch, FetchReply, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
-from varlog.storage.corruption import BlockRange, Ordered, read_stretch, sound_bytes
+from varlog.storage.corruption import BlockRange, Ordered, intact_bytes, read_stretch
 
 if TYPE_CHECKING:
     from varlog.storagenode.committed.replica import Replica
@@ -40,13 +40,13 @@ class BlockRepair:
         self._busy = True
         try:
             for begin, end in self._replica.damage.above(self._replica.store.low_llsn):
-                await self._mend_range(begin, end, sources)
+                await self._repair_range(begin, end, sources)
         except Unavailable as closed:
             _log.info(logfmt("mending ends", log_stream=self._replica.log_stream, why=closed))
         finally:
             self._busy = False
 
-    async def _mend_range(self, begin: LLSN, end: LLSN, sources: Sequence[ReplicaAddress]) -> None:
+    async def _repair_range(self, begin: LLSN, end: LLSN, sources: Sequence[ReplicaAddress]) -> None:
         replica, llsn = self._replica, begin
         while llsn < end:
             try:
@@ -54,7 +54,7 @@ class BlockRepair:
                 if await self._is_intact(stretch):
                     replica.mark_verified(stretch.begin, stretch.end)
                 else:
-                    await self._mend_stretch(stretch, sources)
+                    await self._repair_stretch(stretch, sources)
                 llsn = stretch.end
             except Trimmed:  # gone since it was noted, or since it was read
                 llsn = max(LLSN(llsn + 1), replica.store.low_llsn)
@@ -73,7 +73,7 @@ class BlockRepair:
         except OSError as error:
             raise Unavailable(f"the segment cannot be opened: {error}") from error
 
-    async def _mend_stretch(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> None:
+    async def _repair_stretch(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> None:
         """Make the stretch what it was, if all of it can be had."""
         replica = self._replica
         entries = f"[{stretch.begin}, {stretch.end})"
@@ -86,14 +86,14 @@ class BlockRepair:
             store = replica.store
             await self._worker.run(lambda: store.repair(stretch.begin, stretch.end, copy))
         except OSError as error:
-            replica.mend_failed(stretch.begin, stretch.end, error)
+            replica.repair_failed(stretch.begin, stretch.end, error)
         except VarlogError as error:
             replica.check_open()
             if replica.store.low_llsn >= stretch.end:
                 raise Trimmed(stretch.begin, replica.store.low_llsn) from error
             _log.info(logfmt("damage stays", log_stream=replica.log_stream, entries=entries, why=error))
         else:
-            replica.note_mended(stretch.begin, stretch.end)
+            replica.mark_repaired(stretch.begin, stretch.end)
             _log.warning(logfmt("damaged entries mended", log_stream=replica.log_stream, entries=entries))
 
     async def _copy(self, stretch: BlockRange, sources: Sequence[ReplicaAddress]) -> bytearray:
@@ -102,7 +102,7 @@ class BlockRepair:
         own, ordered = await self._read_worker.run(lambda: (read_stretch(stretch), store.ordered(stretch)))
         copy, llsn = bytearray(), stretch.begin
         while llsn < stretch.end:
-            size, end = sound_bytes(memoryview(own)[len(copy) :], llsn, stretch.end, ordered)
+            size, end = intact_bytes(memoryview(own)[len(copy) :], llsn, stretch.end, ordered)
             low = self._replica.store.low_llsn
             if size:
                 copy += own[len(copy) : len(copy) + size]
@@ -142,7 +142,7 @@ class BlockRepair:
         )
         if not isinstance(fetched, FetchReply) or not payload:
             raise Unavailable(f"it does not have LLSN {llsn} yet")
-        size, end = sound_bytes(payload, llsn, stretch.end, ordered)
+        size, end = intact_bytes(payload, llsn, stretch.end, ordered)
         if not size:
             with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
                 check = CheckEntries(log_stream, llsn, LLSN(llsn + 1))

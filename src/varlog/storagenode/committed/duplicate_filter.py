@@ -63,12 +63,12 @@ class DuplicateFilter:
             raise NotPrimary(parts.machine.log_stream)
         # Joined first: while the disk is searched the batch may be ordered, or its delayed original may come.
         parts.acks.join(key, call)
-        if not self._under_way(key):
-            looked = partial(self._looked, call, key, floor, header, batch)
-            parts.search.find(key, floor, parts.store.committed_end, looked)
+        if not self._in_flight(key):
+            searched = partial(self._searched, call, key, floor, header, batch)
+            parts.search.find(key, floor, parts.store.committed_end, searched)
         return True
 
-    def _looked(
+    def _searched(
         self,
         call: Call,
         key: BatchKey,
@@ -85,7 +85,7 @@ class DuplicateFilter:
                 raise found
             if found is not None:
                 call.reply(AppendReply(parts.store.glsn_of(found), found))
-            elif self._under_way(key):
+            elif self._in_flight(key):
                 parts.acks.join(key, call)
             elif parts.machine.state is not ReplicaState.RUNNING:
                 raise parts.sealed()
@@ -95,8 +95,8 @@ class DuplicateFilter:
         except VarlogError as error:
             call.fail(error)
 
-    def _under_way(self, key: BatchKey) -> bool:
-        return self._parts.acks.holds(key) or self._parts.queued(key)
+    def _in_flight(self, key: BatchKey) -> bool:
+        return self._parts.acks.has(key) or self._parts.queued(key)
 
     def _remember(self, key: BatchKey, floor: LLSN) -> None:
         if len(self.remembered) >= REMEMBERED_RETRIES_MAX:
@@ -108,7 +108,7 @@ class DuplicateFilter:
     def find(self, call: Call, request: FindAppend) -> None:
         """What became of a batch that was sent in an older epoch. Only an epoch that is over can be answered for (law 6)."""
         machine = self._parts.machine
-        if not machine.answers_for(request.epoch):
+        if not machine.can_resolve(request.epoch):
             raise Unavailable(
                 f"log stream {machine.log_stream}: epoch {request.epoch} is not over here, or not all of it is here yet"
             )

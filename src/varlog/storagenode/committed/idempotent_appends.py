@@ -45,12 +45,12 @@ from varlog.storagenode.committed.idempotent_rules import (
     Sent,
     SequenceDecision,
     decide,
-    link_of,
+    find_batch,
 )
 from varlog.storagenode.committed.replica_machine import ReplicaMachine
 
 # Of one chain, while its end is looked for. Those of a client's window are far fewer.
-HELD_MAX: Final = 1_024
+SEARCH_WAITING_MAX: Final = 1_024
 _NO_BOUND: Final = 2**63
 
 
@@ -61,13 +61,13 @@ class IdempotentAppendParts:
     store: LogStore
     machine: ReplicaMachine
     acks: AckQueue
-    chains: ProducerSequences
+    producers: ProducerSequences
     search: BatchLookup[ProducerID, BatchPlace]
     resume: Callable[[Sequence[PendingAppend]], None]
 
 
 @dataclass(slots=True)
-class _Held:
+class _SequenceSearch:
     """A chain whose end is looked for, and who waits for it, in the order in which they came."""
 
     resets: int
@@ -79,7 +79,7 @@ class IdempotentAppends:
 
     def __init__(self, parts: IdempotentAppendParts) -> None:
         self._parts = parts
-        self._held: dict[ProducerID, _Held] = {}
+        self._searches: dict[ProducerID, _SequenceSearch] = {}
 
     def admits(self, pending_append: PendingAppend, request: AppendIdempotent | AppendAt) -> bool:
         """Whether the batch may be taken now. If not it was answered, or will be; raises what it is refused with."""
@@ -94,18 +94,18 @@ class IdempotentAppends:
 
     def refuse(self, error: VarlogError) -> None:
         """The replica takes nothing any more."""
-        held, self._held = self._held, {}
-        for chain in held.values():
+        search_waiting, self._searches = self._searches, {}
+        for chain in search_waiting.values():
             for pending_append in chain.pending_appends:
                 pending_append.call.fail(error)
 
     def _extends(self, pending_append: PendingAppend, request: AppendIdempotent) -> bool:
-        header, chains = pending_append.header, self._parts.chains
-        if header.producer in self._held:
-            self._hold(pending_append)
+        header, producers = pending_append.header, self._parts.producers
+        if header.producer in self._searches:
+            self._enqueue(pending_append)
             return False
         floor = self._floor(request)
-        known, newest = chains.newest(header.producer, floor)
+        known, newest = producers.newest(header.producer, floor)
         if not known:
             self._search(pending_append, floor)
             return False
@@ -117,7 +117,7 @@ class IdempotentAppends:
             request.known_sequence,
         )
         decision = decide(newest, sent)
-        if decision is SequenceDecision.TAKE:
+        if decision is SequenceDecision.ACCEPT:
             return True
         self._answer_same(pending_append, newest, decision)
         return False
@@ -127,13 +127,13 @@ class IdempotentAppends:
     ) -> None:
         """The batch is there already, or under way; else SequenceConflict."""
         header, parts = pending_append.header, self._parts
-        link = newest if decision is SequenceDecision.SAME else None
-        if newest is not None and not parts.chains.is_committed(newest):
-            link = link_of(parts.chains.pending(header.producer), header.sequence, header.body_crc)
+        link = newest if decision is SequenceDecision.DUPLICATE else None
+        if newest is not None and not parts.producers.is_committed(newest):
+            link = find_batch(parts.producers.pending(header.producer), header.sequence, header.body_crc)
         if link is None:
             last = newest.sequence if newest is not None else 0
             raise SequenceConflict(parts.machine.log_stream, header.sequence, last)
-        if parts.chains.is_committed(link):
+        if parts.producers.is_committed(link):
             pending_append.call.reply(AppendReply(parts.store.glsn_of(link.llsn), link.llsn))
         else:
             parts.acks.join((header.producer, header.sequence), pending_append.call)
@@ -149,46 +149,50 @@ class IdempotentAppends:
 
     def _search(self, pending_append: PendingAppend, floor: LLSN) -> None:
         parts, producer = self._parts, pending_append.header.producer
-        held = self._held[producer] = _Held(parts.chains.resets, [pending_append])
+        search_waiting = self._searches[producer] = _SequenceSearch(parts.producers.resets, [pending_append])
         parts.search.find(
-            producer, floor, parts.chains.known_from, partial(self._found, producer, floor, held)
+            producer, floor, parts.producers.known_from, partial(self._found, producer, floor, search_waiting)
         )
 
-    def _hold(self, pending_append: PendingAppend) -> None:
-        pending_appends = self._held[pending_append.header.producer].pending_appends
-        if len(pending_appends) >= HELD_MAX:
+    def _enqueue(self, pending_append: PendingAppend) -> None:
+        pending_appends = self._searches[pending_append.header.producer].pending_appends
+        if len(pending_appends) >= SEARCH_WAITING_MAX:
             raise NotAccepted(
                 f"the end of its chain is looked for, and {len(pending_appends)} batches wait for it already"
             )
         pending_appends.append(pending_append)
 
     def _found(
-        self, producer: ProducerID, floor: LLSN, held: _Held, place: BatchPlace | VarlogError | None
+        self,
+        producer: ProducerID,
+        floor: LLSN,
+        search_waiting: _SequenceSearch,
+        place: BatchPlace | VarlogError | None,
     ) -> None:
         parts = self._parts
-        if self._held.get(producer) is not held:
+        if self._searches.get(producer) is not search_waiting:
             return  # sealed meanwhile, and told so
-        del self._held[producer]
-        if isinstance(place, VarlogError) or held.resets != parts.chains.resets:
+        del self._searches[producer]
+        if isinstance(place, VarlogError) or search_waiting.resets != parts.producers.resets:
             why = place if isinstance(place, VarlogError) else "more was forgotten meanwhile"
             unknown = Unavailable(f"the end of this chain is not known here: {why}")
-            for pending_append in held.pending_appends:
+            for pending_append in search_waiting.pending_appends:
                 pending_append.call.fail(unknown)
             return
         link = None if place is None else ProducedBatch(producer, place.sequence, place.llsn, place.body_crc)
-        parts.chains.found(producer, floor, link)
-        parts.resume(held.pending_appends)
+        parts.producers.found(producer, floor, link)
+        parts.resume(search_waiting.pending_appends)
 
 
 def newest_of(
-    store: LogStore, worker: Worker, on_damage: ReportCorruption
+    store: LogStore, worker: Worker, on_corruption: ReportCorruption
 ) -> LookupParts[ProducerID, BatchPlace]:
     """How the newest batch of a producer is looked for on disk: as far back as its chain can begin."""
 
-    def look(stretch: HeaderStretch, wanted: dict[ProducerID, None]) -> dict[ProducerID, BatchPlace]:
+    def search(stretch: HeaderStretch, wanted: dict[ProducerID, None]) -> dict[ProducerID, BatchPlace]:
         return {place.producer: place for place in store.batches_of(stretch, wanted)}
 
-    return LookupParts(store, worker, on_damage, look, bytes_max=_NO_BOUND)
+    return LookupParts(store, worker, on_corruption, search, bytes_max=_NO_BOUND)
 
 
 # [A4] IdempotentBatchList: which batches of a chain are ordered, read from the headers on disk, a page at a time (R-USE-4).
@@ -199,14 +203,14 @@ PAGE_BATCHES: Final = 10_000
 class IdempotentBatchList:
     """Lists the chains of one replica."""
 
-    def __init__(self, store: LogStore, worker: Worker, on_damage: Callable[[LLSN, LLSN], None]) -> None:
+    def __init__(self, store: LogStore, worker: Worker, on_corruption: Callable[[LLSN, LLSN], None]) -> None:
         self._store = store
         self._worker = worker
-        self._on_damage = on_damage
+        self._on_corruption = on_corruption
 
     def list(self, call: Call, request: ListIdempotentBatches) -> None:
         """Answer later, with the first page above `request.min_llsn`."""
-        _Listing(self._store, self._worker, self._on_damage, call, request).step()
+        _Listing(self._store, self._worker, self._on_corruption, call, request).step()
 
 
 class _Listing:
@@ -216,13 +220,13 @@ class _Listing:
         self,
         store: LogStore,
         worker: Worker,
-        on_damage: Callable[[LLSN, LLSN], None],
+        on_corruption: Callable[[LLSN, LLSN], None],
         call: Call,
         request: ListIdempotentBatches,
     ) -> None:
         self._store = store
         self._worker = worker
-        self._on_damage = on_damage
+        self._on_corruption = on_corruption
         self._call = call
         self._producer = request.producer
         self._begin = begin = max(LLSN(request.min_llsn + 1), store.llsn_from(GLSN(request.min_glsn + 1)))
@@ -240,14 +244,14 @@ class _Listing:
             return
         stretch, store, wanted = self._stretches.popleft(), self._store, {self._producer: None}
         done = self._worker.run(lambda: store.batches_of(stretch, wanted))
-        done.add_done_callback(lambda future: self._looked(future, stretch))
+        done.add_done_callback(lambda future: self._searched(future, stretch))
 
-    def _looked(self, done: asyncio.Future[list[BatchPlace]], stretch: HeaderStretch) -> None:
+    def _searched(self, done: asyncio.Future[list[BatchPlace]], stretch: HeaderStretch) -> None:
         if done.cancelled():
             return
         if (error := done.exception()) is not None:
             if isinstance(error, CorruptBatch):
-                self._on_damage(stretch.first_llsn, stretch.limit)
+                self._on_corruption(stretch.first_llsn, stretch.limit)
             stream = self._store.log_stream
             self._call.fail(Unavailable(f"log stream {stream} cannot be looked through here: {error}"))
             return

@@ -42,9 +42,9 @@ class Sent(NamedTuple):
 class SequenceDecision(Enum):
     """What becomes of a batch that was sent as part of a chain."""
 
-    TAKE = "it goes on where the chain ends"
-    SAME = "the chain has this very batch"
-    BROKEN = "the chain goes on in another way, or is not so long yet"
+    ACCEPT = "it goes on where the chain ends"
+    DUPLICATE = "the chain has this very batch"
+    CONFLICT = "the chain goes on in another way, or is not so long yet"
 
 
 def decide(newest: ProducedBatch | None, sent: Sent) -> SequenceDecision:
@@ -52,13 +52,13 @@ def decide(newest: ProducedBatch | None, sent: Sent) -> SequenceDecision:
     last = newest if newest is not None else ProducedBatch(ProducerID(0), 0, NO_LLSN, 0)
     if sent.sequence == last.sequence + 1 and sent.previous_crc == last.body_crc:
         follows = sent.attempt in (0, last.attempt) or sent.known == last.sequence
-        return SequenceDecision.TAKE if follows else SequenceDecision.BROKEN
+        return SequenceDecision.ACCEPT if follows else SequenceDecision.CONFLICT
     if newest is not None and (sent.sequence, sent.body_crc) == (last.sequence, last.body_crc):
-        return SequenceDecision.SAME
-    return SequenceDecision.BROKEN
+        return SequenceDecision.DUPLICATE
+    return SequenceDecision.CONFLICT
 
 
-def link_of(links: Sequence[ProducedBatch], sequence: int, body_crc: int) -> ProducedBatch | None:
+def find_batch(links: Sequence[ProducedBatch], sequence: int, body_crc: int) -> ProducedBatch | None:
     """That batch among those of its chain that are under way: whoever sends the chain again joins them one by one."""
     return next((link for link in links if (link.sequence, link.body_crc) == (sequence, body_crc)), None)
 
@@ -75,7 +75,7 @@ def link_of(links: Sequence[ProducedBatch], sequence: int, body_crc: int) -> Pro
 # every producer's newest batch.
 
 # So many producers are remembered: a megabyte for a replica, and whoever wrote before them is looked for on disk.
-LINKS_MAX: Final = 4_096
+PRODUCERS_MAX: Final = 4_096
 
 
 class ProducerSequences:
@@ -139,7 +139,7 @@ class ProducerSequences:
         committed = self._committed
         committed.pop(link.producer, None)
         committed[link.producer] = link
-        if len(committed) > LINKS_MAX:
+        if len(committed) > PRODUCERS_MAX:
             oldest = committed.pop(next(iter(committed)))
             self.known_from = LLSN(oldest.llsn + 1)
             self._searched.pop(oldest.producer, None)
@@ -173,5 +173,5 @@ class ProducerSequences:
         """The disk was looked through, from `known_from` back to `floor`: this is the producer's newest batch there."""
         self._searched.pop(producer, None)
         self._searched[producer] = link, floor
-        if len(self._searched) > LINKS_MAX:
+        if len(self._searched) > PRODUCERS_MAX:
             del self._searched[next(iter(self._searched))]

@@ -58,12 +58,12 @@ class LogService:
     def find_append(self, call: Call, request: FindAppend) -> None:
         self._replica(request.log_stream).find_append(call, request)
 
-    def list_chain(self, call: Call, request: ListIdempotentBatches) -> None:
+    def list_batches(self, call: Call, request: ListIdempotentBatches) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
         if not replica.is_authoritative:
             raise Unavailable(f"this replica of log stream {request.log_stream} is being filled: ask again")
-        replica.chain_list.list(call, request)
+        replica.batch_list.list(call, request)
 
     def fetch(self, call: Call, request: Fetch) -> None:
         replica = self._replica(request.log_stream)
@@ -92,7 +92,7 @@ class LogService:
     def measure(self, call: Call, request: MeasureRange) -> None:
         replica = self._replica(request.log_stream)
         self._check_readable(replica)
-        call.reply(replica.reader.measure(request, vouches=replica.is_authoritative))
+        call.reply(replica.reader.measure(request, is_authoritative=replica.is_authoritative))
 
     def find_time(self, call: Call, request: FindTime) -> None:
         replica = self._replica(request.log_stream)
@@ -127,7 +127,7 @@ class LogService:
         if request.glsn <= trimmed:
             raise Trimmed(request.glsn, trimmed + 1)
         for replica in replicas:
-            llsn = replica.reader.holds(request.glsn)
+            llsn = replica.reader.find(request.glsn)
             if llsn is not None:
                 replica.reader.read_llsn(call, llsn)
                 return True
@@ -165,7 +165,7 @@ class LogService:
         return replica
 
     def _check_readable(self, replica: Replica) -> None:
-        if not self._marks.heard:
+        if not self._marks.received:
             raise Unavailable("this node has just started and has not heard from the metadata repository yet")
         if replica.state is ReplicaState.FROZEN:
             raise Unavailable(f"log stream {replica.log_stream} is frozen on this node")

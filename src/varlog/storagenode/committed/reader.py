@@ -56,13 +56,13 @@ class ReplicaReader:
         worker: Worker,
         marks: TopicWatermarks,
         traffic: TrafficMeter,
-        on_damage: Callable[[LLSN, LLSN], None],
+        on_corruption: Callable[[LLSN, LLSN], None],
     ) -> None:
         self._store = store
         self._traffic = traffic
         self._worker = worker
         self._marks = marks
-        self._on_damage = on_damage
+        self._on_corruption = on_corruption
         self._waiting: FairPlaces[int, _Waiting] = FairPlaces()
         self._next_key = 0
 
@@ -147,7 +147,7 @@ class ReplicaReader:
 
     # --- point reads -------------------------------------------------------------------------------------------------
 
-    def holds(self, glsn: GLSN) -> LLSN | None:
+    def find(self, glsn: GLSN) -> LLSN | None:
         """The LLSN that is ordered at `glsn` here."""
         return self._store.find(glsn)
 
@@ -174,7 +174,7 @@ class ReplicaReader:
 
     # --- where entries lie ---------------------------------------------------------------------------------------------
 
-    def measure(self, request: MeasureRange, *, vouches: bool) -> MeasureRangeReply:
+    def measure(self, request: MeasureRange, *, is_authoritative: bool) -> MeasureRangeReply:
         """How the entries of a range of GLSNs lie on disk. `vouches`: this replica lacks nothing up to the newest seal."""
         store, marks = self._store, self._marks
         self._check_low(store.low_llsn, request.begin)
@@ -182,7 +182,7 @@ class ReplicaReader:
         end = max(begin, end)
         found = store.measure(begin, end, min(max(0, request.points_max), MEASURE_POINTS_MAX))
         # Rows come in order, and with them the topic's mark: who has heard of the end has all rows before it.
-        complete = vouches and marks.high_watermark(store.topic) >= request.end - 1
+        complete = is_authoritative and marks.high_watermark(store.topic) >= request.end - 1
         return MeasureRangeReply(begin, end, found.bytes, found.points, complete)
 
     def find_time(self, call: Call, request: FindTime) -> None:
@@ -240,4 +240,4 @@ class ReplicaReader:
             call.fail(failure)
 
     def _damaged(self, extent: Extent) -> None:
-        self._on_damage(extent.first_llsn, LLSN(max(extent.llsn, extent.sure_llsn) + 1))
+        self._on_corruption(extent.first_llsn, LLSN(max(extent.llsn, extent.sure_llsn) + 1))

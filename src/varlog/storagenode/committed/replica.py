@@ -49,7 +49,7 @@ from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.corruption import BlockRange
-from varlog.storage.disk_space import says_full
+from varlog.storage.disk_space import is_disk_full
 from varlog.storagenode.committed.ack_queue import AckQueue
 from varlog.storagenode.committed.admission_queue import AdmissionQueue, PendingAppend
 from varlog.storagenode.committed.batch_lookup import BatchLookup, LookupParts
@@ -125,23 +125,23 @@ class Replica:
                         store, parts.read_worker, self.mark_suspect, lambda *asked: store.find_batches(*asked)
                     )
                 ),
-                queued=self._admission_queue.holds,
+                queued=self._admission_queue.has,
                 append_new=lambda *pending_append: self._append_new(PendingAppend(*pending_append)),
                 sealed=self._sealed,
             )
         )
-        self._chains = ProducerSequences(store.committed_end)
-        self._chained = IdempotentAppends(
+        self._producers = ProducerSequences(store.committed_end)
+        self._idempotent = IdempotentAppends(
             IdempotentAppendParts(
                 store=store,
                 machine=self._machine,
                 acks=self._acks,
-                chains=self._chains,
+                producers=self._producers,
                 search=BatchLookup(newest_of(store, parts.read_worker, self.mark_suspect)),
                 resume=self._resume,
             )
         )
-        self.chain_list = IdempotentBatchList(store, parts.read_worker, self.mark_suspect)
+        self.batch_list = IdempotentBatchList(store, parts.read_worker, self.mark_suspect)
         self._replicator: Replicator | None = None
         self._rows_timer: asyncio.TimerHandle | None = None
         self._rows_syncing = False
@@ -162,15 +162,15 @@ class Replica:
                 worker=parts.worker,
                 transport=parts.transport,
                 commit=self.commit,
-                trim=self._take_trim,
-                refuse_waiting=lambda: self._acks.fail(self._sealed()),
-                give_up_waiting=lambda: self._acks.fail(
+                trim=self._trim_like_source,
+                fail_waiting=lambda: self._acks.fail(self._sealed()),
+                abandon_waiting=lambda: self._acks.fail(
                     OutcomeUnknown(
                         f"log stream {self.log_stream} was trimmed before its order was heard here"
                     )
                 ),
                 disk_failed=self._write_failed,
-                law_broke=self.freeze,
+                law_broken=self.freeze,
                 reopen_if_failed=self.reopen_if_failed,
             )
         )
@@ -186,9 +186,9 @@ class Replica:
         """[A4] Check a client's batch, give it LLSNs, send it on its way. Waits for room when too much is not ordered yet.
         Overloaded: behind what waits already it would be ordered too late, so it is not taken, nor looked at."""
         deadline = self._deadline(call, request) if request.within_ms and self._acks else math.inf
-        header, retries = _checked(batch), self._duplicates
+        header, duplicates = _checked(batch), self._duplicates
         self._check_running(request.epoch)
-        if (request.is_retry or retries.remembered) and retries.append(call, request, header, batch):
+        if (request.is_retry or duplicates.remembered) and duplicates.append(call, request, header, batch):
             return
         self._append_new(PendingAppend(call, header, batch, None, deadline))
 
@@ -223,19 +223,19 @@ class Replica:
         if self._admission_queue or self._full(len(pending_append.batch)):
             self._admission_queue.join(pending_append)
         else:
-            self._take(pending_append)
+            self._accept(pending_append)
 
-    def _take(self, pending_append: PendingAppend) -> None:
+    def _accept(self, pending_append: PendingAppend) -> None:
         call, header, batch, request, _ = pending_append
         attempt = 0
         if request is not None:
-            if not self._chained.admits(pending_append, request):
+            if not self._idempotent.admits(pending_append, request):
                 return
             attempt = request.writer_attempt if isinstance(request, AppendIdempotent) else 0
         machine = self._machine
         first = machine.accept(header.count)
         place(batch, machine.epoch, first)
-        self._chains.note(header, first, attempt)
+        self._producers.note(header, first, attempt)
         self._acks.add(first, machine.assigned_end, len(batch), call, header)
         # Backups first: their way to the disk is the longer one.
         if self._replicator is not None:
@@ -248,20 +248,20 @@ class Replica:
             acks.bytes_waiting > 0 and acks.bytes_waiting + size > UNCOMMITTED_BYTES_MAX
         )
 
-    def _take_waiting(self) -> None:
+    def _admit_queued(self) -> None:
         while self._admission_queue and not self._full(len(self._admission_queue.first.batch)):
             pending_append = self._admission_queue.pop()
             try:
                 if pending_append.deadline < math.inf:
                     now = self._traffic.now()
                     self._check_in_time(now, pending_append.deadline - now)
-                self._take(pending_append)
+                self._accept(pending_append)
             except VarlogError as refusal:
                 pending_append.call.fail(refusal)
 
     def _resume(self, pending_appends: Sequence[PendingAppend]) -> None:
-        self._admission_queue.go_first(pending_appends)
-        self._take_waiting()
+        self._admission_queue.requeue(pending_appends)
+        self._admit_queued()
 
     def find_append(self, call: Call, request: FindAppend) -> None:
         """What became of a batch that was sent here, or to another replica, in an older epoch (R-ORD-7)."""
@@ -282,7 +282,7 @@ class Replica:
             if header.epoch != request.epoch:
                 raise InvalidRequest(f"a batch of epoch {header.epoch} in a message of epoch {request.epoch}")
             machine.receive(request.epoch, header.first_llsn, header.count)
-            self._chains.note(header, header.first_llsn)
+            self._producers.note(header, header.first_llsn)
             self._writer.write(machine.epoch, view[at : at + header.size])
 
     # --- durable, reported -----------------------------------------------------------------------------------------------
@@ -299,12 +299,12 @@ class Replica:
 
     def _write_failed(self, error: BaseException) -> None:
         """R-SEAL-6: the disk failed or is full. What was being written is not durable, and nothing is tried again."""
-        self._break(self.store.room.why if says_full(error) else f"write failed: {error}")
+        self._break(self.store.disk_space.why if is_disk_full(error) else f"write failed: {error}")
 
     def _sealed(self) -> Sealed:
         """Why no append is taken here, as far as this replica knows."""
-        room = self.store.room
-        return Sealed(self.log_stream, room.why if room.full else self._machine.trouble)
+        disk_space = self.store.disk_space
+        return Sealed(self.log_stream, disk_space.why if disk_space.full else self._machine.trouble)
 
     def report(self) -> Report:
         """[A7] How far this replica is durable (law 1) and its commit rows are synced."""
@@ -341,7 +341,7 @@ class Replica:
                     self._check_known(row)
                 else:
                     self.store.commit(new)
-                    self._chains.ordered(new)
+                    self._producers.ordered(new)
                     self._acks.answer(new)
             self.lagging = False
         except CommitAhead as ahead:
@@ -355,7 +355,7 @@ class Replica:
         self._sync_rows_soon()
         self.reader.wake()
         if self._admission_queue:
-            self._take_waiting()
+            self._admit_queued()
 
     def _check_known(self, row: CommitRow) -> None:
         """A row that is told again says the same (law 3). Only a session that starts again repeats rows."""
@@ -430,7 +430,7 @@ class Replica:
                     f"log stream {self.log_stream} refuses this seal and is frozen: {broken}; {self._knowledge}"
                 ) from broken
             if effect is not None:
-                self._stop_taking()
+                self._stop_appends()
                 await self._carry_out(effect)
             return ReplicaStateReply(self._machine.state, self._machine.committed_end)
 
@@ -488,7 +488,7 @@ class Replica:
         _log.info(logfmt("replica opened again after a disk failure", log_stream=self.log_stream))
         self._sync_rows_soon()
 
-    def _stop_taking(self) -> None:
+    def _stop_appends(self) -> None:
         self._writer.drop_queue()
         self._duplicates.forget()
         if self._replicator is not None:
@@ -510,7 +510,7 @@ class Replica:
                         )
                     await self._open_epoch(epoch)
                     self._machine.opened_as(epoch, primary=primary)
-                    self._chains.open(epoch, self._machine.assigned_end)
+                    self._producers.open(epoch, self._machine.assigned_end)
                 except BaseException:
                     if replicator is not None:
                         replicator.close()
@@ -544,7 +544,7 @@ class Replica:
             "and is kept as evidence"
         )
 
-    def check_no_evidence(self, what: str, sealed_end: LLSN = NO_LLSN) -> None:
+    def check_not_evidence(self, what: str, sealed_end: LLSN = NO_LLSN) -> None:
         """PreconditionFailed: this replica contradicts the repository, or has ordered entries that the caller does not know of.
         Nothing but
         an operator's word undoes that."""
@@ -574,7 +574,7 @@ class Replica:
         machine = self._machine
         return machine.epoch != NO_EPOCH and not machine.lacks_entries and not self.lagging
 
-    async def _take_trim(self, glsn: GLSN) -> bool:
+    async def _trim_like_source(self, glsn: GLSN) -> bool:
         """From the source of a sync, which ends if the disk does not take it. So it is new when the repository tells it."""
         self._parts.marks.raise_trimmed(self.topic, glsn)
         return await self.trim(glsn)
@@ -597,7 +597,7 @@ class Replica:
                 await self._parts.worker.run(lambda: store.trim(glsn))
             except OSError as error:
                 _log.warning(logfmt("a trim cannot be kept now", log_stream=self.log_stream, why=error))
-                if self._machine.state is ReplicaState.RUNNING and not says_full(error):
+                if self._machine.state is ReplicaState.RUNNING and not is_disk_full(error):
                     self._break(f"the trim cannot be kept: {error}")
                 return False
             return True
@@ -612,14 +612,14 @@ class Replica:
     def _refuse_waiting(self, sealed: Sealed) -> None:
         """What has no LLSN yet is certainly nowhere."""
         self._admission_queue.refuse(sealed)
-        self._chained.refuse(sealed)
+        self._idempotent.refuse(sealed)
 
     def freeze(self, cause: BaseException) -> None:
         """A law broke: this replica stops, the node goes on. Its files stay as they are."""
         _log.critical(logfmt("replica frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause))
         self._syncer.stop()
-        self._stop_taking()
+        self._stop_appends()
         self._acks.fail(OutcomeUnknown(f"log stream {self.log_stream} froze"))
 
     def _freeze_as_evidence(self, cause: InvariantBroken) -> None:
@@ -640,7 +640,7 @@ class Replica:
         for begin, end in ranges:
             self.mark_suspect(begin, end)
 
-    def note_damage(self, begin: LLSN, end: LLSN, what: str = "") -> None:
+    def record_damage(self, begin: LLSN, end: LLSN, what: str = "") -> None:
         """Entries [begin, end) do not match their checksums on disk. The manager sees it in the status and has it mended."""
         if self.damage.covers(begin, end):
             return
@@ -692,7 +692,7 @@ class Replica:
             _log.warning(
                 logfmt("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
             )
-            if not says_full(error):
+            if not is_disk_full(error):
                 self._break(f"a deleted file cannot be written again: {error}")
         else:
             if wrong:
@@ -711,12 +711,12 @@ class Replica:
         if not self.unverified.touches(begin, end):
             self.damage.remove(begin, end)
 
-    def note_mended(self, begin: LLSN, end: LLSN) -> None:
+    def mark_repaired(self, begin: LLSN, end: LLSN) -> None:
         """Entries [begin, end) were written anew, and synced."""
         self.unverified.remove(begin, end)
         self.damage.remove(begin, end)
 
-    def mend_failed(self, begin: LLSN, end: LLSN, error: OSError) -> None:
+    def repair_failed(self, begin: LLSN, end: LLSN, error: OSError) -> None:
         """R-SEAL-6: a sync that failed is never taken for one that worked, whatever it was for."""
         self.unverified.add(begin, end)
         self._break(f"damage cannot be mended: {error}")
@@ -743,7 +743,7 @@ class Replica:
             path=str(store.path),
             bytes=store.size_bytes,
             primary=machine.primary,
-            trouble=machine.trouble or (store.room.why if full else ""),
+            trouble=machine.trouble or (store.disk_space.why if full else ""),
             opened=machine.opened,
             sync=self._syncer.status,
             full=full,
@@ -761,7 +761,7 @@ class Replica:
             self._rows_timer.cancel()
         self.reader.close()
         await self._syncer.close()
-        self._stop_taking()
+        self._stop_appends()
         async with self._admin:
             store = self.store
             if self._machine.state is not ReplicaState.FROZEN:

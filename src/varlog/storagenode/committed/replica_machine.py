@@ -179,7 +179,7 @@ class ReplicaMachine:
         self.committed_end, self.tail_epoch = committed_end, tail_epoch
         self.assigned_end = self.durable_end = durable_end
 
-    def give_up_tail(self) -> None:
+    def abandon_tail(self) -> None:
         """A sync is about to remove what is held behind the committed end: no row that comes meanwhile may order it."""
         self.assigned_end = self.durable_end = self.committed_end
         self.tail_epoch = NO_EPOCH
@@ -232,7 +232,7 @@ class ReplicaMachine:
         self.assigned_end = self.durable_end = end
         return True
 
-    def answers_for(self, epoch: Epoch) -> bool:
+    def can_resolve(self, epoch: Epoch) -> bool:
         """Everything of that epoch that will ever be ordered is committed here: it is over, and this replica was SEALED since."""
         held = self.state is ReplicaState.SEALED or self.opened
         return (

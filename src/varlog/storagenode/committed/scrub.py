@@ -49,7 +49,7 @@ class Scrub:
         self._interval_s = max(interval_s, INTERVAL_S_MIN)
         self._suspicion = asyncio.Event()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """A replica has suspicions."""
         self._suspicion.set()
 
@@ -91,7 +91,7 @@ class Scrub:
         """What readers complained of, in every replica."""
         self._suspicion.clear()
         for replica in list(self._replicas.values()):
-            while (suspected := replica.suspected.take()) is not None:
+            while (suspected := replica.suspected.pop_first()) is not None:
                 await self._check(replica, *suspected, suspected=True)
 
     async def _check(self, replica: Replica, begin: LLSN, end: LLSN, *, suspected: bool) -> None:
@@ -119,15 +119,17 @@ class Scrub:
             # Once per segment. The oldest is not looked at from its beginning: what is trimmed in it is not.
             if stretch.offset == 0 or llsn <= store.oldest_llsn:
                 await replica.scrub_sidecar(stretch)
-            rotten = await self._worker.run(lambda: store.examine(stretch))
+            corrupt = await self._worker.run(lambda: store.examine(stretch))
         except OSError as error:
             _log.warning(logfmt("a segment cannot be scrubbed", log_stream=replica.log_stream, why=error))
             return stretch.end, stretch.size
-        if not rotten:
+        if not corrupt:
             replica.mark_verified(stretch.begin, stretch.end)
-        for rot in rotten:
-            if rot.end <= store.low_llsn:
-                await replica.fill_trimmed(rot.begin, rot.end)  # nobody has it any more, and nobody wants it
+        for found in corrupt:
+            if found.end <= store.low_llsn:
+                await replica.fill_trimmed(
+                    found.begin, found.end
+                )  # nobody has it any more, and nobody wants it
             else:
-                replica.note_damage(rot.begin, rot.end, rot.what)
+                replica.record_damage(found.begin, found.end, found.what)
         return stretch.end, stretch.size

@@ -28,7 +28,7 @@ from varlog.rpc.transport import Call, Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
-from varlog.storage.committed.copy import Copy, EpochRun, RottenCopy, read_copy, runs_of
+from varlog.storage.committed.copy import Copy, CorruptCopy, EpochRun, read_copy, runs_of
 from varlog.storage.committed.log_store import LogStore
 from varlog.storagenode.committed.replica_machine import CommitGap, ReplicaMachine
 
@@ -46,8 +46,8 @@ class Contradiction(VarlogError):
 class SyncParts:
     """What the syncs of one replica work on: its store and machine, and what only its owner may do.
 
-    `commit` takes ordered rows; `trim` is true when the trim point is durable. Appends that still wait here: `refuse_waiting` says
-    that they are certainly not in the log, `give_up_waiting` that this replica will never know. `disk_failed` and `law_broke` are
+    `commit` takes ordered rows; `trim` is true when the trim point is durable. Appends that still wait here: `fail_waiting` says
+    that they are certainly not in the log, `abandon_waiting` that this replica will never know. `disk_failed` and `law_broken` are
     for the owner to judge; `reopen_if_failed` opens the store again if the disk failed before.
     """
 
@@ -58,10 +58,10 @@ class SyncParts:
     transport: Transport
     commit: Callable[[Sequence[CommitRow]], None]
     trim: Callable[[GLSN], Awaitable[bool]]
-    refuse_waiting: Callable[[], None]
-    give_up_waiting: Callable[[], None]
+    fail_waiting: Callable[[], None]
+    abandon_waiting: Callable[[], None]
     disk_failed: Callable[[BaseException], None]
-    law_broke: Callable[[BaseException], None]
+    law_broken: Callable[[BaseException], None]
     reopen_if_failed: Callable[[], Awaitable[None]]
 
 
@@ -115,27 +115,27 @@ class Syncer:
             self._parts.disk_failed(error)
         except InvariantBroken as broken:
             self._failed(broken)
-            self._parts.law_broke(broken)
+            self._parts.law_broken(broken)
         else:
             self._running = None
-            self._tell(state=SyncState.COMPLETE, copied_end=self._parts.machine.committed_end, why="")
+            self._update(state=SyncState.COMPLETE, copied_end=self._parts.machine.committed_end, why="")
             _log.info(
                 logfmt("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes)
             )
 
     def _progress(self, copied_bytes: int) -> None:
-        self._tell(copied_end=self._parts.machine.committed_end, copied_bytes=copied_bytes)
+        self._update(copied_end=self._parts.machine.committed_end, copied_bytes=copied_bytes)
 
     def _failed(self, error: BaseException, *, rebuild: bool = False) -> None:
         self._running = None
-        self._tell(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
+        self._update(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
         _log.warning(logfmt("sync failed", log_stream=self._parts.log_stream, why=error, rebuild=rebuild))
 
     def _died(self, name: str, error: BaseException) -> None:
         self._failed(error)
         _log.error(logfmt("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
 
-    def _tell(self, **changed: object) -> None:
+    def _update(self, **changed: object) -> None:
         if self.status is not None:
             self.status = msgspec.structs.replace(self.status, **changed)
 
@@ -174,18 +174,18 @@ class _Sync:
 
     async def _pull(self, connection: Connection) -> None:
         machine = self._parts.machine
-        asked = self._ask(connection, machine.committed_end)
+        asked = self._request(connection, machine.committed_end)
         try:
             while machine.lacks_entries:
                 copied, payload = await asked
                 if copied.next_llsn < machine.sealed_end:
-                    asked = self._ask(connection, copied.next_llsn)
-                await self._take(copied, payload)
+                    asked = self._request(connection, copied.next_llsn)
+                await self._apply(copied, payload)
                 self._progress(self._copied_bytes)
         finally:
             asked.cancel()
 
-    def _ask(self, connection: Connection, llsn: LLSN) -> asyncio.Task[tuple[CopyFromReply, bytearray]]:
+    def _request(self, connection: Connection, llsn: LLSN) -> asyncio.Task[tuple[CopyFromReply, bytearray]]:
         async def ask() -> tuple[CopyFromReply, bytearray]:
             request = CopyFrom(self._parts.log_stream, self._epoch, llsn, COPY_BYTES_MAX)
             answer, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
@@ -198,7 +198,7 @@ class _Sync:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    async def _take(self, copied: CopyFromReply, payload: bytearray) -> None:
+    async def _apply(self, copied: CopyFromReply, payload: bytearray) -> None:
         """One piece. Trims first: nothing of what is trimmed may be readable for a moment (law 9)."""
         parts, machine = self._parts, self._parts.machine
         if copied.sealed_end != machine.sealed_end:
@@ -214,7 +214,7 @@ class _Sync:
             raise PreconditionFailed(f"the source has nothing from LLSN {begin} on")
         rows = copied.rows
         for run in await parts.worker.run(lambda: runs_of(rows, payload)):
-            await self._take_run(run)
+            await self._apply_run(run)
 
     async def _begin_at(self, begin: LLSN, copied: CopyFromReply) -> None:
         """All that is missing below is trimmed at the source, and so is all that is here."""
@@ -222,18 +222,18 @@ class _Sync:
         if machine.committed_end >= copied.low_llsn:
             raise PreconditionFailed(f"the source skipped LLSNs [{machine.committed_end}, {begin})")
         # They may have been ordered, and trimmed since.
-        parts.give_up_waiting()
-        machine.give_up_tail()
+        parts.abandon_waiting()
+        machine.abandon_tail()
         await parts.worker.run(lambda: store.begin_at(begin))
         machine.found(store.committed_end, store.written_end, store.tail_epoch)
 
-    async def _take_run(self, run: EpochRun) -> None:
+    async def _apply_run(self, run: EpochRun) -> None:
         """Batches of one epoch. Those that are here already need only their rows."""
         parts, machine, store = self._parts, self._parts.machine, self._parts.store
         if run.end_llsn <= machine.committed_end:
             return
         if run.epoch != machine.tail_epoch:
-            await self._leave_tail()
+            await self._drop_tail()
         try:
             data = run.data_from(machine.durable_end)
         except CorruptBatch as other:
@@ -248,12 +248,12 @@ class _Sync:
         if machine.committed_end < run.end_llsn:
             raise PreconditionFailed(f"the copied rows cannot be committed: {machine.trouble}")
 
-    async def _leave_tail(self) -> None:
+    async def _drop_tail(self) -> None:
         """What comes now was written in another epoch than what is held behind the committed end: that was never ordered, nor was
         anything that still waits here. The rows go to disk on this occasion: so a tail has one epoch also after a crash."""
         parts, machine, store = self._parts, self._parts.machine, self._parts.store
-        parts.refuse_waiting()
-        machine.give_up_tail()
+        parts.fail_waiting()
+        machine.abandon_tail()
         await parts.worker.run(store.cut_tail)
         machine.found(store.committed_end, store.written_end, store.tail_epoch)
 
@@ -262,15 +262,19 @@ class _Sync:
 
 
 class CopySource:
-    """Answers CopyFrom. It keeps nothing between two requests. `on_rot` hears which entries it could not hand out."""
+    """Answers CopyFrom. It keeps nothing between two requests. `on_corruption` hears which entries it could not hand out."""
 
     def __init__(
-        self, store: LogStore, machine: ReplicaMachine, worker: Worker, on_rot: Callable[[LLSN, LLSN], None]
+        self,
+        store: LogStore,
+        machine: ReplicaMachine,
+        worker: Worker,
+        on_corruption: Callable[[LLSN, LLSN], None],
     ) -> None:
         self._store = store
         self._machine = machine
         self._worker = worker
-        self._on_rot = on_rot
+        self._on_corruption = on_corruption
 
     def copy(self, call: Call, request: CopyFrom) -> None:
         """Read and check in the read worker. What is trimmed is skipped: the answer says so."""
@@ -291,9 +295,9 @@ class CopySource:
             call.reply(
                 CopyFromReply(rows, copy.next_llsn, sealed_end, store.trimmed, store.low_llsn), copy.data
             )
-        except RottenCopy as rotten:
-            self._on_rot(rotten.begin, rotten.end)
-            call.fail(rotten.problem)
+        except CorruptCopy as corrupt:
+            self._on_corruption(corrupt.begin, corrupt.end)
+            call.fail(corrupt.problem)
         except OSError as error:
             call.fail(Unavailable(f"log stream {self._store.log_stream} cannot be read here: {error}"))
         except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened

@@ -47,7 +47,7 @@ from varlog.storagenode.sequenced.unit_machine import UnitMachine
 T = TypeVar("T")
 
 # Whoever waits for a position behind which others are written already is told of the hole after this: somebody must fill it.
-HOLE_TOLD_S: Final = 0.2
+HOLE_REPLY_S: Final = 0.2
 # One list of pages, and the pages of one copy: each is a few bytes in the list.
 LIST_PAGES_MAX: Final = 4096
 
@@ -71,14 +71,14 @@ class UnitReader:
         worker: Worker,
         traffic: TrafficMeter,
         admit: Callable[[Epoch], None],
-        on_damage: Callable[[LLSN, LLSN], None],
+        on_corruption: Callable[[LLSN, LLSN], None],
     ) -> None:
-        self._of = store
+        self._get_store = store
         self._machine = machine
         self._worker = worker
         self._traffic = traffic
         self._admit = admit
-        self._on_damage = on_damage
+        self._on_corruption = on_corruption
         self._waiting: FairPlaces[int, _Waiting] = FairPlaces()
         self._next_key = 0
 
@@ -87,16 +87,16 @@ class UnitReader:
     def read(self, call: Call, request: ReadUnit) -> None:
         """R-SEQ-6."""
         self._check(request.epoch, request.llsn)
-        store = self._of()
+        store = self._get_store()
         page = store.page(request.llsn)
         if page is None:
             raise NotWritten(request.llsn, store.newest)
-        self.take([page], partial(self._reply_one, call, request.llsn, request.whole), call.fail)
+        self.read_pages([page], partial(self._reply_one, call, request.llsn, request.whole), call.fail)
 
     def _reply_one(self, call: Call, llsn: LLSN, whole: bool, data: Buffer) -> None:
         header = parse_header(data)
         if not header.first_llsn <= llsn < header.end_llsn:
-            raise CorruptBatch(f"LLSN {llsn} is not where the index says", 0, str(self._of().path))
+            raise CorruptBatch(f"LLSN {llsn} is not where the index says", 0, str(self._get_store().path))
         check_body(data, header)
         self._check_low(llsn)  # a trim may have come while the disk was read
         batch = data if whole else single(data, header, llsn - header.first_llsn)
@@ -113,15 +113,15 @@ class UnitReader:
     def _fetch(self, call: Call, request: FetchUnit, deadline: float) -> None:
         llsn = request.llsn
         self._check(request.epoch, llsn)
-        pages = self._of().run(llsn, min(request.bytes_max or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX))
+        pages = self._get_store().run(llsn, min(request.bytes_max or FETCH_BYTES_DEFAULT, FETCH_BYTES_MAX))
         if pages:
-            self.take(pages, partial(self._reply_fetched, call, llsn, pages[-1].end_llsn), call.fail)
+            self.read_pages(pages, partial(self._reply_fetched, call, llsn, pages[-1].end_llsn), call.fail)
         elif deadline <= asyncio.get_running_loop().time() or not self._keep(call, request, deadline):
             self._reply_fetched(call, llsn, llsn, b"")
 
     def _reply_fetched(self, call: Call, llsn: LLSN, next_llsn: LLSN, data: Buffer) -> None:
         self._check_low(llsn)
-        call.reply(FetchUnitReply(next_llsn, self._of().newest, self._machine.low), data)
+        call.reply(FetchUnitReply(next_llsn, self._get_store().newest, self._machine.low), data)
         if data:
             self._traffic.read(next_llsn - llsn, len(data))
 
@@ -135,8 +135,8 @@ class UnitReader:
             self._fetch_again(kept, 0.0)
         loop = asyncio.get_running_loop()
         key = self._next_key = self._next_key + 1
-        at_hole = self._of().newest > request.llsn
-        until = min(deadline, loop.time() + HOLE_TOLD_S) if at_hole else deadline
+        at_hole = self._get_store().newest > request.llsn
+        until = min(deadline, loop.time() + HOLE_REPLY_S) if at_hole else deadline
         timer = loop.call_at(until, self._expire, key)
         self._waiting.put(key, call.connection, _Waiting(call, request, deadline, timer, at_hole))
         return True
@@ -145,7 +145,7 @@ class UnitReader:
         """Something was written: answer the fetches it satisfies; those it leaves behind as holes wait as long as a hole may."""
         if not self._waiting:
             return
-        store = self._of()
+        store = self._get_store()
         newest = store.newest
         for key, kept in list(self._waiting.items()):
             if store.page(kept.request.llsn) is not None or (not kept.at_hole and newest > kept.request.llsn):
@@ -153,7 +153,7 @@ class UnitReader:
                 kept.timer.cancel()
                 self._fetch_again(kept, kept.deadline)
 
-    def look_again(self) -> None:
+    def recheck_waiting(self) -> None:
         """The unit was sealed or trimmed: whoever may not wait here any more hears why."""
         for key, kept in list(self._waiting.items()):
             try:
@@ -185,7 +185,7 @@ class UnitReader:
     def measure(self, call: Call, request: MeasureUnit) -> None:
         """`complete`: none of the entries asked for is a hole, or not written yet."""
         self._admit(request.epoch)
-        store, low = self._of(), self._machine.low
+        store, low = self._get_store(), self._machine.low
         begin = max(request.begin, low)
         end = max(begin, min(request.end, LLSN(store.newest + 1)))
         points_max = min(max(0, request.points_max), MEASURE_POINTS_MAX)
@@ -194,7 +194,7 @@ class UnitReader:
 
     def find_time(self, call: Call, request: FindUnitTime) -> None:
         self._admit(request.epoch)
-        store, time_us = self._of(), request.time_us
+        store, time_us = self._get_store(), request.time_us
 
         def reply(llsn: LLSN) -> None:
             call.reply(FindTimeReply(max(llsn, self._machine.low), NO_GLSN))
@@ -205,16 +205,16 @@ class UnitReader:
 
     def list(self, call: Call, request: ListUnit) -> None:
         """In any epoch, with or without a lease: what is written stays what it is (law 8)."""
-        store, low = self._of(), self._machine.low
+        store, low = self._get_store(), self._machine.low
         llsn = max(request.llsn, low)
         pages = store.pages_from(llsn, LIST_PAGES_MAX)
         end = LLSN(max(llsn, store.newest + 1))
         next_llsn = pages[-1].end_llsn if len(pages) == LIST_PAGES_MAX else end
-        told = tuple((page.first_llsn, page.count, page.crc) for page in pages)
-        call.reply(ListUnitReply(told, next_llsn, store.newest, low, self._machine.epoch))
+        listed = tuple((page.first_llsn, page.count, page.crc) for page in pages)
+        call.reply(ListUnitReply(listed, next_llsn, store.newest, low, self._machine.epoch))
 
     def copy(self, call: Call, request: CopyUnit) -> None:
-        store, llsn = self._of(), max(request.llsn, self._machine.low)
+        store, llsn = self._get_store(), max(request.llsn, self._machine.low)
         bytes_max = min(request.bytes_max or COPY_BYTES_MAX, COPY_BYTES_MAX)
         pages = store.pages_from(llsn, LIST_PAGES_MAX, end=request.end, bytes_max=bytes_max)
         if not pages:
@@ -236,11 +236,11 @@ class UnitReader:
 
     # --- disk reads --------------------------------------------------------------------------------------------------
 
-    def take(
+    def read_pages(
         self, pages: Sequence[PageRef], then: Callable[[Buffer], None], failed: Callable[[Exception], None]
     ) -> None:
         """`then` with the pages' bytes: now if they are cached, else when the read worker has them."""
-        store = self._of()
+        store = self._get_store()
         unlucky = partial(self._failed, failed, pages)
         try:
             data = store.read_cached(pages)
@@ -269,7 +269,7 @@ class UnitReader:
         self, failed: Callable[[Exception], None], pages: Sequence[PageRef], error: Exception
     ) -> None:
         if isinstance(error, (CorruptBatch, OSError)):
-            self._on_damage(pages[0].first_llsn, pages[-1].end_llsn)
+            self._on_corruption(pages[0].first_llsn, pages[-1].end_llsn)
         if isinstance(error, OSError):
             error = Unavailable(f"log stream {self._machine.log_stream} cannot be read here: {error}")
         failed(error)

@@ -41,7 +41,7 @@ class UnitScrub:
         self._interval_s = max(interval_s, INTERVAL_S_MIN)
         self._suspicion = asyncio.Event()
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """A unit has suspicions, or is new here."""
         self._suspicion.set()
 
@@ -72,7 +72,7 @@ class UnitScrub:
     async def _check_suspected(self) -> None:
         self._suspicion.clear()
         for unit in list(self._units.values()):
-            while (suspected := unit.suspected.take()) is not None:
+            while (suspected := unit.suspected.pop_first()) is not None:
                 await self._check(unit, *suspected, suspected=True)
 
     async def _check(self, unit: LogUnit, begin: LLSN, end: LLSN, *, suspected: bool) -> None:
@@ -84,16 +84,16 @@ class UnitScrub:
                 return
             begin = pages[-1].end_llsn
             try:
-                rotten = await self._worker.run(partial(store.examine, pages))
+                corrupt = await self._worker.run(partial(store.examine, pages))
             except (Trimmed, Unavailable):
                 continue
             except OSError as error:  # a file that cannot be opened now says nothing about its bytes
                 _log.warning(logfmt("pages not looked at", log_stream=unit.log_stream, why=error))
                 continue
-            if not rotten:
+            if not corrupt:
                 unit.mark_verified(pages[0].first_llsn, begin)
-            for rot in rotten:
-                unit.note_damage(rot.begin, rot.end, rot.what)
+            for found in corrupt:
+                unit.record_damage(found.begin, found.end, found.what)
             await asyncio.sleep(sum(page.size for page in pages) / self._bytes_per_s)
             if not suspected and self._suspicion.is_set():
                 await self._check_suspected()

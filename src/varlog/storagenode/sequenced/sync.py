@@ -45,7 +45,7 @@ class Contradiction(VarlogError):
 class UnitSyncParts:
     """What the syncs of one unit work on, and what only its owner may do.
 
-    `trim` returns when it is durable. `take_copy` writes a batch; the future ends when it is durable, None: there is nothing to
+    `trim` returns when it is durable. `write_copy` writes a batch; the future ends when it is durable, None: there is nothing to
     wait for. `reopen_if_failed` opens the store again if the disk failed before; `filled` hears of a sync that ended well.
     """
 
@@ -56,7 +56,7 @@ class UnitSyncParts:
     worker: Worker
     transport: Transport
     trim: Callable[[LLSN], Awaitable[None]]
-    take_copy: Callable[[BatchHeader, memoryview], asyncio.Future[None] | None]
+    write_copy: Callable[[BatchHeader, memoryview], asyncio.Future[None] | None]
     reopen_if_failed: Callable[[], Awaitable[None]]
     filled: Callable[[], None]
 
@@ -72,9 +72,9 @@ class UnitSyncer:
         self._tasks = Tasks(f"ls={parts.log_stream}", self._died)
         self._running: asyncio.Task[None] | None = None
         # How the last one ended has been told to whoever wanted it: asked again, it begins again, as the source has gone on since.
-        self._told = True
+        self._reported = True
         # Below this LLSN nothing is missing here, and all of it is the source's: that stays so (law 8), and is not compared again.
-        self._proven: tuple[ReplicaAddress, LLSN] = (self._source, FIRST_LLSN)
+        self._compared: tuple[ReplicaAddress, LLSN] = (self._source, FIRST_LLSN)
 
     def start(
         self,
@@ -94,11 +94,11 @@ class UnitSyncer:
             if epoch <= self._epoch:
                 return status
             self._running.cancel()  # somebody waits for what the source had when it was sealed, and that includes this one
-        elif status is not None and not self._told and (epoch, source) == (self._epoch, self._source):
-            self._told = True
+        elif status is not None and not self._reported and (epoch, source) == (self._epoch, self._source):
+            self._reported = True
             return status
         failed = status.why if status is not None and status.state is SyncState.ERROR else ""
-        self._epoch, self._source, self._told = epoch, source, False
+        self._epoch, self._source, self._reported = epoch, source, False
         self.status = begun = SyncStatus(
             SyncState.IN_PROGRESS, source.node, self._parts.low(), FIRST_LLSN, why=failed
         )
@@ -127,25 +127,25 @@ class UnitSyncer:
         log_stream, me = self._parts.log_stream, asyncio.current_task()
         _log.info(logfmt("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
 
-        def tell(**changed: object) -> None:
+        def update(**changed: object) -> None:
             if self._running is me and self.status is not None:
                 self.status = msgspec.structs.replace(self.status, **changed)
 
-        proven = self._proven[1] if self._proven[0] == source else FIRST_LLSN
+        proven = self._compared[1] if self._compared[0] == source else FIRST_LLSN
         if backfill:
             proven = max(proven, begin)
         try:
-            copied_bytes = await _UnitSync(self._parts, epoch, source, tell, backfill).run(proven)
+            copied_bytes = await _UnitSync(self._parts, epoch, source, update, backfill).run(proven)
         except (VarlogError, OSError) as error:
             rebuild = isinstance(error, Contradiction)
-            tell(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
+            update(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
             _log.warning(logfmt("sync failed", log_stream=log_stream, why=error, rebuild=rebuild))
         else:
             if not backfill:
-                self._proven = source, self._parts.dense_end()
+                self._compared = source, self._parts.dense_end()
             if proves:
                 self._parts.filled()
-            tell(state=SyncState.COMPLETE, why="")
+            update(state=SyncState.COMPLETE, why="")
             _log.info(
                 logfmt("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes)
             )
@@ -167,13 +167,13 @@ class _UnitSync:
         parts: UnitSyncParts,
         epoch: Epoch,
         source: ReplicaAddress,
-        tell: Callable[..., None],
+        update: Callable[..., None],
         backfill: bool,
     ) -> None:
         self._parts = parts
         self._epoch = epoch
         self._source = source
-        self._tell = tell
+        self._update = update
         self._backfill = backfill
         self._copied_bytes = 0
 
@@ -187,9 +187,9 @@ class _UnitSync:
                 listed = await self._list(connection, llsn)
                 if listed.next_llsn <= llsn and listed.newest >= llsn:
                     raise PreconditionFailed(f"{connection.peer} lists nothing from LLSN {llsn} on")
-                await self._take_window(connection, llsn, listed)
+                await self._apply_window(connection, llsn, listed)
                 llsn, newest = listed.next_llsn, listed.newest
-                self._tell(copied_end=llsn, target_end=LLSN(newest + 1), copied_bytes=self._copied_bytes)
+                self._update(copied_end=llsn, target_end=LLSN(newest + 1), copied_bytes=self._copied_bytes)
             if not self._backfill:
                 self._check_nothing_behind(llsn)
         finally:
@@ -197,14 +197,14 @@ class _UnitSync:
         return self._copied_bytes
 
     async def _list(self, connection: Connection, llsn: LLSN) -> ListUnitReply:
-        listed, _ = await _ask(connection, ListUnit(self._parts.log_stream, llsn), ListUnitReply)
+        listed, _ = await _request(connection, ListUnit(self._parts.log_stream, llsn), ListUnitReply)
         if self._epoch not in (NO_EPOCH, listed.epoch):
             raise PreconditionFailed(
                 f"{connection.peer} is in epoch {listed.epoch}, not sealed in {self._epoch}"
             )
         return listed
 
-    async def _take_window(self, connection: Connection, llsn: LLSN, listed: ListUnitReply) -> None:
+    async def _apply_window(self, connection: Connection, llsn: LLSN, listed: ListUnitReply) -> None:
         """What the source has in [llsn, next_llsn). Trims first: what is trimmed is not readable here for a moment (law 9)."""
         if listed.low > self._parts.low():
             await self._parts.trim(listed.low)
@@ -218,7 +218,7 @@ class _UnitSync:
         for begin, end in _stretches(list(theirs.values())):
             await self._copy(connection, begin, end)
         if self._lacks(theirs):
-            await self._take_trim(connection, llsn)
+            await self._apply_trim(connection, llsn)
             if lacking := self._lacks(theirs):
                 raise PreconditionFailed(f"{connection.peer} has listed LLSN {lacking}, and does not copy it")
 
@@ -231,7 +231,7 @@ class _UnitSync:
         here = {page.first_llsn for page in self._held(wanted[0], LLSN(wanted[-1] + 1))}
         return next((first for first in wanted if first not in here), None)
 
-    async def _take_trim(self, connection: Connection, llsn: LLSN) -> None:
+    async def _apply_trim(self, connection: Connection, llsn: LLSN) -> None:
         """A trim that came to the source after its list: what it did not copy would be a hole here, above the low end."""
         listed = await self._list(connection, llsn)
         if listed.low > self._parts.low():
@@ -256,11 +256,11 @@ class _UnitSync:
     async def _copy(self, connection: Connection, begin: LLSN, end: LLSN) -> None:
         """The next piece is asked for while this one is written."""
         request = CopyUnit(self._parts.log_stream, begin, end, COPY_BYTES_MAX)
-        copied, payload = await _ask(connection, request, CopyUnitReply)
+        copied, payload = await _request(connection, request, CopyUnitReply)
         while payload:
             following = copied.next_llsn
             asked = asyncio.ensure_future(
-                _ask(
+                _request(
                     connection,
                     CopyUnit(self._parts.log_stream, following, end, COPY_BYTES_MAX),
                     CopyUnitReply,
@@ -287,7 +287,7 @@ class _UnitSync:
         writes = []
         try:
             for at, header in await self._parts.worker.run(checked):
-                written = self._parts.take_copy(header, view[at : at + header.size])
+                written = self._parts.write_copy(header, view[at : at + header.size])
                 if written is not None:
                     writes.append(written)
         except AlreadyWritten as other:
@@ -301,7 +301,7 @@ class _UnitSync:
         self._copied_bytes += len(payload)
 
 
-async def _ask(connection: Connection, request: Message, answer: type[M]) -> tuple[M, bytearray]:
+async def _request(connection: Connection, request: Message, answer: type[M]) -> tuple[M, bytearray]:
     found, payload = await connection.call(request, timeout_s=COPY_TIMEOUT_S)
     if not isinstance(found, answer):
         raise PreconditionFailed(f"{connection.peer} does not answer like a storage node")

@@ -48,7 +48,7 @@ from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
-from varlog.storage.disk_space import says_full
+from varlog.storage.disk_space import is_disk_full
 from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.ranges import Ranges
 from varlog.storagenode.sequenced.reader import UnitReader
@@ -58,8 +58,8 @@ from varlog.storagenode.sequenced.writer import UnitWrite, UnitWriter
 
 _log = get_logger("unit")
 
-PROVE_S: Final = 0.2
-UNPROVEN: Final = "was restored from its disk here, and has not been compared with its chain yet"
+CONFIRM_SYNC_S: Final = 0.2
+UNVERIFIED: Final = "was restored from its disk here, and has not been compared with its chain yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class LogUnit:
                 worker=parts.read_worker,
                 transport=parts.transport,
                 trim=self.trim,
-                take_copy=self._take_copy,
+                write_copy=self._write_copy,
                 reopen_if_failed=self._reopen_if_failed,
                 filled=self._filled,
             )
@@ -130,7 +130,7 @@ class LogUnit:
         self._closed = False
         self._full = False
         self._disk_failure = ""
-        self._prove_timer: asyncio.TimerHandle | None = None
+        self._confirm_timer: asyncio.TimerHandle | None = None
         self._unsettled = ""  # why the disk did not take the newest epoch or low end
         # A disk that went back in time, or lost writes it acknowledged, looks sound: only the chain can tell. Until it has, no
         # client is answered: what is missing here would be taken for a hole.
@@ -153,13 +153,13 @@ class LogUnit:
         """Whether a client of this epoch is answered now (R-SEQ-5, R-SEQ-13)."""
         self._check_epoch(epoch)
         if self.unverified:
-            raise Unavailable(f"log stream {self.log_stream} {UNPROVEN}")
+            raise Unavailable(f"log stream {self.log_stream} {UNVERIFIED}")
 
     def _admit_write(self, epoch: Epoch) -> None:
         """The same, before anything is taken: the batch is certainly not here."""
         self._check_epoch(epoch)
         if self.unverified:
-            raise Sealed(self.log_stream, f"it {UNPROVEN}")
+            raise Sealed(self.log_stream, f"it {UNVERIFIED}")
         if epoch > self._served:
             self._served = epoch
             self._parts.on_epoch(epoch)
@@ -184,7 +184,7 @@ class LogUnit:
         self._admit_write(request.epoch)
         deadline = self._deadline(request.within_ms / 1000) if request.within_ms else math.inf
         header = _checked(batch, request.epoch)
-        self._take(call, header, batch, self._traffic.now(), deadline)
+        self._submit(call, header, batch, self._traffic.now(), deadline)
 
     def _deadline(self, within_s: float) -> float:
         """When the client of a first try at the head of a chain needs no answer any more."""
@@ -199,9 +199,9 @@ class LogUnit:
         if request.llsn < FIRST_LLSN:
             raise InvalidRequest(f"LLSN {request.llsn} does not exist: they start at {FIRST_LLSN}")
         batch = junk(request.llsn, request.count)
-        self._take(call, parse_header(batch), batch)
+        self._submit(call, parse_header(batch), batch)
 
-    def _take(
+    def _submit(
         self,
         call: Call,
         header: BatchHeader,
@@ -221,11 +221,11 @@ class LogUnit:
             deadline=deadline,
         )
         stored = self.store.overlaps(header.first_llsn, header.count)
-        verdict = self._machine.write(write, stored)
-        if verdict is WriteDecision.WRITE:
+        decision = self._machine.write(write, stored)
+        if decision is WriteDecision.WRITE:
             self._writer.write(write)
-        elif verdict is WriteDecision.WAIT:
-            same = self._under_way(write)
+        elif decision is WriteDecision.WAIT:
+            same = self._in_flight(write)
             same.calls.append(call)
             same.deadline = max(same.deadline, deadline)
         elif stored is not None:
@@ -244,16 +244,16 @@ class LogUnit:
             call.reply(Done())
 
         def unreadable(error: Exception) -> None:
-            rotten = isinstance(error, CorruptBatch)
+            corrupt = isinstance(error, CorruptBatch)
             call.fail(
-                Unavailable(f"log stream {self.log_stream} is damaged here: {error}") if rotten else error
+                Unavailable(f"log stream {self.log_stream} is damaged here: {error}") if corrupt else error
             )
 
-        self.reader.take([stored], answer, unreadable)
+        self.reader.read_pages([stored], answer, unreadable)
 
     def _check_room(self, size: int) -> None:
-        if self._full and self.store.room.full:
-            raise Sealed(self.log_stream, self.store.room.why)
+        if self._full and self.store.disk_space.full:
+            raise Sealed(self.log_stream, self.store.disk_space.why)
         self._full = False
         if self._disk_failure:
             raise Unavailable(f"log stream {self.log_stream} takes no writes here: {self._disk_failure}")
@@ -272,21 +272,21 @@ class LogUnit:
         except InvariantBroken as broken:
             self.freeze(broken)
         self.reader.wake()
-        self._prove_soon()
+        self._confirm_sync_soon()
 
-    def _prove_soon(self) -> None:
+    def _confirm_sync_soon(self) -> None:
         """When writes pause, what was written is proven: after a power loss it is told from a torn tail all the more surely."""
-        if self._prove_timer is None and not self._closed:
-            self._prove_timer = asyncio.get_running_loop().call_later(PROVE_S, self._prove)
+        if self._confirm_timer is None and not self._closed:
+            self._confirm_timer = asyncio.get_running_loop().call_later(CONFIRM_SYNC_S, self._confirm_sync)
 
-    def _prove(self) -> None:
-        self._prove_timer = None
+    def _confirm_sync(self) -> None:
+        self._confirm_timer = None
         if not self._writer.idle:
-            self._prove_soon()
+            self._confirm_sync_soon()
         elif self.store.failure is None:
-            self._parts.worker.run(self.store.prove).add_done_callback(self._proven)
+            self._parts.worker.run(self.store.confirm_sync).add_done_callback(self._sync_confirmed)
 
-    def _proven(self, done: asyncio.Future[None]) -> None:
+    def _sync_confirmed(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._disk_failure = f"write failed: {error}"
             _log.warning(logfmt("log unit takes no writes", log_stream=self.log_stream, why=error))
@@ -322,14 +322,14 @@ class LogUnit:
 
     def _write_failed(self, writes: Sequence[UnitWrite], error: BaseException) -> None:
         """R-SEAL-6: what was being written may be there or not; nothing is tried again as if nothing had happened."""
-        full = says_full(error)
+        full = is_disk_full(error)
         self._full |= full
         if self.store.failure is not None or not isinstance(error, OSError):
             self._disk_failure = f"write failed: {error}"
         _log.warning(logfmt("log unit takes no writes", log_stream=self.log_stream, why=error))
         refusal: Exception = Unavailable(f"log stream {self.log_stream} could not be written here: {error}")
         if full and self.store.failure is None:
-            refusal = Sealed(self.log_stream, self.store.room.why)
+            refusal = Sealed(self.log_stream, self.store.disk_space.why)
         for write in writes:
             self._machine.settled(write)
             _fail(write, refusal)
@@ -345,20 +345,20 @@ class LogUnit:
         self._check_open()
         before = self._machine.newest_epoch
         self._machine.seal(epoch)
-        self._note_jump(before)
+        self._record_jump(before)
         if self._machine.entering:
             self._syncer.stop()
         self._stop_old(copies=True)
         await self._settle()
         if self._machine.newest_epoch != epoch:
             raise StaleEpoch(self.log_stream, epoch, self._machine.newest_epoch)
-        store, unproven = self.store, self.unverified
-        went_back = unproven and self._went_back
+        store, unverified = self.store, self.unverified
+        went_back = unverified and self._went_back
         return SealUnitReply(
-            self.log_stream, epoch, store.newest, store.dense_end, self.trouble, unproven, went_back
+            self.log_stream, epoch, store.newest, store.dense_end, self.trouble, unverified, went_back
         )
 
-    def _note_jump(self, before: Epoch) -> None:
+    def _record_jump(self, before: Epoch) -> None:
         """Every member of a chain has the projection's epoch on its disk, and is sealed for the next one."""
         self._went_back |= self.unverified and self._machine.newest_epoch > before + 1
 
@@ -370,13 +370,13 @@ class LogUnit:
             self.unverified = False
         before = self._machine.newest_epoch
         if self._machine.order(order.epoch, order.low):
-            self._note_jump(before)
+            self._record_jump(before)
             self._stop_old()
         return not self._machine.frozen and (
             bool(self._machine.entering) or self._machine.low > self.store.low
         )
 
-    async def obey(self) -> None:
+    async def persist_order(self) -> None:
         await self._settle()
 
     async def trim(self, low: LLSN) -> None:
@@ -411,12 +411,12 @@ class LogUnit:
         for write in self._writer.drop(lambda write: write.end_llsn <= machine.low):
             machine.settled(write)
             _fail(write, Trimmed(write.first_llsn, machine.low))
-        self.reader.look_again()
+        self.reader.recheck_waiting()
 
     async def _settle(self) -> None:
         """Make durable what the machine has been told. Unavailable: the disk refuses; the unit serves nobody in the meantime."""
         machine, worker = self._machine, self._parts.worker
-        async with self._admin, self._writer.held():
+        async with self._admin, self._writer.paused():
             self._check_open()
             try:
                 await self._reopen()
@@ -452,7 +452,7 @@ class LogUnit:
         await self._settle()
 
     async def _reopen_if_failed(self) -> None:
-        async with self._admin, self._writer.held():
+        async with self._admin, self._writer.paused():
             self._check_open()
             await self._reopen()
 
@@ -495,7 +495,7 @@ class LogUnit:
             request.epoch, request.source, backfill=request.backfill, proves=request.proves, begin=begin
         )
 
-    def _take_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
+    def _write_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
         """A batch of another unit, checked. Written like any other; None if it is here already, or trimmed."""
         self._check_open()
         self._check_room(0)
@@ -504,15 +504,15 @@ class LogUnit:
         if write.end_llsn <= self._machine.low:
             return None
         stored = self.store.overlaps(first, count)
-        verdict = self._machine.write(write, stored)
+        decision = self._machine.write(write, stored)
         if stored is not None:
             if stored.crc != header.crc:
                 raise AlreadyWritten(self.log_stream, first)
             return None
-        if verdict is WriteDecision.WRITE:
+        if decision is WriteDecision.WRITE:
             self._writer.write(write)
         else:
-            write = self._under_way(write)
+            write = self._in_flight(write)
             write.deadline = math.inf  # another unit has it
         if write.copied is None:
             write.copied = asyncio.get_running_loop().create_future()
@@ -520,7 +520,7 @@ class LogUnit:
             write.copied.add_done_callback(lambda copied: copied.cancelled() or copied.exception())
         return write.copied
 
-    def _under_way(self, write: UnitWrite) -> UnitWrite:
+    def _in_flight(self, write: UnitWrite) -> UnitWrite:
         """The very same batch, which is being written."""
         found = self._machine.pending_at(write.first_llsn, write.end_llsn)
         invariant(isinstance(found, UnitWrite), "whoever waits, waits for something", llsn=write.first_llsn)
@@ -547,7 +547,7 @@ class LogUnit:
             self.suspected.add(begin, end)
             self._parts.on_suspicion()
 
-    def note_damage(self, begin: LLSN, end: LLSN, what: str) -> None:
+    def record_damage(self, begin: LLSN, end: LLSN, what: str) -> None:
         """Entries [begin, end) do not match their checksums on disk. The manager sees it, and has the unit made anew."""
         if self.damage.covers(begin, end):
             return
@@ -584,7 +584,7 @@ class LogUnit:
             _log.warning(
                 logfmt("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
             )
-            if not says_full(error):
+            if not is_disk_full(error):
                 self._disk_failure = f"a deleted file cannot be written again: {error}"
                 self._parts.on_disk_failure(self.log_stream)
         else:
@@ -615,8 +615,8 @@ class LogUnit:
     @property
     def trouble(self) -> str:
         """Why it takes no writes, or had better not serve."""
-        room = self.store.room
-        return self._machine.frozen or self._broken or (room.why if room.full else "")
+        disk_space = self.store.disk_space
+        return self._machine.frozen or self._broken or (disk_space.why if disk_space.full else "")
 
     def status(self) -> UnitStatus:
         store = self.store
@@ -632,7 +632,7 @@ class LogUnit:
             trouble=self.trouble,
             sync=self._syncer.status,
             damage=self.damage.above(self._machine.low),
-            full=store.room.full,
+            full=store.disk_space.full,
             traffic=self._traffic.snapshot(),
             unverified=self.unverified,
         )
@@ -645,11 +645,11 @@ class LogUnit:
         """Stop in order: no more writes, what is being written ends, the files are closed. With `relink` those that have lost their
         names since the last look are written again: they would go with the descriptor."""
         self._closed = True
-        if self._prove_timer is not None:
-            self._prove_timer.cancel()
+        if self._confirm_timer is not None:
+            self._confirm_timer.cancel()
         self._stop(Unavailable(f"log stream {self.log_stream} is closed here"))
         await self._syncer.close()
-        async with self._admin, self._writer.held():
+        async with self._admin, self._writer.paused():
             if relink and not self._machine.frozen:
                 await asyncio.wait([self._parts.worker.run(self.store.relink)])
             await self._parts.worker.run(self.store.close)

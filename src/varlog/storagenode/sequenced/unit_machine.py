@@ -68,7 +68,7 @@ class UnitMachine:
     low: LLSN
     entering: Epoch = NO_EPOCH
     filled: bool = False
-    heard: Epoch = NO_EPOCH  # the newest epoch that the repository told of
+    announced: Epoch = NO_EPOCH  # the newest epoch that the repository told of
     frozen: str = ""
     _pending: dict[LLSN, Pending] = field(default_factory=dict)
     _firsts: list[LLSN] = field(default_factory=list)  # those of `_pending`, in order
@@ -97,7 +97,7 @@ class UnitMachine:
         if epoch < self.newest_epoch:
             raise StaleEpoch(self.log_stream, epoch, self.newest_epoch)
         # A new stream's seal may come late, when the stream has long gone on and this unit was made in place of a lost one.
-        late = epoch > FIRST_EPOCH or epoch < self.heard
+        late = epoch > FIRST_EPOCH or epoch < self.announced
         if self.epoch == NO_EPOCH and late and not self.filled:
             raise PreconditionFailed(
                 f"log stream {self.log_stream} was just made here and lacks what its chain holds: have it synced before it is "
@@ -110,7 +110,7 @@ class UnitMachine:
         """The repository's word (R-SEQ-13): no older epoch, nothing below `low`. True if that is new here."""
         if self.frozen:
             return False
-        self.heard = max(self.heard, epoch)
+        self.announced = max(self.announced, epoch)
         newer = epoch > self.newest_epoch and self.epoch != NO_EPOCH
         if newer:
             self.entering = epoch

@@ -64,7 +64,7 @@ class UnitWriter:
         self._began = 0.0
         self._queue: list[UnitWrite] = []
         self._busy: asyncio.Future[list[PageRef]] | None = None
-        self._held = 0
+        self._pauses = 0
         self._admission = Admission()  # fitted to the groups that were written lately
 
     @property
@@ -87,7 +87,7 @@ class UnitWriter:
     def write(self, write: UnitWrite) -> None:
         self._queue.append(write)
         self.bytes_waiting += len(write.batch)
-        if self._busy is None and not self._held:
+        if self._busy is None and not self._pauses:
             self._start()
 
     def drop(self, which: Callable[[UnitWrite], bool]) -> list[UnitWrite]:
@@ -99,16 +99,16 @@ class UnitWriter:
         return dropped
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
+    async def paused(self) -> AsyncIterator[None]:
         """Nothing is being written meanwhile: what was under way has been told, what comes waits."""
-        self._held += 1
+        self._pauses += 1
         try:
             while self._busy is not None:
                 await asyncio.wait([self._busy])
             yield
         finally:
-            self._held -= 1
-            if self._queue and self._busy is None and not self._held:
+            self._pauses -= 1
+            if self._queue and self._busy is None and not self._pauses:
                 self._start_in_time()
 
     def _start_in_time(self) -> None:
@@ -155,7 +155,7 @@ class UnitWriter:
         store.publish(future.result())
         now, began = self._traffic.now(), self._began
         self._traffic.wrote(now - began)
-        if self._queue and not self._held:
+        if self._queue and not self._pauses:
             self._start_in_time()
         self._on_written(group)
         # Last: nobody waits for it.

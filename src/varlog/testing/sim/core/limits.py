@@ -29,7 +29,7 @@ BOUNDS: Final[tuple[tuple[str, str, tuple[int, ...]], ...]] = (
     ("varlog.client.committed.sender", "GATHER_ENTRIES_MAX", (3, 4096)),
     ("varlog.client.batcher", "GATHER_REQUESTS_MAX", (1, 2, 4)),
     ("varlog.storagenode.committed.admission_queue", "UNCOMMITTED_BATCHES_MAX", (3, 16_384)),
-    ("varlog.storagenode.committed.idempotent_rules", "LINKS_MAX", (1, 3, 4_096)),
+    ("varlog.storagenode.committed.idempotent_rules", "PRODUCERS_MAX", (1, 3, 4_096)),
     ("varlog.storagenode.committed.idempotent_appends", "PAGE_BATCHES", (1, 3, 10_000)),
     ("varlog.client.writers.window", "WINDOW_BATCHES", (1, 4, 256)),
 )

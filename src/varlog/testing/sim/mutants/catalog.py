@@ -140,7 +140,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A restarted replica takes over one commit row less than it has on disk.",
         (
             (
-                "varlog.storage.committed.recovery:_judge_rows",
+                "varlog.storage.committed.recovery:_check_rows",
                 "kept = rows.within(newest.end_llsn)",
                 "kept = max(0, rows.within(newest.end_llsn) - 1)",
             ),
@@ -215,7 +215,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A trim removes the entry above the trim point as well (R-TRIM-1).",
         (
             (
-                f"{_STORE}._hide",
+                f"{_STORE}._raise_trim_floor",
                 "self._commits.llsn_from(GLSN(self._trim_floor + 1))",
                 "self._commits.llsn_from(GLSN(self._trim_floor + 2))",
             ),
@@ -313,7 +313,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "A primary that is sealed refuses its waiting appends before it knows which of them are ordered (law 10).",
         (
             (
-                f"{_REPLICA}._stop_taking",
+                f"{_REPLICA}._stop_appends",
                 "self._writer.drop_queue()\n",
                 "self._writer.drop_queue()\n    self._acks.fail(Sealed(self.log_stream))\n",
             ),

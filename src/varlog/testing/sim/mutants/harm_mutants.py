@@ -171,8 +171,8 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         (
             "varlog.storagenode.sequenced.unit:LogUnit.seal",
-            "store, unproven = self.store, self.unverified",
-            "store, unproven, self.unverified = self.store, self.unverified, False",
+            "store, unverified = self.store, self.unverified",
+            "store, unverified, self.unverified = self.store, self.unverified, False",
         ),
         needs=(Kind.REWIND,),
         ordering=Ordering.SEQUENCED,
@@ -181,7 +181,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "proven-without-a-copy",
         "A log unit that is compared with its chain does not copy what it lacks (R-SEQ-14).",
         (
-            "varlog.storagenode.sequenced.sync:_UnitSync._take_window",
+            "varlog.storagenode.sequenced.sync:_UnitSync._apply_window",
             "for begin, end in _stretches(list(theirs.values())):",
             "for begin, end in ():",
         ),

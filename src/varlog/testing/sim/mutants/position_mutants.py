@@ -42,7 +42,7 @@ ORDER_MUTANTS: Final[tuple[Mutant, ...]] = (
         "retry-joins-any-batch",
         "A primary answers a retry with the position of any batch of the same producer (R-ORD-7).",
         (
-            f"{_WAITERS}.holds",
+            f"{_WAITERS}.has",
             "(header.producer, header.sequence) == key",
             "header.producer == key[0]",
         ),
@@ -182,8 +182,8 @@ WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 f"{_CHAINED}._extends",
-                "if decision is SequenceDecision.TAKE:",
-                "if decision is not SequenceDecision.SAME:",
+                "if decision is SequenceDecision.ACCEPT:",
+                "if decision is not SequenceDecision.DUPLICATE:",
             ),
         ),
     ),

@@ -20,15 +20,15 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 f"{_REPLICA}.append",
-                "if (request.is_retry or retries.remembered) and retries",
-                "if False and retries",
+                "if (request.is_retry or duplicates.remembered) and duplicates",
+                "if False and duplicates",
             ),
         ),
     ),
     Mutant(
         "original-after-retry-doubled",
         "A primary forgets a retry that it took, so that its delayed original is stored as well (R-ORD-7).",
-        ((f"{_RETRIES}._looked", "self._remember(key, floor)", "pass"),),
+        ((f"{_RETRIES}._searched", "self._remember(key, floor)", "pass"),),
         needs=(Kind.STRAGGLE,),
     ),
     Mutant(
@@ -39,7 +39,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "find-append-before-the-seal",
         "A replica says that a batch is not in the log before its epoch is over there (law 6, R-ORD-7).",
-        ((f"{_RETRIES}.find", "if not machine.answers_for(request.epoch):", "if False:"),),
+        ((f"{_RETRIES}.find", "if not machine.can_resolve(request.epoch):", "if False:"),),
     ),
     Mutant(
         "find-append-in-vain",
@@ -170,7 +170,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "Damage that was found is forgotten instead of mended (design 4).",
         (
             (
-                "varlog.storagenode.committed.block_repair:BlockRepair._mend_range",
+                "varlog.storagenode.committed.block_repair:BlockRepair._repair_range",
                 "if await self._is_intact(stretch):",
                 "if True:",
             ),

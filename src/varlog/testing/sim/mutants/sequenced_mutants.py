@@ -36,7 +36,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
         "unit-says-done-to-another-value",
         "A log unit answers that a batch is written where another one of its place is (law 8).",
         (
-            f"{_UNIT}._take",
+            f"{_UNIT}._submit",
             "        self._compare(call, write, stored)",
             "        from varlog.rpc.messages import Done\n        call.reply(Done())",
         ),
@@ -72,7 +72,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "sync-keeps-what-the-chain-has-not",
         "A unit that comes back keeps what it holds beside its chain, and joins with it (law 8).",
-        (f"{_UNIT_SYNC}._take_window", "raise Contradiction(", "(lambda what: None)("),
+        (f"{_UNIT_SYNC}._apply_window", "raise Contradiction(", "(lambda what: None)("),
         (f"{_UNIT_SYNC}._check_nothing_behind", "raise Contradiction(", "(lambda what: None)("),
     ),
     # --- leases

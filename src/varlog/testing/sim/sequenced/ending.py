@@ -90,7 +90,9 @@ def examine_units(
             if not disk.exists(path / UNIT_NAME):
                 continue
             try:
-                store = PageStore.open(disk, path, segment_bytes=segment_bytes, room=DiskSpace(disk, VOLUME))
+                store = PageStore.open(
+                    disk, path, segment_bytes=segment_bytes, disk_space=DiskSpace(disk, VOLUME)
+                )
                 topic = topics.get(store.topic)
                 if topic is None or store.log_stream not in missing:
                     history.complaints.append(

@@ -23,7 +23,7 @@ from varlog.storagenode.committed.idempotent_rules import (
     Sent,
     SequenceDecision,
     decide,
-    link_of,
+    find_batch,
 )
 
 P = ProducerID(9)
@@ -34,14 +34,14 @@ def link(sequence: int, crc: int, producer: int = 9, llsn: int = 1) -> ProducedB
     return ProducedBatch(ProducerID(producer), sequence, LLSN(llsn), crc)
 
 
-# --- the primary's judgement --------------------------------------------------------------------------------------------------
+# --- the primary's decision --------------------------------------------------------------------------------------------------
 
 
 def test_a_chain_begins_with_batch_one_behind_nothing() -> None:
-    assert decide(None, Sent(1, 5, 0)) is SequenceDecision.TAKE
-    assert decide(None, Sent(2, 5, 0)) is SequenceDecision.BROKEN
-    assert decide(None, Sent(1, 5, 3)) is SequenceDecision.BROKEN
-    assert decide(None, Sent(0, 0, 0)) is SequenceDecision.BROKEN
+    assert decide(None, Sent(1, 5, 0)) is SequenceDecision.ACCEPT
+    assert decide(None, Sent(2, 5, 0)) is SequenceDecision.CONFLICT
+    assert decide(None, Sent(1, 5, 3)) is SequenceDecision.CONFLICT
+    assert decide(None, Sent(0, 0, 0)) is SequenceDecision.CONFLICT
 
 
 @given(
@@ -54,26 +54,26 @@ def test_a_chain_begins_with_batch_one_behind_nothing() -> None:
 def test_a_batch_is_taken_behind_its_predecessor_alone_and_known_by_its_checksum(
     newest: int, crc: int, sequence: int, mine: int, previous: int
 ) -> None:
-    judgement = decide(link(newest, crc), Sent(sequence, mine, previous))
-    assert (judgement is SequenceDecision.TAKE) == (sequence == newest + 1 and previous == crc)
-    assert (judgement is SequenceDecision.SAME) == (sequence == newest and mine == crc)
+    decision = decide(link(newest, crc), Sent(sequence, mine, previous))
+    assert (decision is SequenceDecision.ACCEPT) == (sequence == newest + 1 and previous == crc)
+    assert (decision is SequenceDecision.DUPLICATE) == (sequence == newest and mine == crc)
 
 
 @pytest.mark.parametrize(
-    ("last_attempt", "known", "judgement"),
+    ("last_attempt", "known", "decision"),
     [
-        (7, 0, SequenceDecision.TAKE),
-        (8, 4, SequenceDecision.TAKE),
-        (8, 3, SequenceDecision.BROKEN),
-        (0, 3, SequenceDecision.BROKEN),
+        (7, 0, SequenceDecision.ACCEPT),
+        (8, 4, SequenceDecision.ACCEPT),
+        (8, 3, SequenceDecision.CONFLICT),
+        (0, 3, SequenceDecision.CONFLICT),
     ],
 )
 def test_behind_what_it_knows_an_attempt_follows_its_own_batches_alone(
-    last_attempt: int, known: int, judgement: SequenceDecision
+    last_attempt: int, known: int, decision: SequenceDecision
 ) -> None:
     """Another order of the same rows may have the same row in place 4, and would go on with one that is further up (seed 19)."""
     newest = ProducedBatch(P, 4, LLSN(1), 40, last_attempt)
-    assert decide(newest, Sent(5, 50, 40, attempt=7, known=known)) is judgement
+    assert decide(newest, Sent(5, 50, 40, attempt=7, known=known)) is decision
 
 
 @given(rows=st.lists(st.binary(max_size=2), unique=True, max_size=8), seed=st.integers(0, 2**32))
@@ -87,7 +87,7 @@ def test_attempts_that_send_everything_at_once_bring_no_row_in_twice(rows: list[
         mine = sent[attempt - 1]
         for at, one in enumerate(mine[: rng.randint(0, len(mine))]):
             previous = crc32c(mine[at - 1]) if at else 0
-            if decide(newest, Sent(at + 1, crc32c(one), previous, attempt)) is SequenceDecision.TAKE:
+            if decide(newest, Sent(at + 1, crc32c(one), previous, attempt)) is SequenceDecision.ACCEPT:
                 newest = ProducedBatch(P, at + 1, LLSN(1), crc32c(one), attempt)
                 taken.append(one)
     assert len(taken) == len(set(taken))
@@ -95,9 +95,9 @@ def test_attempts_that_send_everything_at_once_bring_no_row_in_twice(rows: list[
 
 def test_what_is_under_way_is_found_by_number_and_checksum() -> None:
     links = [link(3, 30), link(4, 40), link(5, 50)]
-    assert link_of(links, 4, 40) is links[1]
-    assert link_of(links, 4, 41) is None
-    assert link_of(links, 6, 50) is None
+    assert find_batch(links, 4, 40) is links[1]
+    assert find_batch(links, 4, 41) is None
+    assert find_batch(links, 6, 50) is None
 
 
 @given(
@@ -118,7 +118,7 @@ def test_attempts_that_race_and_repeat_themselves_make_one_chain_of_what_one_of_
         at = rng.randrange(len(mine))
         crc, previous = crc32c(mine[at]), crc32c(mine[at - 1]) if at else 0
         newest = link(*taken[-1]) if taken else None
-        if decide(newest, Sent(at + 1, crc, previous)) is SequenceDecision.TAKE:
+        if decide(newest, Sent(at + 1, crc, previous)) is SequenceDecision.ACCEPT:
             taken.append((at + 1, crc))
     assert [sequence for sequence, _ in taken] == list(range(1, len(taken) + 1))
     for (_, before), (sequence, crc) in pairwise(taken):
@@ -211,8 +211,8 @@ def test_whatever_happens_the_table_tells_the_truth_or_that_it_does_not_know(
     links_max: int, steps: list[tuple[str, int, int]], floor: int
 ) -> None:
     """Against a whole log kept beside it: taken, committed, sealed and opened, and batches that come by another way."""
-    before = chains_module.LINKS_MAX
-    chains_module.LINKS_MAX = links_max  # type: ignore[misc]
+    before = chains_module.PRODUCERS_MAX
+    chains_module.PRODUCERS_MAX = links_max  # type: ignore[misc]
     try:
         chains, epoch = ProducerSequences(LLSN(1)), 1
         chains.open(Epoch(epoch), LLSN(1))
@@ -246,7 +246,7 @@ def test_whatever_happens_the_table_tells_the_truth_or_that_it_does_not_know(
             assert not known or newest == (truth[-1] if truth else None)
         assert chains.newest(ProducerID(1), LLSN(chains.known_from - 1))[0]
     finally:
-        chains_module.LINKS_MAX = before  # type: ignore[misc]
+        chains_module.PRODUCERS_MAX = before  # type: ignore[misc]
 
 
 # --- the client's -------------------------------------------------------------------------------------------------------------
