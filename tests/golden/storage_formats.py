@@ -145,8 +145,9 @@ FILES: dict[str, Callable[[], bytes]] = {
     "identity_v2.json": lambda: encode_identity(IDENTITY),
     "cluster_v1.bin": lambda: encode_cluster(UUID),
     # view_copy_v1.bin is from before a topic could be stopped, view_copy_v1_stopped.bin from before one could wait for nodes,
-    # view_copy_v1_missed.bin from before one knew the terms of its epochs: the view grows by fields with a default.
-    "view_copy_v1_terms.bin": lambda: encode_view_copy(VIEW_COPY),
+    # view_copy_v1_missed.bin from before one knew the terms of its epochs: the view grows by fields with a default. Version 1 had
+    # the stripe size under the key `unit`.
+    "view_copy_v2.bin": lambda: encode_view_copy(VIEW_COPY),
 }
 
 

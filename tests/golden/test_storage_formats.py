@@ -114,6 +114,10 @@ def test_the_copy_of_the_view_of_version_1_is_read(name: str) -> None:
     assert decode_view_copy(golden(name), HERE / name) == VIEW_COPY
 
 
+def test_the_copy_of_the_view_of_version_2_is_read() -> None:
+    assert decode_view_copy(golden("view_copy_v2.bin"), HERE / "view_copy_v2.bin") == VIEW_COPY
+
+
 def test_the_cluster_of_a_replica_of_version_1_is_read() -> None:
     assert decode_cluster(golden("cluster_v1.bin"), HERE / "cluster_v1.bin") == UUID
 

@@ -170,19 +170,14 @@ def proposed(topic: int, epoch: int = 1) -> Projection:
     )
 
 
-def test_d6_the_witness_file_with_proposals_is_read_and_written_as_ever() -> None:
+@pytest.mark.parametrize("proposals", [False, True])
+def test_d6_the_witness_file_is_read_and_written_as_ever(proposals: bool) -> None:
+    """Version 1 had the stripe size of ranges under the key `unit`."""
     from varlog.storage.witness_file import Witness, decode_witness, encode_witness
 
-    golden = (Path(__file__).parents[1] / "golden" / "witness_v1_proposed.json").read_bytes()
-    seen = Witness(7, 42, ((TopicID(3), Epoch(9)),), (Proposal(7, 2, proposed(3, 10)),))
-    assert encode_witness(seen) == golden
-    assert decode_witness(golden) == seen
-
-
-def test_d6_the_witness_file_of_version_1_is_read_and_written_as_ever() -> None:
-    from varlog.storage.witness_file import Witness, decode_witness, encode_witness
-
-    golden = (Path(__file__).parents[1] / "golden" / "witness_v1.json").read_bytes()
-    seen = Witness(7, 42, ((TopicID(3), Epoch(9)),))
-    assert encode_witness(seen) == golden
-    assert decode_witness(golden) == seen
+    golden, name = Path(__file__).parents[1] / "golden", "_proposed.json" if proposals else ".json"
+    kept = (Proposal(7, 2, proposed(3, 10)),) if proposals else ()
+    seen = Witness(7, 42, ((TopicID(3), Epoch(9)),), kept)
+    assert encode_witness(seen) == (golden / f"witness_v2{name}").read_bytes()
+    for version in (1, 2):
+        assert decode_witness((golden / f"witness_v{version}{name}").read_bytes()) == seen

@@ -104,7 +104,7 @@ def test_a_batch_gets_the_first_run_that_holds_it(projection: Projection, offset
     """A batch is never cut (R-ORD-5); what does not fit anywhere is refused."""
     glsn = GLSN(projection.begin + offset)
     if count > projection.run_max:
-        with pytest.raises(ValueError, match="unit"):
+        with pytest.raises(ValueError, match="stripe size"):
             projection.run_from(glsn, count)
         return
     found = projection.run_from(glsn, count)

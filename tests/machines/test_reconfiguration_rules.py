@@ -42,8 +42,8 @@ class Token:
 class Reconfigurations(RuleBasedStateMachine):
     """One topic. Writes go head to tail, a node at a time, so that any reconfiguration finds them half-way."""
 
-    @initialize(streams=st.integers(1, 2), unit=st.integers(1, 3), replicas=st.integers(1, 3))
-    def begin(self, streams: int, unit: int, replicas: int) -> None:
+    @initialize(streams=st.integers(1, 2), stripe_size=st.integers(1, 3), replicas=st.integers(1, 3))
+    def begin(self, streams: int, stripe_size: int, replicas: int) -> None:
         self.replicas = replicas
         self.units: dict[tuple[LogStreamID, NodeID], Unit] = {}
         self.acknowledged: dict[GLSN, str] = {}
@@ -56,7 +56,7 @@ class Reconfigurations(RuleBasedStateMachine):
             self._make(log_stream, nodes)
         sealed = {at: dict.fromkeys(nodes, Answer(LLSN(0))) for at, nodes in chains.items()}
         self.sequencer = SequencerID("sq:1", 1)
-        self.now = first_projection(TOPIC, GLSN(1), unit, chains, sealed, self.sequencer)
+        self.now = first_projection(TOPIC, GLSN(1), stripe_size, chains, sealed, self.sequencer)
         self.next = GLSN(1)
 
     def _make(self, log_stream: LogStreamID, nodes: tuple[NodeID, ...]) -> None:

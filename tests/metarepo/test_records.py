@@ -11,6 +11,7 @@ from varlog.metarepo.membership.named import Named
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_rules import Cut, TopicCut
 from varlog.metarepo.records import BaseRecord, StreamBase
+from varlog.metarepo.state import load
 from varlog.metarepo.store.base import Delete, DeleteRange, Put
 from varlog.model.cluster import (
     ClusterView,
@@ -137,8 +138,27 @@ WITH_TERMS = WITH_MISSED | {
 }
 
 
-def test_format_1_is_written_as_ever() -> None:
-    assert {key: value.hex() for key, value in _written().items()} == GOLDEN | WITH_TERMS
+def format_2(written: dict[str, str]) -> dict[str, str]:
+    """Format 1 had the stripe size of topics and ranges under the key `unit`."""
+    old, new = b"\xa4unit".hex(), b"\xabstripe_size".hex()
+    return {
+        key: value.replace(b"\xa6format\x01".hex(), b"\xa6format\x02".hex()).replace(old, new)
+        for key, value in written.items()
+    }
+
+
+def test_format_2_is_written_as_ever() -> None:
+    assert {key: value.hex() for key, value in _written().items()} == format_2(GOLDEN | WITH_TERMS)
+
+
+def test_a_store_of_format_1_is_written_again_when_it_is_loaded() -> None:
+    written = GOLDEN | WITH_TERMS | {"projection/0000000004": SEQUENCED_GOLDEN["projection/0000000004"]}
+    items = {key: bytes.fromhex(value) for key, value in written.items()}
+    state, first = load(items, MEMBERS.view.cluster, "memory")
+    assert state.view.projections == (PROJECTION,)
+    after = items | {change.key: change.value for change in first if isinstance(change, Put)}
+    assert {key: value.hex() for key, value in after.items()} == format_2(written)
+    assert load(after, MEMBERS.view.cluster, "memory")[1] == []
 
 
 @pytest.mark.parametrize(
@@ -154,9 +174,12 @@ def test_format_1_is_written_as_ever() -> None:
     ],
     ids=["first", "grown", "grown again", "with a UUID", "grown thrice", "with missed nodes", "with terms"],
 )
-def test_format_1_is_read_as_ever(written: dict[str, str]) -> None:
-    items = {key: bytes.fromhex(value) for key, value in written.items()}
-    assert records.format_of(items) == 1
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_format_is_read_as_ever(written: dict[str, str], version: int) -> None:
+    items = {
+        key: bytes.fromhex(value) for key, value in (written if version == 1 else format_2(written)).items()
+    }
+    assert records.format_of(items) == version
     assert records.members_of(items) == MEMBERS
     assert records.base_of(items) == BASE
     assert list(records.cuts_of(items)) == [CUT]
@@ -225,11 +248,14 @@ SEQUENCED_GOLDEN = {
 def test_projections_and_sequencers_are_written_and_read_as_ever() -> None:
     changes = records.changes_between(MEMBERS, SEQUENCED)
     written = {change.key: change.value.hex() for change in changes if isinstance(change, Put)}
-    assert written == SEQUENCED_GOLDEN | {
-        "cluster": "8d"
-        + SEQUENCED_GOLDEN["cluster"][2:]
-        + "a475756964a0a7666f726569676e90aa7465726d735f6c6f737400"
-    }
+    assert written == format_2(
+        SEQUENCED_GOLDEN
+        | {
+            "cluster": "8d"
+            + SEQUENCED_GOLDEN["cluster"][2:]
+            + "a475756964a0a7666f726569676e90aa7465726d735f6c6f737400"
+        }
+    )
     items = {key: bytes.fromhex(value) for key, value in (GOLDEN | SEQUENCED_GOLDEN).items()}
     assert records.members_of(items) == SEQUENCED
     assert Delete("projection/0000000004") in records.changes_between(SEQUENCED, MEMBERS)

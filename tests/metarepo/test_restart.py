@@ -346,10 +346,10 @@ def test_a_new_store_gets_its_cluster_and_format() -> None:
 
 def test_metadata_of_a_newer_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
-        newer.setattr(records, "FORMAT_VERSION", 2)
+        newer.setattr(records, "FORMAT_VERSION", 3)
         items = _items(load({}, CLUSTER, "here")[1])
     with pytest.raises(
-        StartupError, match="here holds metadata of format version 2, this program knows version 1"
+        StartupError, match="here holds metadata of format version 3, this program knows version 2"
     ):
         load(items, CLUSTER, "here")
 

@@ -26,9 +26,10 @@ from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWrite
 from varlog.model.commit import CommitRow
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Projection, SequencerID
+from varlog.model.projection import Projection, SequencerID, with_stripe_size_key
 
-FORMAT_VERSION: Final = 1
+# Format 1 had the stripe size of topics and ranges under the key `unit`.
+FORMAT_VERSION: Final = 2
 
 CLUSTER: Final = "cluster"
 BASE: Final = "base"
@@ -118,6 +119,7 @@ def cuts_of(items: dict[str, bytes]) -> Iterator[Cut]:
 
 def members_of(items: dict[str, bytes]) -> Members:
     record = _cluster.decode(items[CLUSTER])
+    items = items | {change.key: change.value for change in migration(items)}
     view = ClusterView(
         record.cluster,
         record.revision,
@@ -147,6 +149,17 @@ def format_of(items: dict[str, bytes]) -> int:
     """The format version alone: what must be known before anything else is decoded."""
     fields = msgspec.msgpack.decode(items[CLUSTER])
     return int(fields["format"])
+
+
+def migration(items: dict[str, bytes]) -> list[Put]:
+    """The items of an earlier format that must be written again, beside `cluster`; none of the present one."""
+    if format_of(items) == FORMAT_VERSION:
+        return []
+    return [
+        Put(key, _encoder.encode(with_stripe_size_key(msgspec.msgpack.decode(value))))
+        for key, value in items.items()
+        if key.startswith((TOPIC, PROJECTION))
+    ]
 
 
 def items_of(members: Members, base: BaseRecord) -> dict[str, bytes]:

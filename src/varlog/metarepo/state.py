@@ -119,20 +119,22 @@ class RepositoryState:
 def load(
     items: dict[str, bytes], cluster: ClusterID, place: str, fresh_uuid: ClusterUUID = NO_UUID
 ) -> tuple[RepositoryState, list[Change]]:
-    """The state that `items` hold, and what must be written first if they hold none, or no UUID of the cluster (an older version
-    wrote them): then `fresh_uuid` is its UUID. StartupError if they are not ours."""
+    """The state that `items` hold, and what must be written first: if they hold none, if they are of an earlier format, or if they
+    have no UUID of the cluster (then it is `fresh_uuid`). StartupError: they are not ours."""
     if not items:
         members = Members(ClusterView(cluster, revision=1, uuid=fresh_uuid))
         first: list[Change] = [records.put_cluster(members)]
         return RepositoryState(members, Order(records.base_of({}))), first
     try:
-        if (version := records.format_of(items)) != records.FORMAT_VERSION:
+        version = records.format_of(items)
+        if not 1 <= version <= records.FORMAT_VERSION:
             raise StartupError(
                 f"{place} holds metadata of format version {version}, this program knows version "
                 f"{records.FORMAT_VERSION}: use the version of varlog that wrote it"
             )
         members = records.members_of(items)
         order = Order(records.base_of(items), records.cuts_of(items), members.view.topics)
+        migration = records.migration(items)
     except (KeyError, TypeError, ValueError, msgspec.DecodeError, InvariantBroken) as error:
         raise StartupError(
             f"{place} is damaged ({error}): restore it from a copy; nothing was changed"
@@ -145,5 +147,7 @@ def load(
     if members.view.uuid == NO_UUID and fresh_uuid != NO_UUID:
         view = changed(members.view, uuid=fresh_uuid, revision=members.view.revision + 1)
         members = replace(members, view=view)
-        return RepositoryState(members, order), [records.put_cluster(members)]
-    return RepositoryState(members, order), []
+    elif version == records.FORMAT_VERSION:
+        return RepositoryState(members, order), []
+    # In one commit: `cluster` says the format of everything beside it.
+    return RepositoryState(members, order), [*migration, records.put_cluster(members)]

@@ -87,7 +87,7 @@ class Topic(msgspec.Struct, frozen=True):
     ordering: Ordering = Ordering.COMMITTED
     trimmed: GLSN = GLSN(0)
     first: GLSN = GLSN(1)
-    stripe_size: int = msgspec.field(default=STRIPE_SIZE, name="unit")  # the key on disk and on the wire
+    stripe_size: int = STRIPE_SIZE
     grouping: Grouping = Grouping.STREAM
     stopped: str = ""
     known: GLSN = GLSN(0)

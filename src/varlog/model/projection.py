@@ -1,9 +1,9 @@
 """Projection: which log stream has a position of a sequenced topic, and which nodes, in which order, hold that stream (R-SEQ-3).
 
 A topic's positions are cut into ranges, oldest first, the last one without an end; all of them are kept, so that every old position
-stays where it is. Inside a range the log streams (stripes) take turns, `unit` consecutive positions each:
+stays where it is. Inside a range the log streams (stripes) take turns, `stripe_size` consecutive positions each:
 
-    stripes A, B, unit 2     GLSN  1 2 3 4 5 6 7 8 …
+    stripes A, B, size 2     GLSN  1 2 3 4 5 6 7 8 …
                              A     1 2     3 4           (LLSNs)
                              B         1 2     3 4
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -45,11 +45,11 @@ class Range(msgspec.Struct, frozen=True):
 
     begin: GLSN
     stripes: tuple[Stripe, ...]
-    stripe_size: int = msgspec.field(default=STRIPE_SIZE, name="unit")  # the key on disk and on the wire
+    stripe_size: int = STRIPE_SIZE
 
     def __post_init__(self) -> None:
         if not self.stripes or self.stripe_size < 1 or self.begin < 1:
-            raise ValueError(f"a range has stripes, a unit and a first position: {self}")
+            raise ValueError(f"a range has stripes, a stripe size and a first position: {self}")
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -134,16 +134,16 @@ class Projection(msgspec.Struct, frozen=True):
         if number < 0:
             raise ValueError(f"position {glsn} is before the topic's first, {self.first}")
         found = self.ranges[number]
-        offset, unit, stripes = glsn - found.begin, found.stripe_size, len(found.stripes)
+        offset, size, stripes = glsn - found.begin, found.stripe_size, len(found.stripes)
         end = self.ranges[number + 1].begin if number + 1 < len(self.ranges) else LSN_MAX
         if stripes == 1:
             stripe = found.stripes[0]
             return Place(stripe.log_stream, LLSN(stripe.base + offset), end - glsn)
-        turn, inside = divmod(offset, unit)
+        turn, inside = divmod(offset, size)
         lap, index = divmod(turn, stripes)
         stripe = found.stripes[index]
         return Place(
-            stripe.log_stream, LLSN(stripe.base + lap * unit + inside), min(unit - inside, end - glsn)
+            stripe.log_stream, LLSN(stripe.base + lap * size + inside), min(size - inside, end - glsn)
         )
 
     def position(self, log_stream: LogStreamID, llsn: LLSN) -> tuple[GLSN, int]:
@@ -194,7 +194,9 @@ class Projection(msgspec.Struct, frozen=True):
         if run >= count:
             return glsn
         if count > self.run_max:
-            raise ValueError(f"no run of this projection has {count} positions: the unit is {self.run_max}")
+            raise ValueError(
+                f"no run of this projection has {count} positions: the stripe size is {self.run_max}"
+            )
         return self.run_from(GLSN(glsn + run), count)
 
     @property
@@ -221,3 +223,13 @@ class Proposal(msgspec.Struct, frozen=True):
     term: int
     serial: int
     projection: Projection
+
+
+def with_stripe_size_key(fields: Any) -> Any:
+    """Decoded topics and projections of the formats that had the stripe size under the key `unit`, with its present key."""
+    if isinstance(fields, dict):
+        return {
+            "stripe_size" if key == "unit" else key: with_stripe_size_key(value)
+            for key, value in fields.items()
+        }
+    return [with_stripe_size_key(value) for value in fields] if isinstance(fields, list) else fields

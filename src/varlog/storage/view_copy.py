@@ -25,11 +25,13 @@ from varlog.model.batch import Buffer, crc32c
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import CorruptReplica
 from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.projection import with_stripe_size_key
 from varlog.runtime.disk import Disk
 from varlog.storage.metadata_files import scrub_file
 
 VIEW_NAME: Final = "view"
-FORMAT_VERSION: Final = 1
+# Version 1 had the stripe size of topics and ranges under the key `unit`.
+FORMAT_VERSION: Final = 2
 
 _MAGIC: Final = b"VLV1"
 _HEAD = struct.Struct("<4sHHII")
@@ -61,13 +63,15 @@ def decode_view_copy(content: Buffer, path: Path) -> ViewCopy:
     body = bytes(content[_HEAD.size :])
     if magic != _MAGIC:
         raise CorruptReplica(str(path), "it is not a copy of the view")
-    if version != FORMAT_VERSION or flags:
+    if not 1 <= version <= FORMAT_VERSION or flags:
         raise CorruptReplica(
             str(path), f"format version {version} is not known here (this is version {FORMAT_VERSION})"
         )
     if len(body) != size or crc32c(body) != crc:
         raise CorruptReplica(str(path), "its length or checksum is wrong")
     try:
+        if version == 1:
+            body = msgspec.msgpack.encode(with_stripe_size_key(msgspec.msgpack.decode(body)))
         return msgspec.msgpack.decode(body, type=ViewCopy)
     except (msgspec.DecodeError, ValueError) as error:
         raise CorruptReplica(str(path), str(error)) from error

@@ -15,13 +15,14 @@ import msgspec
 from varlog.model.batch import crc32c
 from varlog.model.epoch import Epoch
 from varlog.model.ids import TopicID
-from varlog.model.projection import Proposal
+from varlog.model.projection import Proposal, with_stripe_size_key
 from varlog.runtime.disk import Disk
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.metadata_files import scrub_file
 
 WITNESS_NAME: Final = "witness"
-FORMAT_VERSION: Final = 1
+# Format 1 had the stripe size of ranges under the key `unit`.
+FORMAT_VERSION: Final = 2
 
 _log = get_logger("storage")
 
@@ -58,11 +59,13 @@ def encode_witness(witness: Witness) -> bytes:
 
 def decode_witness(content: bytes) -> Witness:
     """ValueError: damaged, or of a newer version."""
-    if (version := msgspec.json.decode(content, type=_Format).format) != FORMAT_VERSION:
+    if not 1 <= (version := msgspec.json.decode(content, type=_Format).format) <= FORMAT_VERSION:
         raise ValueError(f"format {version}, this is format {FORMAT_VERSION}")
     found = msgspec.json.decode(content, type=_Content)
     if crc32c(bytes(found.witness)) != found.crc32c:
         raise ValueError("the checksum does not match")
+    if version == 1:
+        return msgspec.convert(with_stripe_size_key(msgspec.json.decode(found.witness)), type=Witness)
     return msgspec.json.decode(found.witness, type=Witness)
 
 
