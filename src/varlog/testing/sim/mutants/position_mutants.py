@@ -235,7 +235,7 @@ WRITE_MUTANTS: Final[tuple[Mutant, ...]] = (
         (
             (
                 f"{_CHAINED}.admits",
-                "if request.expected_llsn and request.expected_llsn != machine.assigned_end:",
+                "if request.expected_llsn != machine.assigned_end:",
                 "if False:",
             ),
         ),

@@ -34,7 +34,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
         "append-in-a-later-epoch",
         "A primary takes an append that was meant for an older epoch, and was given up there (law 7).",
-        ((f"{_REPLICA}.append", "if request.epoch and request.epoch != machine.epoch:", "if False:"),),
+        ((f"{_REPLICA}._check_running", "if epoch and epoch != machine.epoch:", "if False:"),),
     ),
     Mutant(
         "find-append-before-the-seal",
