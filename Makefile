@@ -86,7 +86,7 @@ $(BROWSER) $(ETCD) $(PEERS) $(PLOT) $(SPARK): $(STAMP)%: | $(CORE)
 	@touch $@
 
 ##@ Start here
-.PHONY: help venv venv-core demo test
+.PHONY: help venv venv-core demo test test-plan
 help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } \
 	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
@@ -99,12 +99,16 @@ venv-core: $(CORE) ## set up .venv with what `make check` needs: without Spark, 
 demo: $(SPARK) $(ETCD) ## a cluster on this machine: append, kill -9, restart, nothing lost
 	.venv/bin/varlog demo $(ARGS)
 
-test: $(ALL) static chromium ## everything: static checks, all tests, a bounded simulation, planted bugs
+test: $(ALL) test-plan static chromium ## everything: static checks, all tests, a bounded simulation, planted bugs
 	$(PYTEST) -rs -m "not faults and not spark"
 	$(SPARK_TESTS)
 	$(SIM) run --seeds $(TEST_SEEDS)
 	$(SIM) run --recipes --seeds $(TEST_RECIPE_SEEDS)
 	$(SIM) mutants --quick --known $(KNOWN)
+
+test-plan:
+	@echo 'make test: static checks, all tests but the long ones of `make faults`, Spark, $(TEST_SEEDS) seeds per ordering, planted bugs.'
+	@echo 'About 14 minutes on two cores, after the first set-up. `make check` takes two.'
 
 ##@ While you work
 .PHONY: check coverage static format-check lint types fmt codemap requirements reference docs
@@ -196,6 +200,7 @@ faults: $(ALL) ## real processes under load: kill -9, SIGSTOP, full disks, netwo
 	@rm -rf build/harms
 	$(PY) -m pytest -n 2 --dist worksteal tests/faults tests/hardening -m "process" -rs --durations=0 $(ARGS); \
 	code=$$?; $(PY) -m varlog.testing.harms.harm_table build/harms docs/internals/harms.md && exit $$code
+	$(PY) -m pytest -n 2 --dist worksteal tests/e2e tests/benchmarks -m "faults and not spark" -rs --durations=0 $(ARGS)
 	$(PY) -m pytest -p no:xdist -m "spark and faults" tests/spark -rs --durations=0 $(ARGS)
 
 bench: $(CORE) ## measure, against the raw limits of this machine

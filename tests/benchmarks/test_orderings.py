@@ -72,6 +72,7 @@ def test_a_fault_of_either_ordering_is_judged_by_its_pause_and_its_failed_append
 
 
 @pytest.mark.process
+@pytest.mark.faults
 def test_both_orderings_are_measured_in_turns_on_one_cluster(tmp_path: Path) -> None:
     data = tmp_path / "data"
     chosen_ones = ["both-append-1", "both-append-64-alone", "both-read", "sequencer"]

@@ -56,7 +56,9 @@ def proxy_of(directory: Path) -> Iterator[int]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("real_curl", [True, False], ids=["curl", "stand-in"])
+@pytest.mark.parametrize(
+    "real_curl", [pytest.param(True, id="curl"), pytest.param(False, id="stand-in", marks=pytest.mark.faults)]
+)
 def test_every_curl_line_prints_what_stands_below_it(tmp_path: Path, real_curl: bool) -> None:
     """R-USE-1: with the machine's own curl, and with the one that stands in for it where there is none."""
     shown = [typed for block in blocks(PAGE) if block.language == "console" for typed in typed_in(block)]

@@ -65,7 +65,8 @@ async def check_reads_go_on(cluster: ClusterUnderLoad) -> None:
 # --- deleted
 
 
-@pytest.mark.parametrize("victim", ["primary", pytest.param("backup", marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("victim", ["primary", "backup"])
 def test_a_node_whose_directory_was_deleted_is_filled_again(victim: str, tmp_path: Path) -> None:
     """R-SYNC-1: it comes back empty, under its old name; the others have everything."""
 

@@ -85,6 +85,7 @@ def test_a_file_that_nobody_knows_is_reported(tmp_path: Path) -> None:
         kinds_in(tmp_path)
 
 
+@pytest.mark.faults
 def test_a_few_cells_of_a_cluster(tmp_path: Path) -> None:
     check_cells(asyncio.run(cluster_cells(tmp_path, A_FEW)))
 

@@ -20,6 +20,7 @@ from varlog.testing.processes import PATIENCE_S, started
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.faults
 def test_d2_an_operator_sees_a_stopped_topic_and_continues_without_a_node(tmp_path: Path) -> None:
     async def story() -> None:
         plan = plan_for(tmp_path, nodes=2, replicas=1)

@@ -50,6 +50,7 @@ def test_an_older_copy_gives_no_position_again(tmp_path: Path) -> None:
     assert found.outcome is Outcome.HEALED, found
 
 
+@pytest.mark.faults
 def test_nodes_that_start_late_are_waited_for(tmp_path: Path) -> None:
     """Two log streams without a common node: only the nodes that start last know what was ordered since the copy. Before, the other
     log stream was given their positions, acknowledged."""

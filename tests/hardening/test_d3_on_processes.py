@@ -23,6 +23,7 @@ pytestmark = pytest.mark.process
 REMOVED_BEFORE_S = 6.0
 
 
+@pytest.mark.faults
 def test_a_new_topic_leaves_the_data_of_the_old_cluster_alone(tmp_path: Path) -> None:
     async def story() -> set[bytes]:
         async with harmed_cluster(

@@ -34,6 +34,7 @@ KEPT_SHARE = 0.9
 
 
 @pytest.mark.process
+@pytest.mark.faults
 def test_on_real_processes_a_slow_disk_is_shown_loses_its_primaries_and_holds_up_nobody_else(
     tmp_path: Path,
 ) -> None:
