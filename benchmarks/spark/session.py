@@ -99,9 +99,9 @@ def spark_errors() -> Iterator[None]:
 
 
 def failure_text(error: BaseException) -> str:
-    from varlog.spark.failure import failure_of
+    from varlog.spark.failure import spark_failure
 
-    return failure_of(error).message
+    return spark_failure(error).message
 
 
 def activate() -> None:

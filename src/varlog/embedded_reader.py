@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from varlog.client.chunk import Chunk
-from varlog.metarepo.store.snapshot import MetadataSnapshot, read_snapshot
+from varlog.metarepo.store.snapshot import MetadataSnapshot, read_metadata
 from varlog.model.cluster import Topic
 from varlog.model.entry import Position, RangeSize
 from varlog.model.errors import (
@@ -115,7 +115,7 @@ class DirectoryReader:
 
     def _snapshot(self) -> MetadataSnapshot:
         if self._metadata is None:
-            self._metadata = read_snapshot(self._path / "metadata.db")
+            self._metadata = read_metadata(self._path / "metadata.db")
         return self._metadata
 
     def _topic(self, name: str) -> Topic:

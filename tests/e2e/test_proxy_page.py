@@ -22,7 +22,7 @@ from varlog.cli.main import app as commands
 from varlog.model import errors as model
 from varlog.proxy.app import make_app
 from varlog.proxy.errors import ChangeUnknown, ProxyError
-from varlog.proxy.gateway import EmbeddedOpener, Gateway
+from varlog.proxy.gateway import EmbeddedBackend, Gateway
 from varlog.testing.processes import PATIENCE_S
 
 PAGE = "docs/guide/http.md"
@@ -71,7 +71,7 @@ def test_every_curl_line_prints_what_stands_below_it(tmp_path: Path, real_curl: 
 
 
 def application(directory: Path) -> FastAPI:
-    return make_app(Gateway(EmbeddedOpener(directory, sync=False)))
+    return make_app(Gateway(EmbeddedBackend(directory, sync=False)))
 
 
 def test_every_route_is_in_the_table_and_no_other(tmp_path: Path) -> None:

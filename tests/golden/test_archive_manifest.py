@@ -8,32 +8,32 @@ from pathlib import Path
 import pytest
 
 from varlog.model.errors import PreconditionFailed
-from varlog.spark.archive.archive_rules import HOLES_VERSION, ArchivedFile, Commit, range_name
-from varlog.spark.archive.manifest import commit_name, decode_commit, encode_commit, read_contents
+from varlog.spark.archive.archive_rules import HOLES_VERSION, ArchiveCommit, ArchivedFile, range_name
+from varlog.spark.archive.manifest import commit_name, decode_commit, encode_archive_commit, read_contents
 
 GOLDEN = Path(__file__).with_name("archive_commit_v1.json")
 HOLES = Path(__file__).with_name("archive_commit_v2.json")
 
 
-def commit_v1() -> Commit:
+def commit_v1() -> ArchiveCommit:
     directory = f"topic=orders/{range_name(1001, 3001, '00112233aabbccdd')}"
     times = (1_790_000_000_000_000, 1_790_000_000_500_000, 1_790_000_001_000_000)
     files = (
         ArchivedFile(f"{directory}/part-00000-a.zstd.parquet", 1001, 2001, 65_536, times[0], times[1]),
         ArchivedFile(f"{directory}/part-00001-a.zstd.parquet", 2001, 3001, 65_000, times[1], times[2]),
     )
-    return Commit(5, 3, "orders", 1001, 3001, 130_536, times[0], times[2], 0xCBF43926, files)
+    return ArchiveCommit(5, 3, "orders", 1001, 3001, 130_536, times[0], times[2], 0xCBF43926, files)
 
 
-def commit_v2() -> Commit:
+def commit_v2() -> ArchiveCommit:
     """Of a sequenced topic: three positions have no row."""
     whole = commit_v1()
     return replace(whole, version=HOLES_VERSION, files=(replace(whole.files[0], missing=3), *whole.files[1:]))
 
 
 @pytest.mark.parametrize(("commit", "file"), [(commit_v1(), GOLDEN), (commit_v2(), HOLES)])
-def test_the_same_commit_is_written_as_the_same_bytes_and_read(commit: Commit, file: Path) -> None:
-    assert encode_commit(commit) == file.read_bytes(), (
+def test_the_same_commit_is_written_as_the_same_bytes_and_read(commit: ArchiveCommit, file: Path) -> None:
+    assert encode_archive_commit(commit) == file.read_bytes(), (
         f"{file.name}: the format changed; give it a new version and a new golden file"
     )
     assert decode_commit(file.read_bytes(), file.name) == commit
@@ -67,11 +67,14 @@ class Files(dict[str, bytes]):
 
 
 def test_a_manifest_is_read_in_the_order_of_its_numbers() -> None:
-    second = Commit(
+    second = ArchiveCommit(
         5, 3, "orders", 3001, 3002, 9, 1, 1, 0, (ArchivedFile("topic=orders/x/y", 3001, 3002, 9, 1, 1),)
     )
     files = Files(
-        {commit_name("orders", 2): encode_commit(second), commit_name("orders", 1): GOLDEN.read_bytes()}
+        {
+            commit_name("orders", 2): encode_archive_commit(second),
+            commit_name("orders", 1): GOLDEN.read_bytes(),
+        }
     )
     contents = read_contents(files, "orders")
     assert (contents.begin, contents.end, contents.next_number, len(contents.files)) == (1001, 3002, 3, 3)

@@ -10,15 +10,15 @@ from varlog.model.errors import PreconditionFailed
 from varlog.spark.snapshot import (
     FORMAT,
     VERSION,
-    Snapshot,
     SnapshotFile,
     SnapshotTopic,
+    TopicSnapshot,
     decode_snapshot,
     encode_snapshot,
 )
 
 GOLDEN = Path(__file__).with_name("snapshot_v1.json")
-SNAPSHOT = Snapshot(
+SNAPSHOT = TopicSnapshot(
     FORMAT,
     VERSION,
     SnapshotTopic(5, 3, "orders"),

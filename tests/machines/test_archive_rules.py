@@ -9,32 +9,32 @@ import pytest
 
 from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import (
+    ArchiveCommit,
     ArchivedFile,
-    Commit,
     Contents,
     check_same_topic,
     files_between,
     files_of_range,
     leftovers,
     next_range,
-    pieces,
     range_name,
+    slice_groups,
     slices,
-    split,
+    split_read,
     trim_point,
 )
 
 
 def commit(
     begin: int, end: int, files: int = 1, *, cluster: int = 5, topic: int = 3, name: str = "orders"
-) -> Commit:
+) -> ArchiveCommit:
     bounds = [begin + (end - begin) * number // files for number in range(files + 1)]
     directory = f"topic={name}/{range_name(begin, end, '0' * 16)}"
     made = tuple(
         ArchivedFile(f"{directory}/part-{low}", low, high, 10, low * 10, high * 10 - 1)
         for low, high in pairwise(bounds)
     )
-    return Commit(cluster, topic, name, begin, end, 10 * files, begin * 10, end * 10 - 1, 0, made)
+    return ArchiveCommit(cluster, topic, name, begin, end, 10 * files, begin * 10, end * 10 - 1, 0, made)
 
 
 def contents(*bounds: int) -> Contents:
@@ -54,7 +54,7 @@ def test_every_position_of_a_read_comes_from_one_place_or_is_told_missing(seed: 
         begin, end = random.randint(1, 70), random.randint(1, 90)
         archived = positions((archive.begin, archive.end)) if archive else set()
         wanted = positions((begin, end))
-        found = split(begin, end, archive, oldest)
+        found = split_read(begin, end, archive, oldest)
         missing = set().union(*(positions(gap) for gap in found.missing))
         live = positions(found.live)
         assert positions(found.archived) == wanted & archived
@@ -63,7 +63,7 @@ def test_every_position_of_a_read_comes_from_one_place_or_is_told_missing(seed: 
 
 
 def test_a_log_that_is_whole_needs_no_archive() -> None:
-    assert split(1, 10, contents(5, 8), 1) == split(1, 10, Contents(), 1)
+    assert split_read(1, 10, contents(5, 8), 1) == split_read(1, 10, Contents(), 1)
 
 
 def test_ranges_follow_each_other_until_nothing_is_left(seed: int) -> None:
@@ -140,7 +140,7 @@ def test_tasks_read_every_wanted_row_once_in_pieces_of_about_the_size_asked_for(
             random.choice((0, 7)),
         )
         wanted = slices(files, begin, end)
-        found = pieces(wanted, piece_bytes, partitions_min=partitions_min, records_max=records_max)
+        found = slice_groups(wanted, piece_bytes, partitions_min=partitions_min, records_max=records_max)
         rows = [at for piece in found for part in piece for at in range(part.begin, part.end)]
         assert rows == [at for at in range(begin, end) if files[0].begin <= at < files[-1].end]
         assert all(
@@ -159,7 +159,7 @@ def test_a_manifest_with_a_gap_is_refused() -> None:
         Contents((commit(1, 11), commit(11, 31, name="payments")))
     whole = commit(1, 11, 2)
     with pytest.raises(PreconditionFailed, match="do not hold positions 1 to 10"):
-        Contents((Commit(5, 3, "orders", 1, 11, 10, 1, 1, 0, whole.files[:1]),))
+        Contents((ArchiveCommit(5, 3, "orders", 1, 11, 10, 1, 1, 0, whole.files[:1]),))
 
 
 @pytest.mark.parametrize(

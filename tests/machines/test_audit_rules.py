@@ -16,18 +16,28 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import LLSN
 from varlog.spark.audit.compare_rules import (
-    by_place,
-    chosen,
+    by_block,
     differed,
     differing,
     divergences,
     holes,
+    majority_blocks,
     out_of_order,
     uncovered,
 )
-from varlog.spark.audit.parts import Block, Finding, Kind, Outcome, Reading, Run, edges_of, mark, merged
+from varlog.spark.audit.parts import (
+    AuditRange,
+    Block,
+    CommittedRun,
+    Finding,
+    FindingKind,
+    TaskFindings,
+    edges_of,
+    mark,
+    merged_runs,
+)
 from varlog.spark.audit.plan_rules import (
-    Claim,
+    ReplicaExtent,
     block_entries,
     contradictions,
     cuts,
@@ -47,7 +57,7 @@ class Stream:
     def __init__(self, number: int) -> None:
         self.number = number
         self.batches: list[bytearray] = []
-        self.runs: list[Run] = []
+        self.runs: list[CommittedRun] = []
 
     @property
     def end(self) -> int:
@@ -58,22 +68,26 @@ class Stream:
         batch = pack(entries, producer=ProducerID(9), sequence=len(self.batches), time_us=1)
         place(batch, Epoch(1), LLSN(llsn))
         self.batches.append(batch)
-        self.runs = merged([*self.runs, Run(llsn, glsn, len(entries))])
+        self.runs = merged_runs([*self.runs, CommittedRun(llsn, glsn, len(entries))])
 
-    def served(self, llsn: int, batches: int) -> tuple[list[Run], bytes]:
+    def served(self, llsn: int, batches: int) -> tuple[list[CommittedRun], bytes]:
         """What a fetch from `llsn` on brings: so many batches, and the rows that order what is in them from there on."""
         at = next(n for n, batch in enumerate(self.batches) if parse_header(batch).end_llsn > llsn)
         taken = self.batches[at : at + batches]
         end = parse_header(taken[-1]).end_llsn
         inside = [(max(run.llsn, llsn), min(run.llsn + run.entries, end), run) for run in self.runs]
-        rows = [Run(low, run.glsn + low - run.llsn, high - low) for low, high, run in inside if low < high]
+        rows = [
+            CommittedRun(low, run.glsn + low - run.llsn, high - low)
+            for low, high, run in inside
+            if low < high
+        ]
         return rows, b"".join(taken)
 
-    def reading(self, node: int = 1, **fields: int) -> Reading:
-        whole = Reading("orders", self.number, node, PATHS[self.number, node], 1, self.end, 8, first=True)
+    def reading(self, node: int = 1, **fields: int) -> AuditRange:
+        whole = AuditRange("orders", self.number, node, PATHS[self.number, node], 1, self.end, 8, first=True)
         return replace(whole, **fields)  # type: ignore[arg-type]
 
-    def read(self, reading: Reading, random: Random) -> Outcome:
+    def read(self, reading: AuditRange, random: Random) -> TaskFindings:
         """As a task reads it, in pieces of any size."""
         walk = Walk(reading)
         while walk.next_llsn < reading.end:
@@ -142,10 +156,10 @@ def test_a_sound_log_is_never_accused_and_its_digests_do_not_depend_on_how_it_wa
         ]
         assert [*whole.findings, *parts[0].findings, *parts[1].findings] == []
         blocks += [*whole.blocks, *parts[0].blocks, *parts[1].blocks]
-    places = by_place(blocks)
+    places = by_block(blocks)
     assert all(len(same) == 2 for same in places.values())
     assert differing(places) == []
-    assert uncovered(chosen(places).values(), 1, tail_of(topic)) == []
+    assert uncovered(majority_blocks(places).values(), 1, tail_of(topic)) == []
     assert list(out_of_order(blocks, "orders", PATHS)) == []
     assert sum(block.entries for block in blocks) == 2 * (tail_of(topic) - 1)
 
@@ -162,7 +176,7 @@ def test_any_flipped_bit_is_found_in_the_batch_that_has_it(seed: int) -> None:
     walk.take(stream.runs, b"".join(stream.batches))
     if walk.stuck:
         walk.skip_to(header.end_llsn)
-    damage = [finding for finding in walk.findings if finding.kind is Kind.DAMAGE]
+    damage = [finding for finding in walk.findings if finding.kind is FindingKind.DAMAGE]
     assert [finding.llsn for finding in damage] == [header.first_llsn]
     assert damage[0].glsn == header.first_llsn, "one stream: both orders are the same"
     assert (damage[0].node, damage[0].path, damage[0].log_stream) == (1, PATHS[1, 1], 1)
@@ -177,7 +191,7 @@ def test_what_lies_behind_a_damaged_header_is_read_and_the_block_is_not_compared
     walk.take(stream.runs, b"".join(stream.batches))
     assert (walk.stuck, walk.next_llsn) == ("the header's checksum is wrong", 9)
     walk.skip_to(13)
-    rows, payload = [Run(13, 13, 12)], b"".join(stream.batches[6:])
+    rows, payload = [CommittedRun(13, 13, 12)], b"".join(stream.batches[6:])
     walk.take(rows, payload)
     outcome = walk.outcome()
     assert [finding.found for finding in outcome.findings] == [
@@ -199,16 +213,16 @@ def test_a_missing_batch_is_a_gap_with_its_place() -> None:
     walk = Walk(stream.reading())
     walk.take(stream.runs, b"".join(stream.batches))
     (finding,) = walk.outcome().findings
-    assert (finding.kind, finding.llsn, finding.glsn) == (Kind.GAP, 7, 7)
+    assert (finding.kind, finding.llsn, finding.glsn) == (FindingKind.GAP, 7, 7)
     assert finding.found == "the batch of LLSNs 10 to 12"
 
 
 @pytest.mark.parametrize(
     ("trouble", "told", "kinds"),
-    [("ends", (6,), [Kind.GAP]), ("unread", ("gone",), [Kind.UNREAD]), ("trimmed", (), [])],
+    [("ends", (6,), [FindingKind.GAP]), ("unread", ("gone",), [FindingKind.UNREAD]), ("trimmed", (), [])],
 )
 def test_a_replica_that_ends_early_cannot_be_asked_or_was_trimmed_is_told_apart(
-    trouble: str, told: tuple[object, ...], kinds: list[Kind]
+    trouble: str, told: tuple[object, ...], kinds: list[FindingKind]
 ) -> None:
     stream = Stream(1)
     stream.append([b"x"] * 5, 1)
@@ -224,12 +238,12 @@ def test_a_replica_that_ends_early_cannot_be_asked_or_was_trimmed_is_told_apart(
 @pytest.mark.parametrize(
     ("runs", "kind", "llsn"),
     [
-        ([Run(1, 1, 4), Run(5, 3, 4)], Kind.ORDER, 5),  # it goes back
-        ([Run(1, 1, 4), Run(6, 6, 3)], Kind.GAP, 5),  # one has no position
-        ([Run(1, 1, 6), Run(7, 17, 2)], Kind.ORDER, 7),  # a batch in two pieces
+        ([CommittedRun(1, 1, 4), CommittedRun(5, 3, 4)], FindingKind.ORDER, 5),  # it goes back
+        ([CommittedRun(1, 1, 4), CommittedRun(6, 6, 3)], FindingKind.GAP, 5),  # one has no position
+        ([CommittedRun(1, 1, 6), CommittedRun(7, 17, 2)], FindingKind.ORDER, 7),  # a batch in two pieces
     ],
 )
-def test_rows_that_cannot_be_are_found(runs: list[Run], kind: Kind, llsn: int) -> None:
+def test_rows_that_cannot_be_are_found(runs: list[CommittedRun], kind: FindingKind, llsn: int) -> None:
     stream = Stream(1)
     stream.append([b"x"] * 4, 1)
     stream.append([b"y"] * 4, 5)
@@ -263,7 +277,7 @@ def test_a_batch_that_was_rewritten_with_a_right_checksum_is_named_with_its_repl
     node = random.choice([1, 2, 3])
     reads = [(liar if n == node else stream).read(stream.reading(n), random) for n in (1, 2, 3)]
     assert [finding for outcome in reads for finding in outcome.findings] == []
-    places = by_place(block for outcome in reads for block in outcome.blocks)
+    places = by_block(block for outcome in reads for block in outcome.blocks)
     block_begin = max(begin for _, begin in places if begin <= header.first_llsn)
     assert differing(places) == [(1, block_begin)]
     again = [
@@ -272,7 +286,7 @@ def test_a_batch_that_was_rewritten_with_a_right_checksum_is_named_with_its_repl
     ]
     listed = [block for outcome in again for block in outcome.blocks if block.begin == block_begin]
     (finding,) = divergences(listed, "orders", PATHS)
-    assert (finding.kind, finding.node, finding.llsn) == (Kind.DIVERGENCE, node, header.first_llsn)
+    assert (finding.kind, finding.node, finding.llsn) == (FindingKind.DIVERGENCE, node, header.first_llsn)
     assert finding.glsn == header.first_llsn
     assert finding.expected.endswith("as on nodes " + ", ".join(str(n) for n in (1, 2, 3) if n != node))
 
@@ -307,7 +321,7 @@ def test_rows_that_differ_on_one_replica_are_named() -> None:
     for number in range(3):
         stream.append([b"x"] * 2, 1 + 2 * number)
     shifted = copied(stream)
-    shifted.runs = [Run(1, 1, 4), Run(5, 7, 2)]
+    shifted.runs = [CommittedRun(1, 1, 4), CommittedRun(5, 7, 2)]
     random = Random(1)
     listed = [
         block
@@ -346,12 +360,12 @@ def test_edges_cancel_out_exactly_where_every_position_is_there_once(seed: int, 
 
 
 def test_holes_and_doubles_are_told_with_their_neighbours() -> None:
-    runs = [(1, Run(1, 1, 10)), (2, Run(1, 15, 5)), (1, Run(11, 18, 2))]
+    runs = [(1, CommittedRun(1, 1, 10)), (2, CommittedRun(1, 15, 5)), (1, CommittedRun(11, 18, 2))]
     found = list(holes(runs, 1, 25, "orders"))
     assert [(finding.kind, finding.glsn) for finding in found] == [
-        (Kind.GAP, 11),
-        (Kind.DUPLICATE, 18),
-        (Kind.GAP, 20),
+        (FindingKind.GAP, 11),
+        (FindingKind.DUPLICATE, 18),
+        (FindingKind.GAP, 20),
     ]
     assert (
         found[0].found
@@ -359,7 +373,11 @@ def test_holes_and_doubles_are_told_with_their_neighbours() -> None:
     )
     assert found[1].expected == "at LLSN 4 of log stream 2 alone"
     unproven = list(holes(runs, 1, 25, "orders", proven=False))
-    assert [finding.kind for finding in unproven] == [Kind.UNREAD, Kind.DUPLICATE, Kind.UNREAD]
+    assert [finding.kind for finding in unproven] == [
+        FindingKind.UNREAD,
+        FindingKind.DUPLICATE,
+        FindingKind.UNREAD,
+    ]
 
 
 def test_marks_of_neighbours_have_nothing_in_common() -> None:
@@ -370,12 +388,12 @@ def test_marks_of_neighbours_have_nothing_in_common() -> None:
 def test_positions_that_fall_from_one_block_to_the_next_are_out_of_order() -> None:
     blocks = [Block(1, 1, 1, 9, 8, 0, b"", {}, 1, 8), Block(1, 1, 9, 17, 8, 0, b"", {}, 5, 12)]
     (finding,) = out_of_order(blocks, "orders", PATHS)
-    assert (finding.kind, finding.llsn, finding.glsn) == (Kind.ORDER, 9, 5)
+    assert (finding.kind, finding.llsn, finding.glsn) == (FindingKind.ORDER, 9, 5)
 
 
 def test_what_was_trimmed_on_one_replica_is_compared_on_none() -> None:
     read = Block(1, 1, 1, 9, 8, 0, b"a", {}, 1, 8)
-    assert by_place([read, replace(read, node=2, complete=False, trimmed=True)]) == {}
+    assert by_block([read, replace(read, node=2, complete=False, trimmed=True)]) == {}
 
 
 # --- planning ------------------------------------------------------------------------------------------------------------
@@ -383,7 +401,9 @@ def test_what_was_trimmed_on_one_replica_is_compared_on_none() -> None:
 
 def test_every_replica_is_read_whole_in_ranges_of_about_the_same_size() -> None:
     points = tuple((llsn, llsn * 100) for llsn in range(1000, 100_000, 1000))
-    plan = stream_plan(3, {1: Claim(1, 100_001, 10_000_000, points), 2: Claim(1, 99_000, 9_900_000, ())})
+    plan = stream_plan(
+        3, {1: ReplicaExtent(1, 100_001, 10_000_000, points), 2: ReplicaExtent(1, 99_000, 9_900_000, ())}
+    )
     assert (plan.begin, plan.end) == (1, 100_001), "what one replica has, all must have"
     places = cuts(plan, 2_500_000)
     assert (places[0], places[-1], len(places)) == (1, 100_001, 5)
@@ -398,14 +418,14 @@ def test_every_replica_is_read_whole_in_ranges_of_about_the_same_size() -> None:
 
 
 def test_an_empty_stream_needs_no_task_and_a_small_one_needs_few() -> None:
-    empty = stream_plan(1, {1: Claim(1, 1, 0)})
+    empty = stream_plan(1, {1: ReplicaExtent(1, 1, 0)})
     assert readings(empty, "orders", PATHS, [1, 2], 1000) == []
-    small = stream_plan(1, {1: Claim(1, 11, 1000)})
+    small = stream_plan(1, {1: ReplicaExtent(1, 11, 1000)})
     assert len(readings(small, "orders", PATHS, [1, 2], task_bytes(2000, 8))) == 2
 
 
 def test_a_replica_that_has_the_first_position_elsewhere_is_a_finding() -> None:
-    claims = {1: Claim(5, 10, 100), 2: Claim(6, 10, 100), 3: Claim(5, 10, 100)}
+    claims = {1: ReplicaExtent(5, 10, 100), 2: ReplicaExtent(6, 10, 100), 3: ReplicaExtent(5, 10, 100)}
     plan = stream_plan(1, claims)
     found: list[Finding] = contradictions(plan, claims, "orders", PATHS, 5)
     assert [(finding.node, finding.llsn, finding.path) for finding in found] == [(2, 6, PATHS[1, 2])]

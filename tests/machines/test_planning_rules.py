@@ -1,4 +1,4 @@
-"""How a batch read is cut: every entry in one piece, pieces of about equal bytes, as many as the options ask for."""
+"""How a batch read is cut: every entry in one piece, read_pieces of about equal bytes, as many as the options ask for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from varlog.spark.read.planning_rules import (
     PIECE_BYTES_MAX,
     PIECE_BYTES_MIN,
     MeasuredRange,
-    pieces,
+    read_pieces,
 )
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def test_every_entry_is_in_one_piece_and_the_options_are_kept(
     ranges: list[MeasuredRange], partitions_min: int, records_max: int
 ) -> None:
     ranges = [found for found in ranges if not records_max or found.records / records_max < 5000]
-    made = pieces(ranges, partitions_min=partitions_min, records_max=records_max)
+    made = read_pieces(ranges, partitions_min=partitions_min, records_max=records_max)
     left = iter(made)
     for found in ranges:
         at = found.begin
@@ -51,7 +51,7 @@ def test_every_entry_is_in_one_piece_and_the_options_are_kept(
 
 @given(st.lists(measured_ranges(), max_size=3))
 def test_fetches_of_a_piece_begin_where_it_does_and_lie_inside_it(ranges: list[MeasuredRange]) -> None:
-    for piece in pieces(ranges):
+    for piece in read_pieces(ranges):
         begins = [llsn for llsn, _ in piece.cuts]
         assert begins[0] == piece.begin
         assert all(low < high for low, high in pairwise([*begins, piece.end]))
@@ -65,10 +65,10 @@ def even(total: int, records: int = 100_000, points: int = 256, log_stream: int 
 
 
 def test_a_small_topic_is_few_tasks_and_a_large_one_tasks_of_a_bounded_size() -> None:
-    assert len(pieces([even(1 * MIB)])) == 1
-    assert len(pieces([even(10 * MIB)])) == 2
-    assert len(pieces([even(100 * MIB)])) == 8
-    assert len(pieces([even(10_000 * MIB)])) == round(10_000 * MIB / PIECE_BYTES_MAX)
+    assert len(read_pieces([even(1 * MIB)])) == 1
+    assert len(read_pieces([even(10 * MIB)])) == 2
+    assert len(read_pieces([even(100 * MIB)])) == 8
+    assert len(read_pieces([even(10_000 * MIB)])) == round(10_000 * MIB / PIECE_BYTES_MAX)
     assert PIECE_BYTES_MIN < PIECE_BYTES_MAX
 
 
@@ -76,7 +76,9 @@ def test_pieces_have_about_equal_bytes_though_entries_differ_in_size() -> None:
     """A hundred thousand small entries, then a hundred large ones with half of the bytes."""
     points = [(1000 * n, 500_000 * n) for n in range(1, 101)]
     points += [(100_000 + n, 50_000_000 + 500_000 * n) for n in range(1, 100)]
-    made = pieces([MeasuredRange("orders", 1, 1, 100_101, 100_000_000, tuple(points))], partitions_min=10)
+    made = read_pieces(
+        [MeasuredRange("orders", 1, 1, 100_101, 100_000_000, tuple(points))], partitions_min=10
+    )
     assert len(made) == 10
     sizes = [sum(size for _, size in piece.cuts) for piece in made]
     assert max(sizes) < 1.3 * min(sizes)
@@ -84,12 +86,12 @@ def test_pieces_have_about_equal_bytes_though_entries_differ_in_size() -> None:
 
 
 def test_more_pieces_are_asked_of_the_streams_that_have_more() -> None:
-    made = pieces([even(30 * MIB, log_stream=1), even(10 * MIB, log_stream=2)], partitions_min=40)
+    made = read_pieces([even(30 * MIB, log_stream=1), even(10 * MIB, log_stream=2)], partitions_min=40)
     assert [sum(piece.log_stream == n for piece in made) for n in (1, 2)] == [30, 10]
 
 
 def test_fetches_under_way_at_once_are_about_one_fetch_apart() -> None:
-    (piece, *_) = pieces([even(1000 * MIB, points=1024)])
+    (piece, *_) = read_pieces([even(1000 * MIB, points=1024)])
     sizes = [size for _, size in piece.cuts[:-1]]
     assert all(FETCH_BYTES <= size < 2 * FETCH_BYTES for size in sizes)
     assert sum(size for _, size in piece.cuts) > 50 * MIB

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from varlog.model.entry import Entry
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.proxy.frame_rules import FRAME_BYTES, FRAME_ENTRIES, Frame, FrameCache, frames_of
+from varlog.proxy.frame_rules import FRAME_BYTES, FRAME_ENTRIES, EntryFrame, FrameCache, frames_of
 
 SIZES = st.sampled_from([0, 1, 100, 1000, FRAME_BYTES // 2, FRAME_BYTES, FRAME_BYTES + 1])
 
@@ -79,7 +79,7 @@ def test_a_frame_that_is_cut_has_what_is_before_the_cut(
 ) -> None:
     begin, end, entries = stretch
     cut = data.draw(st.integers(begin + 1, end + 2))
-    part = Frame(begin, end, entries).before(cut)
+    part = EntryFrame(begin, end, entries).before(cut)
     assert (part.begin, part.end) == (begin, min(cut, end))
     assert list(part.entries) == [entry for entry in entries if entry.glsn < cut]
 
@@ -91,11 +91,11 @@ def test_a_frame_is_rendered_once_however_many_get_it() -> None:
         asked.append(entries)
         return b"text"
 
-    frame = Frame(1, 2, entries_at([1], [3]))
+    frame = EntryFrame(1, 2, entries_at([1], [3]))
     assert [frame.text(render) for _ in range(3)] == [b"text"] * 3
     assert len(asked) == 1
 
 
 def test_a_frame_without_a_position_cannot_be_made() -> None:
     with pytest.raises(ValueError, match="at least one position"):
-        Frame(3, 3, [])
+        EntryFrame(3, 3, [])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from varlog.model.errors import Trimmed
 from varlog.proxy.header_rules import best, media_type
-from varlog.proxy.position_rules import Span, fitting, span
+from varlog.proxy.position_rules import PositionRange, clamped_range, entries_that_fit
 
 MAYBE = st.none() | st.integers(1, 30)
 
@@ -20,9 +20,9 @@ def test_a_span_is_the_positions_asked_for_that_are_there(
     tail = trimmed + more
     if begin is not None and begin <= trimmed:
         with pytest.raises(Trimmed):
-            span(begin, until, limit, trimmed, tail)
+            clamped_range(begin, until, limit, trimmed, tail)
         return
-    found = span(begin, until, limit, trimmed, tail)
+    found = clamped_range(begin, until, limit, trimmed, tail)
     first = trimmed + 1 if begin is None else begin
     wanted = [p for p in range(first, tail + 1) if until is None or p < until][: limit or None]
     assert found.begin == first
@@ -31,7 +31,7 @@ def test_a_span_is_the_positions_asked_for_that_are_there(
 
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(0, 120), st.integers(1, 100))
 def test_a_page_takes_what_fits_and_one_entry_at_least(sizes: list[int], taken: int, room: int) -> None:
-    fit = fitting(sizes, taken, room)
+    fit = entries_that_fit(sizes, taken, room)
     if taken == 0 and sizes:
         assert fit >= 1
     assert taken + sum(sizes[:fit]) <= room or (fit <= 1 and taken == 0) or fit == 0
@@ -41,7 +41,7 @@ def test_a_page_takes_what_fits_and_one_entry_at_least(sizes: list[int], taken: 
 
 def test_a_span_beyond_the_tail_cannot_be_made() -> None:
     with pytest.raises(ValueError):
-        Span(1, 9, 3)
+        PositionRange(1, 9, 3)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
-from varlog.proxy.rate_rules import WINDOW_S, Look, Place, RateMeter, merged, percentile
+from varlog.proxy.rate_rules import WINDOW_S, RateMeter, ReplicaKey, TrafficSample, merged_buckets, percentile
 
 TOPIC, STREAM = TopicID(1), LogStreamID(7)
 A, B = NodeID(1), NodeID(2)
@@ -21,12 +21,12 @@ def buckets(**counts: int) -> tuple[int, ...]:
     return tuple(counts.get(f"_{number}", 0) for number in range(BUCKETS))
 
 
-def look(at_s: float, newest: int = 0, **traffic: Traffic) -> Look:
+def look(at_s: float, newest: int = 0, **traffic: Traffic) -> TrafficSample:
     """A log stream whose appends are those of node A."""
-    places: dict[Place, Traffic] = {
+    places: dict[ReplicaKey, Traffic] = {
         ({"a": A, "b": B}[name], STREAM): found for name, found in traffic.items()
     }
-    return Look(at_s, {TOPIC: GLSN(newest)}, places, {STREAM: A})
+    return TrafficSample(at_s, {TOPIC: GLSN(newest)}, places, {STREAM: A})
 
 
 def appended(entries: int, **counts: int) -> Traffic:
@@ -91,7 +91,7 @@ def test_counters_that_have_fallen_began_anew() -> None:
 
 def test_a_topic_or_a_replica_that_is_new_has_no_rate_yet() -> None:
     meter = RateMeter()
-    meter.add(Look(0.0, {}, {}, {}))
+    meter.add(TrafficSample(0.0, {}, {}, {}))
     meter.add(look(1.0, 500, a=appended(500, _1=1)))
     speeds = meter.speeds()
     assert speeds is not None and not speeds.topics and not speeds.nodes
@@ -115,5 +115,5 @@ def test_a_percentile_lies_in_the_bucket_that_holds_it(counts: list[int], share:
 
 
 def test_histograms_are_merged_bucket_by_bucket_and_empty_ones_are_passed_over() -> None:
-    assert merged([(1, 2), (), (3, 4)]) == [4, 6]
-    assert merged([]) == []
+    assert merged_buckets([(1, 2), (), (3, 4)]) == [4, 6]
+    assert merged_buckets([]) == []

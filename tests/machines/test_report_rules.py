@@ -25,7 +25,7 @@ from varlog.spark.report.report_rules import (
     bucket_width_us,
     class_of,
     longest,
-    merged,
+    merged_classes,
     quantile,
     quantiles,
     skew,
@@ -35,7 +35,7 @@ SECOND, HOUR, DAY = 1_000_000, 3_600_000_000, 86_400_000_000
 
 
 def classes_of(values: list[int]) -> list[ValueClass]:
-    return merged((class_of(value), ValueClass(value, value, 1)) for value in values)
+    return merged_classes((class_of(value), ValueClass(value, value, 1)) for value in values)
 
 
 def test_a_quantile_is_right_to_within_a_class() -> None:

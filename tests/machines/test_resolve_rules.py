@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from varlog.spark.options import OptionError, Place
+from varlog.spark.options import OffsetSpec, OptionError
 from varlog.spark.read.resolve_rules import (
     MissingOffsets,
     TopicSpan,
@@ -54,7 +54,7 @@ def test_positions_of_topics_that_are_not_read_are_refused() -> None:
         ({"payments": 2}, 11),
     ],
 )
-def test_a_read_begins_where_the_option_says(place: Place, begin: int) -> None:
+def test_a_read_begins_where_the_option_says(place: OffsetSpec, begin: int) -> None:
     assert begin_of(place, SPAN, fail_on_data_loss=True) == begin
 
 
@@ -62,7 +62,7 @@ def test_a_read_begins_where_the_option_says(place: Place, begin: int) -> None:
     ("place", "end"),
     [("earliest", 11), ("latest", 100), (5, 5), (100, 100), ({"orders": 12}, 12), ({"payments": 2}, 100)],
 )
-def test_a_read_ends_where_the_option_says(place: Place, end: int) -> None:
+def test_a_read_ends_where_the_option_says(place: OffsetSpec, end: int) -> None:
     assert end_of(place, SPAN, fail_on_data_loss=True) == end
 
 

@@ -15,27 +15,27 @@ from varlog.spark.stream.offsets import (
     EntriesTrimmed,
     ForeignCheckpoint,
     Offset,
-    Place,
     TopicGone,
-    TopicMadeAnew,
     TopicNow,
+    TopicOffset,
+    TopicRecreated,
     check_topics,
-    footing,
+    resume_point,
 )
 from varlog.spark.stream.stream_rules import (
     Limits,
     admitted,
     backlog,
-    fitting,
     moved,
     new_topics,
+    records_that_fit,
     shared,
-    split,
+    split_records,
 )
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 WAITING = st.dictionaries(NAMES, st.integers(0, 10_000), min_size=1)
-AT_17 = Offset(5, {"orders": Place(3, 17)})
+AT_17 = Offset(5, {"orders": TopicOffset(3, 17)})
 
 
 # --- How far ------------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def test_a_small_topic_is_not_starved_by_a_large_one() -> None:
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=300), st.integers(1, 100_000))
 def test_what_fits_into_the_bytes_is_within_them_or_one_record(sizes: list[int], bytes_max: int) -> None:
     before = [0, *accumulate(sizes)]
-    search = fitting(len(sizes), bytes_max)
+    search = records_that_fit(len(sizes), bytes_max)
     asked, records = [next(search)], None
     while records is None:
         try:
@@ -68,7 +68,7 @@ def test_what_fits_into_the_bytes_is_within_them_or_one_record(sizes: list[int],
 
 
 def test_equal_entries_fill_the_bytes_at_the_second_question() -> None:
-    search = fitting(1_000_000, 100_000)
+    search = records_that_fit(1_000_000, 100_000)
     assert next(search) == 1_000_000
     assert search.send(100 * 1_000_000) == 1000
     with pytest.raises(StopIteration) as found:
@@ -84,7 +84,7 @@ def test_too_few_records_wait_for_more() -> None:
 
 def test_nothing_behind_the_target_of_available_now_is_taken() -> None:
     now = {"orders": TopicNow(3, 1, 100), "later": TopicNow(4, 1, 9)}
-    start = Offset(5, {"orders": Place(3, 17), "later": Place(4, 1)})
+    start = Offset(5, {"orders": TopicOffset(3, 17), "later": TopicOffset(4, 1)})
     assert backlog(start, now) == {"orders": 83, "later": 8}
     assert backlog(start, now, {"orders": 20}) == {"orders": 3, "later": 0}
     assert backlog(start, now, {"orders": 10}) == {"orders": 0, "later": 0}
@@ -92,8 +92,8 @@ def test_nothing_behind_the_target_of_available_now_is_taken() -> None:
 
 def test_a_topic_that_came_since_begins_at_its_oldest_entry() -> None:
     now = {"orders": TopicNow(3, 1, 100), "later": TopicNow(4, 7, 9)}
-    assert new_topics(AT_17, now) == {"later": Place(4, 7)}
-    assert moved(AT_17, {"orders": 3}) == Offset(5, {"orders": Place(3, 20)})
+    assert new_topics(AT_17, now) == {"later": TopicOffset(4, 7)}
+    assert moved(AT_17, {"orders": 3}) == Offset(5, {"orders": TopicOffset(3, 20)})
 
 
 # --- Into which tasks ---------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_tasks_cover_each_range_once_and_keep_the_bounds(
     ranges = [
         MeasuredRange("orders", stream, begin, begin + count, 10 * count) for stream, begin, count in drawn
     ]
-    tasks = split(ranges, partitions_min, records_max)
+    tasks = split_records(ranges, partitions_min, records_max)
     for whole in ranges:
         own = [task for task in tasks if task.log_stream == whole.log_stream]
         edges = [whole.begin, *(task.end for task in own)]
@@ -122,14 +122,17 @@ def test_tasks_cover_each_range_once_and_keep_the_bounds(
         task.begin < task.end and (not records_max or task.end - task.begin <= records_max) for task in tasks
     )
     assert len(tasks) >= min(partitions_min, sum(whole.end - whole.begin for whole in ranges))
-    assert split(reversed(ranges), partitions_min, records_max) == tasks
+    assert split_records(reversed(ranges), partitions_min, records_max) == tasks
 
 
 # --- From where ---------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 1 << 31), st.dictionaries(st.text(), st.builds(Place, st.integers(1), st.integers(1))))
-def test_an_offset_comes_back_from_its_text(cluster: int, places: dict[str, Place]) -> None:
+@given(
+    st.integers(1, 1 << 31),
+    st.dictionaries(st.text(), st.builds(TopicOffset, st.integers(1), st.integers(1))),
+)
+def test_an_offset_comes_back_from_its_text(cluster: int, places: dict[str, TopicOffset]) -> None:
     offset = Offset(cluster, places)
     text = json.dumps(offset.to_json())
     assert Offset.of_json(json.loads(text)) == offset
@@ -146,23 +149,23 @@ def test_an_offset_of_another_source_is_recognised(foreign: dict[str, object]) -
 
 def test_an_offset_that_fits_is_left_as_it_is() -> None:
     for oldest, end in ((1, 18), (17, 17), (17, 100)):
-        found = footing(AT_17, 5, {"orders": TopicNow(3, oldest, end)})
+        found = resume_point(AT_17, 5, {"orders": TopicNow(3, oldest, end)})
         assert (found.offset, found.losses) == (AT_17, ())
 
 
 @pytest.mark.parametrize(
     ("now", "loss", "goes_on"),
     [
-        (TopicNow(3, 30, 40), EntriesTrimmed("orders", 17, 30), Place(3, 30)),
-        (TopicNow(3, 1, 10), EntriesMissing("orders", 17, 10), Place(3, 10)),
-        (TopicNow(8, 5, 100), TopicMadeAnew("orders", 3, 8), Place(8, 5)),
+        (TopicNow(3, 30, 40), EntriesTrimmed("orders", 17, 30), TopicOffset(3, 30)),
+        (TopicNow(3, 1, 10), EntriesMissing("orders", 17, 10), TopicOffset(3, 10)),
+        (TopicNow(8, 5, 100), TopicRecreated("orders", 3, 8), TopicOffset(8, 5)),
         (None, TopicGone("orders"), None),
     ],
 )
 def test_what_was_lost_is_told_by_its_name_and_from_where_it_goes_on(
-    now: TopicNow | None, loss: Exception, goes_on: Place | None
+    now: TopicNow | None, loss: Exception, goes_on: TopicOffset | None
 ) -> None:
-    found = footing(AT_17, 5, {"orders": now} if now else {})
+    found = resume_point(AT_17, 5, {"orders": now} if now else {})
     assert [(type(one), one.args) for one in found.losses] == [(type(loss), loss.args)]
     assert "'orders'" in str(loss) and "failOnDataLoss" in str(loss) and "checkpoint" in str(loss)
     assert found.offset.places.get("orders") == goes_on
@@ -170,7 +173,7 @@ def test_what_was_lost_is_told_by_its_name_and_from_where_it_goes_on(
 
 def test_a_checkpoint_of_another_cluster_or_topic_is_refused() -> None:
     with pytest.raises(ForeignCheckpoint, match="of cluster 5, and this is cluster 6"):
-        footing(AT_17, 6, {"orders": TopicNow(3, 1, 100)})
+        resume_point(AT_17, 6, {"orders": TopicNow(3, 1, 100)})
     with pytest.raises(ForeignCheckpoint, match="of topic 'orders', which option topic leaves out"):
         check_topics(AT_17, ("payments",), "")
     with pytest.raises(ForeignCheckpoint, match="option topicPattern leaves out"):

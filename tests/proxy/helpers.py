@@ -12,7 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from varlog.proxy.app import make_app
-from varlog.proxy.gateway import EmbeddedOpener, Gateway, Opener
+from varlog.proxy.gateway import Backend, EmbeddedBackend, Gateway
 from varlog.proxy.limits import ProxyLimits
 
 # Longer than anything takes here, shorter than a test may.
@@ -35,10 +35,10 @@ class Proxy:
 
 @asynccontextmanager
 async def running_proxy(
-    path: Path, *, topic: str = "orders", limits: ProxyLimits | None = None, opener: Opener | None = None
+    path: Path, *, topic: str = "orders", limits: ProxyLimits | None = None, opener: Backend | None = None
 ) -> AsyncIterator[Proxy]:
     """A proxy over an embedded log in `path`, with one topic ("": none)."""
-    gateway = Gateway(opener or EmbeddedOpener(path, sync=False))
+    gateway = Gateway(opener or EmbeddedBackend(path, sync=False))
     app = make_app(gateway, limits)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (

@@ -18,7 +18,7 @@ from tests.proxy.helpers import TEST_S, Proxy
 from varlog.client.log import Log
 from varlog.proxy.app import make_app
 from varlog.proxy.feed import Followers
-from varlog.proxy.gateway import EmbeddedOpener, Gateway
+from varlog.proxy.gateway import EmbeddedBackend, Gateway
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.server import make_server
 
@@ -136,7 +136,7 @@ class EventReader:
 @asynccontextmanager
 async def live_proxy(path: Path, limits: ProxyLimits | None = None) -> AsyncIterator[LiveProxy]:
     """A proxy over an embedded log, listening on a port of its own, with the topic `orders`."""
-    gateway = Gateway(EmbeddedOpener(path, sync=False))
+    gateway = Gateway(EmbeddedBackend(path, sync=False))
     app = make_app(gateway, limits)
     server = make_server(app)
     serving = asyncio.create_task(server.serve())

@@ -13,7 +13,7 @@ from tests.proxy.helpers import TEST_S, Proxy, running_proxy, with_proxy
 from tests.proxy.live_helpers import EventReader, LiveProxy, wait_until, with_live_proxy
 from varlog.client.admin import Admin
 from varlog.model.errors import Unavailable
-from varlog.proxy.gateway import EmbeddedOpener
+from varlog.proxy.gateway import EmbeddedBackend
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.wire import StatusOut
 
@@ -152,7 +152,7 @@ def test_a_status_tells_rates_once_there_are_two_looks(tmp_path: Path) -> None:
     with_proxy(tmp_path, story)
 
 
-class _Silent(EmbeddedOpener):
+class _Silent(EmbeddedBackend):
     """A cluster that can be administered, if at all, only sometimes."""
 
     reachable = True

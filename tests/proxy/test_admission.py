@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.helpers import Proxy, with_proxy
-from varlog.proxy.admission import Admission
+from varlog.proxy.admission import ProxyAdmission
 from varlog.proxy.errors import TooBusy
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters
 
 
-def admission(**limits: int) -> Admission:
-    return Admission(ProxyLimits(**limits), ProxyMeters())
+def admission(**limits: int) -> ProxyAdmission:
+    return ProxyAdmission(ProxyLimits(**limits), ProxyMeters())
 
 
 @contextmanager
-def append(door: Admission, size: int, client: str = "a") -> Iterator[None]:
+def append(door: ProxyAdmission, size: int, client: str = "a") -> Iterator[None]:
     """One append whose body is all here."""
     release = door.begin_append(size, client)
     try:

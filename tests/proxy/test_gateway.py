@@ -12,14 +12,14 @@ from tests.proxy.helpers import TEST_S, running_proxy
 from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.model.errors import InvalidRequest, StartupError, Unavailable, UnknownTopic
-from varlog.proxy.gateway import ClusterOpener, EmbeddedOpener, Gateway
+from varlog.proxy.gateway import ClusterBackend, EmbeddedBackend, Gateway
 
 
 class CountingOpener:
     """An embedded log whose openings are counted, may be held back, and may fail."""
 
     def __init__(self, path: Path) -> None:
-        self.embedded = EmbeddedOpener(path, sync=False)
+        self.embedded = EmbeddedBackend(path, sync=False)
         self.admins = 0
         self.logs = 0
         self.gate: asyncio.Event | None = None
@@ -143,7 +143,7 @@ def test_the_status_is_asked_for_once_by_all_who_ask_at_once(tmp_path: Path) -> 
 
 def test_a_proxy_starts_before_its_cluster_does() -> None:
     async def story() -> None:
-        gateway = Gateway(ClusterOpener("127.0.0.1:1"))
+        gateway = Gateway(ClusterBackend("127.0.0.1:1"))
         await gateway.start()
         waiting = asyncio.create_task(gateway.log("orders"))
         await asyncio.sleep(0)
@@ -159,7 +159,7 @@ def test_a_proxy_starts_before_its_cluster_does() -> None:
 
 def test_a_directory_that_is_open_elsewhere_is_refused(tmp_path: Path) -> None:
     async def story(gateway: Gateway, opener: CountingOpener) -> None:
-        second = Gateway(EmbeddedOpener(tmp_path, sync=False))
+        second = Gateway(EmbeddedBackend(tmp_path, sync=False))
         with pytest.raises(StartupError, match="open already"):
             await second.start()
 

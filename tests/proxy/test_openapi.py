@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection
 from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.proxy.app import make_app
-from varlog.proxy.gateway import EmbeddedOpener, Gateway
+from varlog.proxy.gateway import EmbeddedBackend, Gateway
 from varlog.proxy.header_rules import AcceptedNames
 from varlog.proxy.limits import ProxyLimits
 
@@ -42,11 +42,11 @@ class _Temporary:
 
     def __init__(self) -> None:
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._embedded: EmbeddedOpener | None = None
+        self._embedded: EmbeddedBackend | None = None
 
     async def start(self) -> None:
         self._directory = tempfile.TemporaryDirectory()
-        self._embedded = EmbeddedOpener(Path(self._directory.name), sync=False)
+        self._embedded = EmbeddedBackend(Path(self._directory.name), sync=False)
         await self._embedded.start()
         async with await self._embedded.admin() as admin:
             await admin.create_topic("orders")

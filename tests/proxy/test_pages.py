@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.helpers import Proxy, with_proxy
-from varlog.proxy.pages import INDEX, MEDIA_TYPES, STATIC, Page, load_pages
+from varlog.proxy.pages import INDEX, MEDIA_TYPES, STATIC, StaticPage, load_pages
 
 FILES = sorted(path for path in STATIC.iterdir() if path.is_file())
 # A namespace is a name, not an address that anybody asks.
@@ -80,7 +80,7 @@ def test_other_bytes_have_another_tag(tmp_path: Path) -> None:
     pages = load_pages(tmp_path)
     assert sorted(pages) == ["one.js", "two.js"]
     assert pages["one.js"].etag != pages["two.js"].etag
-    assert pages["one.js"] == Page.of(tmp_path / "one.js")
+    assert pages["one.js"] == StaticPage.of(tmp_path / "one.js")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

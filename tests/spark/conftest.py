@@ -10,7 +10,7 @@ import pytest
 
 import varlog.spark
 from varlog.runtime.loop_thread import LoopThread
-from varlog.spark.link import close_links
+from varlog.spark.connection import close_connections
 from varlog.testing.tcp_cluster import TcpCluster, running
 
 if TYPE_CHECKING:  # without Spark this file is loaded, and the tests are skipped
@@ -45,7 +45,7 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TcpClus
     """A cluster, and the thread that it lives in."""
     with running(tmp_path_factory.mktemp("cluster"), auto_create_topics=True) as found:
         yield found
-        close_links()  # those of tests that do in this process what Spark does in others
+        close_connections()  # those of tests that do in this process what Spark does in others
 
 
 @pytest.fixture(scope="module")

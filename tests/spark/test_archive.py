@@ -19,7 +19,7 @@ from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive import files as archive_files
 from varlog.spark.archive import writer as archive_keeper
 from varlog.spark.archive.files import ArrowFiles
-from varlog.spark.archive.manifest import commit_name, data_of, encode_commit, read_contents
+from varlog.spark.archive.manifest import commit_name, data_of, encode_archive_commit, read_contents
 from varlog.spark.archive.rows import rows_of
 from varlog.spark.jobs.archive import archive
 from varlog.testing.tcp_cluster import TcpCluster
@@ -226,10 +226,10 @@ def test_an_archive_of_another_log_is_refused(spark: SparkSession, topic: LiveTo
         (replace(commit, topic=commit.topic + 1), "deleted and made anew"),
         (replace(commit, last_checksum=commit.last_checksum ^ 1), "another entry at position 10"),
     ]:
-        manifest.write_bytes(encode_commit(planted))
+        manifest.write_bytes(encode_archive_commit(planted))
         with pytest.raises(PreconditionFailed, match=told):
             archive(spark, topic.address, topic.name, str(tmp_path))
-    manifest.write_bytes(encode_commit(replace(commit, topic=commit.topic + 1)))
+    manifest.write_bytes(encode_archive_commit(replace(commit, topic=commit.topic + 1)))
     with pytest.raises(PySparkException, match="deleted and made anew"):
         read(spark, topic, tmp_path).collect()
 

@@ -42,7 +42,7 @@ def test_a_name_is_taken_by_one_of_many_writers_at_once(spark: SparkSession, tmp
     assert files.names("_varlog/t") == ["1.json"]
 
 
-# How a file becomes the only one of its name: by a link, by a rename, by being created.
+# How a file becomes the only one of its name: by a connection, by a rename, by being created.
 @pytest.mark.parametrize("scheme", ["file", "hdfs", "s3a"])
 def test_a_name_that_is_taken_stays_so(spark: SparkSession, tmp_path: Path, scheme: str) -> None:
     files = HadoopFiles(spark, str(tmp_path))

@@ -16,7 +16,7 @@ from varlog.model.batch import BatchHeader, pack, place, walk
 from varlog.model.errors import UnknownTopic
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.runtime.loop_thread import LoopThread
-from varlog.spark.jobs.audit import AuditReport, Finding, Kind, audit
+from varlog.spark.jobs.audit import AuditReport, Finding, FindingKind, audit
 from varlog.spark.options import OptionError
 from varlog.storage.committed.row_file import ROW_BYTES, ROW_TYPE, encode_row_file
 from varlog.testing.tcp_cluster import TcpCluster, running
@@ -101,7 +101,7 @@ def flip(path: Path, at: int) -> None:
     overwrite(path, at, bytes([path.read_bytes()[at] ^ 1]))
 
 
-def only(report: AuditReport, kind: Kind) -> Finding:
+def only(report: AuditReport, kind: FindingKind) -> Finding:
     (finding,) = report.findings
     assert not report.clean
     assert finding.kind is kind
@@ -139,7 +139,7 @@ def test_a_flipped_byte_in_a_body_is_found_with_its_replica_and_position(
 ) -> None:
     segment, at, header = planted.batch("body", node=2, number=5)
     flip(segment, at + 64 + 500)
-    finding = only(audit(spark, planted.address, "body"), Kind.DAMAGE)
+    finding = only(audit(spark, planted.address, "body"), FindingKind.DAMAGE)
     assert names(planted, finding, "body", 2) == (header.first_llsn, 101)
     assert "the body's checksum is wrong" in finding.found
 
@@ -150,7 +150,7 @@ def test_a_flipped_byte_in_a_header_is_found_and_what_is_behind_it_is_read(
     segment, at, header = planted.batch("header", node=3, number=4)
     flip(segment, at + 17)
     report = audit(spark, planted.address, "header")
-    finding = only(report, Kind.DAMAGE)
+    finding = only(report, FindingKind.DAMAGE)
     assert names(planted, finding, "header", 3) == (header.first_llsn, 81)
     assert "checksum is wrong" in finding.found
 
@@ -160,7 +160,7 @@ def test_a_header_that_the_node_itself_refuses_is_found_as_well(
 ) -> None:
     segment, at, _ = planted.batch("first-header", node=1, number=0)
     flip(segment, at + 3)
-    finding = only(audit(spark, planted.address, "first-header"), Kind.DAMAGE)
+    finding = only(audit(spark, planted.address, "first-header"), FindingKind.DAMAGE)
     assert names(planted, finding, "first-header", 1) == (1, 1)
     assert "the magic number is wrong" in finding.found
 
@@ -179,7 +179,7 @@ def test_other_content_with_a_right_checksum_is_found_as_a_divergence(
     place(other, header.epoch, header.first_llsn)
     assert len(other) == header.size
     overwrite(segment, at, bytes(other))
-    finding = only(audit(spark, planted.address, "diverged"), Kind.DIVERGENCE)
+    finding = only(audit(spark, planted.address, "diverged"), FindingKind.DIVERGENCE)
     assert names(planted, finding, "diverged", 1) == (header.first_llsn, 61)
     assert finding.expected.endswith("as on nodes 2, 3")
 
@@ -191,7 +191,7 @@ def test_a_batch_that_is_missing_on_one_replica_is_found_as_a_gap(
     _, behind, next_header = planted.batch("gap", node=2, number=7)
     overwrite(segment, at, segment.read_bytes()[behind : behind + next_header.size])
     report = audit(spark, planted.address, "gap")
-    gaps = [finding for finding in report.findings if finding.kind is Kind.GAP]
+    gaps = [finding for finding in report.findings if finding.kind is FindingKind.GAP]
     assert [names(planted, finding, "gap", 2) for finding in gaps] == [(header.first_llsn, 121)]
     assert {finding.node for finding in report.findings} == {2}
 
@@ -213,7 +213,7 @@ def move_last_row(planted: Planted, topic: str, node: int, by: int) -> None:
 def test_a_replica_with_another_order_is_found_as_a_divergence(spark: SparkSession, planted: Planted) -> None:
     move_last_row(planted, "reordered", 3, by=4)
     report = audit(spark, planted.address, "reordered")
-    assert {finding.kind for finding in report.findings} == {Kind.DIVERGENCE}
+    assert {finding.kind for finding in report.findings} == {FindingKind.DIVERGENCE}
     places = [names(planted, finding, "reordered", 3) for finding in report.findings]
     assert all(glsn == llsn + 4 for llsn, glsn in places if glsn)
 
@@ -225,7 +225,7 @@ def test_positions_that_no_replica_has_are_found_as_a_gap_of_the_topic(
         move_last_row(planted, "moved", node, by=4)
     report = audit(spark, planted.address, "moved")
     (finding,) = report.findings
-    assert finding.kind is Kind.GAP
+    assert finding.kind is FindingKind.GAP
     assert finding.found.startswith(f"GLSN {finding.glsn} to {finding.glsn + 3} are in no log stream")
 
 
@@ -244,7 +244,7 @@ def test_a_node_that_is_away_is_a_finding_and_not_a_proof(spark: SparkSession, p
     finally:
         planted.start(2)
     assert not report.clean
-    assert {(finding.kind, finding.node) for finding in report.findings} == {(Kind.UNREAD, 2)}
+    assert {(finding.kind, finding.node) for finding in report.findings} == {(FindingKind.UNREAD, 2)}
     assert [replica.verdict for replica in report.replicas if replica.node == 2] == ["1 unread"] * 2
 
 

@@ -137,4 +137,4 @@ def test_links_inside_the_page_lead_somewhere() -> None:
     }
     assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= headings
     files = re.findall(r"\]\(([^)#:]+)\)", PAGE)
-    assert [link for link in files if not (ROOT / "docs/guide" / link).exists()] == []
+    assert [connection for connection in files if not (ROOT / "docs/guide" / connection).exists()] == []

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from tests.spark.logs import LiveTopic
 from varlog.model.errors import UnknownTopic
-from varlog.spark.failure import failure_of
+from varlog.spark.failure import spark_failure
 from varlog.spark.jobs.ingest import IngestReport, frame_of, ingest, list_files, pinned_splits
-from varlog.spark.jobs.ingest_rules import IngestError, Reading
+from varlog.spark.jobs.ingest_rules import FileFormat, IngestError
 from varlog.spark.options import OptionError, write_options
 from varlog.spark.write.task import WriteTask
 from varlog.spark.write.write_rules import InputColumns, Write
@@ -67,7 +67,7 @@ def test_a_run_that_was_cut_off_is_completed_by_the_next(
     """R-USE-4: a run wrote one of its two partitions, and then its driver was gone."""
     wanted = lines(tmp_path / "in", [f"{number}.txt" for number in range(9)], 40)
     name = run(tmp_path / "in", dry_run=True).writer
-    reading = Reading("text")
+    reading = FileFormat("text")
     with pinned_splits(spark):
         files = list_files(spark, str(tmp_path / "in"), reading)
         parts = frame_of(spark, str(tmp_path / "in"), reading, files).rdd.glom().collect()
@@ -87,7 +87,7 @@ def test_a_write_that_fails_says_why_and_how_to_complete_it(
     lines(tmp_path / "in", ["a.txt"], 5)
     with pytest.raises(Exception, match="Writing job failed") as failed:
         run(tmp_path / "in", expression="nullif(value, 'a.txt 3')")
-    told = failure_of(failed.value).message
+    told = spark_failure(failed.value).message
     assert told.startswith("1 of 5 rows have no value (null)") and "run the same job again" in told
     assert entries(topic) == []
 
@@ -95,7 +95,7 @@ def test_a_write_that_fails_says_why_and_how_to_complete_it(
 def test_partitions_are_the_same_on_any_number_of_cores(spark: SparkSession, tmp_path: Path) -> None:
     """And behind the block the session is as it was."""
     lines(tmp_path / "in", [f"{number}.txt" for number in range(7)], 30)
-    reading = Reading("text")
+    reading = FileFormat("text")
 
     def cut(cores: str) -> list[list[str]]:
         spark.conf.set("spark.sql.leafNodeDefaultParallelism", cores)

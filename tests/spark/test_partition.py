@@ -15,18 +15,18 @@ from pyspark.sql.datasource import InputPartition
 import varlog
 from varlog.model.errors import UnknownTopic
 from varlog.spark.columns import arrow_schema
-from varlog.spark.options import Where
+from varlog.spark.options import LogLocation
 from varlog.spark.read.origin import DirectoryOrigin, Origin, origin_at
 from varlog.spark.read.partition import LogPartition
-from varlog.spark.read.planning_rules import Piece
-from varlog.spark.read.reader import Reader
+from varlog.spark.read.planning_rules import ReadPiece
+from varlog.spark.read.reader import BatchReader
 from varlog.spark.read.resolve_rules import MissingOffsets, TrimmedOffsets
 from varlog.testing.tcp_cluster import TcpCluster
 
 Row = tuple[int, bytes]
 
 
-def rows(partitions: Sequence[InputPartition], reader: Reader) -> list[Row]:
+def rows(partitions: Sequence[InputPartition], reader: BatchReader) -> list[Row]:
     """(position, data) of what the tasks read, each partition as it arrives at a task."""
     found: list[Row] = []
     for partition in partitions:
@@ -52,7 +52,7 @@ def test_a_partition_that_is_trimmed_after_it_was_planned_says_so_or_gives_what_
     with varlog.connect(address, "late-trim", create=True, streams=2) as log:
         everything = filled(log, 100)
         options = {"address": address, "topic": "late-trim", "minPartitions": "6"}
-        strict, lenient = Reader(options), Reader({**options, "failOnDataLoss": "false"})
+        strict, lenient = BatchReader(options), BatchReader({**options, "failOnDataLoss": "false"})
         planned = [(reader, reader.partitions()) for reader in (strict, lenient)]
         assert all(rows(partitions, reader) == everything for reader, partitions in planned)
         log.trim(900)
@@ -66,7 +66,7 @@ def test_a_partition_of_entries_that_are_not_there_is_missing_and_not_trimmed(cl
     with varlog.connect(address, "lost", create=True) as log:
         filled(log, 3)
         stream = log.streams[0].log_stream
-    partition = LogPartition(Where(address), Piece("lost", stream, 1, 500))
+    partition = LogPartition(LogLocation(address), ReadPiece("lost", stream, 1, 500))
     with pytest.raises(MissingOffsets, match=r"'lost'.*ends at LLSN 6, and had entries up to LLSN 499"):
         list(partition.read())
 
@@ -78,7 +78,7 @@ def test_a_partition_is_read_to_its_end_over_restarts_of_its_nodes(
     with varlog.connect(address, "restarts", create=True) as log:
         for number in range(40):
             log.append_batch([b"%d" % number + bytes(500_000)])
-    reader = Reader({"address": address, "topic": "restarts", "maxRecordsPerPartition": "1000000"})
+    reader = BatchReader({"address": address, "topic": "restarts", "maxRecordsPerPartition": "1000000"})
     positions: list[int] = []
     restarts = iter((0, 1, 2))
     for partition in reader.partitions():
@@ -90,7 +90,7 @@ def test_a_partition_is_read_to_its_end_over_restarts_of_its_nodes(
 
 
 def test_a_partition_without_a_value_has_no_rows() -> None:
-    reader = Reader({"address": "127.0.0.1:1", "topic": "orders"})
+    reader = BatchReader({"address": "127.0.0.1:1", "topic": "orders"})
     assert list(reader.read(InputPartition(None))) == []
 
 
@@ -99,11 +99,12 @@ def test_rows_of_another_time_are_left_out_batch_by_batch(cluster: TcpCluster) -
     with varlog.connect(address, "times", create=True) as log:
         everything = filled(log, 50)
         stream, middle = log.streams[0].log_stream, log.read(500).time_us
-    piece = Piece("times", stream, 1, len(everything) + 1)
+    piece = ReadPiece("times", stream, 1, len(everything) + 1)
     parts = [
-        LogPartition(Where(address), piece, time=time) for time in ((0, middle), (middle, 1 << 62), (0, 0))
+        LogPartition(LogLocation(address), piece, time=time)
+        for time in ((0, middle), (middle, 1 << 62), (0, 0))
     ]
-    reader = Reader({"address": address, "topic": "times"})
+    reader = BatchReader({"address": address, "topic": "times"})
     before, after, none = (rows([part], reader) for part in parts)
     assert before + after == everything
     assert 0 < len(before) < 500
@@ -123,7 +124,7 @@ def directory_rows(origin: Origin, topic: str) -> list[Row]:
 def test_files_of_a_directory_are_read_while_it_grows_and_is_trimmed(tmp_path: Path) -> None:
     with varlog.open(tmp_path, "orders", streams=2) as log:
         everything = filled(log, 60)
-        origin = origin_at(Where(path=str(tmp_path)))
+        origin = origin_at(LogLocation(path=str(tmp_path)))
         assert origin.topics() == ["orders"]
         assert directory_rows(origin, "orders") == everything
         everything = filled(log, 60)

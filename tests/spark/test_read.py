@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import varlog
 from varlog.model.entry import Entry
 from varlog.spark.columns import READ_SCHEMA
-from varlog.spark.failure import failure_of
+from varlog.spark.failure import spark_failure
 from varlog.testing.tcp_cluster import TcpCluster
 
 ROWS = 3000
@@ -199,7 +199,7 @@ def test_a_wrong_option_is_an_error_that_names_it(
 ) -> None:
     with pytest.raises(PySparkException) as raised:
         read(spark, cluster, **{"topic": "orders", **options}).count()  # type: ignore[arg-type]
-    failure = failure_of(raised.value)
+    failure = spark_failure(raised.value)
     assert failure.kind == kind
     assert re.search(told, failure.message), failure.message
 
@@ -213,7 +213,7 @@ def test_what_is_trimmed_is_told_apart_and_can_be_left_out(spark: SparkSession, 
         log.trim(120)
         with pytest.raises(PySparkException) as raised:
             read(spark, cluster, topic="trimmed", startingOffsets=100).count()
-        failure = failure_of(raised.value)
+        failure = spark_failure(raised.value)
         assert failure.kind == "TrimmedOffsets"
         assert "trimmed up to position 120" in failure.message
         assert "failOnDataLoss=false" in failure.message
@@ -246,4 +246,4 @@ def test_an_embedded_directory_is_read_closed_and_while_it_is_open(
     assert rows(frame.load(str(path)).where("glsn < 20")) == wanted[:9]
     with pytest.raises(PySparkException) as raised:
         frame.load(str(tmp_path)).count()
-    assert "is no embedded directory" in failure_of(raised.value).message
+    assert "is no embedded directory" in spark_failure(raised.value).message

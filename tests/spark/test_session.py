@@ -34,9 +34,9 @@ def without_java(path: Path) -> str:
     """A PATH with everything that is in this one but Java."""
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).glob("*"):
-            link = path / program.name
-            if not program.name.startswith("java") and not link.is_symlink():
-                link.symlink_to(program)
+            connection = path / program.name
+            if not program.name.startswith("java") and not connection.is_symlink():
+                connection.symlink_to(program)
     return str(path)
 
 

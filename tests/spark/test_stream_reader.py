@@ -17,7 +17,7 @@ from tests.spark.logs import LiveTopic
 from varlog.runtime.loop_thread import LoopThread
 from varlog.spark.options import OptionError, read_options
 from varlog.spark.read.partition import LogPartition
-from varlog.spark.read.planning_rules import Piece
+from varlog.spark.read.planning_rules import ReadPiece
 from varlog.spark.read.resolve_rules import MissingOffsets, TrimmedOffsets
 from varlog.spark.stream.offsets import (
     CheckpointError,
@@ -26,9 +26,9 @@ from varlog.spark.stream.offsets import (
     ForeignCheckpoint,
     Json,
     Offset,
-    Place,
     TopicGone,
-    TopicMadeAnew,
+    TopicOffset,
+    TopicRecreated,
 )
 from varlog.spark.stream.stream_reader import StreamReader
 from varlog.testing.tcp_cluster import CLUSTER, TcpCluster
@@ -49,7 +49,7 @@ def reader_of(live: LiveTopic, /, **options: str) -> StreamReader:
 
 
 def at(topic: LiveTopic, glsn: int) -> Json:
-    return Offset(CLUSTER, {topic.name: Place(topic.log.topic.topic, glsn)}).to_json()
+    return Offset(CLUSTER, {topic.name: TopicOffset(topic.log.topic.topic, glsn)}).to_json()
 
 
 def glsn_in(offset: Json, name: str) -> int:
@@ -61,7 +61,7 @@ def step(reader: StreamReader, start: Json) -> Json:
     return reader.latestOffset(start, reader.getDefaultReadLimit())
 
 
-def pieces(reader: StreamReader, start: Json, end: Json) -> list[Piece]:
+def pieces(reader: StreamReader, start: Json, end: Json) -> list[ReadPiece]:
     return [cast(LogPartition, partition).piece for partition in reader.partitions(start, end)]
 
 
@@ -234,11 +234,11 @@ def both_ways(reader: StreamReader, start: Json, end: Json, wrong: type[Checkpoi
 
 def test_a_checkpoint_of_something_else_is_recognised(topic: LiveTopic) -> None:
     topic.append(3)
-    place = {topic.name: Place(topic.log.topic.topic, 1)}
+    place = {topic.name: TopicOffset(topic.log.topic.topic, 1)}
     elsewhere = Offset(CLUSTER + 1, place).to_json()
     reader = reader_of(topic)
     assert "cluster 6, and this is cluster 5" in both_ways(reader, elsewhere, elsewhere, ForeignCheckpoint)
-    other = Offset(CLUSTER, {"other": Place(1, 1)}).to_json()
+    other = Offset(CLUSTER, {"other": TopicOffset(1, 1)}).to_json()
     assert "topic 'other', which option topic leaves out" in both_ways(
         reader, other, other, ForeignCheckpoint
     )
@@ -274,11 +274,11 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(topic: LiveTopic) -> Non
     with varlog.admin(topic.address) as admin:
         admin.delete_topic(topic.name)
         gone = both_ways(reader, start, start, TopicGone)
-        assert f"topic {topic.name!r}, which is no longer there" in gone
+        assert f"topic {topic.name!r}, which no longer exists" in gone
         anew = admin.create_topic(topic.name, streams=1)
-    assert f"now has id {anew.topic}" in both_ways(reader, start, start, TopicMadeAnew)
+    assert f"now has id {anew.topic}" in both_ways(reader, start, start, TopicRecreated)
     lenient = reader_of(topic, failOnDataLoss="false")
-    found = Offset(CLUSTER, {topic.name: Place(anew.topic, 1)}).to_json()
+    found = Offset(CLUSTER, {topic.name: TopicOffset(anew.topic, 1)}).to_json()
     assert lenient.latestOffset(start, ALL) == found
     assert rows(lenient, start, found) == []
 

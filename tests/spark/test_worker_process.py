@@ -1,4 +1,4 @@
-"""What is loaded is no garbage: a worker of Spark is told so, and no other process is touched."""
+"""What is imported is no garbage: only a worker of Spark is tuned for that, and no other process is touched."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from varlog.spark import link
+from varlog.spark import worker
 
 
-@pytest.mark.parametrize(("program", "settles"), [("pyspark.daemon", True), ("pytest.__main__", False)])
-def test_only_a_worker_of_spark_is_settled(
-    program: str, settles: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("program", "prepares"), [("pyspark.daemon", True), ("pytest.__main__", False)])
+def test_only_a_worker_of_spark_is_prepared(
+    program: str, prepares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main = ModuleType("__main__")
     main.__spec__ = SimpleNamespace(name=program)  # type: ignore[assignment]
     monkeypatch.setitem(sys.modules, "__main__", main)
-    link._keep_freed_once.cache_clear()
+    worker._keep_freed_once.cache_clear()
     try:
-        link.prepare_worker()
+        worker.prepare_worker()
         loaded_later: list[object] = []
         assert _is_walked_over(loaded_later)
-        link.prepare_worker()
-        assert _is_walked_over(loaded_later) is not settles
+        worker.prepare_worker()
+        assert _is_walked_over(loaded_later) is not prepares
     finally:
         gc.unfreeze()
 

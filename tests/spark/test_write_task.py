@@ -38,7 +38,7 @@ def batches(rows: list[bytes], size: int = 700) -> Iterator[pa.RecordBatch]:
 
 
 def attempt(topic: BusyTopic, number: int, **options: str) -> WriteTask:
-    """With a link of its own, as in another process."""
+    """With a connection of its own, as in another process."""
     wanted = write_options(topic.options | options)
     return WriteTask(
         replace(wanted, where=replace(wanted.where, timeout_s=60.0 + number)), InputColumns("data")

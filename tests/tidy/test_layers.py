@@ -377,7 +377,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (layers_point_down, "cli/x.py", "import varlog.testing.sim"),
     (layers_point_down, "newcomer/x.py", ""),
     (layers_point_down, "aio.py", "from varlog.cli import y"),
-    (engines_stay_outside, "spark/x.py", "from varlog.metarepo.store.snapshot import read_snapshot"),
+    (engines_stay_outside, "spark/x.py", "from varlog.metarepo.store.snapshot import read_metadata"),
     (engines_stay_outside, "spark/read/x.py", "def f():\n    from varlog.storage import volume"),
     (engines_stay_outside, "spark/x.py", "if TYPE_CHECKING:\n    import varlog.storagenode.node"),
     (private_names_stay_home, "storage/x.py", "from varlog.model.batch import _HEADER"),

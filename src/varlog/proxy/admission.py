@@ -51,12 +51,12 @@ class _Counter:
             self._clients.pop(client, None)  # clients come and go: what is left of them is nothing
 
 
-class Arrival:
+class AppendReservation:
     """The body of one append: its bytes as they arrive, then its place among the appends; all given back at once."""
 
     __slots__ = ("_admission", "_client", "_placed", "size")
 
-    def __init__(self, admission: Admission, client: str) -> None:
+    def __init__(self, admission: ProxyAdmission, client: str) -> None:
         self._admission = admission
         self._client = client
         self._placed = False
@@ -77,7 +77,7 @@ class Arrival:
         self._admission._release(self._client, self.size, self._placed)
 
 
-class Admission:
+class ProxyAdmission:
     """What is in flight in one proxy."""
 
     def __init__(self, limits: ProxyLimits, meters: ProxyMeters) -> None:
@@ -107,10 +107,10 @@ class Admission:
         return self._connections.total
 
     @contextmanager
-    def arrive(self, client: str) -> Iterator[Arrival]:
+    def arrive(self, client: str) -> Iterator[AppendReservation]:
         """One append whose body is about to be read, in flight as long as the block lasts. TooBusy: nothing of it was done."""
         self._check(self._appends, client, 1)  # if it is refused anyway, then before it was sent
-        arrival = Arrival(self, client)
+        arrival = AppendReservation(self, client)
         try:
             yield arrival
         finally:
@@ -118,7 +118,7 @@ class Admission:
 
     def begin_append(self, size: int, client: str) -> Callable[[], None]:
         """One append that is all here, in flight until what comes back is called, once."""
-        arrival = Arrival(self, client)
+        arrival = AppendReservation(self, client)
         try:
             arrival.add(size)
             arrival.place()

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 import varlog
 from varlog.proxy import admin, append, health, metrics, pages, read, sse, websocket
-from varlog.proxy.admission import Admission
+from varlog.proxy.admission import ProxyAdmission
 from varlog.proxy.feed import Followers
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.header_rules import AcceptedNames
@@ -51,7 +51,7 @@ def make_app(
     app.state.gateway = gateway
     app.state.limits = limits
     app.state.meters = meters = ProxyMeters()
-    app.state.admission = admission = Admission(limits, meters)
+    app.state.admission = admission = ProxyAdmission(limits, meters)
     app.state.followers = followers = Followers(gateway, admission)
     app.state.publisher = StatusPublisher(gateway)
     answer_with_problems(app, limits, [route for routes in ROUTES for route in routes.router.routes])

@@ -12,7 +12,7 @@ from varlog.client.log import Log
 from varlog.model.entry import Run
 from varlog.model.errors import Overloaded
 from varlog.model.ids import ID_MAX
-from varlog.proxy.admission import Admission, Arrival, client_of
+from varlog.proxy.admission import AppendReservation, ProxyAdmission, client_of
 from varlog.proxy.deadline import Deadline
 from varlog.proxy.dependencies import DeadlineDependency, FollowersDependency, GatewayDependency, TopicName
 from varlog.proxy.entry_json import entries_of_json
@@ -20,7 +20,7 @@ from varlog.proxy.errors import BadBody, CompressedBody, UnsupportedMedia
 from varlog.proxy.header_rules import JSON, NDJSON, OCTETS, TEXT, media_type
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.openapi import problems, ref
-from varlog.proxy.wire import Appended, AppendRequest, Tail, TrimRequest
+from varlog.proxy.wire import Appended, AppendRequest, TopicTail, TrimRequest
 
 router = APIRouter(prefix="/v1/topics/{topic}", tags=["log"])
 
@@ -66,7 +66,7 @@ async def append(
     """
     # Taken by hand: to have each of these handed over costs more than all the rest of a small append.
     state = request.app.state
-    admission: Admission = state.admission
+    admission: ProxyAdmission = state.admission
     with admission.arrive(client_of(request.scope)) as arrival:
         body = await deadline.wait(_body_of(request, arrival))
         arrival.place()
@@ -81,7 +81,7 @@ async def append(
     return Response(appended.model_dump_json(), 201, {"Location": location}, JSON)
 
 
-async def _body_of(request: Request, arrival: Arrival) -> bytes:
+async def _body_of(request: Request, arrival: AppendReservation) -> bytes:
     """All of it, counted piece by piece as it arrives, whatever its head has announced."""
     if coding := request.headers.get("content-encoding"):
         raise CompressedBody(coding)
@@ -93,7 +93,7 @@ async def _body_of(request: Request, arrival: Arrival) -> bytes:
 
 
 @router.get("/tail", responses=problems(404))
-async def tail(topic: TopicName, gateway: GatewayDependency, deadline: DeadlineDependency) -> Tail:
+async def tail(topic: TopicName, gateway: GatewayDependency, deadline: DeadlineDependency) -> TopicTail:
     """The newest and the oldest position. No acknowledged append is above the newest."""
     return await _tail(await deadline.log(gateway, topic), topic, deadline)
 
@@ -105,7 +105,7 @@ async def trim(
     gateway: GatewayDependency,
     followers: FollowersDependency,
     deadline: DeadlineDependency,
-) -> Tail:
+) -> TopicTail:
     """Delete every entry at or below `until`, on every replica, for ever. Refused if a named reader has not read so far, unless
     `force` is true."""
     log = await deadline.log(gateway, topic)
@@ -114,9 +114,9 @@ async def trim(
     return await _tail(log, topic, deadline)
 
 
-async def _tail(log: Log, topic: str, deadline: Deadline) -> Tail:
+async def _tail(log: Log, topic: str, deadline: Deadline) -> TopicTail:
     mark = await log.connector.mark(timeout_s=deadline.remaining_s)
-    return Tail(topic=topic, newest=mark.high_watermark, oldest=mark.trimmed + 1)
+    return TopicTail(topic=topic, newest=mark.high_watermark, oldest=mark.trimmed + 1)
 
 
 # append_entries: entries of one request or message into the log, as one atomic batch, and counted.

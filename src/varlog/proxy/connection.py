@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
-from varlog.proxy.admission import Admission, Arrival
+from varlog.proxy.admission import AppendReservation, ProxyAdmission
 from varlog.proxy.errors import HeadTooLarge, MalformedRequest, ProxyError, SlowHead, SlowMessage, TooBusy
 from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.problem import CLOSE_PROBLEM, CLOSE_REASON_BYTES_MAX, MEDIA_TYPE, problem_of
@@ -33,7 +33,7 @@ LINGER_S: Final = 5.0
 FRAGMENTS_MAX: Final = 1024
 
 
-class Connection(Protocol):
+class PeerConnection(Protocol):
     """What a server's connection can do for one request or socket, beside ASGI."""
 
     @property
@@ -61,9 +61,9 @@ class Connection(Protocol):
         ...
 
 
-def connection_of(scope: Scope) -> Connection | None:
+def connection_of(scope: Scope) -> PeerConnection | None:
     """The connection that a request or socket came by, if its server is one of ours."""
-    connection: Connection | None = scope.get("extensions", {}).get(KEY)
+    connection: PeerConnection | None = scope.get("extensions", {}).get(KEY)
     return connection
 
 
@@ -106,7 +106,7 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self.stops: dict[int, Callable[[], None]] = {}
         self._limits: ProxyLimits = self.config.app.state.limits  # type: ignore[union-attr]
-        self._admission: Admission = self.config.app.state.admission  # type: ignore[union-attr]
+        self._admission: ProxyAdmission = self.config.app.state.admission  # type: ignore[union-attr]
         self._counted = False  # it has a place among the connections
         self._refused = False  # what still arrives is not looked at
         self._in_head = False  # a request has begun, and its head is not complete
@@ -353,9 +353,9 @@ class SocketConnection(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits: ProxyLimits = self.config.app.state.limits  # type: ignore[union-attr]
-        self._admission: Admission = self.config.app.state.admission  # type: ignore[union-attr]
+        self._admission: ProxyAdmission = self.config.app.state.admission  # type: ignore[union-attr]
         self._counted = False
-        self._unfinished: Arrival | None = None  # the bytes of a message that is not complete
+        self._unfinished: AppendReservation | None = None  # the bytes of a message that is not complete
         self._rate: TimerHandle | None = None
         self._rate_bytes = 0  # of it, when its rate was looked at last
         self._taking = _Watch(
@@ -404,7 +404,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def _grow(self, size: int) -> None:
         if self._unfinished is None:
-            self._unfinished = Arrival(self._admission, self.client[0] if self.client else "")
+            self._unfinished = AppendReservation(self._admission, self.client[0] if self.client else "")
         try:
             # The header of a frame is buffered, too, until it is read: that is no less of a message.
             self._unfinished.add(max(0, size - self._unfinished.size))

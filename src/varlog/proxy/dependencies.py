@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 
 from varlog.model.ids import ID_MAX
 from varlog.model.lsn import LSN_MAX
-from varlog.proxy.admission import Admission
+from varlog.proxy.admission import ProxyAdmission
 from varlog.proxy.deadline import Deadline
 from varlog.proxy.feed import Followers
 from varlog.proxy.gateway import Gateway
@@ -35,9 +35,9 @@ async def limits_of(connection: HTTPConnection) -> ProxyLimits:
     return limits
 
 
-async def admission_of(connection: HTTPConnection) -> Admission:
+async def admission_of(connection: HTTPConnection) -> ProxyAdmission:
     """Who lets appends and subscriptions into the application."""
-    admission: Admission = connection.app.state.admission
+    admission: ProxyAdmission = connection.app.state.admission
     return admission
 
 
@@ -89,7 +89,7 @@ async def _deadline_of(
 
 GatewayDependency = Annotated[Gateway, Depends(gateway_of)]
 LimitsDependency = Annotated[ProxyLimits, Depends(limits_of)]
-AdmissionDependency = Annotated[Admission, Depends(admission_of)]
+AdmissionDependency = Annotated[ProxyAdmission, Depends(admission_of)]
 FollowersDependency = Annotated[Followers, Depends(followers_of)]
 MetersDependency = Annotated[ProxyMeters, Depends(meters_of)]
 StatusDependency = Annotated[StatusPublisher, Depends(status_publisher_of)]

@@ -30,7 +30,7 @@ class EntryJson(msgspec.Struct, frozen=True, gc=False):
 
 
 class PageJson(msgspec.Struct, frozen=True):
-    """One page as it is told; its shape in the OpenAPI document is wire.Page."""
+    """One page as it is told; its shape in the OpenAPI document is wire.EntryPage."""
 
     entries: list[EntryJson]
     next: int
@@ -101,10 +101,10 @@ _GIVEN = msgspec.json.Decoder(_Given)
 
 def entries_of_json(body: bytes) -> list[bytes]:
     """The entries of {"entries": [{"text": …}, {"base64": …}, {"json": …}]}."""
-    return [entry_given(entry) for entry in decode_given(_GIVEN, body).entries]
+    return [entry_bytes(entry) for entry in decode_body(_GIVEN, body).entries]
 
 
-def entry_given(entry: EntryInput) -> bytes:
+def entry_bytes(entry: EntryInput) -> bytes:
     """The bytes of one entry of a request."""
     if entry.json is not msgspec.UNSET and entry.text is entry.base64 is msgspec.UNSET:
         return bytes(entry.json)
@@ -115,7 +115,7 @@ def entry_given(entry: EntryInput) -> bytes:
     raise BadBody('an entry has exactly one of "text", "base64" and "json"')
 
 
-def decode_given(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def decode_body(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """What a request says, or BadBody."""
     try:
         body.decode()  # the decoder passes over what it leaves as it is, also over bytes that are no UTF-8

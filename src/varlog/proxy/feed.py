@@ -17,8 +17,8 @@ from varlog.client.log import Log
 from varlog.model.entry import Entry
 from varlog.model.errors import Trimmed, Unavailable, VarlogError
 from varlog.model.limits import MIB
-from varlog.proxy.admission import Admission
-from varlog.proxy.frame_rules import Frame, FrameCache, frames_of
+from varlog.proxy.admission import ProxyAdmission
+from varlog.proxy.frame_rules import EntryFrame, FrameCache, frames_of
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.position_rules import Start
 from varlog.runtime.logging import get_logger, logfmt
@@ -50,7 +50,7 @@ class Feed:
         self._tasks = Tasks(f"feed/{self.topic}", self._task_failed)
         _ = self._tasks.spawn("follow", self._follow())
 
-    def take(self, position: int) -> list[Frame]:
+    def take(self, position: int) -> list[EntryFrame]:
         """What can be sent at once from a position on. Empty: wait for `more(position)`."""
         return self._shelf.take(position)
 
@@ -88,7 +88,7 @@ class Feed:
                 # Trimmed before we had read it. Who follows hears of it by the page that cannot be read.
                 self._publish(trimmed.oldest, [])
 
-    def _publish(self, next_position: int, frames: list[Frame]) -> None:
+    def _publish(self, next_position: int, frames: list[EntryFrame]) -> None:
         for frame in frames:
             self._shelf.put(frame)
         self.next = next_position
@@ -151,7 +151,7 @@ class _SharedFeed:
 class Followers:
     """Everybody who follows a topic of one proxy."""
 
-    def __init__(self, gateway: Gateway, admission: Admission) -> None:
+    def __init__(self, gateway: Gateway, admission: ProxyAdmission) -> None:
         self._gateway = gateway
         self._admission = admission
         self._shared: dict[str, _SharedFeed] = {}
@@ -220,7 +220,7 @@ class Follower:
 
     async def wait_frames(
         self, gone: asyncio.Future[str], timeout_s: float, until: int | None = None
-    ) -> list[Frame]:
+    ) -> list[EntryFrame]:
         """What is next, before `until`, and the position moves behind it. Empty: nothing came in time, or `gone` is done. Raises
         what ended it."""
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""PURE. Frame: entries that follow each other, rendered once for all who get them; FrameCache: the frames that are kept, by
+"""PURE. EntryFrame: entries that follow each other, rendered once for all who get them; FrameCache: the frames that are kept, by
 position.
 
 Frames tile the positions: each begins where the one before it ends, also over positions that hold no entry. So a reader that has
@@ -23,7 +23,7 @@ COPIES: Final = 3
 Render = Callable[[Sequence[Entry]], bytes]
 
 
-class Frame:
+class EntryFrame:
     """The entries at positions [begin, end). There may be none: positions can be given up."""
 
     __slots__ = ("_texts", "begin", "end", "entries", "size", "weight")
@@ -45,23 +45,23 @@ class Frame:
             text = self._texts[render] = render(self.entries)
         return text
 
-    def before(self, position: int) -> Frame:
+    def before(self, position: int) -> EntryFrame:
         """As much of it as is before a position that is behind its begin."""
         if self.end <= position:
             return self
-        return Frame(self.begin, position, [entry for entry in self.entries if entry.glsn < position])
+        return EntryFrame(self.begin, position, [entry for entry in self.entries if entry.glsn < position])
 
 
-def frames_of(begin: int, end: int, entries: Sequence[Entry]) -> Iterator[Frame]:
+def frames_of(begin: int, end: int, entries: Sequence[Entry]) -> Iterator[EntryFrame]:
     """Entries at positions [begin, end) in frames of a size that can be sent at once."""
     first, size = 0, 0
     for index, entry in enumerate(entries):
         size += len(entry.data)
         if index > first and (size > FRAME_BYTES or index - first >= FRAME_ENTRIES):
-            yield Frame(begin, entry.glsn, entries[first:index])
+            yield EntryFrame(begin, entry.glsn, entries[first:index])
             begin, first, size = entry.glsn, index, len(entry.data)
     if begin < end:
-        yield Frame(begin, end, entries[first:])
+        yield EntryFrame(begin, end, entries[first:])
 
 
 class FrameCache:
@@ -70,12 +70,12 @@ class FrameCache:
     def __init__(self, weight_max: int) -> None:
         self.weight = 0
         self._weight_max = weight_max
-        self._frames: OrderedDict[int, Frame] = OrderedDict()
+        self._frames: OrderedDict[int, EntryFrame] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._frames)
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: EntryFrame) -> None:
         """Keep a frame, in place of another one that began at the same position; the ones not used for longest go."""
         if (before := self._frames.pop(frame.begin, None)) is not None:
             self.weight -= before.weight
@@ -85,9 +85,9 @@ class FrameCache:
             _, gone = self._frames.popitem(last=False)
             self.weight -= gone.weight
 
-    def take(self, position: int, bytes_max: int = FRAME_BYTES) -> list[Frame]:
+    def take(self, position: int, bytes_max: int = FRAME_BYTES) -> list[EntryFrame]:
         """The frame that begins at a position and those behind it, as many as can be sent at once. Empty: it is not here."""
-        taken: list[Frame] = []
+        taken: list[EntryFrame] = []
         weight = 0
         while (frame := self._frames.get(position)) is not None:
             weight += frame.weight

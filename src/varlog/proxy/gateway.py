@@ -27,7 +27,7 @@ STATUS_FRESH_S = 0.25
 OPEN_TIMEOUT_S = 5.0
 
 
-class Opener(Protocol):
+class Backend(Protocol):
     """Opens what a gateway needs; tests have one of their own."""
 
     async def start(self) -> None: ...
@@ -41,7 +41,7 @@ class Opener(Protocol):
     async def close(self) -> None: ...
 
 
-class ClusterOpener:
+class ClusterBackend:
     """A running cluster, by the address of its metadata repository. It need not be up yet when the proxy starts."""
 
     def __init__(self, address: str, cluster: ClusterID = ANY_CLUSTER) -> None:
@@ -66,7 +66,7 @@ class ClusterOpener:
         pass
 
 
-class EmbeddedOpener:
+class EmbeddedBackend:
     """A directory, opened by this process and by no other while it runs."""
 
     def __init__(self, path: Path, *, sync: bool = True) -> None:
@@ -141,7 +141,7 @@ class _Shared(Generic[T]):
 class Gateway:
     """Everything behind one proxy. Opened and closed with the application; used from its event loop."""
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Backend) -> None:
         self._opener = opener
         self._admin: _Shared[Admin] | None = None
         self._logs: dict[str, _Shared[tuple[Log, TopicID]]] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
-Address = IPv4Address | IPv6Address
+IpAddress = IPv4Address | IPv6Address
 LOOPBACK_NAME = "localhost"
 PORT_MAX = 65_535
 REMEMBERED_MAX = 256
@@ -50,7 +50,7 @@ def _port(text: str, whole: str) -> int:
     return int(text)
 
 
-def _address(host: str) -> Address | None:
+def _address(host: str) -> IpAddress | None:
     try:
         return ip_address(host)
     except ValueError:

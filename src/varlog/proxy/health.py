@@ -18,13 +18,13 @@ READY_TIMEOUT_S: Final = 2.0
 router = APIRouter(prefix="/health", tags=["health"])
 
 
-class Live(BaseModel):
+class Liveness(BaseModel):
     """The process answers."""
 
     live: bool = True
 
 
-class Ready(BaseModel):
+class Readiness(BaseModel):
     """The metadata repository of this cluster answers."""
 
     ready: bool = True
@@ -32,17 +32,17 @@ class Ready(BaseModel):
 
 
 @router.get("/live")
-async def live() -> Live:
+async def live() -> Liveness:
     """200 as long as this process answers at all, whatever the cluster does."""
-    return Live()
+    return Liveness()
 
 
 @router.get("/ready", responses={503: {"model": Problem}, 504: {"model": Problem}})
-async def ready(gateway: GatewayDependency) -> Ready:
+async def ready(gateway: GatewayDependency) -> Readiness:
     """200 if the cluster can be reached; else 503 or 504, and why not."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             view = await (await gateway.admin()).view()
     except TimeoutError:
         raise DeadlinePassed(READY_TIMEOUT_S) from None
-    return Ready(cluster=view.cluster)
+    return Readiness(cluster=view.cluster)

@@ -18,7 +18,7 @@ from varlog.model.cluster import NodeStatus
 from varlog.model.errors import VarlogError
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
 from varlog.proxy.dependencies import GatewayDependency, MetersDependency
-from varlog.proxy.rate_rules import merged
+from varlog.proxy.rate_rules import merged_buckets
 from varlog.proxy.status_publisher import status_document
 from varlog.proxy.wire import LogStreamOut, StatusOut
 from varlog.rpc.messages import GetClusterStatusReply
@@ -151,7 +151,7 @@ def _latencies(done: dict[str, list[Traffic]]) -> Metric:
         labels=["node"],
     )
     for node, parts in done.items():
-        counts = merged([part.append_buckets for part in parts]) or [0] * (len(LATENCY_BOUNDS_S) + 1)
+        counts = merged_buckets([part.append_buckets for part in parts]) or [0] * (len(LATENCY_BOUNDS_S) + 1)
         ends = [*(f"{bound:g}" for bound in LATENCY_BOUNDS_S), "+Inf"]
         buckets = list(zip(ends, accumulate(counts), strict=True))
         family.add_metric([node], buckets, sum(part.append_s for part in parts))

@@ -10,10 +10,10 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from varlog.proxy.problem import MEDIA_TYPE, Problem
-from varlog.proxy.wire import AppendRequest, EntryOut, Page
+from varlog.proxy.wire import AppendRequest, EntryOut, EntryPage
 
 # Models that no route names as a parameter or answer: those of bodies and answers that are read and written by hand.
-MODELS: tuple[type[BaseModel], ...] = (Problem, AppendRequest, EntryOut, Page)
+MODELS: tuple[type[BaseModel], ...] = (Problem, AppendRequest, EntryOut, EntryPage)
 
 EVENTS = "text/event-stream"
 
@@ -64,7 +64,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     whole = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     schemas: dict[str, Any] = whole.setdefault("components", {}).setdefault("schemas", {})
     _, extra = models_json_schema(
-        [(model, "serialization" if model in (EntryOut, Page) else "validation") for model in MODELS],
+        [(model, "serialization" if model in (EntryOut, EntryPage) else "validation") for model in MODELS],
         ref_template="#/components/schemas/{model}",
     )
     schemas.update(extra["$defs"])

@@ -44,7 +44,7 @@ SAFE_HEADERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class StaticPage:
     """One file as it is sent. `etag` is made from its bytes: the same ones are never sent twice to a browser."""
 
     body: bytes
@@ -52,7 +52,7 @@ class Page:
     etag: str
 
     @classmethod
-    def of(cls, path: Path) -> Page:
+    def of(cls, path: Path) -> StaticPage:
         body = path.read_bytes()
         return cls(body, MEDIA_TYPES[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:20]}"')
 
@@ -68,9 +68,11 @@ class Page:
         return "*" in tags or self.etag in tags
 
 
-def load_pages(directory: Path = STATIC) -> Mapping[str, Page]:
+def load_pages(directory: Path = STATIC) -> Mapping[str, StaticPage]:
     """Every file that has a media type, by its name."""
-    return {path.name: Page.of(path) for path in sorted(directory.iterdir()) if path.suffix in MEDIA_TYPES}
+    return {
+        path.name: StaticPage.of(path) for path in sorted(directory.iterdir()) if path.suffix in MEDIA_TYPES
+    }
 
 
 def pages_router() -> APIRouter:

@@ -12,7 +12,7 @@ from varlog.model.lsn import LSN_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PositionRange:
     """Positions [begin, end) of a log whose newest position was `tail`; all of them are written."""
 
     begin: int
@@ -28,7 +28,9 @@ class Span:
         return self.begin == self.end
 
 
-def span(begin: int | None, until: int | None, limit: int | None, trimmed: int, tail: int) -> Span:
+def clamped_range(
+    begin: int | None, until: int | None, limit: int | None, trimmed: int, tail: int
+) -> PositionRange:
     """What is asked for and is there: from the oldest (None) to the tail (None), `limit` positions at most. Trimmed if its
     beginning is gone; what is beyond the tail is left out, so that the next question can begin there."""
     oldest = trimmed + 1
@@ -40,10 +42,10 @@ def span(begin: int | None, until: int | None, limit: int | None, trimmed: int, 
         ends.append(until)
     if limit is not None:
         ends.append(first + limit)
-    return Span(first, max(first, min(ends)), tail)
+    return PositionRange(first, max(first, min(ends)), tail)
 
 
-def fitting(sizes: Sequence[int], taken: int, room: int) -> int:
+def entries_that_fit(sizes: Sequence[int], taken: int, room: int) -> int:
     """How many more entries of these sizes a page takes that has `taken` bytes of `room`. An empty page takes any first one."""
     fit = bisect_right(list(accumulate(sizes, initial=taken)), room) - 1
     return max(fit, 1 if taken == 0 and sizes else 0)

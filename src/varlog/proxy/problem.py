@@ -25,7 +25,7 @@ CLOSE_PROBLEM: Final = 4000
 CLOSE_REASON_BYTES_MAX: Final = 123
 logger = get_logger("proxy")
 
-Outcome = Literal["none", "unknown"]
+ProblemOutcome = Literal["none", "unknown"]
 
 
 class Problem(BaseModel):
@@ -38,7 +38,7 @@ class Problem(BaseModel):
     status: int = Field(description="The HTTP status.", ge=400, le=599)
     detail: str = Field(description="What happened this time.")
     remedy: str = Field(description="What to do about it.")
-    outcome: Outcome = Field(description="Whether anything was, or may have been, done.")
+    outcome: ProblemOutcome = Field(description="Whether anything was, or may have been, done.")
     facts: dict[str, str | int | float | list[str]] = Field(description="The facts of this error, by name.")
 
     @property

@@ -16,22 +16,22 @@ SPAN_S_MIN: Final = 0.2
 SPAN_S: Final = 0.9
 WINDOW_S: Final = 10.0
 
-Place = tuple[NodeID, LogStreamID]
+ReplicaKey = tuple[NodeID, LogStreamID]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TrafficSample:
     """What was counted at one time: each topic's newest position, each replica's traffic. `writers`: the one place of a log stream
     whose traffic counts as that of its appends (the others have copies of the same)."""
 
     at_s: float
     newest: Mapping[TopicID, GLSN]
-    traffic: Mapping[Place, Traffic]
+    traffic: Mapping[ReplicaKey, Traffic]
     writers: Mapping[LogStreamID, NodeID]
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class Rate:
     """In one second. Percentiles are None where there was no append."""
 
     append_entries_per_s: float = 0.0
@@ -43,26 +43,26 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class Speeds:
+class ClusterRates:
     """Of the whole, and by topic (appends alone) and node."""
 
-    whole: Speed
+    whole: Rate
     topics: Mapping[TopicID, float] = field(default_factory=dict)
-    nodes: Mapping[NodeID, Speed] = field(default_factory=dict)
+    nodes: Mapping[NodeID, Rate] = field(default_factory=dict)
 
 
 class RateMeter:
     """The newest looks. `speeds()` compares the newest with one about a second older; None until there are two."""
 
     def __init__(self) -> None:
-        self._looks: deque[Look] = deque()
+        self._looks: deque[TrafficSample] = deque()
 
-    def add(self, look: Look) -> None:
+    def add(self, look: TrafficSample) -> None:
         while self._looks and look.at_s - self._looks[0].at_s > WINDOW_S:
             self._looks.popleft()
         self._looks.append(look)
 
-    def speeds(self) -> Speeds | None:
+    def speeds(self) -> ClusterRates | None:
         if not self._looks:
             return None
         newest = self._looks[-1]
@@ -70,10 +70,10 @@ class RateMeter:
         if not before:
             return None
         long_enough = [look for look in before if newest.at_s - look.at_s >= SPAN_S]
-        return speeds_between(long_enough[-1] if long_enough else before[0], newest)
+        return rates_between(long_enough[-1] if long_enough else before[0], newest)
 
 
-def speeds_between(old: Look, new: Look) -> Speeds:
+def rates_between(old: TrafficSample, new: TrafficSample) -> ClusterRates:
     span_s = new.at_s - old.at_s
     topics = {
         topic: max(0, newest - old.newest[topic]) / span_s
@@ -94,7 +94,7 @@ def speeds_between(old: Look, new: Look) -> Speeds:
         )
         for node in dict.fromkeys(place[0] for place in done)
     }
-    return Speeds(_speed(list(appended.values()), list(done.values()), span_s), topics, nodes)
+    return ClusterRates(_speed(list(appended.values()), list(done.values()), span_s), topics, nodes)
 
 
 def _since(old: Traffic, new: Traffic) -> Traffic:
@@ -114,9 +114,9 @@ def _since(old: Traffic, new: Traffic) -> Traffic:
     )
 
 
-def _speed(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) -> Speed:
-    buckets = merged([part.append_buckets for part in appended])
-    return Speed(
+def _speed(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) -> Rate:
+    buckets = merged_buckets([part.append_buckets for part in appended])
+    return Rate(
         sum(part.append_entries for part in appended) / span_s,
         sum(part.append_bytes for part in appended) / span_s,
         sum(part.read_entries for part in done) / span_s,
@@ -126,7 +126,7 @@ def _speed(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) 
     )
 
 
-def merged(buckets: Sequence[Sequence[int]]) -> list[int]:
+def merged_buckets(buckets: Sequence[Sequence[int]]) -> list[int]:
     """One histogram of several, each with all buckets or none."""
     return [sum(column) for column in zip(*(counts for counts in buckets if counts), strict=False)]
 

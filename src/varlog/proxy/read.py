@@ -34,9 +34,9 @@ from varlog.proxy.errors import DeadlinePassed, NotAcceptable
 from varlog.proxy.header_rules import ARROW, JSON, NDJSON, OCTETS, TEXT, best
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.openapi import problems, ref
-from varlog.proxy.position_rules import Span, fitting, span
+from varlog.proxy.position_rules import PositionRange, clamped_range, entries_that_fit
 from varlog.proxy.problem import problem_of
-from varlog.proxy.wire import Encoding, EntryOut, Page
+from varlog.proxy.wire import Encoding, EntryOut, EntryPage
 from varlog.runtime.logging import get_logger, logfmt
 
 router = APIRouter(prefix="/v1/topics/{topic}", tags=["log"])
@@ -84,11 +84,11 @@ async def read(
 
 @router.get(
     "/entries",
-    response_model=Page,
+    response_model=EntryPage,
     responses={
         200: {
             "content": {
-                JSON: {"schema": ref(Page)},
+                JSON: {"schema": ref(EntryPage)},
                 NDJSON: _LINES,
                 TEXT: _LINES,
                 OCTETS: _BYTES,
@@ -135,12 +135,12 @@ async def read_range(
     mark = await log.connector.mark(timeout_s=deadline.remaining_s)
     if media == JSON:
         entries_max = min(limit or limits.page_entries, limits.page_entries_max)
-        asked = span(begin, until, entries_max, mark.trimmed, mark.high_watermark)
+        asked = clamped_range(begin, until, entries_max, mark.trimmed, mark.high_watermark)
         entries, following = await _page(log, asked, limits.page_bytes_max, deadline)
         meters.read(len(entries), sum(len(entry.data) for entry in entries))
         page = PageJson(entries_json(entries, encoding), following, asked.tail)
         return Response(to_json(page), 200, _place(following, asked.tail), JSON)
-    asked = span(begin, until, limit, mark.trimmed, mark.high_watermark)
+    asked = clamped_range(begin, until, limit, mark.trimmed, mark.high_watermark)
     release = admission.subscribe("range", client_of(request.scope))
     try:
         pieces = await begun(streamed(log, asked, media, encoding, deadline.timeout_s, meters))
@@ -150,7 +150,9 @@ async def read_range(
     return RangeResponse(pieces, media, _place(asked.end, asked.tail), limits.slow_s, meters, release)
 
 
-async def _page(log: Log, asked: Span, room_bytes: int, deadline: Deadline) -> tuple[list[Entry], int]:
+async def _page(
+    log: Log, asked: PositionRange, room_bytes: int, deadline: Deadline
+) -> tuple[list[Entry], int]:
     """As much of `asked` as fits on a page and comes before the deadline, and where it goes on."""
     taken: list[Entry] = []
     taken_bytes = 0
@@ -160,7 +162,7 @@ async def _page(log: Log, asked: Span, room_bytes: int, deadline: Deadline) -> t
         source = paced(log.subscribe_lists(asked.begin, asked.end), deadline.remaining_s)
         async with aclosing(source) as lists:
             async for entries in lists:
-                fit = fitting([len(entry.data) for entry in entries], taken_bytes, room_bytes)
+                fit = entries_that_fit([len(entry.data) for entry in entries], taken_bytes, room_bytes)
                 taken += entries[:fit]
                 taken_bytes += sum(len(entry.data) for entry in entries[:fit])
                 if fit < len(entries):
@@ -206,11 +208,11 @@ Render = Callable[[Sequence[Entry]], bytes]
 
 
 def streamed(
-    log: Log, span: Span, media: str, encoding: Encoding, step_s: float, meters: ProxyMeters
+    log: Log, wanted: PositionRange, media: str, encoding: Encoding, step_s: float, meters: ProxyMeters
 ) -> AsyncGenerator[bytes, None]:
-    """The entries of `span` in a media type, piece by piece. DeadlinePassed if nothing comes for `step_s`."""
+    """The entries of `wanted` in a media type, piece by piece. DeadlinePassed if nothing comes for `step_s`."""
     if media == ARROW:
-        return _arrow(log, span, step_s, meters)
+        return _arrow(log, wanted, step_s, meters)
     renders: dict[str, Render] = {
         NDJSON: lambda entries: b"".join([to_json(entry_json(entry, encoding)) + b"\n" for entry in entries]),
         TEXT: lambda entries: b"\n".join([*(entry.data for entry in entries), b""]),
@@ -218,28 +220,30 @@ def streamed(
             [part for entry in entries for part in (LENGTH.pack(len(entry.data)), entry.data)]
         ),
     }
-    return _rendered(log, span, renders[media], step_s, meters)
+    return _rendered(log, wanted, renders[media], step_s, meters)
 
 
 async def _rendered(
-    log: Log, span: Span, render: Render, step_s: float, meters: ProxyMeters
+    log: Log, wanted: PositionRange, render: Render, step_s: float, meters: ProxyMeters
 ) -> AsyncGenerator[bytes, None]:
-    if span.empty:
+    if wanted.empty:
         return
-    async with aclosing(paced(log.subscribe_lists(span.begin, span.end), step_s)) as lists:
+    async with aclosing(paced(log.subscribe_lists(wanted.begin, wanted.end), step_s)) as lists:
         async for entries in lists:
             if entries:
                 meters.read(len(entries), sum(len(entry.data) for entry in entries))
                 yield render(entries)
 
 
-async def _arrow(log: Log, span: Span, step_s: float, meters: ProxyMeters) -> AsyncGenerator[bytes, None]:
+async def _arrow(
+    log: Log, wanted: PositionRange, step_s: float, meters: ProxyMeters
+) -> AsyncGenerator[bytes, None]:
     """Each record batch as it comes, its columns as they are in memory."""
     ipc, columns = load().ipc, schema()
     sink = io.BytesIO()
     writer = ipc.new_stream(sink, columns)
-    if not span.empty:
-        async with aclosing(paced(log.arrow(span.begin, span.end), step_s)) as batches:
+    if not wanted.empty:
+        async with aclosing(paced(log.arrow(wanted.begin, wanted.end), step_s)) as batches:
             async for batch in batches:
                 meters.read(batch.num_rows, batch.column("data").nbytes)
                 writer.write_batch(batch)

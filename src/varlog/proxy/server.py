@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from varlog.model.errors import StartupError
 from varlog.proxy.app import make_app
 from varlog.proxy.connection import HttpConnection, SocketConnection
-from varlog.proxy.gateway import ClusterOpener, EmbeddedOpener, Gateway, Opener
+from varlog.proxy.gateway import Backend, ClusterBackend, EmbeddedBackend, Gateway
 from varlog.proxy.header_rules import AcceptedNames
 from varlog.proxy.limits import ProxyLimits
 from varlog.rpc.tcp import join_address, split_address
@@ -81,8 +81,8 @@ class ProxyService:
         return self._serving.exception() or StartupError("the HTTP server ended by itself")
 
 
-def _opener(config: ProxyConfig) -> Opener:
-    return ClusterOpener(config.cluster) if config.data is None else EmbeddedOpener(config.data)
+def _opener(config: ProxyConfig) -> Backend:
+    return ClusterBackend(config.cluster) if config.data is None else EmbeddedBackend(config.data)
 
 
 def _listen(address: str) -> socket.socket:

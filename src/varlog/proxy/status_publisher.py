@@ -30,7 +30,7 @@ from varlog.model.cluster import (
 )
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.proxy.gateway import Gateway
-from varlog.proxy.rate_rules import Look, RateMeter, Speed, Speeds
+from varlog.proxy.rate_rules import ClusterRates, Rate, RateMeter, TrafficSample
 from varlog.proxy.wire import (
     EventOut,
     LatencyMs,
@@ -77,10 +77,10 @@ class StatusPublisher:
         return StatusSnapshot(status, status.model_dump_json().encode())
 
 
-def look_of(seen: GetClusterStatusReply, at_s: float) -> Look:
+def look_of(seen: GetClusterStatusReply, at_s: float) -> TrafficSample:
     """What is counted in a status."""
     said = node_statuses(seen)
-    return Look(
+    return TrafficSample(
         at_s,
         {mark.topic: mark.high_watermark for mark in seen.tails},
         {
@@ -98,7 +98,7 @@ def writer_of(seen: GetClusterStatusReply, found: LogStream) -> NodeID:
     return chain.head if chain is not None else found.primary
 
 
-def status_document(seen: GetClusterStatusReply, speeds: Speeds | None, now_us: int) -> StatusOut:
+def status_document(seen: GetClusterStatusReply, speeds: ClusterRates | None, now_us: int) -> StatusOut:
     view = seen.view
     waits = dict(seen.waits)
     return StatusOut(
@@ -128,7 +128,7 @@ def rfc3339(time_us: int) -> str:
 # --- nodes and topics ---------------------------------------------------------------------------------------------------
 
 
-def _nodes(seen: GetClusterStatusReply, speeds: Speeds | None) -> list[NodeOut]:
+def _nodes(seen: GetClusterStatusReply, speeds: ClusterRates | None) -> list[NodeOut]:
     health = {found.node: found for found in seen.nodes}
     slow = slow_nodes(seen)
     told = []
@@ -169,10 +169,10 @@ def _write_latency_ms(held: Sequence[ReplicaStatus | UnitStatus]) -> float | Non
     return round(1000 * longest_s, 3) if longest_s > 0 else None
 
 
-def _speed_of(said: NodeStatus | None, speeds: Speeds | None) -> Speed | None:
+def _speed_of(said: NodeStatus | None, speeds: ClusterRates | None) -> Rate | None:
     if said is None or speeds is None:
         return None
-    return speeds.nodes.get(said.node, Speed())
+    return speeds.nodes.get(said.node, Rate())
 
 
 def _remedy(topic: Topic) -> str:
@@ -183,7 +183,7 @@ def _remedy(topic: Topic) -> str:
     )
 
 
-def _topics(seen: GetClusterStatusReply, speeds: Speeds | None) -> list[TopicOut]:
+def _topics(seen: GetClusterStatusReply, speeds: ClusterRates | None) -> list[TopicOut]:
     marks = {mark.topic: mark for mark in seen.tails}
     told = []
     for topic in seen.view.topics:
@@ -334,7 +334,7 @@ def reader_rows(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
     return told
 
 
-def _rates(speeds: Speeds | None) -> Rates:
+def _rates(speeds: ClusterRates | None) -> Rates:
     if speeds is None:
         nothing = LatencyMs(p50=None, p99=None)
         return Rates(

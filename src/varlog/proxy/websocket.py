@@ -23,11 +23,11 @@ from varlog.client.log import Log
 from varlog.model.entry import Entry, Run
 from varlog.model.errors import Trimmed, VarlogError
 from varlog.model.lsn import LSN_MAX
-from varlog.proxy.admission import Admission, client_of
+from varlog.proxy.admission import ProxyAdmission, client_of
 from varlog.proxy.append import append_entries
 from varlog.proxy.backpressure_sender import BackpressureSender
 from varlog.proxy.deadline import Deadline
-from varlog.proxy.entry_json import EntryInput, EntryJson, decode_given, entries_json, entry_given, to_json
+from varlog.proxy.entry_json import EntryInput, EntryJson, decode_body, entries_json, entry_bytes, to_json
 from varlog.proxy.errors import BadBody, BadParameter, SubscriptionOver, TooSlow
 from varlog.proxy.feed import Follower, Followers
 from varlog.proxy.frame_rules import Render
@@ -43,7 +43,7 @@ CLOSE_NORMAL: Final = 1000
 router = APIRouter()
 
 
-class Asked(BaseModel):
+class SubscribeParameters(BaseModel):
     """What the query of a socket says; `from`, `until`, `encoding` and `skip_trimmed` as of server-sent events."""
 
     begin: str = Field(OLDEST, alias="from", pattern=PATTERN)
@@ -53,7 +53,7 @@ class Asked(BaseModel):
     follow: bool = True  # without it there are only appends
 
     @classmethod
-    def of(cls, websocket: WebSocket) -> Asked:
+    def of(cls, websocket: WebSocket) -> SubscribeParameters:
         try:
             return cls.model_validate(dict(websocket.query_params))
         except ValidationError as error:
@@ -71,7 +71,7 @@ async def serve_socket(websocket: WebSocket, topic: str) -> None:
     follower: Follower | None = None
     client = client_of(websocket.scope)
     try:
-        asked, deadline = Asked.of(websocket), Deadline(limits.timeout_s)
+        asked, deadline = SubscribeParameters.of(websocket), Deadline(limits.timeout_s)
         log = await deadline.log(state.gateway, topic)
         start = start_of(asked.begin)
         if asked.follow:
@@ -106,7 +106,7 @@ class _Socket:
         websocket: WebSocket,
         sender: BackpressureSender,
         follower: Follower | None,
-        asked: Asked,
+        asked: SubscribeParameters,
         appends: SocketAppends,
         limits: ProxyLimits,
         meters: ProxyMeters,
@@ -231,7 +231,7 @@ class SocketAppends:
         client: str,
         limits: ProxyLimits,
         meters: ProxyMeters,
-        admission: Admission,
+        admission: ProxyAdmission,
         sender: BackpressureSender,
     ) -> None:
         self._log = log
@@ -246,7 +246,7 @@ class SocketAppends:
     async def take(self, message: bytes) -> None:
         """One message. One that cannot be read, or is too much for now, is answered at once and changes nothing."""
         try:
-            given = append_given(message)
+            given = parse_append(message)
         except VarlogError as error:
             await self._sender.send_text(problem_text(error))
             return
@@ -304,7 +304,7 @@ class AppendFrame(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def entries(self) -> list[bytes]:
-        return [entry_given(entry) for entry in self.append]
+        return [entry_bytes(entry) for entry in self.append]
 
 
 class _Where(msgspec.Struct):
@@ -332,9 +332,9 @@ class _EntriesFrame(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(AppendFrame)
 
 
-def append_given(message: bytes) -> AppendFrame:
+def parse_append(message: bytes) -> AppendFrame:
     """What a message asks for, or BadBody."""
-    given = decode_given(_DECODER, message)
+    given = decode_body(_DECODER, message)
     if given.timeout is not None and not 0 < given.timeout < float("inf"):
         raise BadBody(f"a timeout is above zero, in seconds, not {given.timeout}")
     return given

@@ -97,7 +97,7 @@ class EntryOut(BaseModel):
     encoding: EntryEncoding
 
 
-class Page(BaseModel):
+class EntryPage(BaseModel):
     """Entries in total order. Continue with `from=next`; there is nothing more for now once `next` is above `tail`."""
 
     entries: list[EntryOut]
@@ -105,7 +105,7 @@ class Page(BaseModel):
     tail: GlsnField
 
 
-class Tail(BaseModel):
+class TopicTail(BaseModel):
     """The newest and the oldest position of a topic; `oldest` is above `newest` while there is nothing to read."""
 
     topic: str

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from varlog.model.errors import VarlogError
-from varlog.spark.failure_rules import Failure, failure_in
+from varlog.spark.failure_rules import SparkFailure, failure_in
 
 
-def failure_of(error: BaseException) -> Failure:
+def spark_failure(error: BaseException) -> SparkFailure:
     """An error of ours says it itself; one of Spark's carries ours as text, somewhere inside."""
     if isinstance(error, VarlogError):
-        return Failure(type(error).__name__, str(error))
+        return SparkFailure(type(error).__name__, str(error))
     found = failure_in(_text(error))
     if found.kind or _is_sparks(error):
         return found
-    return Failure(type(error).__name__, str(error) or type(error).__name__)
+    return SparkFailure(type(error).__name__, str(error) or type(error).__name__)
 
 
 def _is_sparks(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SparkFailure:
     """`kind`: the exception's class without its module, "" if Spark itself says what is wrong."""
 
     kind: str
@@ -38,23 +38,23 @@ class _Raised:
     suppressed: bool
 
 
-def failure_in(text: str) -> Failure:
+def failure_in(text: str) -> SparkFailure:
     """The innermost cause in what an exception of Spark says: one of our own if there is one, else Python's, else Java's. What
     an aborted write adds (Java: suppressed) is said behind it."""
     lines = text.splitlines()
     raised = list(_raised_in(lines))
-    cause = _cause([one for one in raised if not one.suppressed]) or Failure("", _of_java(lines))
+    cause = _cause([one for one in raised if not one.suppressed]) or SparkFailure("", _of_java(lines))
     after = _cause([one for one in raised if one.suppressed])
     if after is None:
         return cause
-    return Failure(cause.kind or after.kind, f"{cause.message}; {after.message}")
+    return SparkFailure(cause.kind or after.kind, f"{cause.message}; {after.message}")
 
 
-def _cause(raised: Sequence[_Raised]) -> Failure | None:
+def _cause(raised: Sequence[_Raised]) -> SparkFailure | None:
     ours = [one for one in raised if one.kind.startswith("varlog.")]
     for one in reversed(ours or raised):
         short = one.kind.rpartition(".")[2]
-        return Failure(short, _sentence(one.message) or short)
+        return SparkFailure(short, _sentence(one.message) or short)
     return None
 
 

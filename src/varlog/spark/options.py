@@ -24,7 +24,7 @@ EARLIEST = "earliest"
 LATEST = "latest"
 
 # Where to begin or end in each topic: a word, a position for all topics, or one for each by name.
-Place = str | int | dict[str, str | int]
+OffsetSpec = str | int | dict[str, str | int]
 
 WHERE = ("address", "path", "cluster", "timeout")
 TOPICS = ("topic", "topicPattern")
@@ -48,7 +48,7 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class LogLocation:
     """Which log: a cluster by the address of its metadata repository, or an embedded directory by its path."""
 
     address: str = ""
@@ -61,11 +61,11 @@ class Where:
 class ReadOptions:
     """What a batch reads. Offsets are positions (GLSN); the end is exclusive. Times are microseconds since 1970, UTC."""
 
-    where: Where
+    where: LogLocation
     topics: tuple[str, ...] = ()
     topic_pattern: str = ""
-    starting: Place = EARLIEST
-    ending: Place = LATEST
+    starting: OffsetSpec = EARLIEST
+    ending: OffsetSpec = LATEST
     starting_us: int | None = None
     ending_us: int | None = None
     slack_us: int = 60_000_000
@@ -86,7 +86,7 @@ class WriteOptions:
     batches. `log_stream`: the id of one, or a column whose equal values share one. `keep_positions`: the column glsn says where
     each row goes."""
 
-    where: Where
+    where: LogLocation
     topic: str
     writer: str = ""
     batch: int = 0
@@ -199,14 +199,14 @@ class _Given:
             raise OptionError(f"option '{name}' is {value!r}: {error}") from None
 
 
-def _where(given: _Given) -> Where:
+def _where(given: _Given) -> LogLocation:
     address, path = given.get("address", str, ""), given.get("path", str, "")
     if bool(address) == bool(path):
         raise OptionError(
             "give either option 'address' (host:port of the cluster's metadata repository, or several with commas) or 'path' "
             "(an embedded directory)"
         )
-    return Where(address, path, given.get("cluster", _number, 0), given.get("timeout", _seconds, 60.0))
+    return LogLocation(address, path, given.get("cluster", _number, 0), given.get("timeout", _seconds, 60.0))
 
 
 def _number(text: str) -> int:
@@ -273,7 +273,7 @@ def _time_us(text: str) -> int:
     return round(time.timestamp() * 1_000_000)
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> OffsetSpec:
     """A word, a position, or a JSON object of them by topic."""
     if text.startswith("{"):
         try:

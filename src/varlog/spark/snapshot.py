@@ -38,7 +38,7 @@ class SnapshotTopic(msgspec.Struct, frozen=True):
     name: str
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class TopicSnapshot(msgspec.Struct, frozen=True):
     """`position`: every entry from `begin` up to this one is in. `key`, `value`, `delete`: the SQL that was applied to each entry
     ("" for none). `columns`: those of the files, as Spark writes them. `since`: the position of the snapshot this one went on
     from, 0 if it began with the log."""
@@ -62,7 +62,7 @@ class StoredSnapshot:
     """A snapshot in its place."""
 
     path: str
-    about: Snapshot
+    about: TopicSnapshot
 
     @property
     def position(self) -> int:
@@ -91,7 +91,7 @@ def read_snapshot(path: str) -> StoredSnapshot:
     return StoredSnapshot(files.path, about)
 
 
-def check_files(about: Snapshot, sizes: dict[str, int], path: str) -> None:
+def check_files(about: TopicSnapshot, sizes: dict[str, int], path: str) -> None:
     """A file system that copies when it renames may have been cut off."""
     for file in about.files:
         if sizes.get(file.name, -1) != file.bytes:
@@ -100,12 +100,12 @@ def check_files(about: Snapshot, sizes: dict[str, int], path: str) -> None:
             )
 
 
-def encode_snapshot(about: Snapshot) -> bytes:
+def encode_snapshot(about: TopicSnapshot) -> bytes:
     """JSON for people too."""
     return msgspec.json.format(msgspec.json.encode(about), indent=2) + b"\n"
 
 
-def decode_snapshot(content: bytes, place: str) -> Snapshot:
+def decode_snapshot(content: bytes, place: str) -> TopicSnapshot:
     try:
         kind = msgspec.json.decode(content, type=_Kind)
         if kind.format != FORMAT or kind.version != VERSION:
@@ -113,7 +113,7 @@ def decode_snapshot(content: bytes, place: str) -> Snapshot:
                 f"{place} is {kind.format} of version {kind.version}, and this varlog reads {FORMAT} of version {VERSION}: use "
                 "a newer one"
             )
-        return msgspec.json.decode(content, type=Snapshot)
+        return msgspec.json.decode(content, type=TopicSnapshot)
     except msgspec.MsgspecError as error:
         raise PreconditionFailed(f"{place} is no description of a snapshot: {error}") from error
 

@@ -29,9 +29,9 @@ class VarlogDataSource(DataSource):
         return READ_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from varlog.spark.read.reader import Reader
+        from varlog.spark.read.reader import BatchReader
 
-        return Reader(self.options)
+        return BatchReader(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from varlog.spark.write.writer import batch_writer

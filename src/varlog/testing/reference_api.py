@@ -126,9 +126,9 @@ def metrics() -> str:
 
 def _application(directory: Path) -> FastAPI:
     from varlog.proxy.app import make_app
-    from varlog.proxy.gateway import EmbeddedOpener, Gateway
+    from varlog.proxy.gateway import EmbeddedBackend, Gateway
 
-    return make_app(Gateway(EmbeddedOpener(directory, sync=False)))
+    return make_app(Gateway(EmbeddedBackend(directory, sync=False)))
 
 
 async def _scrape(directory: Path) -> str:

@@ -166,7 +166,7 @@ def _session(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> 
 def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> SparkSession:
     from varlog.cli.spark.job_display import capture_jvm_stderr
     from varlog.model.errors import StartupError
-    from varlog.spark.failure import failure_of
+    from varlog.spark.failure import spark_failure
     from varlog.spark.session import FAST_SOCKETS, prepare, session, submitted
 
     prepare()
@@ -182,7 +182,7 @@ def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Sp
             raise
         except Exception as error:  # whatever Java and its bridge come up with
             raise StartupError(
-                f"Spark did not start: {failure_of(error).message} {captured.last()}"
+                f"Spark did not start: {spark_failure(error).message} {captured.last()}"
             ) from error
 
 
@@ -197,7 +197,7 @@ def _hush_python() -> None:
 
 @contextmanager
 def _in_one_line(*, verbose: bool) -> Iterator[None]:
-    from varlog.spark.failure import failure_of
+    from varlog.spark.failure import spark_failure
 
     try:
         yield
@@ -208,7 +208,7 @@ def _in_one_line(*, verbose: bool) -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - of Spark, of Java, of a worker's Python: all are told
         if verbose:
             traceback.print_exc()
-        failure = failure_of(error)
+        failure = spark_failure(error)
         wrong = failure.kind in _WRONG or _refuses_an_option(error)
         fail(failure.message, WRONG_USAGE if wrong else FAILED)
 

@@ -34,7 +34,7 @@ class MetadataSnapshot:
     rows: dict[LogStreamID, list[CommitRow]]
 
 
-def read_snapshot(database: Path) -> MetadataSnapshot:
+def read_metadata(database: Path) -> MetadataSnapshot:
     """Unavailable: the files are missing, or cannot be read as metadata."""
     try:
         items = _items(database)

@@ -43,7 +43,7 @@ class ArchivedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class ArchiveCommit:
     """One file of the manifest: positions [begin, end) of a topic are in these files, all of them that hold an entry, once.
 
     `last_checksum` is the CRC-32 of the entry at `end - 1`, as the log had it: it tells another cluster with the same numbers."""
@@ -69,7 +69,7 @@ class Commit:
 class Contents:
     """Everything that a manifest names of one topic, oldest first; empty before the first commit."""
 
-    commits: tuple[Commit, ...] = ()
+    commits: tuple[ArchiveCommit, ...] = ()
 
     def __post_init__(self) -> None:
         for number, commit in enumerate(self.commits, 1):
@@ -108,7 +108,7 @@ class Contents:
         return tuple(file for commit in self.commits for file in commit.files)
 
 
-def _check_commit(number: int, commit: Commit, before: Commit | None) -> None:
+def _check_commit(number: int, commit: ArchiveCommit, before: ArchiveCommit | None) -> None:
     """Refuse a manifest that was meddled with: nothing may be read, or trimmed, on its word."""
     if before is not None and (commit.cluster, commit.topic, commit.name) != (
         before.cluster,
@@ -226,7 +226,7 @@ def leftovers(names: Iterable[str], contents: Contents) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ReadSplit:
     """Where a read's positions come from. `missing` ones are nowhere: trimmed from the log, and not in the archive."""
 
     archived: tuple[int, int]
@@ -234,7 +234,7 @@ class Split:
     missing: tuple[tuple[int, int], ...] = ()
 
 
-def split(begin: int, end: int, contents: Contents, oldest: int) -> Split:
+def split_read(begin: int, end: int, contents: Contents, oldest: int) -> ReadSplit:
     """What the archive has comes from it, also where the log still has it: a trim that follows an archive cannot get in the way."""
     end = max(begin, end)
     first = last = begin
@@ -243,7 +243,7 @@ def split(begin: int, end: int, contents: Contents, oldest: int) -> Split:
         last = max(first, min(end, contents.end))
     live = max(last, min(oldest, end))
     gaps = [(begin, live)] if first == last else [(begin, first), (last, live)]
-    return Split((first, last), (live, end), tuple(gap for gap in gaps if gap[0] < gap[1]))
+    return ReadSplit((first, last), (live, end), tuple(gap for gap in gaps if gap[0] < gap[1]))
 
 
 def files_between(
@@ -293,7 +293,7 @@ def slices(
     ]
 
 
-def pieces(
+def slice_groups(
     wanted: Sequence[Slice], piece_bytes: int, *, partitions_min: int = 0, records_max: int = 0
 ) -> list[tuple[Slice, ...]]:
     """What each task reads: large files cut, small neighbours joined, about `piece_bytes` each."""

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from varlog.model.errors import PreconditionFailed
-from varlog.spark.archive.archive_rules import FORMAT_VERSION, HOLES_VERSION, Commit, Contents
+from varlog.spark.archive.archive_rules import FORMAT_VERSION, HOLES_VERSION, ArchiveCommit, Contents
 
 _NUMBER = re.compile(r"(\d{20})\.json")
 
@@ -41,7 +41,7 @@ def data_of(topic: str) -> str:
     return f"topic={topic}"
 
 
-def encode_commit(commit: Commit) -> bytes:
+def encode_archive_commit(commit: ArchiveCommit) -> bytes:
     """JSON for people too: one field a line. Version 1 has no word for positions without a row."""
     fields = msgspec.to_builtins(commit)
     if commit.version == FORMAT_VERSION:
@@ -50,7 +50,7 @@ def encode_commit(commit: Commit) -> bytes:
     return msgspec.json.format(msgspec.json.encode(fields), indent=2) + b"\n"
 
 
-def decode_commit(content: bytes, place: str) -> Commit:
+def decode_commit(content: bytes, place: str) -> ArchiveCommit:
     try:
         version = msgspec.json.decode(content, type=dict[str, msgspec.Raw]).get("version")
         if version is None or msgspec.json.decode(version, type=int) not in (FORMAT_VERSION, HOLES_VERSION):
@@ -58,7 +58,7 @@ def decode_commit(content: bytes, place: str) -> Commit:
             raise PreconditionFailed(
                 f"{place} has {told}, and this varlog reads versions {FORMAT_VERSION} and {HOLES_VERSION}: use a newer one"
             )
-        return msgspec.json.decode(content, type=Commit)
+        return msgspec.json.decode(content, type=ArchiveCommit)
     except msgspec.MsgspecError as error:
         raise PreconditionFailed(f"{place} is no manifest of an archive: {error}") from error
 

@@ -14,10 +14,10 @@ from varlog.spark.archive.archive_rules import (
     Contents,
     Slice,
     check_same_topic,
-    pieces,
     range_text,
+    slice_groups,
     slices,
-    split,
+    split_read,
 )
 from varlog.spark.archive.files import ArrowFiles
 from varlog.spark.archive.manifest import more_contents
@@ -66,7 +66,7 @@ class ArchivedResolver(Resolver):
         for _ in range(TRIES):
             span = self._origin.span(topic.span.name)
             contents = self._contents_of(span)  # after the span: it has what was trimmed by then
-            parts = split(topic.begin, topic.end, contents, span.oldest)
+            parts = split_read(topic.begin, topic.end, contents, span.oldest)
             for gap in parts.missing:
                 self._complain(span.name, *gap)
             try:
@@ -113,7 +113,7 @@ class ArchivedResolver(Resolver):
             for found in slices(contents.files, low, high, self.time)
         ]
         size = sum(part.bytes for part in wanted) // PIECES
-        for piece in pieces(
+        for piece in slice_groups(
             wanted,
             min(PIECE_BYTES_MAX, max(PIECE_BYTES_MIN, size)),
             partitions_min=options.partitions_min,

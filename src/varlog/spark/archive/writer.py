@@ -12,8 +12,8 @@ from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.archive_rules import (
     FORMAT_VERSION,
     HOLES_VERSION,
+    ArchiveCommit,
     ArchivedFile,
-    Commit,
     Contents,
     RowRun,
     check_same_topic,
@@ -23,7 +23,7 @@ from varlog.spark.archive.archive_rules import (
     range_text,
 )
 from varlog.spark.archive.files import HadoopFiles
-from varlog.spark.archive.manifest import commit_name, data_of, encode_commit, more_contents
+from varlog.spark.archive.manifest import commit_name, data_of, encode_archive_commit, more_contents
 from varlog.spark.archive.rows import COLUMNS
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ArchiveKeeper:
     def __init__(self, spark: SparkSession, files: HadoopFiles, cluster: int, topic: Topic) -> None:
         self.files = files
         self.contents = Contents()
-        self.written: list[Commit] = []
+        self.written: list[ArchiveCommit] = []
         self._spark = spark
         self._cluster = cluster
         self._topic = topic
@@ -65,8 +65,10 @@ class ArchiveKeeper:
         if not self._commit(self._commit_of(files, begin, end, last_checksum)):
             self.files.delete(directory)
 
-    def _commit_of(self, files: tuple[ArchivedFile, ...], begin: int, end: int, last_checksum: int) -> Commit:
-        return Commit(
+    def _commit_of(
+        self, files: tuple[ArchivedFile, ...], begin: int, end: int, last_checksum: int
+    ) -> ArchiveCommit:
+        return ArchiveCommit(
             self._cluster,
             self._topic.topic,
             self._topic.name,
@@ -80,10 +82,10 @@ class ArchiveKeeper:
             version=FORMAT_VERSION if all(file.missing == 0 for file in files) else HOLES_VERSION,
         )
 
-    def _commit(self, commit: Commit) -> bool:
+    def _commit(self, commit: ArchiveCommit) -> bool:
         """False if another keeper has taken the number: what it wrote is the archive."""
         name = commit_name(self._topic.name, self.contents.next_number)
-        committed = self.files.write_new(name, encode_commit(commit))
+        committed = self.files.write_new(name, encode_archive_commit(commit))
         if committed:
             self.written.append(commit)
         self.look()

@@ -6,20 +6,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from varlog.spark.audit.parts import GLSN_BLOCK, Batch, Block, Finding, Kind, Run, edges_of
+from varlog.spark.audit.parts import GLSN_BLOCK, Batch, Block, CommittedRun, Finding, FindingKind, edges_of
 
 # A replica that differs once may differ everywhere: so many findings of one block are told, the rest are counted.
 FINDINGS_A_BLOCK_MAX = 5
 
 # A block of a stream, by the stream and the block's first LLSN.
-Place = tuple[int, int]
+BlockKey = tuple[int, int]
 T = TypeVar("T", bound=Hashable)
 
 
-def by_place(blocks: Iterable[Block]) -> dict[Place, list[Block]]:
+def by_block(blocks: Iterable[Block]) -> dict[BlockKey, list[Block]]:
     """The blocks that were read whole, those of all replicas together. What was trimmed meanwhile on one is left out for all."""
-    found: dict[Place, list[Block]] = defaultdict(list)
-    trimmed: set[Place] = set()
+    found: dict[BlockKey, list[Block]] = defaultdict(list)
+    trimmed: set[BlockKey] = set()
     for block in blocks:
         place = (block.log_stream, block.begin)
         if block.trimmed:
@@ -28,7 +28,7 @@ def by_place(blocks: Iterable[Block]) -> dict[Place, list[Block]]:
     return {place: same for place, same in found.items() if place not in trimmed}
 
 
-def differing(blocks: Mapping[Place, Sequence[Block]]) -> list[Place]:
+def differing(blocks: Mapping[BlockKey, Sequence[Block]]) -> list[BlockKey]:
     """Where replicas are not equal."""
     return [place for place, same in blocks.items() if len({block.digest for block in same}) > 1]
 
@@ -38,9 +38,9 @@ def majority(values: Iterable[T]) -> T:
     return Counter(values).most_common(1)[0][0]
 
 
-def chosen(blocks: Mapping[Place, Sequence[Block]]) -> dict[Place, Block]:
+def majority_blocks(blocks: Mapping[BlockKey, Sequence[Block]]) -> dict[BlockKey, Block]:
     """For each block the replica that speaks for its stream: one of the majority."""
-    speaks: dict[Place, Block] = {}
+    speaks: dict[BlockKey, Block] = {}
     for place, same in blocks.items():
         if same:
             digest = majority(block.digest for block in same)
@@ -63,7 +63,15 @@ def divergences(listed: Sequence[Block], topic: str, paths: Mapping[tuple[int, i
             glsn = _glsn_in(block, llsn)
             told.append(
                 Finding(
-                    Kind.DIVERGENCE, topic, block.log_stream, block.node, path, llsn, glsn, found, expected
+                    FindingKind.DIVERGENCE,
+                    topic,
+                    block.log_stream,
+                    block.node,
+                    path,
+                    llsn,
+                    glsn,
+                    found,
+                    expected,
                 )
             )
     return told
@@ -74,7 +82,7 @@ def differed(blocks: Sequence[Block], topic: str, paths: Mapping[tuple[int, int]
     right = majority(block.digest for block in blocks)
     return [
         Finding(
-            Kind.DIVERGENCE,
+            FindingKind.DIVERGENCE,
             topic,
             block.log_stream,
             block.node,
@@ -117,7 +125,7 @@ def _batches_of(block: Block) -> dict[int, Batch]:
     return {batch.llsn: batch for batch in block.batches}
 
 
-def _runs_of(block: Block) -> dict[int, Run]:
+def _runs_of(block: Block) -> dict[int, CommittedRun]:
     return {run.llsn: run for run in block.runs}
 
 
@@ -127,7 +135,7 @@ def _told_batch(batch: Batch | None) -> str:
     return f"a batch of {batch.entries} with checksum {batch.body_crc:08x}, header {batch.header_crc:08x}"
 
 
-def _told_run(run: Run | None) -> str:
+def _told_run(run: CommittedRun | None) -> str:
     return "no run that begins here" if run is None else f"{run.entries} entries from GLSN {run.glsn} on"
 
 
@@ -146,7 +154,9 @@ def out_of_order(
         if 0 < block.glsn_first <= before:
             found, expected = f"LLSN {block.begin} is at GLSN {block.glsn_first}", f"a GLSN above {before}"
             path = paths.get(replica, "")
-            yield Finding(Kind.ORDER, topic, *replica, path, block.begin, block.glsn_first, found, expected)
+            yield Finding(
+                FindingKind.ORDER, topic, *replica, path, block.begin, block.glsn_first, found, expected
+            )
         newest[replica] = max(before, block.glsn_last)
 
 
@@ -158,7 +168,7 @@ def uncovered(blocks: Iterable[Block], begin: int, end: int, size: int = GLSN_BL
     sums: Counter[int] = Counter()
     for block in blocks:
         sums.update(block.edges)
-    expected = edges_of([Run(0, begin, end - begin)], size) if begin < end else {}
+    expected = edges_of([CommittedRun(0, begin, end - begin)], size) if begin < end else {}
     wrong = [
         piece for piece in sums.keys() | expected.keys() if (sums[piece] - expected.get(piece, 0)) % (1 << 64)
     ]
@@ -166,11 +176,11 @@ def uncovered(blocks: Iterable[Block], begin: int, end: int, size: int = GLSN_BL
 
 
 def holes(
-    runs: Iterable[tuple[int, Run]], begin: int, end: int, topic: str, *, proven: bool = True
+    runs: Iterable[tuple[int, CommittedRun]], begin: int, end: int, topic: str, *, proven: bool = True
 ) -> Iterator[Finding]:
     """Positions of [begin, end) that are in none of the runs, or in two; each run with its stream. Not `proven`: some of the log
     could not be read, and may have them."""
-    next_glsn, before = begin, (0, Run(0, 0, 0))
+    next_glsn, before = begin, (0, CommittedRun(0, 0, 0))
     for log_stream, run in sorted(runs, key=lambda found: found[1].glsn):
         low, high = max(run.glsn, begin), min(run.glsn + run.entries, end)
         if low >= high:
@@ -181,17 +191,25 @@ def holes(
             llsn, other = run.llsn + low - run.glsn, before[1].llsn + low - before[1].glsn
             found = f"GLSN {low} to {min(high, next_glsn) - 1} are at LLSN {llsn} of log stream {log_stream}"
             expected = f"at LLSN {other} of log stream {before[0]} alone"
-            yield Finding(Kind.DUPLICATE, topic, log_stream, 0, "", llsn, low, found, expected)
+            yield Finding(FindingKind.DUPLICATE, topic, log_stream, 0, "", llsn, low, found, expected)
         if high > next_glsn:
             next_glsn, before = high, (log_stream, run)
     if next_glsn < end:
         yield _hole(next_glsn, end, topic, before, proven=proven)
 
 
-def _hole(begin: int, end: int, topic: str, before: tuple[int, Run], *, proven: bool) -> Finding:
+def _hole(begin: int, end: int, topic: str, before: tuple[int, CommittedRun], *, proven: bool) -> Finding:
     log_stream, run = before
     where = f", behind LLSN {run.llsn + run.entries - 1} of log stream {log_stream}" if log_stream else ""
     found = f"GLSN {begin} to {end - 1} are in no log stream that could be read{where}"
     return Finding(
-        Kind.GAP if proven else Kind.UNREAD, topic, 0, 0, "", 0, begin, found, "each position once"
+        FindingKind.GAP if proven else FindingKind.UNREAD,
+        topic,
+        0,
+        0,
+        "",
+        0,
+        begin,
+        found,
+        "each position once",
     )

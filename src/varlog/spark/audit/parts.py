@@ -12,7 +12,7 @@ GLSN_BLOCK = 1 << 20
 _MASK = (1 << 64) - 1
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What is wrong. UNREAD: nothing is known to be wrong, but it could not be read, so nothing is proven either."""
 
     DAMAGE = "damage"
@@ -23,7 +23,7 @@ class Kind(StrEnum):
     UNREAD = "unread"
 
 
-class Run(NamedTuple):
+class CommittedRun(NamedTuple):
     """Entry `llsn + i` is ordered at `glsn + i`, for 0 <= i < entries."""
 
     llsn: int
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 class Finding:
     """One thing that is wrong. 0 and "" where it does not apply: a gap in a topic's order is in no replica."""
 
-    kind: Kind
+    kind: FindingKind
     topic: str
     log_stream: int
     node: int
@@ -56,7 +56,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AuditRange:
     """What one task reads: LLSNs [begin, end) of one replica. `first`: the stream's oldest, whose batch may begin below `begin`.
     `listing`: every batch and run is wanted, not only their digest."""
 
@@ -89,11 +89,11 @@ class Block:
     complete: bool = True
     trimmed: bool = False
     batches: tuple[Batch, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[CommittedRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskFindings:
     """Everything that one task found."""
 
     blocks: tuple[Block, ...] = ()
@@ -109,7 +109,7 @@ def mark(position: int) -> int:
     return mixed ^ mixed >> 31
 
 
-def edges_of(runs: Iterable[Run], size: int = GLSN_BLOCK) -> dict[int, int]:
+def edges_of(runs: Iterable[CommittedRun], size: int = GLSN_BLOCK) -> dict[int, int]:
     """For each piece of `size` positions that the runs touch: the sum of mark(begin) - mark(end) of what they cover of it.
 
     Ranges cover a piece exactly once, without a gap or an overlap, if and only if their begins and ends cancel out but for the
@@ -126,9 +126,9 @@ def edges_of(runs: Iterable[Run], size: int = GLSN_BLOCK) -> dict[int, int]:
     return sums
 
 
-def merged(runs: Iterable[Run]) -> list[Run]:
+def merged_runs(runs: Iterable[CommittedRun]) -> list[CommittedRun]:
     """Runs that go on in both orders as one: how they were cut says nothing of the log."""
-    whole: list[Run] = []
+    whole: list[CommittedRun] = []
     for run in runs:
         last = whole[-1] if whole else None
         if last and run.llsn == last.llsn + last.entries and run.glsn == last.glsn + last.entries:
@@ -138,11 +138,11 @@ def merged(runs: Iterable[Run]) -> list[Run]:
     return whole
 
 
-def cut(runs: Iterable[Run], begin: int, end: int) -> list[Run]:
+def cut(runs: Iterable[CommittedRun], begin: int, end: int) -> list[CommittedRun]:
     """What the runs have of LLSNs [begin, end)."""
     inside = []
     for llsn, glsn, entries in runs:
         low, high = max(llsn, begin), min(llsn + entries, end)
         if low < high:
-            inside.append(Run(low, glsn + low - llsn, high - low))
+            inside.append(CommittedRun(low, glsn + low - llsn, high - low))
     return inside

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from varlog.model.limits import KIB, MIB
 from varlog.spark.audit.compare_rules import majority
-from varlog.spark.audit.parts import Finding, Kind, Reading
+from varlog.spark.audit.parts import AuditRange, Finding, FindingKind
 
 TASK_BYTES_MAX = 64 * MIB
 TASK_BYTES_MIN = 256 * KIB
@@ -22,7 +22,7 @@ TASKS_A_CORE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ReplicaExtent:
     """What a replica says of the positions asked for: they are its LLSNs [begin, end), so many bytes; `points` as in
     RangeSize."""
 
@@ -43,7 +43,7 @@ class StreamPlan:
     points: tuple[tuple[int, int], ...]
 
 
-def stream_plan(log_stream: int, claims: Mapping[int, Claim]) -> StreamPlan:
+def stream_plan(log_stream: int, claims: Mapping[int, ReplicaExtent]) -> StreamPlan:
     """As most replicas say; how far, as the one with the most says: what one has, all must have. `claims` by node, not empty."""
     begin = majority(claim.begin for claim in claims.values())
     largest = max(claims.values(), key=lambda claim: (claim.begin == begin, claim.end))
@@ -58,12 +58,16 @@ def block_entries(plan: StreamPlan, bytes_a_task: int) -> int:
 
 
 def contradictions(
-    plan: StreamPlan, claims: Mapping[int, Claim], topic: str, paths: Mapping[tuple[int, int], str], glsn: int
+    plan: StreamPlan,
+    claims: Mapping[int, ReplicaExtent],
+    topic: str,
+    paths: Mapping[tuple[int, int], str],
+    glsn: int,
 ) -> list[Finding]:
     """Replicas that have the first position elsewhere than most."""
     return [
         Finding(
-            Kind.ORDER,
+            FindingKind.ORDER,
             topic,
             plan.log_stream,
             node,
@@ -102,13 +106,13 @@ def readings(
     paths: Mapping[tuple[int, int], str],
     nodes: Sequence[int],
     bytes_a_task: int,
-) -> list[Reading]:
+) -> list[AuditRange]:
     """Range by range, and of each range one replica after the other: so that neighbours in the list ask different nodes."""
     if plan.begin >= plan.end:
         return []
     places, block = cuts(plan, bytes_a_task), block_entries(plan, bytes_a_task)
     return [
-        Reading(
+        AuditRange(
             topic,
             plan.log_stream,
             node,

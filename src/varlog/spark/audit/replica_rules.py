@@ -22,7 +22,18 @@ from varlog.model.batch import (
     parse_header,
 )
 from varlog.model.errors import CorruptBatch
-from varlog.spark.audit.parts import Batch, Block, Finding, Kind, Outcome, Reading, Run, cut, edges_of, merged
+from varlog.spark.audit.parts import (
+    AuditRange,
+    Batch,
+    Block,
+    CommittedRun,
+    Finding,
+    FindingKind,
+    TaskFindings,
+    cut,
+    edges_of,
+    merged_runs,
+)
 
 # A replica that is wrong from some point on is wrong everywhere behind it: one task tells so many findings, then counts.
 FINDINGS_A_TASK_MAX = 50
@@ -49,21 +60,21 @@ class Walk:
     that can be read, and `skip_to` it.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: AuditRange) -> None:
         self.reading = reading
         self.next_llsn = reading.begin
         self.stuck = ""
         self.findings: list[Finding] = []
         self.more_findings = 0
         self.blocks: list[Block] = []
-        self._runs: list[Run] = []  # of the open block, and what has come behind it
+        self._runs: list[CommittedRun] = []  # of the open block, and what has come behind it
         self._ordered_end = reading.begin
         self._glsn = 0  # of the newest entry
         self._open = _Open(reading.begin, self._block_end(reading.begin))
 
     def take(self, rows: Sequence[tuple[int, int, int]], payload: Buffer) -> None:
         """Batches back to back, and the rows that order them from `next_llsn` on."""
-        runs = [Run(*row) for row in rows]
+        runs = [CommittedRun(*row) for row in rows]
         self._take_runs(runs)
         self._check_whole(runs, self._take_batches(payload, runs))
 
@@ -75,7 +86,7 @@ class Walk:
         """The entries up to `llsn` cannot be read for what the walk is stuck at."""
         last = min(llsn, self.reading.end) - 1
         lost = f"; LLSNs {self.next_llsn} to {last} cannot be read" if last > self.next_llsn else ""
-        self._note(Kind.DAMAGE, self.next_llsn, self._next_glsn(), self.stuck + lost, AS_WRITTEN)
+        self._note(FindingKind.DAMAGE, self.next_llsn, self._next_glsn(), self.stuck + lost, AS_WRITTEN)
         self.stuck = ""
         self._pass_over(llsn)
 
@@ -86,23 +97,23 @@ class Walk:
     def ends(self, llsn: int) -> None:
         """The replica says that it holds nothing from `llsn` on, and lacks nothing."""
         found, expected = f"the replica ends before LLSN {llsn}", f"entries up to LLSN {self.reading.end - 1}"
-        self._note(Kind.GAP, self.next_llsn, self._next_glsn(), found, expected)
+        self._note(FindingKind.GAP, self.next_llsn, self._next_glsn(), found, expected)
         self._pass_over(self.reading.end)
 
     def unread(self, why: str) -> None:
         """The rest of the reading could not be had."""
         expected = f"entries up to LLSN {self.reading.end - 1}"
-        self._note(Kind.UNREAD, self.next_llsn, self._next_glsn(), why, expected)
+        self._note(FindingKind.UNREAD, self.next_llsn, self._next_glsn(), why, expected)
         self._pass_over(self.reading.end)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> TaskFindings:
         """To be asked for at the end."""
         self._close_up_to(self.next_llsn)
-        return Outcome(tuple(self.blocks), tuple(self.findings), self.more_findings)
+        return TaskFindings(tuple(self.blocks), tuple(self.findings), self.more_findings)
 
     # --- batches -------------------------------------------------------------------------------------------------------
 
-    def _take_batches(self, payload: Buffer, runs: list[Run]) -> set[int]:
+    def _take_batches(self, payload: Buffer, runs: list[CommittedRun]) -> set[int]:
         """Returns where batches begin."""
         firsts: set[int] = set()
         at = 0
@@ -121,7 +132,7 @@ class Walk:
             at += header.size
         return firsts
 
-    def _in_place(self, header: BatchHeader, runs: list[Run], *, leading: bool) -> bool:
+    def _in_place(self, header: BatchHeader, runs: list[CommittedRun], *, leading: bool) -> bool:
         """Whether the batch follows the last one. The first of a piece may begin before what was asked for."""
         expected, first = self.next_llsn, header.first_llsn
         if first == expected or (leading and first < expected < header.end_llsn):
@@ -131,19 +142,23 @@ class Walk:
             self.stuck = f"{found} comes where LLSN {expected} was next"
             return False
         self._note(
-            Kind.GAP, expected, _glsn_at(runs, expected), found, f"a batch that begins at LLSN {expected}"
+            FindingKind.GAP,
+            expected,
+            _glsn_at(runs, expected),
+            found,
+            f"a batch that begins at LLSN {expected}",
         )
         self._pass_over(first)
         return True
 
-    def _take_batch(self, payload: Buffer, at: int, header: BatchHeader, runs: list[Run]) -> None:
+    def _take_batch(self, payload: Buffer, at: int, header: BatchHeader, runs: list[CommittedRun]) -> None:
         try:
             check_body(payload, header, at)
             check_offsets(payload, header, at)
         except CorruptBatch as damage:
             llsn = max(header.first_llsn, self.reading.begin)
             what = f"{damage.what} (the batch of LLSNs {header.first_llsn} to {header.end_llsn - 1})"
-            self._note(Kind.DAMAGE, llsn, _glsn_at(runs, llsn), what, AS_WRITTEN)
+            self._note(FindingKind.DAMAGE, llsn, _glsn_at(runs, llsn), what, AS_WRITTEN)
         if header.first_llsn < self.reading.begin and not self.reading.first:
             return  # of the reading before this one
         signed = bytes(memoryview(payload)[at : at + HEADER_BYTES])
@@ -155,24 +170,24 @@ class Walk:
 
     # --- order ---------------------------------------------------------------------------------------------------------
 
-    def _take_runs(self, runs: list[Run]) -> None:
+    def _take_runs(self, runs: list[CommittedRun]) -> None:
         for run in cut(runs, self._ordered_end, self.reading.end):
             if run.llsn != self._ordered_end:
                 found = f"no order for LLSNs {self._ordered_end} to {run.llsn - 1}"
-                self._note(Kind.GAP, self._ordered_end, 0, found, "a GLSN for each")
+                self._note(FindingKind.GAP, self._ordered_end, 0, found, "a GLSN for each")
             if run.glsn <= self._glsn:
                 found = f"LLSN {run.llsn} is at GLSN {run.glsn}"
-                self._note(Kind.ORDER, run.llsn, run.glsn, found, f"a GLSN above {self._glsn}")
+                self._note(FindingKind.ORDER, run.llsn, run.glsn, found, f"a GLSN above {self._glsn}")
             self._glsn = max(self._glsn, run.glsn + run.entries - 1)
             self._ordered_end = run.llsn + run.entries
             self._runs.append(run)
 
-    def _check_whole(self, runs: list[Run], firsts: set[int]) -> None:
+    def _check_whole(self, runs: list[CommittedRun], firsts: set[int]) -> None:
         """A run that is not the first of its piece begins with a batch: a batch is never ordered in pieces (R-ORD-5)."""
         for run in runs[1:]:
             if run.llsn not in firsts and run.llsn < self.next_llsn:
                 found = "the batch that holds this LLSN is ordered in two pieces"
-                self._note(Kind.ORDER, run.llsn, run.glsn, found, "consecutive GLSNs")
+                self._note(FindingKind.ORDER, run.llsn, run.glsn, found, "consecutive GLSNs")
 
     # --- blocks --------------------------------------------------------------------------------------------------------
 
@@ -187,7 +202,7 @@ class Walk:
     def _close(self) -> None:
         """The block is read: its digest, and the next one begins."""
         reading, block = self.reading, self._open
-        runs = merged(cut(self._runs, block.begin, block.end))
+        runs = merged_runs(cut(self._runs, block.begin, block.end))
         self._runs = cut(self._runs, block.end, reading.end)
         digest = blake2b(b"".join(block.headers), digest_size=16)
         digest.update(array("q", chain.from_iterable(runs)))
@@ -229,7 +244,7 @@ class Walk:
         """Of the next LLSN, if its row has come; else 0."""
         return _glsn_at(self._runs, self.next_llsn)
 
-    def _note(self, kind: Kind, llsn: int, glsn: int, found: str, expected: str) -> None:
+    def _note(self, kind: FindingKind, llsn: int, glsn: int, found: str, expected: str) -> None:
         if len(self.findings) >= FINDINGS_A_TASK_MAX:
             self.more_findings += 1
             return
@@ -249,7 +264,7 @@ class Walk:
         )
 
 
-def _glsn_at(runs: Sequence[Run], llsn: int) -> int:
+def _glsn_at(runs: Sequence[CommittedRun], llsn: int) -> int:
     """Where the rows say that an LLSN is; 0 if they do not."""
     index = bisect_right(runs, llsn, key=lambda run: run.llsn) - 1
     if index < 0:

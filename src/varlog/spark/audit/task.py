@@ -15,10 +15,10 @@ from varlog.model.ids import LogStreamID
 from varlog.model.limits import MIB
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection
-from varlog.spark.audit.parts import Outcome, Reading
+from varlog.spark.audit.parts import AuditRange, TaskFindings
 from varlog.spark.audit.replica_rules import Walk
-from varlog.spark.link import Link, link_to
-from varlog.spark.options import Where
+from varlog.spark.connection import SparkConnection, connection_to
+from varlog.spark.options import LogLocation
 
 # A replica applies what was ordered a moment later: so long is waited for what it does not have yet.
 WAIT_S = 3.0
@@ -28,7 +28,7 @@ PAUSES_S = (0.2, 0.5, 1.0)
 T = TypeVar("T")
 
 
-class Holder(Protocol):
+class ReplicaSource(Protocol):
     """A storage node, as far as its own replica or log unit of a stream goes."""
 
     async def measure(self, log_stream: int, begin: int, end: int, points_max: int = 256) -> RangeSize: ...
@@ -38,7 +38,7 @@ class Holder(Protocol):
     ) -> RawBatches: ...
 
 
-async def holder(log: Log, node: int) -> Holder:
+async def holder(log: Log, node: int) -> ReplicaSource:
     """By a view of now. Unavailable: a sequenced topic that has not begun."""
     one = log.connector.on_node(node)
     if not log.topic.sequenced:
@@ -52,46 +52,46 @@ async def holder(log: Log, node: int) -> Holder:
 class Task:
     """Picklable: what Spark runs on an executor for each reading."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, where: LogLocation) -> None:
         self._where = where
 
-    def __call__(self, reading: Reading) -> Outcome:
-        return read_replica(link_to(self._where), reading)
+    def __call__(self, reading: AuditRange) -> TaskFindings:
+        return read_replica(connection_to(self._where), reading)
 
 
-def patiently(link: Link, ask: Callable[[], Coroutine[object, object, T]]) -> T:
+def patiently(connection: SparkConnection, ask: Callable[[], Coroutine[object, object, T]]) -> T:
     """What a node answers; one that does not is asked again, a few times: it may have just started."""
     for pause_s in PAUSES_S:
         try:
-            return link.run(ask())
+            return connection.run(ask())
         except Unavailable:
-            link.run(asyncio.sleep(pause_s))
-    return link.run(ask())
+            connection.run(asyncio.sleep(pause_s))
+    return connection.run(ask())
 
 
-def read_replica(link: Link, reading: Reading) -> Outcome:
+def read_replica(connection: SparkConnection, reading: AuditRange) -> TaskFindings:
     """All of it, over damage; what cannot be read is said."""
     walk = Walk(reading)
     failures = 0
     while walk.next_llsn < reading.end:
         before = walk.next_llsn
         try:
-            one = link.run(holder(link.fresh_log(reading.topic), reading.node))
-            _read_on(link, one, walk)
+            one = connection.run(holder(connection.fresh_log(reading.topic), reading.node))
+            _read_on(connection, one, walk)
             failures = 0
         except VarlogError as error:
             failures = failures + 1 if walk.next_llsn == before else 1
             if failures > len(PAUSES_S):
                 walk.unread(str(error))
             else:
-                link.run(asyncio.sleep(PAUSES_S[failures - 1]))
+                connection.run(asyncio.sleep(PAUSES_S[failures - 1]))
     return walk.outcome()
 
 
-def _read_on(link: Link, one: Holder, walk: Walk) -> None:
+def _read_on(connection: SparkConnection, one: ReplicaSource, walk: Walk) -> None:
     """Until the end of the reading, or the first trouble, which is dealt with."""
     reading = walk.reading
-    pieces = link.items(_pieces(one, reading.log_stream, walk.next_llsn, reading.end))
+    pieces = connection.items(_pieces(one, reading.log_stream, walk.next_llsn, reading.end))
     try:
         for fetched in pieces:
             if not fetched.payload:
@@ -107,10 +107,12 @@ def _read_on(link: Link, one: Holder, walk: Walk) -> None:
     finally:
         pieces.close()
     if walk.stuck:
-        walk.skip_to(link.run(_readable_from(one, reading.log_stream, walk.next_llsn, reading.end)))
+        walk.skip_to(connection.run(_readable_from(one, reading.log_stream, walk.next_llsn, reading.end)))
 
 
-async def _pieces(one: Holder, log_stream: int, llsn: int, end: int) -> AsyncGenerator[RawBatches, None]:
+async def _pieces(
+    one: ReplicaSource, log_stream: int, llsn: int, end: int
+) -> AsyncGenerator[RawBatches, None]:
     """Batch after batch from `llsn` on, one fetch each; the last one may be without any: the replica ends there."""
     while llsn < end:
         fetched = await one.fetch(log_stream, llsn, wait_s=WAIT_S)
@@ -120,7 +122,7 @@ async def _pieces(one: Holder, log_stream: int, llsn: int, end: int) -> AsyncGen
         llsn = fetched.next_llsn
 
 
-async def _readable_from(one: Holder, log_stream: int, damaged: int, end: int) -> int:
+async def _readable_from(one: ReplicaSource, log_stream: int, damaged: int, end: int) -> int:
     """The first LLSN above `damaged` from which the replica can be read again, or `end`: looked for in growing steps, then halved.
 
     A damaged header hides how long its batch is, so what follows is found only at the next place that the node's index knows.
@@ -138,7 +140,7 @@ async def _readable_from(one: Holder, log_stream: int, damaged: int, end: int) -
     return good
 
 
-async def _readable(one: Holder, log_stream: int, llsn: int) -> bool:
+async def _readable(one: ReplicaSource, log_stream: int, llsn: int) -> bool:
     try:
         fetched = await one.fetch(log_stream, llsn, bytes_max=1)
         header = parse_header(fetched.payload)

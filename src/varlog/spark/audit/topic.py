@@ -16,19 +16,19 @@ from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
 from varlog.spark.audit.compare_rules import (
-    Place,
-    by_place,
-    chosen,
+    BlockKey,
+    by_block,
     differed,
     differing,
     divergences,
     holes,
+    majority_blocks,
     out_of_order,
     uncovered,
 )
-from varlog.spark.audit.parts import GLSN_BLOCK, Block, Finding, Kind, Outcome, Reading
+from varlog.spark.audit.parts import GLSN_BLOCK, AuditRange, Block, Finding, FindingKind, TaskFindings
 from varlog.spark.audit.plan_rules import (
-    Claim,
+    ReplicaExtent,
     StreamPlan,
     block_entries,
     contradictions,
@@ -36,7 +36,7 @@ from varlog.spark.audit.plan_rules import (
     stream_plan,
 )
 from varlog.spark.audit.task import holder, patiently
-from varlog.spark.link import Link
+from varlog.spark.connection import SparkConnection
 from varlog.spark.read.origin import settled_mark
 
 # So many blocks that differ are read again, batch by batch; those behind them are counted.
@@ -70,16 +70,16 @@ class ReplicaAudit:
 class AuditedTopic:
     """One topic: what is to be read, what was found, and what must be looked at again."""
 
-    def __init__(self, link: Link, topic: str, begin: int | None, end: int | None) -> None:
+    def __init__(self, connection: SparkConnection, topic: str, begin: int | None, end: int | None) -> None:
         self.topic = topic
         self.findings: list[Finding] = []
         self.more_findings = 0
-        self._link = link
-        self._log: Log = link.fresh_log(topic)
-        mark = link.run(settled_mark(self._log))
+        self._connection = connection
+        self._log: Log = connection.fresh_log(topic)
+        mark = connection.run(settled_mark(self._log))
         tail, trimmed = mark.high_watermark, mark.trimmed
         # After the tail: whatever stream has a position below it is in this view.
-        view = link.run(self._log.connector.view())
+        view = connection.run(self._log.connector.view())
         self._streams = view.streams_of(self._log.topic.topic)
         self._projection = view.projection(self._log.topic.topic)
         oldest = max(trimmed + 1, self._log.topic.first)
@@ -92,8 +92,8 @@ class AuditedTopic:
         self._plans = [plan for stream in self._streams if (plan := self._plan(stream.log_stream))]
         self._bytes_a_task = 0
         self._blocks: list[Block] = []
-        self._places: dict[Place, list[Block]] = {}
-        self._differing: list[Place] = []
+        self._places: dict[BlockKey, list[Block]] = {}
+        self._differing: list[BlockKey] = []
         self._uncovered: list[int] = []
 
     @property
@@ -113,7 +113,7 @@ class AuditedTopic:
         if self._projection is None:
             return
         for stream in self._streams:
-            self._link.run(self._read_to_end(self._projection, stream.log_stream))
+            self._connection.run(self._read_to_end(self._projection, stream.log_stream))
 
     async def _read_to_end(self, projection: Projection, log_stream: LogStreamID) -> None:
         """From where some node of the chain has a hole."""
@@ -136,7 +136,7 @@ class AuditedTopic:
         silent_nodes: dict[int, str] = {}
         for node in sorted({node for stream in self._streams for node in stream.replicas}):
             try:
-                status = patiently(self._link, self._log.connector.on_node(node).status)
+                status = patiently(self._connection, self._log.connector.on_node(node).status)
                 statuses |= {(replica.log_stream, node): replica for replica in status.replicas}
                 statuses |= {(unit.log_stream, node): unit for unit in status.units}
             except VarlogError as error:
@@ -153,11 +153,11 @@ class AuditedTopic:
         return statuses
 
     def _plan(self, log_stream: int) -> StreamPlan | None:
-        claims: dict[int, Claim] = {}
+        claims: dict[int, ReplicaExtent] = {}
         for node in self._nodes(log_stream):
             try:
-                told = patiently(self._link, partial(self._measured, log_stream, node))
-                claims[node] = Claim(told.begin, told.end, told.bytes, told.points)
+                told = patiently(self._connection, partial(self._measured, log_stream, node))
+                claims[node] = ReplicaExtent(told.begin, told.end, told.bytes, told.points)
             except VarlogError as error:
                 status = self._statuses.pop((log_stream, node))
                 trouble = f"; the node says: {status.trouble}" if status.trouble else ""
@@ -172,7 +172,7 @@ class AuditedTopic:
         one = await holder(self._log, node)
         return await one.measure(log_stream, self._begin, self._end)
 
-    def readings(self, bytes_a_task: int) -> list[Reading]:
+    def readings(self, bytes_a_task: int) -> list[AuditRange]:
         self._bytes_a_task = bytes_a_task
         return [
             reading
@@ -182,20 +182,20 @@ class AuditedTopic:
 
     # --- judging -------------------------------------------------------------------------------------------------------
 
-    def compare(self, outcomes: Iterable[Outcome]) -> None:
+    def compare(self, outcomes: Iterable[TaskFindings]) -> None:
         """Everything was read once."""
         self._take(outcomes)
         self.findings += out_of_order(self._blocks, self.topic, self._paths)
-        self._places = by_place(self._blocks)
+        self._places = by_block(self._blocks)
         self._differing = differing(self._places)
         low = self._low_after()
         self._uncovered = [
             piece
-            for piece in uncovered(chosen(self._places).values(), self._begin, self._end)
+            for piece in uncovered(majority_blocks(self._places).values(), self._begin, self._end)
             if piece * GLSN_BLOCK >= low or low <= self._begin
         ]
 
-    def _take(self, outcomes: Iterable[Outcome]) -> None:
+    def _take(self, outcomes: Iterable[TaskFindings]) -> None:
         for outcome in outcomes:
             self._blocks += outcome.blocks
             self.findings += outcome.findings
@@ -204,20 +204,20 @@ class AuditedTopic:
     def _low_after(self) -> int:
         """The oldest position that was there all the time."""
         if any(block.trimmed for block in self._blocks):
-            self._trimmed = self._link.run(self._log.trimmed())
+            self._trimmed = self._connection.run(self._log.trimmed())
         return max(self._begin, self._trimmed + 1)
 
-    def readings_again(self) -> list[Reading]:
+    def readings_again(self) -> list[AuditRange]:
         """Blocks to be read batch by batch: of all replicas where they differ, of one where the positions are not dense."""
         self.more_findings += max(0, len(self._differing) - LISTED_BLOCKS_MAX)
         self._differing = self._differing[:LISTED_BLOCKS_MAX]
         wanted = {block for place in self._differing for block in self._keys(self._places[place])}
-        speak = chosen(self._places)
+        speak = majority_blocks(self._places)
         pieces = set(self._uncovered)
         wanted |= set(self._keys(block for block in speak.values() if pieces & block.edges.keys()))
         plans = {plan.log_stream: plan for plan in self._plans}
         return [
-            Reading(
+            AuditRange(
                 self.topic,
                 log_stream,
                 node,
@@ -235,9 +235,9 @@ class AuditedTopic:
     def _keys(blocks: Iterable[Block]) -> list[tuple[int, int, int, int]]:
         return [(block.log_stream, block.begin, block.end, block.node) for block in blocks]
 
-    def conclude(self, outcomes: Sequence[Outcome]) -> None:
+    def conclude(self, outcomes: Sequence[TaskFindings]) -> None:
         """What was to be looked at closely was."""
-        listed: dict[Place, list[Block]] = defaultdict(list)
+        listed: dict[BlockKey, list[Block]] = defaultdict(list)
         for outcome in outcomes:
             for block in outcome.blocks:
                 if block.complete:
@@ -254,15 +254,17 @@ class AuditedTopic:
             return finding
         for node in self._nodes(finding.log_stream):
             with contextlib.suppress(VarlogError):
-                one = self._link.run(holder(self._log, node))
-                rows = self._link.run(one.fetch(finding.log_stream, finding.llsn, bytes_max=1)).rows
+                one = self._connection.run(holder(self._log, node))
+                rows = self._connection.run(one.fetch(finding.log_stream, finding.llsn, bytes_max=1)).rows
                 if rows and rows[0][0] == finding.llsn:
                     return replace(finding, glsn=rows[0][1])
         return finding
 
-    def _look_for_holes(self, listed: Mapping[Place, Sequence[Block]]) -> None:
-        runs = [(block.log_stream, run) for block in chosen(listed).values() for run in block.runs]
-        proven = len(chosen(self._places)) == len(self._places) and len(self._plans) == len(self._streams)
+    def _look_for_holes(self, listed: Mapping[BlockKey, Sequence[Block]]) -> None:
+        runs = [(block.log_stream, run) for block in majority_blocks(listed).values() for run in block.runs]
+        proven = len(majority_blocks(self._places)) == len(self._places) and len(self._plans) == len(
+            self._streams
+        )
         for piece in self._uncovered:
             begin, end = max(self._begin, piece * GLSN_BLOCK), min(self._end, (piece + 1) * GLSN_BLOCK)
             self.findings += holes(runs, begin, end, self.topic, proven=proven)
@@ -270,7 +272,7 @@ class AuditedTopic:
     def _unread(self, log_stream: int, node: int, why: str) -> None:
         self.findings.append(
             Finding(
-                Kind.UNREAD,
+                FindingKind.UNREAD,
                 self.topic,
                 log_stream,
                 node,

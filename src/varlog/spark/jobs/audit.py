@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from varlog.model.errors import VarlogError
-from varlog.spark.audit.parts import Finding, Kind, Outcome, Reading
+from varlog.spark.audit.parts import AuditRange, Finding, FindingKind, TaskFindings
 from varlog.spark.audit.plan_rules import task_bytes
 from varlog.spark.audit.task import Task
 from varlog.spark.audit.topic import AuditedTopic, ReplicaAudit, TopicAudit
+from varlog.spark.connection import SparkConnection, connection_to
 from varlog.spark.jobs.progress import Progress, silent, watching
-from varlog.spark.link import Link, link_to
-from varlog.spark.options import OptionError, Where
+from varlog.spark.options import LogLocation, OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["AuditReport", "Finding", "Kind", "ReplicaAudit", "TopicAudit", "audit"]
+__all__ = ["AuditReport", "Finding", "FindingKind", "ReplicaAudit", "TopicAudit", "audit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,47 +58,59 @@ def audit(
     started = time.monotonic()
     if topic is None and (begin is not None or end is not None):
         raise OptionError("'begin' and 'end' are positions of one topic: say which, with 'topic'")
-    link = link_to(Where(address))
-    names = [topic] if topic is not None else sorted(found.name for found in link.run(link.admin().topics()))
+    connection = connection_to(LogLocation(address))
+    names = (
+        [topic]
+        if topic is not None
+        else sorted(found.name for found in connection.run(connection.admin().topics()))
+    )
     progress("asking the storage nodes", 0, 0)
-    audits = [AuditedTopic(link, name, begin, end) for name in names]
+    audits = [AuditedTopic(connection, name, begin, end) for name in names]
     cores = spark.sparkContext.defaultParallelism
     target = task_bytes(sum(found.bytes for found in audits), cores)
     outcomes = _read(
-        spark, link, [one for found in audits for one in found.readings(target)], "reading replicas", progress
+        spark,
+        connection,
+        [one for found in audits for one in found.readings(target)],
+        "reading replicas",
+        progress,
     )
     for found in audits:
         found.compare(outcomes.get(found.topic, []))
     again = [one for found in audits for one in found.readings_again()]
-    listed = _read(spark, link, again, "looking closely", progress)
+    listed = _read(spark, connection, again, "looking closely", progress)
     for found in audits:
         found.conclude(listed.get(found.topic, []))
-    _report_damage(link, [finding for found in audits for finding in found.findings])
+    _report_damage(connection, [finding for found in audits for finding in found.findings])
     return _report(audits, time.monotonic() - started)
 
 
 def _read(
-    spark: SparkSession, link: Link, plan: Sequence[Reading], what: str, progress: Progress
-) -> dict[str, list[Outcome]]:
+    spark: SparkSession,
+    connection: SparkConnection,
+    plan: Sequence[AuditRange],
+    what: str,
+    progress: Progress,
+) -> dict[str, list[TaskFindings]]:
     """What the tasks found, by topic: one task a reading."""
     if not plan:
         return {}
     # Not a DataFrame: mapInArrow needs pandas for nothing.
     tasks = spark.sparkContext.parallelize(plan, len(plan))
     with watching(spark, what, progress):
-        outcomes = tasks.map(Task(link.where)).collect()
-    found: dict[str, list[Outcome]] = defaultdict(list)
+        outcomes = tasks.map(Task(connection.where)).collect()
+    found: dict[str, list[TaskFindings]] = defaultdict(list)
     for reading, outcome in zip(plan, outcomes, strict=True):
         found[reading.topic].append(outcome)
     return found
 
 
-def _report_damage(link: Link, findings: Iterable[Finding]) -> None:
+def _report_damage(connection: SparkConnection, findings: Iterable[Finding]) -> None:
     for finding in findings:
-        if finding.kind is Kind.DAMAGE:
-            one = link.log(finding.topic).connector.on_node(finding.node)
+        if finding.kind is FindingKind.DAMAGE:
+            one = connection.log(finding.topic).connector.on_node(finding.node)
             with contextlib.suppress(VarlogError):  # best effort: its own scrub finds it as well
-                link.run(one.report_damage(finding.log_stream, finding.llsn, finding.llsn + 1))
+                connection.run(one.report_damage(finding.log_stream, finding.llsn, finding.llsn + 1))
 
 
 def _report(audits: Sequence[AuditedTopic], seconds: float) -> AuditReport:

@@ -18,18 +18,18 @@ from varlog.model.cluster import Topic
 from varlog.model.errors import PreconditionFailed
 from varlog.spark.archive.files import HadoopFiles, absolute
 from varlog.spark.columns import READ_SCHEMA
+from varlog.spark.connection import connection_to
 from varlog.spark.jobs.progress import Progress, silent, watching
 from varlog.spark.jobs.spark_sql import checked, settings
-from varlog.spark.link import link_to
-from varlog.spark.options import OptionError, Where
+from varlog.spark.options import LogLocation, OptionError
 from varlog.spark.read.origin import settled_mark
 from varlog.spark.snapshot import (
     DESCRIPTION,
     FORMAT,
     VERSION,
-    Snapshot,
     SnapshotFile,
     SnapshotTopic,
+    TopicSnapshot,
     check_files,
     decode_snapshot,
     encode_snapshot,
@@ -102,8 +102,8 @@ def compact(
     newest = _newest(entries, known).observe(left, sql.count_if(sql.col("deleted")).alias("deleted"))
     kept = newest.where("NOT deleted").drop("deleted")
 
-    def describe(files: tuple[SnapshotFile, ...], rows: int) -> Snapshot:
-        return Snapshot(
+    def describe(files: tuple[SnapshotFile, ...], rows: int) -> TopicSnapshot:
+        return TopicSnapshot(
             FORMAT,
             VERSION,
             log.identity,
@@ -178,16 +178,16 @@ class _Source:
         self._spark = spark
         self._options = {"address": address, "topic": topic, **({"archive": archive} if archive else {})}
         self._archived = bool(archive)
-        link = link_to(Where(address))
-        log = link.fresh_log(topic)
+        connection = connection_to(LogLocation(address))
+        log = connection.fresh_log(topic)
         self._topic: Topic = log.topic
-        mark = link.run(settled_mark(log))
+        mark = connection.run(settled_mark(log))
         self._tail = max(int(mark.high_watermark), int(self._topic.first) - 1)
         self._oldest = max(int(mark.trimmed) + 1, int(self._topic.first))
-        cluster = int(link.run(log.connector.view()).cluster)
+        cluster = int(connection.run(log.connector.view()).cluster)
         self.identity = SnapshotTopic(cluster, int(self._topic.topic), topic)
 
-    def range(self, previous: Snapshot | None, rules: _Rules) -> tuple[int, int]:
+    def range(self, previous: TopicSnapshot | None, rules: _Rules) -> tuple[int, int]:
         """The first and the last position to read; the first is behind the last if there is nothing new."""
         begin = int(self._topic.first)
         if previous is not None:
@@ -200,7 +200,7 @@ class _Source:
             )
         return begin, self._tail
 
-    def _check(self, previous: Snapshot, rules: _Rules) -> None:
+    def _check(self, previous: TopicSnapshot, rules: _Rules) -> None:
         if (previous.topic.cluster, previous.topic.id) != (self.identity.cluster, self.identity.id):
             raise PreconditionFailed(
                 f"option 'since' is a snapshot of topic {previous.topic.name!r} (number {previous.topic.id}) of cluster "
@@ -231,7 +231,7 @@ class _Source:
 # Times as every reader of Parquet understands them.
 _WRITTEN = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 # Of the files that were written, and how many rows are in them.
-Describe = Callable[[tuple[SnapshotFile, ...], int], Snapshot]
+Describe = Callable[[tuple[SnapshotFile, ...], int], TopicSnapshot]
 
 
 class SnapshotPlace:
@@ -250,7 +250,7 @@ class SnapshotPlace:
         if self._name in self._files.names(""):
             raise PreconditionFailed(f"{self.path} is there already: name a new directory for the snapshot")
 
-    def read(self) -> Snapshot:
+    def read(self) -> TopicSnapshot:
         if DESCRIPTION not in self._files.names(self._name):
             raise PreconditionFailed(
                 f"{self.path} is no snapshot: there is no {DESCRIPTION}, which is written last"
@@ -260,13 +260,13 @@ class SnapshotPlace:
         check_files(about, self._files.sizes(self._name), self.path)
         return about
 
-    def rows(self, about: Snapshot) -> DataFrame:
+    def rows(self, about: TopicSnapshot) -> DataFrame:
         if not about.files:
             return self._spark.createDataFrame([], about.columns)
         files = [self._files.uri(f"{self._name}/{file.name}") for file in about.files]
         return self._spark.read.schema(about.columns).parquet(*files)
 
-    def store(self, rows: DataFrame, describe: Describe) -> Snapshot:
+    def store(self, rows: DataFrame, describe: Describe) -> TopicSnapshot:
         """Aside first, on the disk, described; then it gets its name. What is left of a failure has none, and is removed."""
         aside = f".{self._name}.{uuid.uuid4().hex}.tmp"
         try:
@@ -280,7 +280,7 @@ class SnapshotPlace:
             raise
         return about
 
-    def _described(self, aside: str, describe: Describe) -> Snapshot:
+    def _described(self, aside: str, describe: Describe) -> TopicSnapshot:
         sizes = {name: size for name, size in self._files.sizes(aside).items() if name.endswith(".parquet")}
         self._files.sync(aside, sizes)
         files = tuple(SnapshotFile(name, sizes[name]) for name in sorted(sizes))

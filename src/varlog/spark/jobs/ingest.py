@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sql
 
 from varlog.model.cluster import NamedWriter
-from varlog.spark.failure import failure_of
+from varlog.spark.connection import connection_to
+from varlog.spark.failure import spark_failure
 from varlog.spark.jobs.ingest_rules import (
     FORMATS,
     PINNED_SPLITS,
     UNTYPED,
+    FileFormat,
     IngestError,
-    Reading,
     SourceFile,
     check_entry_type,
     entry_expression,
@@ -31,8 +32,7 @@ from varlog.spark.jobs.ingest_rules import (
 )
 from varlog.spark.jobs.progress import Progress, silent, watching
 from varlog.spark.jobs.spark_sql import checked, settings
-from varlog.spark.link import link_to
-from varlog.spark.options import Where
+from varlog.spark.options import LogLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,11 +85,13 @@ def ingest(
     run recognises the first; its partitions must be the same in both. With `checkpoint`, `source` is a folder whose new files
     are written: those that are there now, or with `follow` all that ever come.
     """
-    reading = Reading(
+    reading = FileFormat(
         format, tuple(sorted((options or {}).items())), schema or "", column or "", expression or ""
     )
     job = _Ingest(spark, address, topic, reading, progress, dry_run)
-    link_to(Where(address)).log(topic)  # a topic that is not there is said before anything is read
+    connection_to(LogLocation(address)).log(
+        topic
+    )  # a topic that is not there is said before anything is read
     if isinstance(source, DataFrame):
         if not writer:
             raise IngestError(
@@ -110,7 +112,7 @@ class _Ingest:
     spark: SparkSession
     address: str
     topic: str
-    reading: Reading
+    reading: FileFormat
     progress: Progress
     dry_run: bool
 
@@ -179,8 +181,8 @@ class _Ingest:
         return record is not None and record.finished and record.batch == BATCH
 
     def _record(self, writer: str) -> NamedWriter | None:
-        link = link_to(Where(self.address))
-        writers = link.run(link.log(self.topic).connector.writers())
+        connection = connection_to(LogLocation(self.address))
+        writers = connection.run(connection.log(self.topic).connector.writers())
         return next((found for found in writers if found.name == writer), None)
 
 
@@ -223,20 +225,20 @@ def _follow(query: StreamingQuery, what: str, progress: Progress) -> int:
 _CHOOSING = ("pathglobfilter", "recursivefilelookup", "modifiedbefore", "modifiedafter", "basepath")
 
 
-def list_files(spark: SparkSession, source: str, reading: Reading) -> tuple[SourceFile, ...]:
+def list_files(spark: SparkSession, source: str, reading: FileFormat) -> tuple[SourceFile, ...]:
     """All files that `source` (a file, a folder, a pattern) means, as Spark itself finds them on any file system."""
     chosen = {key: value for key, value in reading.options if key.lower() in _CHOOSING}
     try:
         found = spark.read.format("binaryFile").options(**chosen).load(source)
         rows = found.selectExpr("path", "length", "unix_micros(modificationTime)").collect()
     except AnalysisException as error:
-        raise IngestError(f"option 'source' is {source!r}: {failure_of(error).message}") from None
+        raise IngestError(f"option 'source' is {source!r}: {spark_failure(error).message}") from None
     if not rows:
         raise IngestError(f"option 'source' is {source!r}: there are no files")
     return tuple(sorted(SourceFile(str(row[0]), int(row[1]), int(row[2])) for row in rows))
 
 
-def frame_of(spark: SparkSession, source: str, reading: Reading, files: Sequence[SourceFile]) -> DataFrame:
+def frame_of(spark: SparkSession, source: str, reading: FileFormat, files: Sequence[SourceFile]) -> DataFrame:
     """The rows of these files; to be used inside `pinned_splits`."""
     reader = spark.read.format(FORMATS[reading.format])
     if reading.schema:

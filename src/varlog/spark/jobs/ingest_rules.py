@@ -22,7 +22,7 @@ PINNED_SPLITS: Mapping[str, str | None] = {
     "spark.sql.files.maxPartitionNum": None,
 }
 
-Field = tuple[str, str]  # a column's name, and its type as Spark writes it
+ColumnField = tuple[str, str]  # a column's name, and its type as Spark writes it
 
 
 class IngestError(ValueError):
@@ -39,7 +39,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileFormat:
     """How files are read, and how a row becomes an entry."""
 
     format: str
@@ -55,7 +55,7 @@ class Reading:
             raise IngestError("give either option 'column' or 'expression', not both")
 
 
-def entry_expression(fields: Sequence[Field], reading: Reading) -> str:
+def entry_expression(fields: Sequence[ColumnField], reading: FileFormat) -> str:
     """SQL for the entry of a row: what was asked for, else the only column if it is text or bytes, else the row as JSON."""
     if reading.expression:
         return reading.expression
@@ -75,7 +75,7 @@ def is_entry_type(kind: str) -> bool:
     return kind == "binary" or kind.startswith(("string", "varchar", "char"))
 
 
-def check_entry_type(kind: str, reading: Reading) -> None:
+def check_entry_type(kind: str, reading: FileFormat) -> None:
     """What is chosen must be text or bytes: a number could be written in several ways, and only the caller knows which."""
     if not is_entry_type(kind):
         option, chosen = (
@@ -87,7 +87,7 @@ def check_entry_type(kind: str, reading: Reading) -> None:
         )
 
 
-def writer_name(topic: str, reading: Reading, files: Sequence[SourceFile]) -> str:
+def writer_name(topic: str, reading: FileFormat, files: Sequence[SourceFile]) -> str:
     """The same for the same files read the same way into the same topic: whoever does it again goes on, or finds it done."""
     told = [topic, reading.format, reading.schema, reading.column, reading.expression]
     told += [f"{key.lower()}={value}" for key, value in sorted(reading.options)]
@@ -101,7 +101,7 @@ def literal_path(path: str) -> str:
     return "".join(f"\\{letter}" if letter in "\\*?[]{}" else letter for letter in path)
 
 
-def _column(fields: Sequence[Field], wanted: str) -> str:
+def _column(fields: Sequence[ColumnField], wanted: str) -> str:
     """Spark does not tell upper from lower case."""
     for name, _ in fields:
         if name.lower() == wanted.lower():

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from varlog.spark.connection import connection_to
 from varlog.spark.jobs.progress import Progress, silent
-from varlog.spark.link import link_to
-from varlog.spark.options import Where
+from varlog.spark.options import LogLocation
 from varlog.spark.read.origin import settled_mark
 from varlog.spark.report.figures import Figures, arrivals_of
 from varlog.spark.report.report_rules import TopicReport
@@ -30,10 +30,10 @@ def report(
     progress: Progress = silent,
 ) -> TopicReport:
     """What is in the topic now. `html`: a file to write as a page of its own. `options`: of the read, such as startingTimestamp."""
-    link = link_to(Where(address))
-    log = link.log(topic)
-    view = link.run(log.connector.view())
-    mark = link.run(settled_mark(log))
+    connection = connection_to(LogLocation(address))
+    log = connection.log(topic)
+    view = connection.run(log.connector.view())
+    mark = connection.run(settled_mark(log))
     begin, end = int(mark.trimmed) + 1, int(mark.high_watermark) + 1
     streams = tuple(int(stream.log_stream) for stream in log.streams)
     empty = TopicReport(topic, int(view.cluster), begin, end, page=html or "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
-from varlog.spark.failure import failure_of
+from varlog.spark.failure import spark_failure
 from varlog.spark.options import OptionError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def checked(rows: DataFrame, option: str, text: str) -> tuple[Column, DataType]:
     try:
         field = rows.selectExpr(f"({text}) AS found").schema.fields[0]
     except AnalysisException as error:
-        raise OptionError(f"option '{option}' is {text!r}: {failure_of(error).message}") from None
+        raise OptionError(f"option '{option}' is {text!r}: {spark_failure(error).message}") from None
     return sql.expr(text), field.dataType
 
 

@@ -23,8 +23,8 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.spark.link import Link, link_to
-from varlog.spark.options import OptionError, Where
+from varlog.spark.connection import SparkConnection, connection_to
+from varlog.spark.options import LogLocation, OptionError
 from varlog.spark.read.resolve_rules import TopicSpan
 
 if TYPE_CHECKING:
@@ -61,42 +61,44 @@ class Origin(Protocol):
         ...
 
 
-def origin_at(where: Where) -> Origin:
-    return _directory_at(where.path) if where.path else ClusterOrigin(link_to(where))
+def origin_at(where: LogLocation) -> Origin:
+    return _directory_at(where.path) if where.path else ClusterOrigin(connection_to(where))
 
 
 class ClusterOrigin:
-    """A cluster, over the link of this process."""
+    """A cluster, over the connection of this process."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, connection: SparkConnection) -> None:
+        self._connection = connection
 
     def cluster(self) -> int:
-        return self._link.admin().cluster
+        return self._connection.admin().cluster
 
     def topics(self) -> list[str]:
-        return [topic.name for topic in self._link.run(self._link.admin().topics())]
+        return [topic.name for topic in self._connection.run(self._connection.admin().topics())]
 
     def span(self, topic: str) -> TopicSpan:
-        log = self._link.fresh_log(topic)
-        mark, found = self._link.run(settled_mark(log)), log.topic
+        log = self._connection.fresh_log(topic)
+        mark, found = self._connection.run(settled_mark(log)), log.topic
         oldest = max(found.first, mark.trimmed + 1)
         streams = tuple(int(stream.log_stream) for stream in log.streams)
         return TopicSpan(topic, found.topic, oldest, max(oldest, mark.high_watermark + 1), streams)
 
     def measure(self, topic: str, log_stream: int, begin: int, end: int, points_max: int) -> RangeSize:
-        return self._link.run(self._link.log(topic).connector.measure(log_stream, begin, end, points_max))
+        return self._connection.run(
+            self._connection.log(topic).connector.measure(log_stream, begin, end, points_max)
+        )
 
     def find_time(self, topic: str, log_stream: int, time_us: int) -> Position:
-        return self._link.run(self._link.log(topic).connector.find_time(log_stream, time_us))
+        return self._connection.run(self._connection.log(topic).connector.find_time(log_stream, time_us))
 
     def batches(
         self, topic: str, log_stream: int, begin: int, end: int, cuts: Sequence[Cut] = ()
     ) -> Iterator[pa.RecordBatch]:
         # Fetched in the loop's thread, made into columns in the task's: both have something to do.
         builder = RangeBuilder(log_stream)
-        for rows, chunk in self._link.items(
-            self._link.log(topic).connector.chunks(log_stream, begin, end, cuts=cuts)
+        for rows, chunk in self._connection.items(
+            self._connection.log(topic).connector.chunks(log_stream, begin, end, cuts=cuts)
         ):
             yield from builder.build(rows, chunk)
 

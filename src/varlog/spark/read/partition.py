@@ -10,11 +10,11 @@ from pyspark.sql.datasource import InputPartition
 
 from varlog.model.errors import NotWritten, Trimmed
 from varlog.spark.columns import arrow_schema
-from varlog.spark.link import prepare_worker
-from varlog.spark.options import Where
+from varlog.spark.options import LogLocation
 from varlog.spark.read.origin import Origin, origin_at
-from varlog.spark.read.planning_rules import Piece
+from varlog.spark.read.planning_rules import ReadPiece
 from varlog.spark.read.resolve_rules import Interval, MissingOffsets, TrimmedOffsets
+from varlog.spark.worker import prepare_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,12 @@ class LogPartition(Partition):
     """A piece of a log stream. `time`: only rows whose time is in it. Without `fail_on_data_loss` what was trimmed is skipped."""
 
     def __init__(
-        self, where: Where, piece: Piece, *, time: Interval | None = None, fail_on_data_loss: bool = True
+        self,
+        where: LogLocation,
+        piece: ReadPiece,
+        *,
+        time: Interval | None = None,
+        fail_on_data_loss: bool = True,
     ) -> None:
         super().__init__(piece)
         self.where = where

@@ -21,7 +21,7 @@ PIECES = 8
 FETCH_BYTES = 2 * MIB
 
 # Where a fetch begins, and about how many bytes there are up to the next one.
-Cut = tuple[int, int]
+FetchPoint = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +41,27 @@ class MeasuredRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ReadPiece:
     """What one task reads: LLSNs [begin, end) of a log stream. `cuts`: how it may be fetched, each with its bytes, about."""
 
     topic: str
     log_stream: int
     begin: int
     end: int
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[FetchPoint, ...] = ()
 
 
-def pieces(ranges: Sequence[MeasuredRange], *, partitions_min: int = 0, records_max: int = 0) -> list[Piece]:
+def read_pieces(
+    ranges: Sequence[MeasuredRange], *, partitions_min: int = 0, records_max: int = 0
+) -> list[ReadPiece]:
     """All of `ranges`, cut: into `partitions_min` pieces or more, if there are so many entries, and none with more than
     `records_max` of them (0: any number)."""
     ranges = [found for found in ranges if found.records > 0]
-    found: list[Piece] = []
+    found: list[ReadPiece] = []
     for measured, count in zip(ranges, _counts(ranges, partitions_min), strict=True):
         for begin, end in pairwise([measured.begin, *_cuts(measured, count), measured.end]):
             found += [
-                Piece(measured.topic, measured.log_stream, low, high, fetches(measured, low, high))
+                ReadPiece(measured.topic, measured.log_stream, low, high, fetches(measured, low, high))
                 for low, high in _at_most(begin, end, records_max)
             ]
     return found
@@ -119,7 +121,7 @@ def _at_most(begin: int, end: int, records_max: int) -> Iterator[tuple[int, int]
     return pairwise(bounds)
 
 
-def fetches(measured: MeasuredRange, begin: int, end: int) -> tuple[Cut, ...]:
+def fetches(measured: MeasuredRange, begin: int, end: int) -> tuple[FetchPoint, ...]:
     """Points of a piece that are about one fetch apart, from its begin on, each with the bytes up to the next."""
     first, stop = (bisect_left(measured.points, (llsn, 0)) for llsn in (begin + 1, end))
     inside = measured.points[first:stop]

@@ -16,7 +16,7 @@ from varlog.spark.options import ReadOptions, read_options
 from varlog.spark.read.filters import selected
 from varlog.spark.read.origin import origin_at
 from varlog.spark.read.partition import LogPartition, Partition
-from varlog.spark.read.planning_rules import pieces
+from varlog.spark.read.planning_rules import read_pieces
 from varlog.spark.read.resolve import Resolver
 from varlog.spark.read.resolve_rules import Selection
 
@@ -30,14 +30,14 @@ class _PushFilters:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
         return self._reader.select(filters)
 
 
-class Reader(DataSourceReader):
+class BatchReader(DataSourceReader):
     """Made in the driver, pickled, and used again by every task."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -56,7 +56,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         resolver = _resolver(options, self._selection)
-        found = pieces(
+        found = read_pieces(
             resolver.ranges(),
             partitions_min=options.partitions_min,
             records_max=options.partition_records_max,

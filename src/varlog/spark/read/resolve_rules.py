@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from varlog.model.errors import VarlogError
-from varlog.spark.options import EARLIEST, LATEST, OptionError, Place
+from varlog.spark.options import EARLIEST, LATEST, OffsetSpec, OptionError
 
 # So many names are told; a log may have thousands.
 NAMES_TOLD = 10
@@ -81,7 +81,7 @@ def chosen_topics(names: Sequence[str], pattern: str, known: Sequence[str]) -> t
     return tuple(dict.fromkeys(names))
 
 
-def check_places(option: str, place: Place, topics: Sequence[str]) -> None:
+def check_places(option: str, place: OffsetSpec, topics: Sequence[str]) -> None:
     """Refuse positions of topics that are not read: a typing error would read something else than was meant."""
     for name in place if isinstance(place, dict) else ():
         if name not in topics:
@@ -90,7 +90,7 @@ def check_places(option: str, place: Place, topics: Sequence[str]) -> None:
             )
 
 
-def begin_of(place: Place, span: TopicSpan, *, fail_on_data_loss: bool) -> int:
+def begin_of(place: OffsetSpec, span: TopicSpan, *, fail_on_data_loss: bool) -> int:
     """Where a read begins in a topic."""
     at = place.get(span.name, EARLIEST) if isinstance(place, dict) else place
     if not isinstance(at, int):
@@ -102,7 +102,7 @@ def begin_of(place: Place, span: TopicSpan, *, fail_on_data_loss: bool) -> int:
     return min(max(at, span.oldest), span.end)
 
 
-def end_of(place: Place, span: TopicSpan, *, fail_on_data_loss: bool) -> int:
+def end_of(place: OffsetSpec, span: TopicSpan, *, fail_on_data_loss: bool) -> int:
     """Where it ends: the first position that is not read."""
     at = place.get(span.name, LATEST) if isinstance(place, dict) else place
     if not isinstance(at, int):

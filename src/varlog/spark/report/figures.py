@@ -26,7 +26,7 @@ from varlog.spark.report.report_rules import (
     class_of,
     class_sql,
     longest,
-    merged,
+    merged_classes,
     quantiles,
     skew,
 )
@@ -76,7 +76,7 @@ class Figures:
         if not rows:
             return empty
         streams = self._by_stream(rows)
-        sizes = merged((row["class"], _class(row)) for row in rows)
+        sizes = merged_classes((row["class"], _class(row)) for row in rows)
         first = min(one.first_us for one in streams if one.entries)
         last = max(one.last_us for one in streams if one.entries)
         width = bucket_width_us(first, last, self._buckets)
@@ -173,7 +173,7 @@ class Figures:
             steps.unpersist()
         borders = list(between([Busy(row[1], row[2]) for row in busy]))
         lengths = [gap.length_us for gap in borders]
-        waits = merged(
+        waits = merged_classes(
             [
                 *((row["class"], _class(row)) for row in classes),
                 *((class_of(length), ValueClass(length, length, 1)) for length in lengths),

@@ -25,7 +25,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class PlotArea:
     """Where values are in the picture."""
 
     high: float
@@ -51,14 +51,14 @@ def columns_plot(
         return ""
     begin, end = columns[0].begin_us, columns[-1].begin_us + width_us
     steps = nice_steps(max(sum(column.values) for column in columns), unit)
-    frame = Frame(steps[-1])
+    frame = PlotArea(steps[-1])
     parts = [_grid(frame, steps, text), _time_axis(frame, begin, end, width_us)]
     parts += [_column(frame, column, begin, end, width_us, series, text) for column in columns]
     return _svg(name, told, HEIGHT, parts)
 
 
 def _column(
-    frame: Frame, column: Column, begin: int, end: int, width_us: int, series: Sequence[str], text: Text
+    frame: PlotArea, column: Column, begin: int, end: int, width_us: int, series: Sequence[str], text: Text
 ) -> str:
     left = frame.x((column.begin_us - begin) / (end - begin))
     wide = max(frame.x((column.begin_us - begin + width_us) / (end - begin)) - left - 0.8, 0.6)
@@ -90,7 +90,7 @@ def distribution_plot(
     doublings = _by_half_doubling(filled)
     low, high = min(doublings) / 2, (max(doublings) + 1) / 2
     steps = nice_steps(max(doublings.values()))
-    frame = Frame(steps[-1])
+    frame = PlotArea(steps[-1])
 
     def x(value: float) -> float:
         return frame.x((math.log2(value) - low) / (high - low))
@@ -125,7 +125,7 @@ def shares_plot(name: str, told: str, rows: Sequence[tuple[str, float, float]], 
     """Two bars a row: its share of the entries, and of the bytes. A line is where all would be if they were equal."""
     height, widest = TOP + 30 * len(rows) + BOTTOM, max((max(a, b) for _, a, b in rows), default=0.0)
     steps = nice_steps(widest)
-    frame = Frame(steps[-1])
+    frame = PlotArea(steps[-1])
     parts = []
     for step in steps:
         x = frame.x(step / frame.high)
@@ -160,7 +160,7 @@ def nice_steps(high: float, unit: int = 1000) -> list[float]:
     return [step * number for number in range(math.ceil(high / step * (1 - 1e-9)) + 1)]
 
 
-def _grid(frame: Frame, steps: Sequence[float], text: Text) -> str:
+def _grid(frame: PlotArea, steps: Sequence[float], text: Text) -> str:
     lines = [
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{frame.y(step):.1f}" y2="{frame.y(step):.1f}"/>'
         + _label(LEFT - 8, frame.y(step) + 4, text(step), "end")
@@ -169,7 +169,7 @@ def _grid(frame: Frame, steps: Sequence[float], text: Text) -> str:
     return "".join(lines)
 
 
-def _time_axis(frame: Frame, begin: int, end: int, width_us: int) -> str:
+def _time_axis(frame: PlotArea, begin: int, end: int, width_us: int) -> str:
     """Begin, end, and three times between, each at the beginning of a column."""
     count = max(round((end - begin) / width_us), 1)
     numbers = sorted({round(count * part / 4) for part in range(5)})
@@ -185,7 +185,7 @@ def _time_axis(frame: Frame, begin: int, end: int, width_us: int) -> str:
     return "".join(labels)
 
 
-def _power_axis(frame: Frame, low: float, high: float, base: float, text: Text) -> str:
+def _power_axis(frame: PlotArea, low: float, high: float, base: float, text: Text) -> str:
     per_power = math.log2(base)
     stride = max(1, math.ceil((high - low) / per_power / 10))
     powers = [

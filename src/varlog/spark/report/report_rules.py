@@ -184,7 +184,7 @@ def quantile(ordered: Sequence[ValueClass], share: float) -> int:
     return ordered[-1].high if ordered else 0
 
 
-def merged(classes: Iterable[tuple[int, ValueClass]]) -> list[ValueClass]:
+def merged_classes(classes: Iterable[tuple[int, ValueClass]]) -> list[ValueClass]:
     """One class for each number, over all streams."""
     found: dict[int, ValueClass] = {}
     for number, one in classes:

@@ -1,4 +1,4 @@
-"""PURE. Offset: how far a stream has read, as JSON in Spark's checkpoint; and what is wrong with one that does not fit the log.
+"""PURE. Offset: how far a stream has read, as JSON in Spark's checkpoint.
 
     {"cluster": 5, "topics": {"orders": {"id": 3, "glsn": 120}}}
 
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from varlog.model.errors import VarlogError
 
-# What Spark hands over and takes: JSON that was parsed.
+# What Spark passes to a reader and expects from it: parsed JSON.
 Json = dict[str, object]
 
-ANEW = "give the query a new checkpointLocation to begin anew"
-GO_ON = "or set option failOnDataLoss=false to go on"
+NEW_CHECKPOINT = "give the query a new checkpointLocation to start over"
+CONTINUE = "or set option failOnDataLoss=false to continue"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopicOffset:
     """The next position to read of the topic with this number."""
 
     topic: int
@@ -34,7 +34,7 @@ class Offset:
     """The next position of each topic, by the topic's name."""
 
     cluster: int
-    places: Mapping[str, Place]
+    places: Mapping[str, TopicOffset]
 
     def to_json(self) -> Json:
         """Spark compares offsets as text: equal ones have one text."""
@@ -50,7 +50,7 @@ class Offset:
             if not isinstance(topics, dict):
                 raise TypeError(topics)
             places = {
-                str(name): Place(int(place["id"]), int(place["glsn"])) for name, place in topics.items()
+                str(name): TopicOffset(int(place["id"]), int(place["glsn"])) for name, place in topics.items()
             }
             return Offset(int(str(json["cluster"])), places)
         except (KeyError, TypeError, ValueError):
@@ -68,26 +68,26 @@ class TopicNow:
     end: int
 
 
-# --- What is wrong ------------------------------------------------------------------------------------------------------
+# --- checkpoints that do not fit the log -----------------------------------------------------------------------------------
 
 
 class CheckpointError(VarlogError):
-    """A stream cannot go on from where its checkpoint says."""
+    """A stream cannot continue from its checkpoint."""
 
 
 class ForeignCheckpoint(CheckpointError):
-    """The checkpoint is of something else than this query reads. No option helps: it would read what nobody meant."""
+    """The checkpoint belongs to another query. No option helps: the wrong entries would be read."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
         self.why = why
 
     def message(self) -> str:
-        return f"the checkpoint of this query is of something else: {self.why}; check the options, or {ANEW}"
+        return f"the checkpoint belongs to another query: {self.why}; check the options, or {NEW_CHECKPOINT}"
 
 
 class DataLoss(CheckpointError):
-    """What the checkpoint says was not read yet cannot be read any more."""
+    """Entries behind the checkpoint, which were not read yet, can no longer be read."""
 
 
 class TopicGone(DataLoss):
@@ -98,10 +98,13 @@ class TopicGone(DataLoss):
         self.topic = topic
 
     def message(self) -> str:
-        return f"the checkpoint of this query names topic {self.topic!r}, which is no longer there: {ANEW}, {GO_ON} without it"
+        return (
+            f"the checkpoint of this query names topic {self.topic!r}, which no longer exists: {NEW_CHECKPOINT}, {CONTINUE} "
+            f"without it"
+        )
 
 
-class TopicMadeAnew(DataLoss):
+class TopicRecreated(DataLoss):
     """The topic was deleted, and another one has its name."""
 
     def __init__(self, topic: str, was: int, now: int) -> None:
@@ -112,8 +115,8 @@ class TopicMadeAnew(DataLoss):
 
     def message(self) -> str:
         return (
-            f"the checkpoint of this query is of topic {self.topic!r} with id {self.was}, which was deleted; the one that is there "
-            f"now has id {self.now}: {ANEW}, {GO_ON} from the oldest entry of the new one"
+            f"the checkpoint of this query is of topic {self.topic!r} with id {self.was}, which was deleted; the present one "
+            f"has id {self.now}: {NEW_CHECKPOINT}, {CONTINUE} from the oldest entry of the new one"
         )
 
 
@@ -128,14 +131,14 @@ class EntriesTrimmed(DataLoss):
 
     def message(self) -> str:
         return (
-            f"the checkpoint of this query goes on at position {self.position} of topic {self.topic!r}, which is trimmed: the "
-            f"oldest that can be read is {self.oldest}; {ANEW}, {GO_ON} from there (option reader and `varlog trim "
+            f"the checkpoint of this query is at position {self.position} of topic {self.topic!r}, which is trimmed: the "
+            f"oldest that can be read is {self.oldest}; {NEW_CHECKPOINT}, {CONTINUE} from there (option reader and `varlog trim "
             f"--respect-readers` keep what is not read yet)"
         )
 
 
 class EntriesMissing(DataLoss):
-    """The log ends before the position where reading was to go on: it lost its end, which the log itself never does."""
+    """The log ends before the checkpoint's position: its end was lost, which the log itself never does."""
 
     def __init__(self, topic: str, position: int, end: int) -> None:
         super().__init__(topic, position, end)
@@ -145,25 +148,26 @@ class EntriesMissing(DataLoss):
 
     def message(self) -> str:
         return (
-            f"the checkpoint of this query goes on at position {self.position} of topic {self.topic!r}, which ends before "
-            f"{self.end}: entries are missing, as after the restore of an older copy of the cluster; {ANEW}, {GO_ON} from its end"
+            f"the checkpoint of this query is at position {self.position} of topic {self.topic!r}, which ends before "
+            f"{self.end}: entries are missing, as after the restore of an older copy of the cluster; {NEW_CHECKPOINT}, "
+            f"{CONTINUE} from its end"
         )
 
 
-# --- How it goes on -----------------------------------------------------------------------------------------------------
+# --- where a stream continues -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Footing:
-    """Where to go on from, and what was lost on the way there."""
+class ResumePoint:
+    """Where a stream continues, and what was lost before that."""
 
     offset: Offset
     losses: tuple[DataLoss, ...] = ()
 
 
-def footing(start: Offset, cluster: int, now: Mapping[str, TopicNow]) -> Footing:
-    """`start`, put where the log of now can be read; `now` are the topics that the options select. ForeignCheckpoint if it is of
-    something else."""
+def resume_point(start: Offset, cluster: int, now: Mapping[str, TopicNow]) -> ResumePoint:
+    """`start`, moved to what can be read now; `now` are the topics that the options select. ForeignCheckpoint if it is of
+    another cluster."""
     if start.cluster != cluster:
         raise ForeignCheckpoint(f"it is of cluster {start.cluster}, and this is cluster {cluster}")
     places, losses = {}, []
@@ -173,7 +177,7 @@ def footing(start: Offset, cluster: int, now: Mapping[str, TopicNow]) -> Footing
             losses.append(loss)
         if name in now:
             places[name] = _moved(place, now[name], loss)
-    return Footing(Offset(cluster, places), tuple(losses))
+    return ResumePoint(Offset(cluster, places), tuple(losses))
 
 
 def check_topics(start: Offset, topics: Container[str], pattern: str) -> None:
@@ -187,11 +191,11 @@ def check_topics(start: Offset, topics: Container[str], pattern: str) -> None:
         )
 
 
-def _loss(name: str, place: Place, now: TopicNow | None) -> DataLoss | None:
+def _loss(name: str, place: TopicOffset, now: TopicNow | None) -> DataLoss | None:
     if now is None:
         return TopicGone(name)
     if place.topic != now.topic:
-        return TopicMadeAnew(name, place.topic, now.topic)
+        return TopicRecreated(name, place.topic, now.topic)
     if place.glsn < now.oldest:
         return EntriesTrimmed(name, place.glsn, now.oldest)
     if place.glsn > now.end:
@@ -199,11 +203,11 @@ def _loss(name: str, place: Place, now: TopicNow | None) -> DataLoss | None:
     return None
 
 
-def _moved(place: Place, now: TopicNow, loss: DataLoss | None) -> Place:
+def _moved(place: TopicOffset, now: TopicNow, loss: DataLoss | None) -> TopicOffset:
     match loss:
-        case TopicMadeAnew() | EntriesTrimmed():
-            return Place(now.topic, now.oldest)
+        case TopicRecreated() | EntriesTrimmed():
+            return TopicOffset(now.topic, now.oldest)
         case EntriesMissing():
-            return Place(now.topic, now.end)
+            return TopicOffset(now.topic, now.end)
         case _:
             return place

@@ -23,20 +23,20 @@ from varlog.client.log import Log
 from varlog.model.errors import Trimmed, VarlogError
 from varlog.model.lsn import LSN_MAX
 from varlog.runtime.logging import get_logger, logfmt
-from varlog.spark.link import Link, link_to
+from varlog.spark.connection import SparkConnection, connection_to
 from varlog.spark.options import ReadOptions
 from varlog.spark.read.partition import LogPartition, Partition
 from varlog.spark.read.resolve_rules import TopicSpan, begin_of, check_places, chosen_topics
-from varlog.spark.stream.offsets import Json, Offset, Place, TopicNow, check_topics, footing
+from varlog.spark.stream.offsets import Json, Offset, TopicNow, TopicOffset, check_topics, resume_point
 from varlog.spark.stream.stream_rules import (
     Limits,
     admitted,
     backlog,
-    fitting,
     moved,
     new_topics,
+    records_that_fit,
     shared,
-    split,
+    split_records,
 )
 from varlog.spark.stream.stream_topics import StreamTopics
 
@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _mark(self) -> ReaderMark:
-        return ReaderMark(link_to(self.options.where), self.options.reader)
+        return ReaderMark(connection_to(self.options.where), self.options.reader)
 
     # --- How far --------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(now) < len(options.topics):
             chosen_topics(options.topics, "", self._topics.known())
         check_places("startingOffsets", options.starting, sorted(now))
-        places = {name: Place(topic.topic, self._first(name, topic)) for name, topic in now.items()}
+        places = {name: TopicOffset(topic.topic, self._first(name, topic)) for name, topic in now.items()}
         first = Offset(self._topics.cluster, places)
         self._mark.move(first)
         return first.to_json()
@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = self._footing(given, now)
         end = self._end(begin, now, self._limits(limit))
         self._latest = replace(
-            begin, places={name: Place(topic.topic, topic.end) for name, topic in now.items()}
+            begin, places={name: TopicOffset(topic.topic, topic.end) for name, topic in now.items()}
         )
         if end == given:
             # Everything before `start` is done, or Spark would not ask for what comes behind it.
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(end, places={**end.places, **arrived})
 
     def _fitting(self, begin: Offset, waiting: Mapping[str, int], records: int, bytes_max: int) -> int:
-        search = fitting(records, bytes_max)
+        search = records_that_fit(records, bytes_max)
         tried = next(search)
         while True:
             ranges = self._topics.ranges(begin, moved(begin, shared(waiting, tried)))
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _footing(self, offset: Offset, now: Mapping[str, TopicNow]) -> Offset:
         """`offset`, if the log still has what comes behind it; without failOnDataLoss what comes next that it has."""
         check_topics(offset, self.options.topics, self.options.topic_pattern)
-        found = footing(offset, self._topics.cluster, now)
+        found = resume_point(offset, self._topics.cluster, now)
         for loss in found.losses:
             if self.options.fail_on_data_loss:
                 raise loss
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges = self._topics.ranges(*self._readable(begin, stop, trusted=self._sound == (begin, stop)))
         except Trimmed:
             ranges = self._topics.ranges(*self._readable(begin, stop, trusted=False))
-        pieces = split(ranges, options.partitions_min, options.partition_records_max)
+        pieces = split_records(ranges, options.partitions_min, options.partition_records_max)
         since = None if options.starting_us is None else (options.starting_us, FOREVER_US)
         strict = options.fail_on_data_loss
         return [LogPartition(options.where, piece, time=since, fail_on_data_loss=strict) for piece in pieces]
@@ -196,19 +196,21 @@ AGAIN_S = 5.0
 class ReaderMark:
     """The reader named `reader`, in all topics of one query; "" tells nothing."""
 
-    def __init__(self, link: Link, reader: str) -> None:
-        self._link = link
+    def __init__(self, connection: SparkConnection, reader: str) -> None:
+        self._connection = connection
         self._reader = reader
-        self._told: dict[str, Place] = {}
+        self._told: dict[str, TopicOffset] = {}
         self._again_at_s = 0.0
 
     def move(self, offset: Offset) -> None:
         """Everything before `offset` is done with."""
         news = {name: place for name, place in offset.places.items() if self._told.get(name) != place}
         if news and self._reader:
-            self._link.run(self._tell([(self._link.log(name), name, place) for name, place in news.items()]))
+            self._connection.run(
+                self._tell([(self._connection.log(name), name, place) for name, place in news.items()])
+            )
 
-    async def _tell(self, news: list[tuple[Log, str, Place]]) -> None:
+    async def _tell(self, news: list[tuple[Log, str, TopicOffset]]) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() < self._again_at_s:
             return

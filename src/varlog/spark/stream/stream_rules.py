@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from varlog.spark.read.planning_rules import MeasuredRange, Piece, fetches
-from varlog.spark.stream.offsets import Offset, Place, TopicNow
+from varlog.spark.read.planning_rules import MeasuredRange, ReadPiece, fetches
+from varlog.spark.stream.offsets import Offset, TopicNow, TopicOffset
 
 # A search for the number of records that fill so many bytes ends when this much of them is used, or after so many questions.
 FILLED = 0.8
@@ -39,13 +39,17 @@ def backlog(
     return waiting
 
 
-def new_topics(start: Offset, now: Mapping[str, TopicNow]) -> dict[str, Place]:
+def new_topics(start: Offset, now: Mapping[str, TopicNow]) -> dict[str, TopicOffset]:
     """Topics that came since: they are read from their oldest entry on."""
-    return {name: Place(topic.topic, topic.oldest) for name, topic in now.items() if name not in start.places}
+    return {
+        name: TopicOffset(topic.topic, topic.oldest)
+        for name, topic in now.items()
+        if name not in start.places
+    }
 
 
 def admitted(waiting: Mapping[str, int], limits: Limits) -> int:
-    """How many records the next micro-batch may have, all topics together; `bytes_max` is left to `fitting`."""
+    """How many records the next micro-batch may have, all topics together; `bytes_max` is left to `records_that_fit`."""
     total = sum(waiting.values())
     if total < limits.records_min:
         return 0
@@ -73,7 +77,7 @@ def moved(start: Offset, shares: Mapping[str, int]) -> Offset:
     return replace(start, places=places)
 
 
-def fitting(records: int, bytes_max: int) -> Generator[int, int, int]:
+def records_that_fit(records: int, bytes_max: int) -> Generator[int, int, int]:
     """How many of the next `records` have at most `bytes_max` bytes together, about. Yields a number of records, is sent their
     bytes, and so on, a few times; never less than one record, or nothing would ever be read."""
     low, low_bytes = 0, 0
@@ -97,7 +101,7 @@ def fitting(records: int, bytes_max: int) -> Generator[int, int, int]:
 # --- Into which tasks ---------------------------------------------------------------------------------------------------
 
 
-def split(ranges: Iterable[MeasuredRange], partitions_min: int, records_max: int) -> list[Piece]:
+def split_records(ranges: Iterable[MeasuredRange], partitions_min: int, records_max: int) -> list[ReadPiece]:
     """At least `partitions_min` parts if there are so many records, none with more than `records_max`. Only counts decide, so that
     a micro-batch that is run again has the same tasks, whichever replica is asked."""
     found = sorted((one for one in ranges if one.records), key=lambda one: (one.topic, one.log_stream))
@@ -106,10 +110,10 @@ def split(ranges: Iterable[MeasuredRange], partitions_min: int, records_max: int
     return [piece for one in found for piece in _cuts(one, most)]
 
 
-def _cuts(whole: MeasuredRange, most: int) -> list[Piece]:
+def _cuts(whole: MeasuredRange, most: int) -> list[ReadPiece]:
     pieces = -(-whole.records // most)
     edges = [whole.begin + whole.records * index // pieces for index in range(pieces + 1)]
     return [
-        Piece(whole.topic, whole.log_stream, begin, end, fetches(whole, begin, end))
+        ReadPiece(whole.topic, whole.log_stream, begin, end, fetches(whole, begin, end))
         for begin, end in pairwise(edges)
     ]

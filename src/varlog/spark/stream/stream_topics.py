@@ -13,7 +13,7 @@ from varlog.client.admin import Admin
 from varlog.client.log import Log
 from varlog.model.entry import RangeSize
 from varlog.model.errors import Unavailable, UnknownTopic
-from varlog.spark.link import Link, link_to
+from varlog.spark.connection import SparkConnection, connection_to
 from varlog.spark.options import ReadOptions
 from varlog.spark.read.origin import settled_mark
 from varlog.spark.read.planning_rules import MeasuredRange
@@ -31,23 +31,23 @@ class StreamTopics:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._link: Link = link_to(options.where)
+        self._connection: SparkConnection = connection_to(options.where)
         self._matching: list[str] = []
         self._look_at_s = 0.0
 
     @property
     def cluster(self) -> int:
-        return self._link.admin().cluster
+        return self._connection.admin().cluster
 
     def now(self) -> dict[str, TopicNow]:
         """Those that are there, by name."""
         logs = {name: log for name in self._names() if (log := self._log(name)) is not None}
-        found = self._link.run(_all_now(logs))
+        found = self._connection.run(_all_now(logs))
         return {name: topic for name, topic in found.items() if topic is not None}
 
     def known(self) -> list[str]:
         """Every topic of the cluster, read or not."""
-        return [topic.name for topic in self._link.run(self._link.admin().view()).topics]
+        return [topic.name for topic in self._connection.run(self._connection.admin().view()).topics]
 
     def look_now(self) -> None:
         """Do not trust what was found a moment ago."""
@@ -61,24 +61,24 @@ class StreamTopics:
             # A topic that is new at `end` begins there.
             if name in start.places and start.places[name].topic == place.topic
         }
-        logs = {name: self._link.log(name) for name, (begin, stop) in spans.items() if begin < stop}
-        return self._link.run(_all_ranges(logs, spans))
+        logs = {name: self._connection.log(name) for name, (begin, stop) in spans.items() if begin < stop}
+        return self._connection.run(_all_ranges(logs, spans))
 
     def first_since(self, name: str, time_us: int) -> int:
         """The position of the topic's first entry appended at or after `time_us`, or the one behind its newest."""
-        return self._link.run(_first_since(self._link.fresh_log(name), time_us))
+        return self._connection.run(_first_since(self._connection.fresh_log(name), time_us))
 
     def _log(self, name: str) -> Log | None:
         try:
-            return self._link.log(name)
+            return self._connection.log(name)
         except UnknownTopic:
             return None  # who asks knows whether it has to be there
 
     def _names(self) -> tuple[str, ...] | list[str]:
         if self._options.topics:
             return self._options.topics
-        admin = self._link.admin()
-        return self._link.run(self._find(admin))
+        admin = self._connection.admin()
+        return self._connection.run(self._find(admin))
 
     async def _find(self, admin: Admin) -> list[str]:
         """Those that the pattern fits; asked now and then, or when it matters."""

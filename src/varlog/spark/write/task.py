@@ -24,8 +24,9 @@ from varlog.model.cluster import NamedWriter
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.runtime.loop_thread import Started
-from varlog.spark.link import Link, link_to, prepare_worker
+from varlog.spark.connection import SparkConnection, connection_to
 from varlog.spark.options import WriteOptions
+from varlog.spark.worker import prepare_worker
 from varlog.spark.write.payload import Cutter, columns_of, entries_of, in_order, spread
 from varlog.spark.write.write_rules import InputColumns, InputError, Write, producer_of
 
@@ -51,13 +52,13 @@ class WriteTask:
     def run(self, write: Write, partition: int, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write one partition."""
         prepare_worker()
-        link = link_to(self.options.where)
-        log = link.fresh_log(self.options.topic)
-        record = link.run(begin_write(log, self.options, write))
+        connection = connection_to(self.options.where)
+        log = connection.fresh_log(self.options.topic)
+        record = connection.run(begin_write(log, self.options, write))
         if record.finished:
             return Written(write)
         producer = producer_of(log.topic.topic, write, partition)
-        chains = _Chains(link, log, record, producer, self.columns.data)
+        chains = _Chains(connection, log, record, producer, self.columns.data)
         self._pour(batches, chains, partition % len(record.streams))
         return chains.finish(write)
 
@@ -81,8 +82,10 @@ async def begin_write(log: Log, options: WriteOptions, write: Write) -> NamedWri
 class _Chains:
     """The chains that a task extends: one for each stream that it writes to, which is one alone unless there is a key."""
 
-    def __init__(self, link: Link, log: Log, record: NamedWriter, producer: ProducerID, data: str) -> None:
-        self._link = link
+    def __init__(
+        self, connection: SparkConnection, log: Log, record: NamedWriter, producer: ProducerID, data: str
+    ) -> None:
+        self._connection = connection
         self._log = log
         self._record = record
         self._producer = producer
@@ -107,7 +110,7 @@ class _Chains:
             if rest is not None:
                 self._send(chain, rest)
         self._wait_sent()
-        ends = [self._link.run(chain.finish()) for chain, _ in self._open.values()]
+        ends = [self._connection.run(chain.finish()) for chain, _ in self._open.values()]
         return _told(write, ends)
 
     def _opened(self, index: int) -> tuple[IdempotentWriter, Cutter]:
@@ -121,7 +124,7 @@ class _Chains:
         """The chain's window bounds what is under way; one batch more waits for room in it."""
         columns = columns_of(rows)
         self._wait_sent()
-        self._sending = self._link.start(chain.append(columns))
+        self._sending = self._connection.start(chain.append(columns))
 
     def _wait_sent(self) -> None:
         sending, self._sending = self._sending, None
@@ -158,13 +161,13 @@ class PlacedTask:
 
     def run(self, write: Write, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write one partition: rows whose positions rise one by one."""
-        link = link_to(self.options.where)
-        log = link.fresh_log(self.options.topic)
+        connection = connection_to(self.options.where)
+        log = connection.fresh_log(self.options.topic)
         copy: _Copy | None = None
         for batch in batches:
             if batch.num_rows:
                 glsns = self._numbers(batch, self.columns.glsn)
-                copy = copy or _Copy(link, log, int(glsns[0]), self.options.where.timeout_s)
+                copy = copy or _Copy(connection, log, int(glsns[0]), self.options.where.timeout_s)
                 copy.take(
                     glsns, self._times_us(batch), entries_of(batch, self.columns.data), self.columns.data
                 )
@@ -188,8 +191,8 @@ class PlacedTask:
 class _Copy:
     """Rows from one position on, without a gap."""
 
-    def __init__(self, link: Link, log: Log, first: int, timeout_s: float) -> None:
-        self._link = link
+    def __init__(self, connection: SparkConnection, log: Log, first: int, timeout_s: float) -> None:
+        self._connection = connection
         self._first = int(log.topic.first)
         self._next = first
         if first < self._first:
@@ -197,7 +200,7 @@ class _Copy:
                 f"a row has position {first}, and topic {log.topic.name!r} begins at {self._first}: make one that begins there "
                 f"with admin.create_topic(…, streams=1, first={first})"
             )
-        link.run(_wait_turn(log, first, timeout_s))
+        connection.run(_wait_turn(log, first, timeout_s))
         self._placed: PositionedWriter = log.positioned_writer(log.streams[0].log_stream)
 
     def take(self, glsns: Numbers, times_us: Numbers, rows: pa.Array, column: str) -> None:
@@ -212,14 +215,14 @@ class _Copy:
             begin = end
 
     def finish(self, write: Write) -> Written:
-        end = self._link.run(self._placed.finish())
+        end = self._connection.run(self._placed.finish())
         return Written(write, end.written, end.found, self._next - 1)
 
     def _send(self, parts: list[pa.Array | None], time_us: int) -> None:
         for part in parts:
             if part is not None:
                 at = self._next - self._first + 1
-                self._link.run(self._placed.append(at, columns_of(part), time_us))
+                self._connection.run(self._placed.append(at, columns_of(part), time_us))
                 self._next += len(part)
 
     def _check(self, glsns: Numbers) -> None:

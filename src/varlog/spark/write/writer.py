@@ -22,7 +22,7 @@ from varlog.model.cluster import Topic
 from varlog.model.errors import InvalidRequest, PreconditionFailed, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import check_name
 from varlog.runtime.logging import get_logger
-from varlog.spark.link import link_to
+from varlog.spark.connection import connection_to
 from varlog.spark.options import OptionError, WriteOptions, write_options
 from varlog.spark.write.task import PlacedTask, WriteTask, Written, begin_write
 from varlog.spark.write.write_rules import InputColumns, Write, committed_write, input_columns, left_behind
@@ -146,7 +146,7 @@ def _check_writer(name: str) -> None:
 def _log(options: WriteOptions) -> Log:
     """The log to write to, as it is now."""
     try:
-        return link_to(options.where).fresh_log(options.topic)
+        return connection_to(options.where).fresh_log(options.topic)
     except UnknownTopic as unknown:
         raise OptionError(f"option 'topic': {unknown}") from None
     except (Unavailable, InvalidRequest) as error:
@@ -155,9 +155,9 @@ def _log(options: WriteOptions) -> Log:
 
 def _begin(options: WriteOptions, write: Write) -> None:
     """Here already, not only in the tasks: a batch that is over is refused before any of them runs."""
-    link = link_to(options.where)
+    connection = connection_to(options.where)
     try:
-        link.run(begin_write(link.log(options.topic), options, write))
+        connection.run(begin_write(connection.log(options.topic), options, write))
     except PreconditionFailed as refused:
         raise OptionError(f"option 'batch' is {write.batch}: {refused}") from None
 
@@ -183,8 +183,8 @@ def _commit(options: WriteOptions, messages: Messages) -> None:
 
 
 def _close(options: WriteOptions, write: Write) -> None:
-    link = link_to(options.where)
-    link.run(link.log(options.topic).connector.end_write(write.name, write.batch))
+    connection = connection_to(options.where)
+    connection.run(connection.log(options.topic).connector.end_write(write.name, write.batch))
 
 
 def _context() -> TaskContext:
