@@ -25,10 +25,10 @@ import numpy as np
 import uvloop
 
 from benchmarks.ordering.load import Floats, Ints, Load, durable_ends
-from varlog.model.cluster import ReplicaState
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID
 from varlog.model.lsn import LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc import codec
 from varlog.rpc.messages import Commits, Message, OpenSession, OpenSessionReply, ReplicaPoint, Reports
 from varlog.rpc.tcp import TcpTransport

@@ -21,23 +21,13 @@ from varlog.cli.status_tables import (
 )
 from varlog.client.cluster_status import chain_is_whole, role
 from varlog.localcluster.wait import runs_whole
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NodeStatus,
-    Ordering,
-    StorageNode,
-    StreamState,
-    SyncState,
-    SyncStatus,
-    Topic,
-    UnitStatus,
-)
+from varlog.model.cluster import ClusterView, LogStream, Ordering, StorageNode, StreamState, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+from varlog.model.status import NodeStatus, SyncState, SyncStatus, UnitStatus
 from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 TOPIC, LS = TopicID(7), LogStreamID(3)

@@ -16,12 +16,13 @@ from rich.console import Console
 from tests.rpc.samples import STATUS, VIEW
 from varlog.cli import status as command
 from varlog.cli.status_tables import nodes_table, parts, status_json, streams_table
-from varlog.model.cluster import LogStream, ReplicaState, StorageNode, StreamState, SyncState, SyncStatus
+from varlog.model.cluster import LogStream, StorageNode, StreamState
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Unavailable
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState, SyncState, SyncStatus
 from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
 
 LS = STATUS.replicas[0].log_stream

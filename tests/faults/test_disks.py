@@ -10,9 +10,9 @@ import pytest
 
 from tests.faults.helpers import check_story, first_stream
 from varlog import aio
-from varlog.model.cluster import ReplicaStatus
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import DISK_RESERVE_BYTES, KIB
+from varlog.model.status import ReplicaStatus
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.testing.cluster_under_load import TOPIC, WAIT_TIMEOUT_S, ClusterUnderLoad, process_of
 from varlog.testing.faulty_disk import NoSmallDisk, SmallDisk

@@ -13,20 +13,13 @@ from varlog.manager.committed.rules import RepairInputs, next_step
 from varlog.manager.repair_steps import Nothing, RebuildReplica
 from varlog.manager.zombie_rules import unregistered
 from varlog.metarepo.recovery import witnesses
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NodeStatus,
-    ReplicaState,
-    ReplicaStatus,
-    StreamState,
-    Topic,
-)
+from varlog.model.cluster import ClusterView, LogStream, StreamState, Topic
 from varlog.model.epoch import Epoch
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus
 from varlog.rpc import messages as m
 from varlog.storagenode.node import StorageNodeServer
 from varlog.testing.sim.core.loop import run

@@ -159,7 +159,7 @@ def test_the_estimate_of_a_unit_follows_its_disk() -> None:
         now, jobs, written = [0.0], list[asyncio.Future[list[PageRef]]](), list[int]()
         loop = asyncio.get_running_loop()
 
-        def job(work: object, brief: bool) -> asyncio.Future[list[PageRef]]:
+        def job(work: object, inline: bool) -> asyncio.Future[list[PageRef]]:
             jobs.append(loop.create_future())
             return jobs[-1]
 

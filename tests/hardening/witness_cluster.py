@@ -12,9 +12,10 @@ from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
 from varlog.client.log import Log
 from varlog.metarepo.store.memory import MemoryMetadata
-from varlog.model.cluster import ReplicaStatus, StreamState, Topic
+from varlog.model.cluster import StreamState, Topic
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.status import ReplicaStatus
 from varlog.rpc import messages as m
 
 ENTRIES = [b"entry %d" % number for number in range(100)]

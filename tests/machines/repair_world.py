@@ -23,19 +23,11 @@ from varlog.manager.repair_steps import (
     UnsealStream,
 )
 from varlog.manager.zombie_rules import Zombie, unregistered
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NodeStatus,
-    ReplicaState,
-    ReplicaStatus,
-    StreamState,
-    SyncState,
-    SyncStatus,
-)
+from varlog.model.cluster import ClusterView, LogStream, StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, SyncState, SyncStatus
 
 NODES = (NodeID(1), NodeID(2), NodeID(3))
 PRIMARY = NODES[0]

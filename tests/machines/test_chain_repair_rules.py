@@ -29,20 +29,12 @@ from varlog.manager.sequenced.inputs import (
 )
 from varlog.manager.sequenced.repair import _unheard
 from varlog.manager.sequenced.rules import Plan, plan
-from varlog.model.cluster import (
-    Grouping,
-    LogStream,
-    Ordering,
-    SyncState,
-    SyncStatus,
-    Topic,
-    UnitStatus,
-    changed,
-)
+from varlog.model.cluster import Grouping, LogStream, Ordering, Topic, changed
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+from varlog.model.status import SyncState, SyncStatus, UnitStatus
 from varlog.reconfiguration.rules import Answer, first_projection, next_projection
 
 TOPIC = Topic(TopicID(1), "t", Ordering.SEQUENCED)

@@ -34,10 +34,11 @@ from varlog.manager.repair_steps import (
     UnsealStream,
 )
 from varlog.manager.zombie_rules import Zombie
-from varlog.model.cluster import ReplicaState, StreamState, SyncState, SyncStatus
+from varlog.model.cluster import StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NodeID
 from varlog.model.lsn import LLSN
+from varlog.model.status import ReplicaState, SyncState, SyncStatus
 
 # More than the longest way back: finish an epoch, seal, seal replicas, make, sync, replace, unseal.
 STEPS_MAX = 24

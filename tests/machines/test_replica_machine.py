@@ -7,13 +7,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from varlog.model.cluster import ReplicaState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import NotPrimary, PreconditionFailed, Sealed, StaleEpoch, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.storagenode.committed.replica_machine import (
     CommitAhead,
     CommitGap,

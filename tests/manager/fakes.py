@@ -22,19 +22,12 @@ from varlog.metarepo.membership.rules import (
     unregister_topic,
     unseal_stream,
 )
-from varlog.model.cluster import (
-    ClusterView,
-    NodeStatus,
-    ReplicaState,
-    ReplicaStatus,
-    StreamState,
-    SyncState,
-    SyncStatus,
-)
+from varlog.model.cluster import ClusterView, StreamState
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import PreconditionFailed, StaleEpoch, UnknownLogStream
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, SyncState, SyncStatus
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.memory import MemoryTransport

@@ -8,11 +8,12 @@ from tests.manager.sim_cluster import CLUSTER, REPOSITORY, TOPIC, SimCluster
 from varlog.client.admin import Admin
 from varlog.client.connect import connect_admin
 from varlog.model.batch import entries_of, pack, parse_header, place
-from varlog.model.cluster import ClusterView, Ordering, UnitStatus
+from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.errors import StaleEpoch, Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection
+from varlog.model.status import UnitStatus
 from varlog.rpc import messages as m
 from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 from varlog.testing.sim.core.host import Host

@@ -14,9 +14,10 @@ from varlog.manager.manager import Manager, ManagerConfig
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.batch import Buffer
-from varlog.model.cluster import ClusterView, NodeStatus, ReplicaState, StreamState
+from varlog.model.cluster import ClusterView, StreamState
 from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, NodeID
+from varlog.model.status import NodeStatus, ReplicaState
 from varlog.rpc import messages as m
 from varlog.rpc.transport import Connection, Handler, Server, Transport
 from varlog.runtime.environment import Environment

@@ -15,7 +15,7 @@ from varlog.manager.repair_loop import ClusterWatcher
 from varlog.manager.snapshot import Snapshot
 from varlog.metarepo.membership.named_rules import set_reader
 from varlog.metarepo.membership.rules import seal_stream
-from varlog.model.cluster import ReplicaState, StreamState
+from varlog.model.cluster import StreamState
 from varlog.model.errors import (
     InvalidRequest,
     NotInCluster,
@@ -26,6 +26,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc import messages
 from varlog.rpc.memory import MemoryTransport
 from varlog.runtime.environment import system_environment

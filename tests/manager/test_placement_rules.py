@@ -9,21 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varlog.manager.placement_rules import NodeLoad, loads, place, place_chain, spares
-from varlog.model.cluster import (
-    ClusterView,
-    Grouping,
-    LogStream,
-    NodeStatus,
-    ReplicaState,
-    ReplicaStatus,
-    StorageNode,
-    UnitStatus,
-    changed,
-)
+from varlog.model.cluster import ClusterView, Grouping, LogStream, StorageNode, changed
 from varlog.model.epoch import Epoch
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, UnitStatus
 
 
 @given(nodes=st.integers(1, 12), replicas=st.integers(1, 5), streams=st.integers(1, 30))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from varlog.manager.zombie_rules import Unregistered, unregistered
-from varlog.model.cluster import ClusterView, NodeStatus, ReplicaState, ReplicaStatus, changed
+from varlog.model.cluster import ClusterView, changed
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus
 
 CLUSTER, NODE, STREAM = ClusterID(1), NodeID(3), LogStreamID(3)
 UUID = ClusterUUID("12fc347d-b055-41ce-b058-b6e3bbe76d04")

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from varlog.manager.zombie_rules import Zombie, unregistered
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NodeStatus,
-    Ordering,
-    StreamState,
-    SyncState,
-    SyncStatus,
-    Topic,
-    UnitStatus,
-    changed,
-)
+from varlog.model.cluster import ClusterView, LogStream, Ordering, StreamState, Topic, changed
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, Stripe
+from varlog.model.status import NodeStatus, SyncState, SyncStatus, UnitStatus
 
 CLUSTER = ClusterID(1)
 LS, GONE = LogStreamID(1), LogStreamID(2)

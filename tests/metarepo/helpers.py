@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
-from varlog.model.cluster import ClusterView, LogStream, ReplicaState
+from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Proposal
+from varlog.model.status import ReplicaState
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.transport import Call, Connection, Server

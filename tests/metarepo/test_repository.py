@@ -22,7 +22,7 @@ from varlog.metarepo.ordering import outbox
 from varlog.metarepo.ordering.sessions import MESSAGES_BEFORE_PAUSE
 from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
-from varlog.model.cluster import ReplicaState, StreamState
+from varlog.model.cluster import StreamState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -35,6 +35,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryConnection, MemoryTransport
 

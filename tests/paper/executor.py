@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 from tests.paper.cluster import Client
 from tests.paper.varlog import Varlog
 from varlog.model.batch import pack
-from varlog.model.cluster import ReplicaState
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import ReplicaStateReply, SealReplica, SealStream, UnsealReplica
 
 # Of 000, "State Diagram of Log Stream Replica", the second one: the state diagram that this project has.

@@ -13,10 +13,10 @@ from tests.paper.cluster import Client, told
 from tests.paper.executor import LESS, PROPOSED, START, Arrow, Executor, arrows, batch
 from tests.paper.varlog import Varlog
 from varlog.model.batch import walk
-from varlog.model.cluster import ReplicaState
 from varlog.model.errors import PreconditionFailed, Sealed, StartupError
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import AddLogStream, Append, Fetch, FetchReply, GetNodeFacts, GetNodeFactsReply
 from varlog.storage.committed.recovery import ReplicaRecovery, survey
 from varlog.testing.sim.core.disk import SimDisk

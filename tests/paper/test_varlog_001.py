@@ -14,7 +14,7 @@ import pytest
 from tests.paper.cluster import TOPIC, Client, node_address
 from tests.paper.executor import batch
 from tests.paper.varlog import Varlog, check_drawn, of, told
-from varlog.model.cluster import ReplicaState, StorageNode, StreamState
+from varlog.model.cluster import StorageNode, StreamState
 from varlog.model.errors import (
     AlreadySyncing,
     PreconditionFailed,
@@ -25,6 +25,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import (
     AddLogStream,
     AddNode,

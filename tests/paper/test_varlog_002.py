@@ -21,7 +21,6 @@ from tests.paper.executor import (
     batch,
 )
 from tests.paper.varlog import Varlog
-from varlog.model.cluster import ReplicaState, SyncState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -34,6 +33,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState, SyncState
 from varlog.rpc.messages import (
     AddLogStream,
     Append,

@@ -21,8 +21,8 @@ from itertools import groupby
 from typing import Final
 
 from varlog.model.batch import Buffer
-from varlog.model.cluster import ReplicaState, ReplicaStatus
 from varlog.model.errors import VarlogError
+from varlog.model.status import ReplicaState, ReplicaStatus
 from varlog.rpc.messages import (
     AddLogStream,
     FetchUnit,

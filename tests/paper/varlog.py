@@ -15,8 +15,9 @@ from typing import Any, Final
 from tests.paper.cluster import TOPIC, PaperCluster, node_address, told
 from tests.paper.transcript import ToldTransport, Transcript
 from varlog.manager.config import ManagerConfig
-from varlog.model.cluster import LogStream, ReplicaState, ReplicaStatus, StreamState
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import LogStreamID
+from varlog.model.status import ReplicaState, ReplicaStatus
 from varlog.rpc.messages import (
     AddLogStream,
     Append,

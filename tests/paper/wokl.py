@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from tests.paper.cluster import CLUSTER, REPOSITORY, TOPIC, PaperCluster, told
 from tests.paper.transcript import Transcript
-from varlog.model.cluster import Grouping, Ordering, UnitStatus
+from varlog.model.cluster import Grouping, Ordering
 from varlog.model.ids import LogStreamID
 from varlog.model.projection import Projection
+from varlog.model.status import UnitStatus
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.sequencer.sequencer import Sequencer, SequencerConfig

@@ -10,22 +10,17 @@ from varlog.model.cluster import (
     ClusterView,
     LogStream,
     NamedReader,
-    NodeStatus,
     Ordering,
-    ReplicaState,
-    ReplicaStatus,
     StorageNode,
     StreamState,
-    SyncState,
-    SyncStatus,
     Topic,
-    UnitStatus,
 )
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, SyncState, SyncStatus, UnitStatus
 from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
 from varlog.proxy.status_publisher import look_of, rfc3339, status_document

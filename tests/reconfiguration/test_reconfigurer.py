@@ -9,12 +9,13 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from varlog.model.cluster import ClusterView, Ordering, StorageNode, SyncState, SyncStatus, Topic
+from varlog.model.cluster import ClusterView, Ordering, StorageNode, Topic
 from varlog.model.epoch import Epoch
 from varlog.model.errors import PreconditionFailed, StaleEpoch, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Projection, SequencerID
+from varlog.model.status import SyncState, SyncStatus
 from varlog.reconfiguration.reconfigurer import Reconfigurer
 from varlog.reconfiguration.rules import Answer, Wish, first_projection
 from varlog.rpc import messages as m

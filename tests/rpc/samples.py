@@ -10,16 +10,10 @@ from varlog.model.cluster import (
     LogStream,
     NamedReader,
     NamedWriter,
-    NodeStatus,
     Ordering,
-    ReplicaState,
-    ReplicaStatus,
     StorageNode,
     StreamState,
-    SyncState,
-    SyncStatus,
     Topic,
-    UnitStatus,
 )
 from varlog.model.commit import CommitRow, OrderAdoption, Report, TopicMark
 from varlog.model.epoch import Epoch
@@ -27,6 +21,7 @@ from varlog.model.errors import VarlogError
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, SyncState, SyncStatus, UnitStatus
 from varlog.model.traffic import Traffic
 from varlog.rpc import messages as m
 from varlog.rpc.error_codes import ERROR_CODES

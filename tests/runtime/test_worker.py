@@ -132,13 +132,13 @@ def _fail() -> None:
     raise OSError("disk full")
 
 
-# --- brief jobs ----------------------------------------------------------------------------------------------------------------
+# --- inline jobs ----------------------------------------------------------------------------------------------------------------
 
 
-def test_a_brief_job_runs_in_the_loop_before_the_call_returns() -> None:
+def test_an_inline_job_runs_in_the_loop_before_the_call_returns() -> None:
     async def story() -> tuple[list[object], int]:
         worker, told = ThreadWorker("test"), list[object]()
-        worker.call(threading.get_ident, lambda result, error: told.extend([result, error]), brief=True)
+        worker.call(threading.get_ident, lambda result, error: told.extend([result, error]), inline=True)
         at_once = list(told)
         await worker.close()
         return at_once, threading.get_ident()
@@ -147,7 +147,7 @@ def test_a_brief_job_runs_in_the_loop_before_the_call_returns() -> None:
     assert told == [here, None]
 
 
-def test_a_brief_job_overtakes_no_job_of_the_thread() -> None:
+def test_an_inline_job_overtakes_no_job_of_the_thread() -> None:
     async def story() -> list[str]:
         worker, ran, gate = ThreadWorker("test"), list[str](), threading.Event()
 
@@ -156,7 +156,7 @@ def test_a_brief_job_overtakes_no_job_of_the_thread() -> None:
             ran.append("first")
 
         one = worker.run(first)
-        two = worker.run(lambda: ran.append("second"), brief=True)
+        two = worker.run(lambda: ran.append("second"), inline=True)
         at_once = [worker.can_run_inline]
         gate.set()
         await asyncio.gather(one, two)
@@ -168,17 +168,17 @@ def test_a_brief_job_overtakes_no_job_of_the_thread() -> None:
     assert asyncio.run(story()) == ["first", "second"]
 
 
-def test_after_a_slow_one_brief_jobs_go_to_the_thread_until_enough_were_quick(
+def test_after_a_slow_one_inline_jobs_go_to_the_thread_until_enough_were_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story() -> tuple[list[bool], bool]:
         worker, here = ThreadWorker("test"), list[bool]()
         monkeypatch.setattr(workers, "QUICK_S", -1.0)  # everything is slow
-        await worker.run(lambda: None, brief=True)
+        await worker.run(lambda: None, inline=True)
         monkeypatch.setattr(workers, "QUICK_S", 60.0)  # nothing is
         for _ in range(workers.QUICK_IN_A_ROW):
-            here.append(await worker.run(threading.get_ident, brief=True) == threading.get_ident())
-        again = await worker.run(threading.get_ident, brief=True) == threading.get_ident()
+            here.append(await worker.run(threading.get_ident, inline=True) == threading.get_ident())
+        again = await worker.run(threading.get_ident, inline=True) == threading.get_ident()
         await worker.close()
         return here, again
 
@@ -198,13 +198,13 @@ def test_one_slow_job_among_quick_ones_begins_the_count_anew() -> None:
     assert pace.quick
 
 
-@pytest.mark.parametrize("brief", [True, False])
-def test_what_a_brief_job_raises_reaches_its_waiter(brief: bool) -> None:
+@pytest.mark.parametrize("inline", [True, False])
+def test_what_an_inline_job_raises_reaches_its_waiter(inline: bool) -> None:
     async def story() -> None:
         worker = ThreadWorker("test")
         with pytest.raises(OSError, match="disk full"):
-            await worker.run(_fail, brief=brief)
-        assert await worker.run(lambda: 7, brief=brief) == 7
+            await worker.run(_fail, inline=inline)
+        assert await worker.run(lambda: 7, inline=inline) == 7
         await worker.close()
 
     asyncio.run(story())

@@ -22,11 +22,11 @@ from tests.storagenode.scripted import (
     row,
 )
 from tests.storagenode.scripted import run as run_bench
-from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Sealed, Trimmed, Unavailable
 from varlog.model.limits import KIB
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState, ReplicaStatus, SyncState
 from varlog.rpc.messages import (
     AddLogStream,
     Append,

@@ -21,7 +21,6 @@ from tests.storagenode.scripted import (
     until,
 )
 from varlog.model.batch import crc32c
-from varlog.model.cluster import ReplicaState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
     InvalidRequest,
@@ -38,6 +37,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import (
     AddLogStream,
     Append,

@@ -19,12 +19,12 @@ from tests.storagenode.committed.test_sync import (
     wait_synced,
 )
 from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, run, until
-from varlog.model.cluster import ReplicaState, SyncState
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import PreconditionFailed, StaleEpoch, Unavailable, UnknownLogStream
 from varlog.model.ids import ClusterUUID, LogStreamID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.lsn import LLSN
+from varlog.model.status import ReplicaState, SyncState
 from varlog.rpc.messages import AddLogStream, RebuildReplica, RemoveLogStream, SealReplica
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.volume import NodeVolumes

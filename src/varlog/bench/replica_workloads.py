@@ -19,13 +19,14 @@ from varlog.bench.workload import Measured
 from varlog.localcluster.process import ServerProcess
 from varlog.localcluster.wait import wait_until
 from varlog.model.batch import pack, place
-from varlog.model.cluster import Ordering, ReplicaStatus, SyncState
+from varlog.model.cluster import Ordering
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.limits import KIB, MIB, SEGMENT_BYTES
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
+from varlog.model.status import ReplicaStatus, SyncState
 from varlog.rpc.messages import (
     AddLogStream,
     GetNodeStatus,

@@ -12,7 +12,8 @@ from varlog.cli.status_tables import nodes_table, print_parts, stream_json, stre
 from varlog.cli.target import DEFAULT_CLUSTER, ClusterOption, DataOption, JsonOption, Target, target
 
 if TYPE_CHECKING:
-    from varlog.model.cluster import LogStream, SyncStatus
+    from varlog.model.cluster import LogStream
+    from varlog.model.status import SyncStatus
     from varlog.rpc.messages import GetClusterStatusReply
 
 node = typer.Typer(no_args_is_help=True, help="Storage nodes: list, add, remove.")
@@ -168,8 +169,8 @@ def sync_stream(
 
 
 async def _sync_stream(where: Target, log_stream: int, number: int) -> SyncStatus:
-    from varlog.model.cluster import SyncState
     from varlog.model.errors import Unavailable
+    from varlog.model.status import SyncState
 
     async with where.admin() as admin:
         while (found := await admin.sync_replica(log_stream, number)).state is SyncState.IN_PROGRESS:

@@ -24,20 +24,12 @@ from varlog.client.cluster_status import (
     synced_percent,
     unit_statuses,
 )
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NamedReader,
-    ReplicaStatus,
-    SyncState,
-    SyncStatus,
-    Topic,
-    UnitStatus,
-)
+from varlog.model.cluster import ClusterView, LogStream, NamedReader, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.errors import UnknownTopic
 from varlog.model.lsn import FIRST_GLSN
 from varlog.model.projection import Projection
+from varlog.model.status import ReplicaStatus, SyncState, SyncStatus, UnitStatus
 from varlog.runtime.logging import escaped
 
 if TYPE_CHECKING:

@@ -138,7 +138,8 @@ async def _wait_running(admin: Admin) -> None:
 
 def _all_run(seen: GetClusterStatusReply) -> bool:
     from varlog.client.cluster_status import chain_is_whole, is_sequenced
-    from varlog.model.cluster import ReplicaState, StreamState
+    from varlog.model.cluster import StreamState
+    from varlog.model.status import ReplicaState
 
     told = [health.status for health in seen.nodes]
     replicas = [replica for status in told if status is not None for replica in status.replicas]

@@ -18,13 +18,13 @@ from varlog.model.cluster import (
     NamedWriter,
     Ordering,
     StorageNode,
-    SyncStatus,
     Topic,
 )
 from varlog.model.commit import OrderAdoption, TopicMark
 from varlog.model.errors import InvalidRequest, Unavailable, UnknownTopic
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, check_topic_name
 from varlog.model.lsn import FIRST_GLSN, GLSN
+from varlog.model.status import SyncStatus
 from varlog.rpc.messages import (
     AddNode,
     AddStream,

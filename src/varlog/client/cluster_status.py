@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from varlog.model import traffic
-from varlog.model.cluster import ClusterView, LogStream, NodeStatus, ReplicaStatus, SyncStatus, UnitStatus
+from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.ids import NO_UUID, NodeID
 from varlog.model.projection import Chain
+from varlog.model.status import NodeStatus, ReplicaStatus, SyncStatus, UnitStatus
 
 if TYPE_CHECKING:
     from varlog.rpc.messages import GetClusterStatusReply

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 from varlog.client.routing import ATTEMPT_S, Routing, expect
-from varlog.model.cluster import NodeStatus
 from varlog.model.entry import RangeSize
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN, LSN_MAX
+from varlog.model.status import NodeStatus
 from varlog.rpc.messages import (
     CheckEntries,
     CopyUnit,

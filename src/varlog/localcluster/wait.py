@@ -92,7 +92,8 @@ async def all_run(admin: Admin) -> None:
 
 def runs_whole(seen: GetClusterStatusReply) -> bool:
     from varlog.client.cluster_status import chain_is_whole, is_sequenced, replica_statuses
-    from varlog.model.cluster import ReplicaState, StreamState
+    from varlog.model.cluster import StreamState
+    from varlog.model.status import ReplicaState
 
     def whole(found: LogStream) -> bool:
         if is_sequenced(seen.view, found):

@@ -16,11 +16,12 @@ from varlog.manager.registrar import LOOK_LASTS_S, Registrar, StreamMaker
 from varlog.manager.repair_loop import ClusterWatcher, RepairLoop
 from varlog.manager.repair_steps import Nothing, RepairReplica
 from varlog.manager.snapshot import Snapshot
-from varlog.model.cluster import LogStream, Ordering, StreamState, SyncState, SyncStatus, Topic
+from varlog.model.cluster import LogStream, Ordering, StreamState, Topic
 from varlog.model.errors import InvalidRequest, PreconditionFailed, UnknownTopic
 from varlog.model.ids import LogStreamID, NodeID, check_topic_name
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.model.projection import STRIPE_SIZE
+from varlog.model.status import SyncState, SyncStatus
 from varlog.rpc import messages
 from varlog.rpc.dispatch import Answer, Dispatcher
 from varlog.rpc.messages import Message, ReplicaAddress

@@ -13,9 +13,10 @@ from typing import Final
 from varlog.manager.config import ManagerConfig
 from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
-from varlog.model.cluster import NodeStatus, StorageNode
+from varlog.model.cluster import StorageNode
 from varlog.model.errors import Unavailable, VarlogError
 from varlog.model.ids import NO_UUID, ClusterUUID, NodeID
+from varlog.model.status import NodeStatus
 from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.tasks import Tasks

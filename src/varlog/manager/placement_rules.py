@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from varlog.model.cluster import ClusterView, Grouping, NodeStatus
+from varlog.model.cluster import ClusterView, Grouping
 from varlog.model.errors import PreconditionFailed
 from varlog.model.ids import NodeID
 from varlog.model.limits import REPLICAS_MAX, STREAMS_PER_NODE_MAX
+from varlog.model.status import NodeStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from varlog.manager.committed.inputs import Statuses
 from varlog.manager.placement_rules import NodeLoad, loads, spares
 from varlog.manager.repair_steps import RUNS, RepairReplica, ReplaceReplica, Step
-from varlog.model.cluster import LogStream, NodeStatus, ReplicaStatus, StreamState, UnitStatus
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.errors import UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.status import NodeStatus, ReplicaStatus, UnitStatus
 from varlog.rpc.messages import GetViewReply
 
 

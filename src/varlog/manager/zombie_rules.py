@@ -10,18 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NodeStatus,
-    ReplicaStatus,
-    StreamState,
-    SyncState,
-    UnitStatus,
-)
+from varlog.model.cluster import ClusterView, LogStream, StreamState
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import NO_UUID, LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN
+from varlog.model.status import NodeStatus, ReplicaStatus, SyncState, UnitStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ UNCOMMITTED_BATCHES_MAX = 16_384
 GROUP_BYTES_MAX = 8 * MIB
 GROUP_BATCHES_MAX = 512
 # Up to here the loop itself may write a group, where the disk is quick: a larger one takes so long that it has better things to do.
-BRIEF_GROUP_BYTES_MAX = 64 * KIB
+INLINE_GROUP_BYTES_MAX = 64 * KIB
 
 # A connection stops reading while the requests it brought hold more than this, and a writer waits above the other.
 CONNECTION_REQUEST_BYTES_MAX = 32 * MIB

@@ -14,8 +14,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from varlog.client.cluster_status import held_by, node_statuses
-from varlog.model.cluster import NodeStatus
 from varlog.model.errors import VarlogError
+from varlog.model.status import NodeStatus
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
 from varlog.proxy.dependencies import GatewayDependency, MetersDependency
 from varlog.proxy.rate_rules import merged_buckets

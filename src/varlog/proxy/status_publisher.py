@@ -19,16 +19,9 @@ from varlog.client.cluster_status import (
     synced_percent,
     unit_statuses,
 )
-from varlog.model.cluster import (
-    LogStream,
-    NodeStatus,
-    ReplicaStatus,
-    SyncState,
-    SyncStatus,
-    Topic,
-    UnitStatus,
-)
+from varlog.model.cluster import LogStream, Topic
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.status import NodeStatus, ReplicaStatus, SyncState, SyncStatus, UnitStatus
 from varlog.proxy.gateway import Gateway
 from varlog.proxy.rate_rules import ClusterRates, Rate, RateMeter, TrafficSample
 from varlog.proxy.wire import (

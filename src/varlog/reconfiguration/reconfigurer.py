@@ -14,12 +14,13 @@ import contextlib
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final, Protocol, TypeVar
 
-from varlog.model.cluster import ClusterView, SyncState, Topic
+from varlog.model.cluster import ClusterView, Topic
 from varlog.model.epoch import Epoch
 from varlog.model.errors import AlreadySyncing, PreconditionFailed, StaleEpoch, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import NO_GLSN
 from varlog.model.projection import Chain, Projection, SequencerID
+from varlog.model.status import SyncState
 from varlog.reconfiguration.rules import (
     Answer,
     Members,

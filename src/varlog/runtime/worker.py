@@ -1,6 +1,6 @@
 """Worker: the only door to a thread. Jobs of one worker run one after the other, in order, off the event loop.
 
-A job that its owner calls *brief* (a small write with its sync) may run in the loop itself, in its turn, while such jobs have
+A job that its owner calls *inline* (a small write with its sync) may run in the loop itself, in its turn, while such jobs have
 lately been quick: handing it to a thread and back costs as much as a good disk takes for it. One that turns out slow holds the loop
 up once; those after it go to the thread until they are quick again (decision 18).
 """
@@ -28,15 +28,15 @@ class Worker(Protocol):
 
     @property
     def can_run_inline(self) -> bool:
-        """True if a brief job would run now, before `call` or `run` returns."""
+        """True if an inline job would run now, before `call` or `run` returns."""
         ...
 
-    def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
+    def call(self, job: Callable[[], Any], done: Settle, *, inline: bool = False) -> None:
         """Run `job` after all earlier ones; then `done` is called in the loop, maybe before this returns. For the paths that count
         their turns of the loop: a future costs one more."""
         ...
 
-    def run(self, job: Callable[[], T], *, brief: bool = False) -> asyncio.Future[T]:
+    def run(self, job: Callable[[], T], *, inline: bool = False) -> asyncio.Future[T]:
         """Run `job` after all earlier ones; the future has its result or its exception. Not cancelled with its waiter."""
         ...
 
@@ -50,14 +50,14 @@ def new_guard() -> contextlib.AbstractContextManager[bool]:
     return threading.Lock()
 
 
-# A brief job that takes longer is slow. A thread and back is about 0.1 ms on a busy machine.
+# An inline job that takes longer is slow. A thread and back is about 0.1 ms on a busy machine.
 QUICK_S: Final = 0.001
 # After a slow one so many in a row must be quick in the thread before the loop does them again.
 QUICK_IN_A_ROW: Final = 8
 
 
 class LatencyGate:
-    """Whether brief jobs are quick, by those that were done last."""
+    """Whether inline jobs are quick, by those that were done last."""
 
     def __init__(self) -> None:
         self._missing = 0
@@ -74,7 +74,7 @@ class LatencyGate:
 
 
 class InlineWorker:
-    """What workers with threads share: brief jobs in the loop while they are quick, the others handed over, none overtaken."""
+    """What workers with threads share: inline jobs in the loop while they are quick, the others handed over, none overtaken."""
 
     def __init__(self, gate: LatencyGate) -> None:
         self._gate = gate
@@ -85,16 +85,16 @@ class InlineWorker:
     def can_run_inline(self) -> bool:
         return self._submitted == 0 and self._gate.quick
 
-    def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
-        if brief and self.can_run_inline:
+    def call(self, job: Callable[[], Any], done: Settle, *, inline: bool = False) -> None:
+        if inline and self.can_run_inline:
             done(*self._do(job))
         else:
             self._submitted += 1
-            self._submit(job, done, brief)
+            self._submit(job, done, inline)
 
-    def run(self, job: Callable[[], T], *, brief: bool = False) -> asyncio.Future[T]:
+    def run(self, job: Callable[[], T], *, inline: bool = False) -> asyncio.Future[T]:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.call(job, partial(settle, done), brief=brief)
+        self.call(job, partial(settle, done), inline=inline)
         return done
 
     def _on_done(self, done: Settle, outcome: Outcome) -> None:
@@ -102,12 +102,12 @@ class InlineWorker:
         self._submitted -= 1
         done(*outcome)
 
-    def _submit(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+    def _submit(self, job: Callable[[], Any], done: Settle, inline: bool) -> None:
         """To a thread, behind all earlier ones; then `_on_done`."""
         raise NotImplementedError
 
     def _do(self, job: Callable[[], Any]) -> Outcome:
-        """A brief job, in the loop."""
+        """An inline job, in the loop."""
         return self._timed(job)
 
     def _timed(self, job: Callable[[], Any]) -> Outcome:
@@ -131,13 +131,13 @@ class ThreadWorker(InlineWorker):
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._thread.join)
 
-    def _submit(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
-        self._jobs.put((job, done, brief, asyncio.get_running_loop()))
+    def _submit(self, job: Callable[[], Any], done: Settle, inline: bool) -> None:
+        self._jobs.put((job, done, inline, asyncio.get_running_loop()))
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, done, brief, loop = item
-            outcome = self._timed(job) if brief else outcome_of(job)
+            job, done, inline, loop = item
+            outcome = self._timed(job) if inline else outcome_of(job)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._on_done, done, outcome)
 

@@ -47,7 +47,7 @@ class WorkerPool:
 
     @property
     def can_run_inline(self) -> bool:
-        """Whether the loop itself may do a brief job: one in a turn, and none while threads are busy. Where several workers have
+        """Whether the loop itself may do an inline job: one in a turn, and none while threads are busy. Where several workers have
         something to do, threads let their disk jobs overlap."""
         return self._handed == 0 and not self._loop_wrote
 
@@ -59,7 +59,7 @@ class WorkerPool:
         self._handed += 1
 
     def loop_did_one(self) -> None:
-        """The loop has done a brief job itself; the next turn may do another."""
+        """The loop has done an inline job itself; the next turn may do another."""
         self._loop_wrote = True
         self._loop.call_soon(self._next_turn)
 
@@ -113,10 +113,10 @@ class PooledWorker(InlineWorker):
         """Wait for the jobs under way. The threads are the pool's."""
         await self.run(lambda: None)
 
-    def _submit(self, job: Callable[[], Any], done: Settle, brief: bool) -> None:
+    def _submit(self, job: Callable[[], Any], done: Settle, inline: bool) -> None:
         self._pool.handed_one()
         with self._guard:
-            self._jobs.append((job, done, brief))
+            self._jobs.append((job, done, inline))
             if self._queued:
                 return
             self._queued = True
@@ -129,8 +129,8 @@ class PooledWorker(InlineWorker):
     def work(self, out: deque[Done]) -> None:
         """In a thread: one job, its outcome into `out`, and only then back into the queue if there are more: outcomes keep the
         order of the jobs."""
-        job, done, brief = self._jobs.popleft()
-        out.append((self, done, self._timed(job) if brief else outcome_of(job)))
+        job, done, inline = self._jobs.popleft()
+        out.append((self, done, self._timed(job) if inline else outcome_of(job)))
         with self._guard:
             again = self._queued = bool(self._jobs)
         if again:

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from varlog.model.cluster import NodeStatus
 from varlog.model.errors import PreconditionFailed, Unavailable, UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
+from varlog.model.status import NodeStatus
 from varlog.rpc.messages import (
     AddLogStream,
     Done,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from varlog.model.cluster import NodeStatus, Ordering, ReplicaState, ReplicaStatus, UnitStatus, changed
+from varlog.model.cluster import Ordering, changed
 from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import (
     CorruptReplica,
@@ -22,6 +22,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, NO_GLSN, NO_LLSN
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, UnitStatus
 from varlog.rpc.dispatch import Dispatcher
 from varlog.rpc.messages import (
     AddLogStream,

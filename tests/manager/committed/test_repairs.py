@@ -11,11 +11,12 @@ import pytest
 
 from tests.manager.fakes import FakeCluster, FakeReplica
 from varlog.manager.manager import Manager
-from varlog.model.cluster import LogStream, ReplicaState, StreamState, SyncState
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import InvalidRequest, PreconditionFailed
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
+from varlog.model.status import ReplicaState, SyncState
 from varlog.rpc import messages
 from varlog.runtime.environment import system_environment
 

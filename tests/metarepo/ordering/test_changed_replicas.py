@@ -8,11 +8,12 @@ import pytest
 
 from tests.metarepo.helpers import World, run, settle, until, world
 from varlog.metarepo.ordering.reports import ReportTable
-from varlog.model.cluster import LogStream, ReplicaState
+from varlog.model.cluster import LogStream
 from varlog.model.commit import Report
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc import messages as m
 
 LS = LogStreamID(1)

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from varlog.metarepo.recovery.rebuild import NodeEvidence, ProjectionFound, find_projection, rebuild
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NodeStatus,
-    Ordering,
-    StorageNode,
-    StreamState,
-    Topic,
-    UnitStatus,
-    changed,
-)
+from varlog.model.cluster import ClusterView, LogStream, Ordering, StorageNode, StreamState, Topic, changed
 from varlog.model.epoch import Epoch
 from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, Stripe
+from varlog.model.status import NodeStatus, UnitStatus
 from varlog.storage.view_copy import ViewCopy
 
 UUID = ClusterUUID("01234567-89ab-4cde-8f01-23456789abcd")

@@ -20,11 +20,11 @@ from tests.storagenode.scripted import (
     row,
     run,
 )
-from varlog.model.cluster import ReplicaState, ReplicaStatus
 from varlog.model.epoch import Epoch
 from varlog.model.errors import CorruptBatch, InvalidRequest, Unavailable
 from varlog.model.ids import NodeID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState, ReplicaStatus
 from varlog.rpc.messages import (
     Append,
     CheckEntries,

@@ -23,7 +23,6 @@ from tests.storagenode.scripted import (
     until,
 )
 from varlog.model.batch import Buffer
-from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncState, SyncStatus
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import (
@@ -38,6 +37,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import NodeID
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState, ReplicaStatus, SyncState, SyncStatus
 from varlog.rpc.messages import (
     AddLogStream,
     Append,

@@ -95,7 +95,7 @@ def test_small_batches_of_one_turn_are_one_group_written_by_the_loop() -> None:
 
 
 def test_a_large_group_is_written_by_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "BRIEF_GROUP_BYTES_MAX", 2)
+    monkeypatch.setattr(writers, "INLINE_GROUP_BYTES_MAX", 2)
 
     async def story(scene: _Scene) -> list[bool]:
         scene.write(b"large")

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from tests.storagenode.scripted import STREAM, TIMEOUT_S, TOPIC, Bench, entries_in
 from varlog.model.batch import pack, place
-from varlog.model.cluster import Ordering, SyncState, SyncStatus, UnitStatus
+from varlog.model.cluster import Ordering
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NodeID, ProducerID
 from varlog.model.lsn import LLSN
+from varlog.model.status import SyncState, SyncStatus, UnitStatus
 from varlog.rpc.messages import (
     AddLogStream,
     FetchUnit,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.storagenode.sequenced.chain import STREAM, TOPIC, Chain, batch_at, entries_in, run_chain, until
-from varlog.model.cluster import SyncState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import AlreadySyncing, PreconditionFailed, Sealed, StaleEpoch, Unavailable
 from varlog.model.lsn import LLSN
+from varlog.model.status import SyncState
 from varlog.rpc.messages import CopyUnit, CopyUnitReply, RebuildReplica, UnitOrder
 from varlog.rpc.transport import Call
 from varlog.storagenode.sequenced import reader as unit_reader

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.storagenode.sequenced.chain import STREAM, TIMEOUT_S, TOPIC, Chain, batch_at, entries_in, run_chain
-from varlog.model.cluster import SyncState, UnitStatus
 from varlog.model.epoch import Epoch
 from varlog.model.errors import AlreadyWritten, CorruptBatch, Sealed, StaleEpoch, Unavailable
 from varlog.model.limits import KIB
 from varlog.model.lsn import LLSN
+from varlog.model.status import SyncState, UnitStatus
 from varlog.rpc.messages import CheckEntries, RebuildReplica, RemoveLogStream
 from varlog.testing.sim.core.disk import SimDisk
 from varlog.testing.sim.core.drive import Drive

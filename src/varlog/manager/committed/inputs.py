@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from varlog.model.cluster import LogStream, ReplicaState, ReplicaStatus, StreamState
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import NodeID
 from varlog.model.lsn import FIRST_LLSN
+from varlog.model.status import ReplicaState, ReplicaStatus
 
 # What each node that answered says of its replica; None: it answered, and has none. A node that is missing did
 # not answer.

@@ -29,8 +29,9 @@ from varlog.manager.repair_steps import (
     UnsealReplicas,
     UnsealStream,
 )
-from varlog.model.cluster import LogStream, ReplicaState, ReplicaStatus, StreamState, SyncState
+from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import NodeID
+from varlog.model.status import ReplicaState, ReplicaStatus, SyncState
 
 __all__ = ["ALONE", "RepairInputs", "Statuses", "next_step"]
 

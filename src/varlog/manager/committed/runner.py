@@ -21,11 +21,12 @@ from varlog.manager.repair_steps import (
     UnsealReplicas,
     UnsealStream,
 )
-from varlog.model.cluster import ClusterView, LogStream, ReplicaState, ReplicaStatus
+from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import Unavailable, UnknownLogStream, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN
+from varlog.model.status import ReplicaState, ReplicaStatus
 from varlog.rpc import messages
 from varlog.rpc.messages import Message, ReplicaAddress
 

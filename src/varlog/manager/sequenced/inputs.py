@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from varlog.manager.committed.inputs import Move
-from varlog.model.cluster import LogStream, SyncState, Topic, UnitStatus
+from varlog.model.cluster import LogStream, Topic
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Chain, Projection, SequencerID
+from varlog.model.status import SyncState, UnitStatus
 
 # A node that has just started, or whose repository has, has no lease for a moment. One that has had none for so long serves nobody.
 UNLEASED_S: Final = 2.0

@@ -26,9 +26,10 @@ from varlog.manager.repair_steps import (
     SyncReplica,
 )
 from varlog.manager.sequenced.inputs import AHEAD_S, JOIN_LAG_ENTRIES, TopicCondition
-from varlog.model.cluster import Grouping, LogStream, SyncState
+from varlog.model.cluster import Grouping, LogStream
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Chain, Projection
+from varlog.model.status import SyncState
 from varlog.reconfiguration.rules import Wish
 
 NO_SEQUENCER = "no sequencer is there that may give positions: start one with `vseq start`"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from varlog.model.cluster import LogStream, ReplicaState
+from varlog.model.cluster import LogStream
 from varlog.model.commit import Report
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import ReplicaPoint
 
 _NOTHING: Mapping[NodeID, Report] = MappingProxyType({})

@@ -17,23 +17,13 @@ from varlog.metarepo.membership.rules import Members, revision_after_loss
 from varlog.metarepo.ordering.order import merged
 from varlog.metarepo.records import BaseRecord, StreamBase
 from varlog.metarepo.recovery.witness_rules import ReportedRange, join, term_of, trimmed_by
-from varlog.model.cluster import (
-    ClusterView,
-    LogStream,
-    NodeStatus,
-    ReplicaState,
-    ReplicaStatus,
-    StorageNode,
-    StreamState,
-    Topic,
-    UnitStatus,
-    changed,
-)
+from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, Topic, changed
 from varlog.model.commit import CommitRow, TopicMark
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import NO_UUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import FIRST_LLSN, GLSN, NO_GLSN
 from varlog.model.projection import Projection, Proposal
+from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, UnitStatus
 from varlog.storage.view_copy import ViewCopy
 
 # Ids that were given out after the newest copy of the view was made are fewer.

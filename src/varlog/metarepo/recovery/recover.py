@@ -13,7 +13,6 @@ from varlog.metarepo import records
 from varlog.metarepo import state as states
 from varlog.metarepo.recovery.rebuild import NodeEvidence, Rebuilt, rebuild
 from varlog.metarepo.store.base import MetadataStore, Put
-from varlog.model.cluster import ReplicaStatus
 from varlog.model.commit import CommitRow
 from varlog.model.errors import (
     CorruptReplica,
@@ -25,6 +24,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.model.status import ReplicaStatus
 from varlog.rpc.messages import (
     GetNodeFacts,
     GetNodeFactsReply,

@@ -192,8 +192,8 @@ class SqliteStore(SoleStore):
             raise Unavailable(f"{self._path} is not open")
         if self._failure is not None:
             raise self._failure
-        brief = _is_brief(changes)
-        await self._worker.run(lambda: self._commit(changes, brief), brief=brief)
+        inline = _may_run_inline(changes)
+        await self._worker.run(lambda: self._commit(changes, inline), inline=inline)
         self._mark_when_idle()
 
     async def close(self) -> None:
@@ -479,12 +479,12 @@ class SqliteStore(SoleStore):
 
     # --- commits ---------------------------------------------------------------------------------------------------------
 
-    def _commit(self, changes: Sequence[Change], brief: bool) -> None:
+    def _commit(self, changes: Sequence[Change], inline: bool) -> None:
         database, journal = self._database, self._journal
         if database is None or journal is None:
             raise Unavailable(f"{self._path} is closed")
         if self._record(journal, changes):
-            if not brief:
+            if not inline:
                 self._checkpoint(database, journal, journal.newest)
             return
         self._checkpoint(database, journal, journal.newest)
@@ -644,7 +644,7 @@ def _term(sql: sqlite3.Connection) -> int:
     return int(sql.execute("SELECT term FROM terms").fetchone()[0])
 
 
-def _is_brief(changes: Sequence[Change]) -> bool:
+def _may_run_inline(changes: Sequence[Change]) -> bool:
     """Whether the changes stay in the journal. With a range deleted, little of it is left to be written to the database."""
     return DeleteRange not in map(type, changes)
 

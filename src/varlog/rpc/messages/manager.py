@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from varlog.model.cluster import (
-    ClusterView,
-    Grouping,
-    NamedReader,
-    NodeStatus,
-    Ordering,
-)
+from varlog.model.cluster import ClusterView, Grouping, NamedReader, Ordering
 from varlog.model.commit import TopicMark
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN
+from varlog.model.status import NodeStatus
 from varlog.rpc.messages.base import Message
 
 # --- Manager: operators and clients -> manager --------------------------------------------------------------

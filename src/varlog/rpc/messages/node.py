@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from varlog.model.cluster import (
-    NodeStatus,
-    Ordering,
-    ReplicaState,
-    SyncStatus,
-)
+from varlog.model.cluster import Ordering
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, TopicID
 from varlog.model.lsn import LLSN
 from varlog.model.projection import Proposal
+from varlog.model.status import NodeStatus, ReplicaState, SyncStatus
 from varlog.rpc.messages.base import Message
 from varlog.rpc.messages.replica import ReplicaAddress
 

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from varlog.model.cluster import (
-    ClusterView,
-    Grouping,
-    LogStream,
-    NamedReader,
-    NamedWriter,
-    Ordering,
-    Topic,
-)
+from varlog.model.cluster import ClusterView, Grouping, LogStream, NamedReader, NamedWriter, Ordering, Topic
 from varlog.model.commit import OrderAdoption
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID

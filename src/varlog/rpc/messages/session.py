@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from varlog.model.cluster import (
-    ReplicaState,
-)
 from varlog.model.commit import CommitRow, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Proposal
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages.base import Message
 
 # --- Commit service: metadata repository -> storage node, one session a node --------------------------------

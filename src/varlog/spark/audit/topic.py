@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from varlog.client.log import Log
-from varlog.model.cluster import ReplicaStatus, UnitStatus
 from varlog.model.entry import RangeSize
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
+from varlog.model.status import ReplicaStatus, UnitStatus
 from varlog.spark.audit.compare_rules import (
     BlockKey,
     by_block,

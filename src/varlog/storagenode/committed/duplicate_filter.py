@@ -14,9 +14,9 @@ from functools import partial
 from typing import Final
 
 from varlog.model.batch import BatchHeader
-from varlog.model.cluster import ReplicaState
 from varlog.model.errors import NotPrimary, Sealed, Unavailable, VarlogError
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import Append, AppendReply, FindAppend, FindAppendReply
 from varlog.rpc.transport import Call
 from varlog.storage.committed.headers import BatchKey

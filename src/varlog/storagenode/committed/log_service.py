@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from varlog.model.cluster import ReplicaState
 from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import (
     InvalidRequest,
@@ -17,6 +16,7 @@ from varlog.model.errors import (
 )
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import FETCH_WAIT_S_MAX, FETCHES_WAITING_MAX
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import (
     Append,
     AppendAt,

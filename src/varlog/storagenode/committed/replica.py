@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from varlog.model.admission import late
 from varlog.model.batch import BatchHeader, check_body, check_offsets, parse_header, place, walk
-from varlog.model.cluster import ReplicaState, ReplicaStatus, SyncStatus
 from varlog.model.commit import CommitRow, Report
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
@@ -31,6 +30,7 @@ from varlog.model.errors import (
 from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN, NO_LLSN
+from varlog.model.status import ReplicaState, ReplicaStatus, SyncStatus
 from varlog.rpc.messages import (
     Append,
     AppendAt,

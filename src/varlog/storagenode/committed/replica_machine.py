@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from varlog.model.cluster import ReplicaState
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import NotPrimary, PreconditionFailed, Sealed, StaleEpoch, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.model.status import ReplicaState
 
 
 @dataclass(frozen=True, slots=True)

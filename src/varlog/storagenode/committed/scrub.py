@@ -12,11 +12,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from varlog.model.cluster import ReplicaState
 from varlog.model.errors import NotWritten, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.limits import SCRUB_BYTES_PER_S, SCRUB_CHUNK_BYTES
 from varlog.model.lsn import LLSN
+from varlog.model.status import ReplicaState
 from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker

@@ -15,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from varlog.model.cluster import SyncState, SyncStatus
 from varlog.model.commit import CommitRow
 from varlog.model.epoch import Epoch
 from varlog.model.errors import AlreadySyncing, CorruptBatch, PreconditionFailed, Unavailable, VarlogError
@@ -23,6 +22,7 @@ from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.invariant import InvariantBroken
 from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import GLSN, LLSN
+from varlog.model.status import SyncState, SyncStatus
 from varlog.rpc.messages import CopyFrom, CopyFromReply, ReplicaAddress
 from varlog.rpc.transport import Call, Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
-from varlog.model.limits import BRIEF_GROUP_BYTES_MAX, GROUP_BATCHES_MAX, GROUP_BYTES_MAX
+from varlog.model.limits import GROUP_BATCHES_MAX, GROUP_BYTES_MAX, INLINE_GROUP_BYTES_MAX
 from varlog.model.lsn import LLSN
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
@@ -46,7 +46,7 @@ class Writer:
         if self._busy:
             return
         self._busy = True
-        if self._worker.can_run_inline and len(batch) <= BRIEF_GROUP_BYTES_MAX:
+        if self._worker.can_run_inline and len(batch) <= INLINE_GROUP_BYTES_MAX:
             asyncio.get_running_loop().call_soon(self._start, True)
         else:
             self._start(True)
@@ -55,7 +55,7 @@ class Writer:
         """Forget what is not being written yet: a seal is about to cut it anyway."""
         self._queue.clear()
 
-    def _start(self, may_be_brief: bool) -> None:
+    def _start(self, may_run_inline: bool) -> None:
         group, self._queue, size = self._group()
         self._busy = bool(group)
         if group:
@@ -64,7 +64,7 @@ class Writer:
             self._worker.call(
                 lambda: store.append(group),
                 lambda _, error: self._finished(error, epoch),
-                brief=may_be_brief and size <= BRIEF_GROUP_BYTES_MAX,
+                inline=may_run_inline and size <= INLINE_GROUP_BYTES_MAX,
             )
 
     def _group(self) -> tuple[list[Buffer], list[Buffer], int]:

@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from varlog.model.batch import BatchHeader, check_body, walk
-from varlog.model.cluster import SyncState, SyncStatus
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import AlreadySyncing, AlreadyWritten, PreconditionFailed, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import COPY_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.model.status import SyncState, SyncStatus
 from varlog.rpc.messages import CopyUnit, CopyUnitReply, ListUnit, ListUnitReply, Message, ReplicaAddress
 from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt

@@ -23,7 +23,6 @@ from varlog.model.batch import (
     junk,
     parse_header,
 )
-from varlog.model.cluster import SyncStatus, UnitStatus
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
     AlreadyWritten,
@@ -43,6 +42,7 @@ from varlog.model.ids import LogStreamID
 from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
+from varlog.model.status import SyncStatus, UnitStatus
 from varlog.rpc.messages import Done, FillUnit, SealUnitReply, SyncUnit, UnitOrder, UnitPoint, WriteUnit
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.logging import get_logger, logfmt

@@ -16,7 +16,7 @@ from typing import Final
 from varlog.model.admission import Admission
 from varlog.model.batch import Buffer
 from varlog.model.epoch import Epoch
-from varlog.model.limits import BRIEF_GROUP_BYTES_MAX, GROUP_BATCHES_MAX, GROUP_BYTES_MAX
+from varlog.model.limits import GROUP_BATCHES_MAX, GROUP_BYTES_MAX, INLINE_GROUP_BYTES_MAX
 from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
 from varlog.runtime.worker import Worker
@@ -127,8 +127,8 @@ class UnitWriter:
         group, self._queue, size = self._group()
         store, batches = self._store(), [write.batch for write in group]
         self._began = self._traffic.now()
-        brief = size <= BRIEF_GROUP_BYTES_MAX
-        self._busy = done = self._worker.run(lambda: store.append(batches), brief=brief)
+        inline = size <= INLINE_GROUP_BYTES_MAX
+        self._busy = done = self._worker.run(lambda: store.append(batches), inline=inline)
         done.add_done_callback(lambda future: self._finished(future, store, group))
 
     def _group(self) -> tuple[list[UnitWrite], list[UnitWrite], int]:

@@ -11,10 +11,11 @@ from contextlib import AsyncExitStack
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
 from varlog.model.batch import check_body, entries_of, walk
-from varlog.model.cluster import ClusterView, ReplicaState, StreamState
+from varlog.model.cluster import ClusterView, StreamState
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import MIB
+from varlog.model.status import ReplicaState
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment

@@ -221,7 +221,7 @@ class Host:
 
 T = TypeVar("T")
 
-# Of the brief jobs that could run in the loop so many do.
+# Of the inline jobs that could run in the loop so many do.
 AT_ONCE_SHARE = 0.4
 
 Delay = Callable[[random.Random], float]
@@ -256,9 +256,9 @@ class SimWorker:
         """Now and then, where nothing is under way: a real one is so as long as its disk is quick."""
         return not self._busy and not self._answers and self._rng.random() < AT_ONCE_SHARE
 
-    def call(self, job: Callable[[], Any], done: Settle, *, brief: bool = False) -> None:
+    def call(self, job: Callable[[], Any], done: Settle, *, inline: bool = False) -> None:
         self._process.check()
-        if brief and self.can_run_inline:
+        if inline and self.can_run_inline:
             self._run_inline(job, done)
             return
         self._jobs.append((job, done))
@@ -267,9 +267,9 @@ class SimWorker:
             loop = asyncio.get_running_loop()
             loop.call_later(self._delay(self._rng), self._work, context=self._process.context)
 
-    def run(self, job: Callable[[], T], *, brief: bool = False) -> asyncio.Future[T]:
+    def run(self, job: Callable[[], T], *, inline: bool = False) -> asyncio.Future[T]:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.call(job, partial(settle, done), brief=brief)
+        self.call(job, partial(settle, done), inline=inline)
         return done
 
     def _run_inline(self, job: Callable[[], Any], done: Settle) -> None:

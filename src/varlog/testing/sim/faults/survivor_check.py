@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from varlog.model.batch import check_body, parse_header
-from varlog.model.cluster import ClusterView, LogStream, ReplicaState, ReplicaStatus, StreamState
+from varlog.model.cluster import ClusterView, LogStream, StreamState
 from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Projection
+from varlog.model.status import ReplicaState, ReplicaStatus
 from varlog.storage.dump import dump_replica
 from varlog.storage.sequenced.page_recovery import survey_unit
 from varlog.storage.sequenced.page_store import PageRef, PageStore

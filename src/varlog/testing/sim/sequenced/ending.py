@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from varlog.model.batch import check_body, crc32c, entries_of, parse_header
-from varlog.model.cluster import ClusterView, StreamState, Topic, UnitStatus
+from varlog.model.cluster import ClusterView, StreamState, Topic
 from varlog.model.errors import CorruptBatch, CorruptReplica, VarlogError
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.model.projection import Projection
+from varlog.model.status import UnitStatus
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.storage.disk_space import DiskSpace
 from varlog.storage.segment_file import SEGMENT_SUFFIX
