@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from varlog.cli import serve
-from varlog.metarepo.store.base import Put
+from varlog.metarepo.store.base import PutItem
 from varlog.model.errors import StartupError
 from varlog.model.ids import ClusterID
 from varlog.runtime.environment import system_environment
@@ -56,7 +56,7 @@ def test_a_journal_mirror_is_kept_where_the_option_says_and_used_when_the_journa
     async def commit_and_leave() -> None:
         store = serve._store(str(tmp_path / "metadata.db"), environment, cluster, 3, mirror)
         await store.open()
-        await store.commit([Put("key", b"value")])
+        await store.commit([PutItem("key", b"value")])
         shutil.copytree(tmp_path, tmp_path.with_name("left"))
         await store.close()
 

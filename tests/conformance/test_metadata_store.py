@@ -17,7 +17,7 @@ from varlog.localcluster.etcd import EtcdPlan
 from varlog.metarepo import records
 from varlog.metarepo.membership.named import Named
 from varlog.metarepo.membership.rules import Members
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, MetadataStore, Put
+from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, Fenced, MetadataStore, PutItem
 from varlog.metarepo.store.keyspace import DeleteKeys
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
@@ -95,12 +95,12 @@ def _leased() -> Backend:
 
 
 def _etcd(plan: EtcdPlan) -> Backend:
-    from varlog.metarepo.store.etcd import EtcdKeyspace, etcd_store, members_of
+    from varlog.metarepo.store.etcd import EtcdKeyspace, endpoints_of, etcd_store
 
     cluster = unused_cluster()
 
     async def break_lock() -> None:
-        keys = EtcdKeyspace(members_of(plan.store), attempt_s=WAIT_S)
+        keys = EtcdKeyspace(endpoints_of(plan.store), attempt_s=WAIT_S)
         leader = f"varlog/{cluster}/leader"
         await keys.transact([], [DeleteKeys(leader, leader + "\0")])
         await keys.close()
@@ -146,8 +146,8 @@ def test_what_was_committed_is_there_after_reopening(backend: Backend) -> None:
     async def body() -> None:
         store = backend.make()
         await store.open()
-        await store.commit([Put("b", b"2"), Put("a", b"1"), Put("a", b"one")])
-        await store.commit([Delete("b"), Delete("never there"), Put("c", b"")])
+        await store.commit([PutItem("b", b"2"), PutItem("a", b"1"), PutItem("a", b"one")])
+        await store.commit([DeleteItem("b"), DeleteItem("never there"), PutItem("c", b"")])
         await store.close()
         assert await _items(backend) == {"a": b"one", "c": b""}
 
@@ -158,7 +158,7 @@ def test_items_come_sorted_by_key(backend: Backend) -> None:
     async def body() -> None:
         store = backend.make()
         await store.open()
-        await store.commit([Put(key, b"") for key in ("cut/2", "base", "cut/10", "a")])
+        await store.commit([PutItem(key, b"") for key in ("cut/2", "base", "cut/10", "a")])
         await store.close()
         assert list(await _items(backend)) == ["a", "base", "cut/10", "cut/2"]
 
@@ -197,8 +197,8 @@ def test_a_range_delete_takes_its_begin_and_leaves_its_end(backend: Backend) -> 
     async def body() -> None:
         store = backend.make()
         await store.open()
-        await store.commit([Put(key, b"") for key in ("cut/1", "cut/2", "cut/3", "cuu", "base")])
-        await store.commit([DeleteRange("cut/", "cut/3"), Put("cut/4", b"")])
+        await store.commit([PutItem(key, b"") for key in ("cut/1", "cut/2", "cut/3", "cuu", "base")])
+        await store.commit([DeleteItems("cut/", "cut/3"), PutItem("cut/4", b"")])
         await store.close()
         assert list(await _items(backend)) == ["base", "cut/3", "cut/4", "cuu"]
 
@@ -224,13 +224,13 @@ def test_a_later_opening_fences_the_earlier_one(backend: Backend) -> None:
     async def body() -> None:
         first, second = backend.make(), backend.make()
         old = await first.open()
-        await first.commit([Put("x", b"first")])
+        await first.commit([PutItem("x", b"first")])
         await backend.break_lock()
         new = await second.open()
         assert new.term > old.term and new.items == {"x": b"first"}
         with pytest.raises(Fenced):
-            await first.commit([Put("x", b"late"), Put("y", b"late")])
-        await second.commit([Put("z", b"second")])
+            await first.commit([PutItem("x", b"late"), PutItem("y", b"late")])
+        await second.commit([PutItem("z", b"second")])
         await first.close()
         await second.close()
         assert await _items(backend) == {"x": b"first", "z": b"second"}
@@ -242,22 +242,22 @@ def test_a_store_that_is_not_open_takes_nothing(backend: Backend) -> None:
     async def body() -> None:
         store = backend.make()
         with pytest.raises(Unavailable):
-            await store.commit([Put("x", b"")])
+            await store.commit([PutItem("x", b"")])
         await store.close()
         await store.open()
         await store.close()
         await store.close()
         with pytest.raises(Unavailable):
-            await store.commit([Put("x", b"")])
+            await store.commit([PutItem("x", b"")])
 
     asyncio.run(body())
 
 
 KEYS = st.sampled_from(["a", "b", "cut/1", "cut/2", "cut/3", "d"])
 CHANGES = st.one_of(
-    st.builds(Put, KEYS, st.binary(max_size=3)),
-    st.builds(Delete, KEYS),
-    st.builds(DeleteRange, KEYS, KEYS),
+    st.builds(PutItem, KEYS, st.binary(max_size=3)),
+    st.builds(DeleteItem, KEYS),
+    st.builds(DeleteItems, KEYS, KEYS),
 )
 
 
@@ -270,9 +270,9 @@ def test_a_store_is_a_map_whose_changes_apply_in_order(backend: Backend, commits
         for changes in commits:
             await store.commit(changes)
             for change in changes:
-                if isinstance(change, Put):
+                if isinstance(change, PutItem):
                     expected[change.key] = change.value
-                elif isinstance(change, Delete):
+                elif isinstance(change, DeleteItem):
                     expected.pop(change.key, None)
                 else:
                     expected = {k: v for k, v in expected.items() if not change.begin <= k < change.end}
@@ -294,9 +294,13 @@ def test_a_commit_larger_than_any_transaction_is_whole(backend: Backend) -> None
         many = {f"many/{n:03d}": str(n).encode() for n in range(300)}
         store = backend.make()
         await store.open()
-        await store.commit([Put("large/1", b"small at first"), Put("many/000", b"old"), Put("other", b"")])
-        await store.commit([DeleteRange("many/", "many0"), *(Put(*item) for item in (large | many).items())])
-        await store.commit([Put("large/0", b"small again"), Delete("large/1")])
+        await store.commit(
+            [PutItem("large/1", b"small at first"), PutItem("many/000", b"old"), PutItem("other", b"")]
+        )
+        await store.commit(
+            [DeleteItems("many/", "many0"), *(PutItem(*item) for item in (large | many).items())]
+        )
+        await store.commit([PutItem("large/0", b"small again"), DeleteItem("large/1")])
         await store.close()
         expected = large | many | {"large/0": b"small again", "other": b""}
         del expected["large/1"]
@@ -317,7 +321,7 @@ def test_the_second_waits_until_the_first_lets_go_and_knows_who_leads(shared: Ba
         async with asyncio.timeout(WAIT_S):
             while second.leader != "first:1":
                 await asyncio.sleep(0.01)
-        await first.commit([Put("x", b"first")])
+        await first.commit([PutItem("x", b"first")])
         assert not waiting.done()
         await first.close()
         async with asyncio.timeout(WAIT_S):  # how soon: tests/metarepo/test_leader_terms.py, in virtual time
@@ -353,7 +357,7 @@ def test_a_leader_whose_key_is_gone_hears_of_it_at_the_next_commit(shared: Backe
         lost = asyncio.create_task(store.wait_lost())
         await shared.break_lock()
         with pytest.raises(Fenced):
-            await store.commit([Put("x", b"late")])
+            await store.commit([PutItem("x", b"late")])
         async with asyncio.timeout(WAIT_S):
             assert isinstance(await lost, Fenced)
         assert not store.leads
@@ -384,7 +388,7 @@ def test_a_memory_commit_cancelled_before_its_point_in_time_changed_nothing() ->
             metadata.before_commit = never
         else:
             metadata.after_commit = never
-        commit = asyncio.create_task(store.commit([Put("x", b"1"), Put("y", b"2")]))
+        commit = asyncio.create_task(store.commit([PutItem("x", b"1"), PutItem("y", b"2")]))
         await stuck.wait()
         commit.cancel()
         await asyncio.gather(commit, return_exceptions=True)
@@ -402,7 +406,7 @@ def test_a_file_that_another_repository_has_open_is_refused_by_name(tmp_path: Pa
         await first.open()
         with pytest.raises(StartupError, match=r"metadata\.sqlite is in use by another metadata repository"):
             await second.open()
-        await first.commit([Put("x", b"")])
+        await first.commit([PutItem("x", b"")])
         await first.close()
         assert (await second.open()).items == {"x": b""}
         await second.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.metarepo.store.base import Put
+from varlog.metarepo.store.base import PutItem
 from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
@@ -30,7 +30,7 @@ def left(tmp_path: Path) -> Path:
         store = SqliteStore(path, system_environment())
         await store.open()
         for key, value in COMMITS.items():
-            await store.commit([Put(key, value)])
+            await store.commit([PutItem(key, value)])
         copy = shutil.copytree(path.parent, tmp_path / "left")
         await store.close()
         return copy / path.name
@@ -101,7 +101,7 @@ def test_an_older_database_beside_a_newer_journal_is_right_or_said(left: Path, t
     async def body() -> None:
         store = SqliteStore(left, system_environment())
         await store.open()
-        await store.commit([Put("cut/041", b"")])
+        await store.commit([PutItem("cut/041", b"")])
         await store.close()
 
     asyncio.run(body())

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from varlog.metarepo.store import journal as journals
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
+from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
 from varlog.metarepo.store.journal import SECTOR_BYTES, apply_changes
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
@@ -33,16 +33,16 @@ SALTS = random.Random(7)  # every opening has another one
 Files = dict[str, bytes]
 Items = dict[str, bytes]
 
-CUTS: list[list[Change]] = [[Put(f"cut/{number:03d}", bytes([number]) * 40)] for number in range(1, 9)]
+CUTS: list[list[Change]] = [[PutItem(f"cut/{number:03d}", bytes([number]) * 40)] for number in range(1, 9)]
 STORIES: dict[str, list[list[Change]]] = {
     "nothing": [],
     "one": CUTS[:1],
     "all in the journal": CUTS,
-    "of several sectors": [*CUTS[:3], [Put("members", bytes(range(250)) * 60), Delete("cut/001")]],
-    "a base between": [*CUTS[:5], [Put("base", b"5"), DeleteRange("cut/", "cut/005")], *CUTS[5:]],
-    "a base at the end": [*CUTS[:5], [Put("base", b"5"), DeleteRange("cut/", "cut/005")]],
-    "several laps": [*CUTS, *CUTS, *CUTS, *list[list[Change]]([Put("x", bytes([n]))] for n in range(30))],
-    "one too large for the journal": [*CUTS[:2], [Put("members", bytes(200_000))], *CUTS[2:4]],
+    "of several sectors": [*CUTS[:3], [PutItem("members", bytes(range(250)) * 60), DeleteItem("cut/001")]],
+    "a base between": [*CUTS[:5], [PutItem("base", b"5"), DeleteItems("cut/", "cut/005")], *CUTS[5:]],
+    "a base at the end": [*CUTS[:5], [PutItem("base", b"5"), DeleteItems("cut/", "cut/005")]],
+    "several laps": [*CUTS, *CUTS, *CUTS, *list[list[Change]]([PutItem("x", bytes([n]))] for n in range(30))],
+    "one too large for the journal": [*CUTS[:2], [PutItem("members", bytes(200_000))], *CUTS[2:4]],
 }
 
 
@@ -252,8 +252,8 @@ def _three_openings(*, killed: bool) -> tuple[list[Files], Items]:
     seen: list[Files] = []
     commits: list[list[Change]] = []
     for nth in range(3):
-        more: list[list[Change]] = [[Put(f"{nth}/{number}", bytes([number]))] for number in range(4)]
-        more.insert(2, [Put("base", bytes([nth])), DeleteRange(f"{nth}/", f"{nth}/1")])
+        more: list[list[Change]] = [[PutItem(f"{nth}/{number}", bytes([number]))] for number in range(4)]
+        more.insert(2, [PutItem("base", bytes([nth])), DeleteItems(f"{nth}/", f"{nth}/1")])
         seen += _run(seen[-1] if seen else {}, more, killed=killed)
         commits += more
     return seen, _expected(commits)
@@ -273,7 +273,7 @@ def test_an_older_journal_beside_the_newest_database_is_right_or_said(killed_eac
     storage nodes."""
     seen, expected = _three_openings(killed=killed_each_time)
     last_base = max(nth for nth, files in enumerate(seen) if files[DATABASE] != seen[-1][DATABASE])
-    last = _run(seen[-1], [[Put("newest", b"")]])[-1]  # without a base
+    last = _run(seen[-1], [[PutItem("newest", b"")]])[-1]  # without a base
     for older in seen:
         _right_or_said({**last, JOURNAL: older[JOURNAL]}, {**expected, "newest": b""})
     for older in seen[: last_base + 1]:
@@ -287,7 +287,7 @@ def test_files_of_two_repositories_are_said() -> None:
         drive, environment = _drive({})
         store = SqliteStore(FOLDER / DATABASE, environment)
         await store.open()
-        await store.commit([Put("of another cluster", b"")])
+        await store.commit([PutItem("of another cluster", b"")])
         return _files(drive)
 
     other = asyncio.run(body())
@@ -321,7 +321,7 @@ def test_a_flipped_bit_in_a_value_names_its_key() -> None:
 def test_a_page_of_the_database_that_is_an_older_one_is_right_or_said() -> None:
     """A write that the device lost: the page has been good once, and SQLite sees nothing wrong with it."""
     commits: list[list[Change]] = [
-        [Put(f"key/{number:03d}", bytes([nth]) * 100), DeleteRange("x", "y")]
+        [PutItem(f"key/{number:03d}", bytes([nth]) * 100), DeleteItems("x", "y")]
         for nth in range(3)
         for number in range(60)
     ]

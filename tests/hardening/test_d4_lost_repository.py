@@ -19,7 +19,7 @@ from varlog.localcluster.supervisor import Supervisor
 from varlog.localcluster.wait import make_topic
 from varlog.metarepo import records
 from varlog.metarepo.recovery.rebuild import NodeEvidence, rebuild
-from varlog.metarepo.recovery.recover import Recovery, find, write
+from varlog.metarepo.recovery.recover import Recovery, find_recovery, write_store
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import StreamState, changed
 from varlog.model.errors import PreconditionFailed
@@ -60,7 +60,7 @@ async def _sessions_over(cluster: SimCluster) -> Recovery:
     """Until every node has seen that the repository is gone."""
     async with asyncio.timeout(60.0):  # virtual
         while True:
-            recovery = await find(cluster.transport, NODES)
+            recovery = await find_recovery(cluster.transport, NODES)
             if not any(found.in_session for found in recovery.nodes):
                 return recovery
             await asyncio.sleep(0.5)
@@ -68,7 +68,7 @@ async def _sessions_over(cluster: SimCluster) -> Recovery:
 
 async def _start_again(cluster: SimCluster, recovery: Recovery) -> None:
     cluster._metadata = MemoryMetadata()
-    await write(recovery.rebuilt, MemoryStore(cluster._metadata))
+    await write_store(recovery.rebuilt, MemoryStore(cluster._metadata))
     cluster.repository.boot()
     cluster.manager.boot()
 
@@ -138,8 +138,8 @@ def test_a_node_that_does_not_answer_stops_the_recovery_unless_it_is_given_up() 
         assert recovery.rebuilt.stops
         assert any("storage node 1 at" in problem for problem in recovery.rebuilt.problems)
         with pytest.raises(PreconditionFailed, match="not everything is proven"):
-            await write(recovery.rebuilt, MemoryStore(MemoryMetadata()))
-        given_up = await find(cluster.transport, NODES, lost=[lost])
+            await write_store(recovery.rebuilt, MemoryStore(MemoryMetadata()))
+        given_up = await find_recovery(cluster.transport, NODES, lost=[lost])
         assert not given_up.rebuilt.stops
         await _start_again(cluster, given_up)
         await cluster.wait_whole(1)
@@ -154,7 +154,7 @@ def test_a_repository_that_runs_is_not_rebuilt() -> None:
         cluster.start()
         await _append(cluster, "orders", 1, 10)
         await asyncio.sleep(3.0)
-        recovery = await find(cluster.transport, NODES)
+        recovery = await find_recovery(cluster.transport, NODES)
         assert recovery.rebuilt.stops
         assert any("in session" in problem for problem in recovery.rebuilt.problems)
 
@@ -313,7 +313,7 @@ def test_a_cluster_whose_repository_is_deleted_comes_back_by_vmr_recover(tmp_pat
             while True:
                 seen, _ = await connection.call(m.GetView(), timeout_s=PATIENCE_S)
                 assert isinstance(seen, m.GetViewReply)
-                found = await find(transport, plan.node_addresses)
+                found = await find_recovery(transport, plan.node_addresses)
                 copies = [one.copy.view.revision for one in found.nodes if one.copy is not None]
                 if copies == [seen.view.revision] * len(plan.node_addresses):
                     return

@@ -16,7 +16,7 @@ import pytest
 from tests.storage.helpers import FailingDisk, commit_all, fill, new_store, read_all, reopen
 from tests.storage.sequenced import test_page_store as units
 from tests.storage.test_metadata_files import order
-from varlog.metarepo.store.base import Delete, DeleteRange, Fenced, Put
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, Fenced, PutItem
 from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
@@ -279,19 +279,19 @@ def test_a_file_of_a_running_repository_is_written_again(tmp_path: Path, which: 
         await store.open()
         for number in range(10):
             wanted[f"key/{number}"] = b"before"
-            await store.commit([Put(f"key/{number}", b"before"), DeleteRange("x", "y")])
+            await store.commit([PutItem(f"key/{number}", b"before"), DeleteItems("x", "y")])
         assert await looked(store) == []
         harm(of_repository(live, which))
         wanted["key/5"] = b"meanwhile"
-        await store.commit([Put("key/5", b"meanwhile")])
+        await store.commit([PutItem("key/5", b"meanwhile")])
         shutil.copytree(live, tmp_path / "too early")
         (complaint,) = await looked(store)
         assert "was deleted" in complaint
         assert await looked(store) == []
         wanted["key/6"] = b"after"
-        await store.commit([Put("key/6", b"after")])
+        await store.commit([PutItem("key/6", b"after")])
         shutil.copytree(live, tmp_path / "killed")
-        await store.commit([Delete("key/7")])
+        await store.commit([DeleteItem("key/7")])
         await store.close()
         assert await _items(tmp_path / "killed") == wanted
         del wanted["key/7"]
@@ -320,9 +320,9 @@ def test_a_repository_that_stops_puts_back_what_was_deleted_since_the_last_look(
     async def body() -> None:
         store = repository(tmp_path)
         await store.open()
-        await store.commit([Put("key", b"1")])
+        await store.commit([PutItem("key", b"1")])
         of_repository(tmp_path, which).unlink()
-        await store.commit([Put("key", b"2")])
+        await store.commit([PutItem("key", b"2")])
         await store.close()
         assert await _items(tmp_path) == {"key": b"2"}
 
@@ -335,7 +335,7 @@ def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Pat
     async def body() -> None:
         first, second = repository(tmp_path), repository(tmp_path)
         await first.open()
-        await first.commit([Put("key", b"first")])
+        await first.commit([PutItem("key", b"first")])
         lock = of_repository(tmp_path, "lock")
         lock.unlink()
         assert await looked(first) == []
@@ -344,7 +344,7 @@ def test_a_repository_whose_lock_and_files_another_one_has_is_over(tmp_path: Pat
             await second.open()
         lock.unlink()
         await second.open()
-        await second.commit([Put("key", b"second")])
+        await second.commit([PutItem("key", b"second")])
         with pytest.raises(Fenced, match="another repository has it"):
             await looked(first)
         await first.close()
@@ -358,7 +358,7 @@ def test_a_database_of_a_newer_term_is_not_written_over(tmp_path: Path) -> None:
     async def body() -> None:
         store = repository(tmp_path)
         await store.open()
-        await store.commit([Put("key", b"1")])
+        await store.commit([PutItem("key", b"1")])
         database = of_repository(tmp_path, "db")
         shutil.copytree(tmp_path, tmp_path / "elsewhere")
         for _ in range(2):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.metarepo.store.base import Put
+from varlog.metarepo.store.base import PutItem
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.batch import crc32c
 from varlog.runtime.environment import system_environment
@@ -50,7 +50,7 @@ def test_a_value_that_looks_like_a_record_is_a_value(tmp_path: Path, salted: boo
         salt = journal.read_bytes()[12:28] if salted else bytes(16)
         for nth, value in enumerate(_values(salt)):
             expected[f"writer/{nth}"] = value
-            await store.commit([Put(f"writer/{nth}", value)])
+            await store.commit([PutItem(f"writer/{nth}", value)])
         left = shutil.copytree(path.parent, tmp_path / "left")
         await store.close()
         return left / path.name

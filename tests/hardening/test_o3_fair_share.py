@@ -12,7 +12,7 @@ import pytest
 
 from tests.manager.sim_cluster import SimCluster
 from varlog.metarepo.ordering import commit_loop as commit_loop_module
-from varlog.metarepo.ordering.commit_loop import CommitLoop, Operation
+from varlog.metarepo.ordering.commit_loop import CommitLoop, MembershipOperation
 from varlog.model.batch import pack, parse_header
 from varlog.model.epoch import Epoch
 from varlog.model.errors import NotAccepted, Unavailable
@@ -174,7 +174,9 @@ def test_changes_that_wait_for_the_repository_are_shared(monkeypatch: pytest.Mon
     answers: list[tuple[str | None, object]] = []
 
     def submit(client: str | None) -> None:
-        commits.submit(Operation(nothing, lambda answer: answers.append((client, answer)), client=client))
+        commits.submit(
+            MembershipOperation(nothing, lambda answer: answers.append((client, answer)), client=client)
+        )
 
     for _ in range(6):
         submit("flood")

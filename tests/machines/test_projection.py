@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Chain, Place, Projection, Range, Stripe
+from varlog.model.projection import Chain, Projection, Range, Stripe, StripePosition
 from varlog.reconfiguration.rules import Answer, Wish, next_projection, slow_tail
 
 A, B, C = LogStreamID(1), LogStreamID(2), LogStreamID(3)
@@ -130,10 +130,10 @@ def test_positions_take_turns_as_drawn() -> None:
     assert [one.locate(GLSN(glsn))[:2] for glsn in (1, 2, 3, 4)] == [(A, 1), (B, 1), (A, 2), (B, 2)]
     two = _first(2, 2)
     assert [two.locate(GLSN(glsn)) for glsn in (1, 2, 3, 8)] == [
-        Place(A, LLSN(1), 2),
-        Place(A, LLSN(2), 1),
-        Place(B, LLSN(1), 2),
-        Place(B, LLSN(4), 1),
+        StripePosition(A, LLSN(1), 2),
+        StripePosition(A, LLSN(2), 1),
+        StripePosition(B, LLSN(1), 2),
+        StripePosition(B, LLSN(4), 1),
     ]
 
 

@@ -12,7 +12,7 @@ from varlog.model.errors import BatchTooLarge, InvalidRequest, NotSequencing
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
-from varlog.sequencer.token_machine import TokenMachine, Tokens, Unheard
+from varlog.sequencer.token_machine import GrantedTokens, TokenMachine, UnknownEpoch
 
 TOPIC = TopicID(1)
 ME, OTHER = SequencerID("me:1", 7), SequencerID("other:1", 8)
@@ -47,7 +47,7 @@ def machine(*seen: Projection) -> TokenMachine:
     return made
 
 
-def give(made: TokenMachine, epoch: int, count: int) -> Tokens:
+def give(made: TokenMachine, epoch: int, count: int) -> GrantedTokens:
     return made.give(TOPIC, Epoch(epoch), count)
 
 
@@ -55,11 +55,11 @@ def test_positions_follow_each_other_and_a_batch_is_never_cut() -> None:
     """R-SEQ-1: one or more positions a request. What is left of a stripe's turn is skipped, and told, so that
     the asker fills it."""
     made = machine(projection(1))
-    assert give(made, 1, 5) == Tokens(GLSN(1))
-    assert give(made, 1, 5) == Tokens(GLSN(9), 3)
-    assert give(made, 1, 3) == Tokens(GLSN(14))
-    assert give(made, 1, 0) == Tokens(GLSN(17)), "looking gives nothing"
-    assert give(made, 1, 0) == Tokens(GLSN(17))
+    assert give(made, 1, 5) == GrantedTokens(GLSN(1))
+    assert give(made, 1, 5) == GrantedTokens(GLSN(9), 3)
+    assert give(made, 1, 3) == GrantedTokens(GLSN(14))
+    assert give(made, 1, 0) == GrantedTokens(GLSN(17)), "looking gives nothing"
+    assert give(made, 1, 0) == GrantedTokens(GLSN(17))
 
 
 def test_what_no_run_can_hold_is_refused() -> None:
@@ -68,17 +68,17 @@ def test_what_no_run_can_hold_is_refused() -> None:
         give(made, 1, 9)
     with pytest.raises(InvalidRequest):
         give(made, 1, -1)
-    assert give(made, 1, 8) == Tokens(GLSN(1)), "what was refused took no position"
-    assert give(machine(projection(1, stripes=1)), 1, 1000) == Tokens(GLSN(1)), "one stripe is one run"
+    assert give(made, 1, 8) == GrantedTokens(GLSN(1)), "what was refused took no position"
+    assert give(machine(projection(1, stripes=1)), 1, 1000) == GrantedTokens(GLSN(1)), "one stripe is one run"
 
 
 def test_an_epoch_that_was_not_seen_is_looked_up_first() -> None:
     made = TokenMachine(ME)
-    with pytest.raises(Unheard):
+    with pytest.raises(UnknownEpoch):
         give(made, 1, 1)
     made.look(view(projection(1)))
-    assert give(made, 1, 1) == Tokens(GLSN(1))
-    with pytest.raises(Unheard):
+    assert give(made, 1, 1) == GrantedTokens(GLSN(1))
+    with pytest.raises(UnknownEpoch):
         give(made, 2, 1)
 
 
@@ -97,19 +97,19 @@ def test_who_stays_counts_on_and_who_is_new_begins_above_what_was_written() -> N
     made = machine(projection(1))
     give(made, 1, 6)
     made.look(view(projection(2, begin=3), 2))
-    assert give(made, 2, 1) == Tokens(GLSN(7)), (
+    assert give(made, 2, 1) == GrantedTokens(GLSN(7)), (
         "tokens of the epoch before stay valid: they are not given again"
     )
     with pytest.raises(NotSequencing):
         give(made, 1, 1)
-    assert give(machine(projection(5, begin=40)), 5, 1) == Tokens(GLSN(40))
+    assert give(machine(projection(5, begin=40)), 5, 1) == GrantedTokens(GLSN(40))
 
 
 def test_nothing_that_was_trimmed_is_given() -> None:
     """A sequencer may be lost with positions that nobody wrote, and that were trimmed all the same."""
     made = TokenMachine(ME)
     made.look(view(projection(2, begin=5), trimmed=20))
-    assert give(made, 2, 1) == Tokens(GLSN(21))
+    assert give(made, 2, 1) == GrantedTokens(GLSN(21))
 
 
 def test_with_the_lease_comes_the_end_of_an_epoch() -> None:
@@ -120,17 +120,17 @@ def test_with_the_lease_comes_the_end_of_an_epoch() -> None:
     for count in (0, 1):
         with pytest.raises(NotSequencing):
             give(made, 1, count)
-    with pytest.raises(Unheard):
+    with pytest.raises(UnknownEpoch):
         give(made, 2, 0)
     made.look(view(projection(2), 2))
-    assert give(made, 2, 0) == Tokens(GLSN(5))
+    assert give(made, 2, 0) == GrantedTokens(GLSN(5))
 
 
 def test_an_older_view_says_nothing_and_a_topic_that_is_gone_is_forgotten() -> None:
     made = machine(projection(1), projection(2))
     give(made, 2, 4)
     made.look(changed(view(None, 1), topics=()))
-    assert give(made, 2, 0) == Tokens(GLSN(5))
+    assert give(made, 2, 0) == GrantedTokens(GLSN(5))
     made.look(changed(view(None, 9), topics=()))
     assert made.epoch(TOPIC) == 0
 
@@ -139,13 +139,13 @@ def test_a_topic_that_comes_back_is_counted_on() -> None:
     """Law 3: an older copy of the repository's store does not have the topic, the newest one that is put back after it does. What
     was given in this epoch is not given a second time, and the tail does not fall."""
     made = machine(projection(1), projection(2))
-    assert give(made, 2, 4) == Tokens(GLSN(1))
+    assert give(made, 2, 4) == GrantedTokens(GLSN(1))
     made.look(changed(view(None, 1_000_000), topics=()))
-    with pytest.raises(Unheard):
+    with pytest.raises(UnknownEpoch):
         give(made, 2, 1)
     made.look(view(projection(2), 2_000_000))
-    assert give(made, 2, 0) == Tokens(GLSN(5))
-    assert give(made, 2, 4) == Tokens(GLSN(5))
+    assert give(made, 2, 0) == GrantedTokens(GLSN(5))
+    assert give(made, 2, 4) == GrantedTokens(GLSN(5))
 
 
 def test_a_topic_that_comes_back_is_in_no_epoch_that_was_over() -> None:
@@ -157,7 +157,7 @@ def test_a_topic_that_comes_back_is_in_no_epoch_that_was_over() -> None:
     with pytest.raises(NotSequencing, match="epoch 3"):
         give(made, 1, 1)
     made.look(view(projection(3, begin=20), 4))
-    assert give(made, 3, 1) == Tokens(GLSN(20))
+    assert give(made, 3, 1) == GrantedTokens(GLSN(20))
 
 
 def test_so_many_topics_that_are_gone_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

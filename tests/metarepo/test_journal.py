@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from varlog.metarepo.store import journal as journals
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, Put
+from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, Fenced, PutItem
 from varlog.metarepo.store.database import Database
 from varlog.metarepo.store.journal import (
     JOURNAL_BYTES,
@@ -27,7 +27,7 @@ from varlog.metarepo.store.journal import (
     encode_record,
     find_header,
     journal_path,
-    recover,
+    recover_journal,
 )
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
@@ -46,17 +46,17 @@ def _journal(path: Path, applied: int = 0) -> Journal:
 def _written(path: Path, count: int, applied: int = 0) -> bytearray:
     journal = _journal(path, applied)
     for number in range(count):
-        assert journal.append([Put(f"cut/{number}", bytes(number))])
+        assert journal.append([PutItem(f"cut/{number}", bytes(number))])
     journal.close()
     return bytearray(path.read_bytes())
 
 
 def _keys(commits: list[list[Change]]) -> list[str]:
-    return [change.key for changes in commits for change in changes if isinstance(change, Put)]
+    return [change.key for changes in commits for change in changes if isinstance(change, PutItem)]
 
 
 def _read(content: bytes, applied: int = 0) -> list[str]:
-    return _keys(recover(content, applied).commits)
+    return _keys(recover_journal(content, applied).commits)
 
 
 def _place(nth: int, copy: int) -> int:
@@ -66,19 +66,21 @@ def _place(nth: int, copy: int) -> int:
 
 def test_commits_come_back_in_order_and_only_those_that_the_store_lacks(tmp_path: Path) -> None:
     content = bytes(_written(tmp_path / "journal", 5))
-    assert recover(content, 0).commits == [[Put(f"cut/{number}", bytes(number))] for number in range(5)]
-    assert recover(content, 0).complaints == []
+    assert recover_journal(content, 0).commits == [
+        [PutItem(f"cut/{number}", bytes(number))] for number in range(5)
+    ]
+    assert recover_journal(content, 0).complaints == []
     assert _read(content, 3) == ["cut/3", "cut/4"]
-    assert recover(content, 5).commits == []
+    assert recover_journal(content, 5).commits == []
 
 
 def test_every_kind_of_change_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    changes: list[Change] = [Put("a", b""), Delete("b"), DeleteRange("c", "d"), Put("ü", b"\xff")]
+    changes: list[Change] = [PutItem("a", b""), DeleteItem("b"), DeleteItems("c", "d"), PutItem("ü", b"\xff")]
     journal = _journal(path)
     assert journal.append(changes) and journal.append([])
     journal.close()
-    assert recover(path.read_bytes(), 0).commits == [changes, []]
+    assert recover_journal(path.read_bytes(), 0).commits == [changes, []]
 
 
 def test_the_file_keeps_its_size_whatever_is_written(tmp_path: Path) -> None:
@@ -86,10 +88,10 @@ def test_the_file_keeps_its_size_whatever_is_written(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = _journal(path)
     blocks = os.stat(path).st_blocks
-    while journal.append([Put("key", bytes(10_000))]):
+    while journal.append([PutItem("key", bytes(10_000))]):
         pass
     journal.release(journal.newest)
-    assert journal.append([Put("key", b"again")])
+    assert journal.append([PutItem("key", b"again")])
     journal.close()
     assert (path.stat().st_size, os.stat(path).st_blocks) == (JOURNAL_BYTES, blocks)
 
@@ -107,9 +109,9 @@ def test_laps_are_told_from_each_other(tmp_path: Path, monkeypatch: pytest.Monke
     path = tmp_path / "journal"
     journal = _journal(path)
     for number in range(20):
-        if not journal.append([Put(f"cut/{number}", b"")]):
+        if not journal.append([PutItem(f"cut/{number}", b"")]):
             journal.release(journal.newest)
-            assert journal.append([Put(f"cut/{number}", b"")])
+            assert journal.append([PutItem(f"cut/{number}", b"")])
         newest = number + 1
         held = number % 3 + 1
         assert _read(path.read_bytes(), newest - held) == [f"cut/{n}" for n in range(newest - held, newest)]
@@ -123,11 +125,11 @@ def test_a_large_record_that_does_not_fit_at_the_end_begins_the_next_lap(
     monkeypatch.setattr(journals, "JOURNAL_BYTES", (2 + 7 + 1) * SECTOR_BYTES)
     path = tmp_path / "journal"
     journal = _journal(path)
-    assert journal.append([Put("a", b"")]) and journal.append([Put("b", b"")])
-    assert not journal.append([Put("c", bytes(5000))])  # four sectors, and three are left
+    assert journal.append([PutItem("a", b"")]) and journal.append([PutItem("b", b"")])
+    assert not journal.append([PutItem("c", bytes(5000))])  # four sectors, and three are left
     journal.release(journal.newest)
-    assert journal.append([Put("c", bytes(5000))])
-    assert not journal.append([Put("d", b"")])  # what was left free at the end counts
+    assert journal.append([PutItem("c", bytes(5000))])
+    assert not journal.append([PutItem("d", b"")])  # what was left free at the end counts
     journal.close()
     assert _read(path.read_bytes(), 2) == ["c"]
 
@@ -159,16 +161,16 @@ def test_a_bad_record_before_a_good_one_is_damage(tmp_path: Path) -> None:
     for copy in (0, 1):
         content[_place(1, copy) + 60] ^= 1
     with pytest.raises(JournalDamaged, match="commit 2 cannot be read, and commit 4 is there"):
-        recover(bytes(content), 0)
+        recover_journal(bytes(content), 0)
 
 
 def test_a_torn_record_says_that_the_one_before_it_was_synced(tmp_path: Path) -> None:
     """Of the newest record one sector of three is left. That is enough to know that the one before it was acknowledged."""
     path = tmp_path / "journal"
     journal = _journal(path)
-    journal.append([Put("a", b"")])
-    journal.append([Put("b", b"")])
-    journal.append([Put("c", bytes(3 * SECTOR_BYTES))])
+    journal.append([PutItem("a", b"")])
+    journal.append([PutItem("b", b"")])
+    journal.append([PutItem("c", bytes(3 * SECTOR_BYTES))])
     journal.close()
     content = bytearray(path.read_bytes())
     before = empty_journal(Header(SALT, TERM, 0, JOURNAL_BYTES, True))
@@ -177,19 +179,19 @@ def test_a_torn_record_says_that_the_one_before_it_was_synced(tmp_path: Path) ->
     for copy in (0, 1):
         content[_place(1, copy) + 60] ^= 1
     with pytest.raises(JournalDamaged, match="commit 2 cannot be read, and commit 2 was acknowledged"):
-        recover(bytes(content), 0)
+        recover_journal(bytes(content), 0)
 
 
 def test_different_sectors_of_both_copies_may_be_bad(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = _journal(path)
-    journal.append([Put("a", bytes(range(256)) * 30)])
+    journal.append([PutItem("a", bytes(range(256)) * 30)])
     journal.close()
     content = bytearray(path.read_bytes())
     content[_place(0, 0) + 9] ^= 1
     content[_place(1, 1) + 9] ^= 1
-    found = recover(bytes(content), 0)
-    assert found.commits == [[Put("a", bytes(range(256)) * 30)]]
+    found = recover_journal(bytes(content), 0)
+    assert found.commits == [[PutItem("a", bytes(range(256)) * 30)]]
     assert [line for line in found.complaints if "one copy of commit 1 is damaged (sectors [2, 5])" in line]
 
 
@@ -197,41 +199,41 @@ def test_a_sector_that_was_written_at_another_place_is_bad(tmp_path: Path) -> No
     content = _written(tmp_path / "journal", 3)
     content[_place(0, 0) : _place(1, 0)] = content[_place(2, 0) : _place(3, 0)]
     with pytest.raises(JournalDamaged, match="commit 1 cannot be read"):
-        recover(bytes(content), 0)
+        recover_journal(bytes(content), 0)
 
 
 def test_a_journal_of_a_later_store_is_damage(tmp_path: Path) -> None:
     """An older copy of the database, with the journal that was written behind a newer one."""
     content = bytes(_written(tmp_path / "journal", 2, applied=7))
     with pytest.raises(JournalDamaged, match="begun behind commit 7, and the database ends with commit 5"):
-        recover(content, 5)
+        recover_journal(content, 5)
 
 
 def test_a_journal_that_lacks_what_the_store_took_from_it_is_an_older_copy(tmp_path: Path) -> None:
     content = bytes(_written(tmp_path / "journal", 2))
-    assert recover(content, 2, recorded=2).commits == []
+    assert recover_journal(content, 2, recorded=2).commits == []
     with pytest.raises(JournalDamaged, match="ends with commit 2, and the database has commit 3 from it"):
-        recover(content, 3, recorded=3)
+        recover_journal(content, 3, recorded=3)
 
 
 @pytest.mark.parametrize("content", [b"", b"VLMJ", bytes(100), b"a letter" * 1000])
 def test_another_file_is_refused(content: bytes) -> None:
     with pytest.raises(JournalDamaged, match="no journal"):
-        recover(content, 0)
+        recover_journal(content, 0)
 
 
 def test_a_newer_format_is_refused() -> None:
     content = bytearray(empty_journal(Header(SALT, TERM, 0, 8 * SECTOR_BYTES, True)))
     content[4] = content[-SECTOR_BYTES + 4] = 3
     with pytest.raises(JournalDamaged, match="format version 3, this program knows version 2"):
-        recover(bytes(content), 0)
+        recover_journal(bytes(content), 0)
 
 
 def test_a_commit_that_has_no_room_is_refused_and_leaves_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = _journal(path)
-    assert not journal.append([Put("large", bytes(RECORD_BYTES_MAX))])
-    assert journal.append([Put("small", b"")])
+    assert not journal.append([PutItem("large", bytes(RECORD_BYTES_MAX))])
+    assert journal.append([PutItem("small", b"")])
     journal.close()
     assert _read(path.read_bytes()) == ["small"]
 
@@ -239,14 +241,14 @@ def test_a_commit_that_has_no_room_is_refused_and_leaves_no_trace(tmp_path: Path
 def test_its_owner_learns_that_the_store_was_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = _journal(path)
-    journal.append([Put("a", b"")])
+    journal.append([PutItem("a", b"")])
     before = journal.claimed
     claim(OsDisk(), path, TERM + 1)
-    journal.append([Put("b", b"")])
+    journal.append([PutItem("b", b"")])
     assert (before, journal.claimed) == (False, True)
     journal.close()
     assert _read(path.read_bytes()) == ["a", "b"]  # a claim touches no record
-    assert recover(path.read_bytes(), 0).complaints == []  # and no header
+    assert recover_journal(path.read_bytes(), 0).complaints == []  # and no header
 
 
 def test_what_is_no_journal_is_not_claimed(tmp_path: Path) -> None:
@@ -257,8 +259,11 @@ def test_what_is_no_journal_is_not_claimed(tmp_path: Path) -> None:
     assert path.read_bytes() == b"a letter" * 1000
 
 
-PUTS: list[Change] = [Put("cut/00000000000000000001", b"\x92\x01\x90"), Put("reader/0000000001/ü", b"")]
-MORE: list[Change] = [Put("base", b"b" * 5000), Delete("x"), DeleteRange("cut/", "cut/2")]
+PUTS: list[Change] = [
+    PutItem("cut/00000000000000000001", b"\x92\x01\x90"),
+    PutItem("reader/0000000001/ü", b""),
+]
+MORE: list[Change] = [PutItem("base", b"b" * 5000), DeleteItem("x"), DeleteItems("cut/", "cut/2")]
 
 
 def test_the_format_is_the_one_that_was_written_once() -> None:
@@ -271,7 +276,7 @@ def test_the_format_is_the_one_that_was_written_once() -> None:
         content[start * SECTOR_BYTES : start * SECTOR_BYTES + len(record)] = record
     assert content == golden
     assert find_header(golden) == header
-    assert recover(golden, 0).commits == [PUTS, MORE]
+    assert recover_journal(golden, 0).commits == [PUTS, MORE]
 
 
 # --- format 1 ------------------------------------------------------------------------------------------------------------------
@@ -283,15 +288,15 @@ def _v1() -> bytearray:
 
 
 def test_a_journal_of_format_1_is_read() -> None:
-    found = recover(bytes(_v1()), 0)
-    assert (found.commits, found.complaints) == ([PUTS, [Put("base", b"b")]], [])
+    found = recover_journal(bytes(_v1()), 0)
+    assert (found.commits, found.complaints) == ([PUTS, [PutItem("base", b"b")]], [])
     assert _read(bytes(_v1()), 1) == ["base"]
 
 
 def test_a_bad_newest_record_of_format_1_counts_as_torn_and_is_said() -> None:
     content = _v1()
     content[content.index(b"base")] ^= 1
-    found = recover(bytes(content), 0)
+    found = recover_journal(bytes(content), 0)
     assert found.commits == [PUTS]
     assert found.complaints and "commit 2, the newest, cannot be read" in found.complaints[0]
 
@@ -300,7 +305,7 @@ def test_a_bad_older_record_of_format_1_is_damage() -> None:
     content = _v1()
     content[content.index(b"cut/")] ^= 1
     with pytest.raises(JournalDamaged, match="commit 1 cannot be read, and commit 2 is there"):
-        recover(bytes(content), 0)
+        recover_journal(bytes(content), 0)
 
 
 # --- in its store ------------------------------------------------------------------------------------------------------------
@@ -337,7 +342,7 @@ def _items(path: Path, make: type[SqliteStore] = SqliteStore) -> dict[str, bytes
 
 def test_a_cut_is_in_the_journal_alone_and_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    _commit_and_die(path, [Put("a", b"1")], [Put("b", b"2"), Put("a", b"3")])
+    _commit_and_die(path, [PutItem("a", b"1")], [PutItem("b", b"2"), PutItem("a", b"3")])
     database = sqlite3.connect(path)
     assert database.execute("SELECT count(*) FROM items").fetchone() == (0,)
     database.close()
@@ -348,9 +353,9 @@ def test_a_cut_is_in_the_journal_alone_and_survives_a_kill(tmp_path: Path) -> No
 def test_deletes_come_after_the_puts_before_them_and_before_those_behind(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     commits: list[list[Change]] = [
-        [Put("cut/1", b""), Put("cut/2", b""), Put("x", b"")],
-        [Put("base", b"2"), DeleteRange("cut/", "cut/2"), Delete("x")],
-        [Put("cut/1", b"anew")],
+        [PutItem("cut/1", b""), PutItem("cut/2", b""), PutItem("x", b"")],
+        [PutItem("base", b"2"), DeleteItems("cut/", "cut/2"), DeleteItem("x")],
+        [PutItem("cut/1", b"anew")],
     ]
     _commit_and_die(path, *commits)
     assert _items(path) == {"base": b"2", "cut/1": b"anew", "cut/2": b""}
@@ -360,13 +365,13 @@ def test_a_full_journal_goes_into_the_database_and_begins_again(tmp_path: Path) 
     path = tmp_path / "metadata.db"
     value = bytes(RECORD_BYTES_MAX // 2)
     count = 3 * JOURNAL_BYTES // len(value)
-    _commit_and_die(path, *([Put(f"cut/{number}", value)] for number in range(count)))
+    _commit_and_die(path, *([PutItem(f"cut/{number}", value)] for number in range(count)))
     assert _items(path) == {f"cut/{number}": value for number in range(count)}
 
 
 def test_after_a_clean_end_the_database_has_everything(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    _commit_and_die(path, [Put("a", b"1")])
+    _commit_and_die(path, [PutItem("a", b"1")])
     assert _items(path) == {"a": b"1"}  # ends cleanly
     journal_path(path).unlink()
     assert _items(path) == {"a": b"1"}
@@ -374,7 +379,7 @@ def test_after_a_clean_end_the_database_has_everything(tmp_path: Path) -> None:
 
 def test_a_journal_that_is_gone_is_a_loss_unless_the_end_was_clean(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    _commit_and_die(path, [Put("a", b"1")])
+    _commit_and_die(path, [PutItem("a", b"1")])
     journal_path(path).unlink()
     with pytest.raises(
         StartupError, match=r"metadata\.db\.journal .*it is missing, and the newest commits were in it"
@@ -384,7 +389,7 @@ def test_a_journal_that_is_gone_is_a_loss_unless_the_end_was_clean(tmp_path: Pat
 
 def test_a_damaged_journal_is_told_at_the_start_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
-    _commit_and_die(path, *([Put(f"cut/{number}", b"")] for number in range(3)))
+    _commit_and_die(path, *([PutItem(f"cut/{number}", b"")] for number in range(3)))
     content = bytearray(journal_path(path).read_bytes())
     for copy in (0, 1):
         content[content.index(b"cut/1", _place(1, copy))] ^= 1
@@ -402,11 +407,11 @@ def test_a_commit_that_a_newer_opening_did_not_read_is_not_acknowledged(tmp_path
     async def body() -> dict[str, bytes]:
         older, newer = _Killed(path, system_environment()), SqliteStore(path, system_environment())
         await older.open()
-        await older.commit([Put("a", b"1")])
+        await older.commit([PutItem("a", b"1")])
         path.with_name("metadata.db.lock").unlink()
         items = (await newer.open()).items
         with pytest.raises(Fenced):
-            await older.commit([Put("b", b"2")])
+            await older.commit([PutItem("b", b"2")])
         await older.close()
         await newer.close()
         return items

@@ -11,8 +11,8 @@ from varlog.metarepo.membership.named import Named
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_rules import Cut, TopicCut
 from varlog.metarepo.records import BaseRecord, StreamBase
-from varlog.metarepo.state import load
-from varlog.metarepo.store.base import Delete, DeleteRange, Put
+from varlog.metarepo.state import load_state
+from varlog.metarepo.store.base import DeleteItem, DeleteItems, PutItem
 from varlog.model.cluster import (
     ClusterView,
     LogStream,
@@ -56,7 +56,7 @@ BASE = BaseRecord(6, ((TopicID(2), GLSN(200)),), (StreamBase(LogStreamID(3), LLS
 def _written() -> dict[str, bytes]:
     empty = Members(ClusterView(ClusterID(5), 1))
     changes = [*records.changes_between(empty, MEMBERS), *records.put_base(BASE), records.put_cut(CUT)]
-    return {change.key: change.value for change in changes if isinstance(change, Put)}
+    return {change.key: change.value for change in changes if isinstance(change, PutItem)}
 
 
 GOLDEN = {
@@ -154,11 +154,11 @@ def test_format_2_is_written_as_ever() -> None:
 def test_a_store_of_format_1_is_written_again_when_it_is_loaded() -> None:
     written = GOLDEN | WITH_TERMS | {"projection/0000000004": SEQUENCED_GOLDEN["projection/0000000004"]}
     items = {key: bytes.fromhex(value) for key, value in written.items()}
-    state, first = load(items, MEMBERS.view.cluster, "memory")
+    state, first = load_state(items, MEMBERS.view.cluster, "memory")
     assert state.view.projections == (PROJECTION,)
-    after = items | {change.key: change.value for change in first if isinstance(change, Put)}
+    after = items | {change.key: change.value for change in first if isinstance(change, PutItem)}
     assert {key: value.hex() for key, value in after.items()} == format_2(written)
-    assert load(after, MEMBERS.view.cluster, "memory")[1] == []
+    assert load_state(after, MEMBERS.view.cluster, "memory")[1] == []
 
 
 @pytest.mark.parametrize(
@@ -201,14 +201,14 @@ NAMED_GOLDEN = {
 
 def test_readers_and_writers_are_written_and_read_as_ever() -> None:
     changes = records.changes_between(MEMBERS, NAMED)
-    written = {change.key: change.value.hex() for change in changes if isinstance(change, Put)}
+    written = {change.key: change.value.hex() for change in changes if isinstance(change, PutItem)}
     assert written == NAMED_GOLDEN, "nothing but they themselves: the view is not written for them"
     items = {key: bytes.fromhex(value) for key, value in (GOLDEN | GROWN | NAMED_GOLDEN).items()}
     assert records.members_of(items) == NAMED
 
 
 def test_a_reader_that_is_forgotten_leaves_no_key() -> None:
-    assert records.changes_between(NAMED, MEMBERS) == [Delete(key) for key in NAMED_GOLDEN]
+    assert records.changes_between(NAMED, MEMBERS) == [DeleteItem(key) for key in NAMED_GOLDEN]
 
 
 # Projections and sequencers came later still.
@@ -247,7 +247,7 @@ SEQUENCED_GOLDEN = {
 
 def test_projections_and_sequencers_are_written_and_read_as_ever() -> None:
     changes = records.changes_between(MEMBERS, SEQUENCED)
-    written = {change.key: change.value.hex() for change in changes if isinstance(change, Put)}
+    written = {change.key: change.value.hex() for change in changes if isinstance(change, PutItem)}
     assert written == format_2(
         SEQUENCED_GOLDEN
         | {
@@ -258,11 +258,11 @@ def test_projections_and_sequencers_are_written_and_read_as_ever() -> None:
     )
     items = {key: bytes.fromhex(value) for key, value in (GOLDEN | SEQUENCED_GOLDEN).items()}
     assert records.members_of(items) == SEQUENCED
-    assert Delete("projection/0000000004") in records.changes_between(SEQUENCED, MEMBERS)
+    assert DeleteItem("projection/0000000004") in records.changes_between(SEQUENCED, MEMBERS)
 
 
 def test_a_new_base_takes_the_place_of_the_cuts_it_covers() -> None:
-    assert records.put_base(BASE)[1] == DeleteRange("cut/", "cut/00000000000000000007")
+    assert records.put_base(BASE)[1] == DeleteItems("cut/", "cut/00000000000000000007")
 
 
 @pytest.mark.parametrize(("low", "high"), [(9, 10), (99, 100), (2**31, 2**32), (2**62, 2**63 - 1)])

@@ -17,10 +17,10 @@ from varlog.metarepo.membership import rules as rules
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering import commit_loop
 from varlog.metarepo.ordering import order as orders
-from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, Operation, newest_position
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, MembershipOperation, newest_position
 from varlog.metarepo.ordering.reports import ReportTable
-from varlog.metarepo.state import RepositoryState, load
-from varlog.metarepo.store.base import Change, Put
+from varlog.metarepo.state import RepositoryState, load_state
+from varlog.metarepo.store.base import Change, PutItem
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import Ordering
 from varlog.model.commit import Report
@@ -45,7 +45,7 @@ class Trial:
     async def start(self) -> None:
         store = MemoryStore(self.metadata)
         opened = await store.open()
-        self.state, first = load(opened.items, CLUSTER, "memory")
+        self.state, first = load_state(opened.items, CLUSTER, "memory")
         if first:
             await store.commit(first)
         self.loop = CommitLoop(self.state, self.reports, store, lambda cut, before: None)
@@ -56,7 +56,7 @@ class Trial:
         await asyncio.gather(self.task, return_exceptions=True)
 
     def submit(self, decide: Decide) -> None:
-        self.loop.submit(Operation(decide, lambda answer: None))
+        self.loop.submit(MembershipOperation(decide, lambda answer: None))
 
     def report(self, node: NodeID, log_stream: int, end: int, synced: int) -> None:
         stream = self.state.streams.get(LogStreamID(log_stream))
@@ -65,7 +65,7 @@ class Trial:
         self.loop.wake()
 
     def check_reload(self) -> None:
-        loaded, first = load(dict(self.metadata.items), CLUSTER, "memory")
+        loaded, first = load_state(dict(self.metadata.items), CLUSTER, "memory")
         assert first == []
         assert loaded.members == self.state.members
         assert loaded.order == self.state.order
@@ -221,7 +221,7 @@ def test_a_commit_that_was_cut_off_is_whole_or_not_there(applied: bool) -> None:
         assert trial.state.order.version == before, "nothing is applied before the store says so"
         fresh = MemoryMetadata()
         fresh.items = trial.metadata.items
-        loaded, _ = load(fresh.items, CLUSTER, "memory")
+        loaded, _ = load_state(fresh.items, CLUSTER, "memory")
         stream = loaded.streams[LogStreamID(1)]
         assert (loaded.order.committed_end(LogStreamID(1)), stream.sealed_end, stream.epoch) == (
             (5, 5, 2) if applied else (1, 1, 1)
@@ -334,12 +334,12 @@ def _report(log_stream: int, end: int) -> Report:
 
 
 def _items(changes: list[Change]) -> dict[str, bytes]:
-    return {change.key: change.value for change in changes if isinstance(change, Put)}
+    return {change.key: change.value for change in changes if isinstance(change, PutItem)}
 
 
 def test_a_new_store_gets_its_cluster_and_format() -> None:
-    state, first = load({}, ClusterID(4), "here")
-    again, nothing = load(_items(first), ClusterID(4), "here")
+    state, first = load_state({}, ClusterID(4), "here")
+    again, nothing = load_state(_items(first), ClusterID(4), "here")
     assert (again.members, nothing) == (state.members, [])
     assert again.view.revision == 1
 
@@ -347,11 +347,11 @@ def test_a_new_store_gets_its_cluster_and_format() -> None:
 def test_metadata_of_a_newer_format_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
         newer.setattr(records, "FORMAT_VERSION", 3)
-        items = _items(load({}, CLUSTER, "here")[1])
+        items = _items(load_state({}, CLUSTER, "here")[1])
     with pytest.raises(
         StartupError, match="here holds metadata of format version 3, this program knows version 2"
     ):
-        load(items, CLUSTER, "here")
+        load_state(items, CLUSTER, "here")
 
 
 @pytest.mark.parametrize(
@@ -359,4 +359,4 @@ def test_metadata_of_a_newer_format_are_refused(monkeypatch: pytest.MonkeyPatch)
 )
 def test_metadata_that_cannot_be_read_are_refused(items: dict[str, bytes]) -> None:
     with pytest.raises(StartupError, match="here is damaged"):
-        load(items, CLUSTER, "here")
+        load_state(items, CLUSTER, "here")

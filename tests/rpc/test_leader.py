@@ -8,7 +8,7 @@ import pytest
 
 from tests.rpc.helpers import DEADLINE_S, run
 from varlog.model.errors import NotLeader, PreconditionFailed
-from varlog.rpc.leader import Leader, addresses_of
+from varlog.rpc.leader import LeaderClient, addresses_of
 from varlog.rpc.memory import MemoryTransport
 from varlog.rpc.messages import Done, GetView, Message
 from varlog.rpc.pool import ConnectionPool
@@ -60,7 +60,7 @@ def test_addresses_are_split_at_commas_each_once() -> None:
 def test_who_does_not_lead_points_to_who_does_and_that_one_is_remembered() -> None:
     async def body() -> None:
         found = await group("c", "a", "b", "c")
-        leader = Leader(ConnectionPool(found.transport), "a,b")
+        leader = LeaderClient(ConnectionPool(found.transport), "a,b")
         assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
         assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
         assert found.asked == ["a", "c", "c"]
@@ -72,7 +72,7 @@ def test_who_does_not_lead_points_to_who_does_and_that_one_is_remembered() -> No
 def test_who_is_not_there_is_passed_by() -> None:
     async def body() -> None:
         found = await group("b", "b")
-        leader = Leader(ConnectionPool(found.transport), "a,b")
+        leader = LeaderClient(ConnectionPool(found.transport), "a,b")
         assert await leader.call(GetView(), timeout_s=DEADLINE_S) == Done()
         assert found.asked == ["b"]
 
@@ -82,7 +82,7 @@ def test_who_is_not_there_is_passed_by() -> None:
 def test_when_nobody_leads_everyone_is_asked_once_and_the_caller_is_told() -> None:
     async def body() -> None:
         found = await group(None, "a", "b", "c")
-        leader = Leader(ConnectionPool(found.transport), "a,b,c")
+        leader = LeaderClient(ConnectionPool(found.transport), "a,b,c")
         with pytest.raises(NotLeader):
             await leader.call(GetView(), timeout_s=DEADLINE_S)
         assert sorted(found.asked) == ["a", "b", "c"]
@@ -95,7 +95,7 @@ def test_when_nobody_leads_everyone_is_asked_once_and_the_caller_is_told() -> No
 def test_two_that_point_at_each_other_are_not_believed_for_ever() -> None:
     async def body() -> None:
         found = await group(None, "a", "b")
-        leader = Leader(ConnectionPool(found.transport), "a,b")
+        leader = LeaderClient(ConnectionPool(found.transport), "a,b")
         found.told = "a"
         with pytest.raises(NotLeader):
             await leader.call(GetView(), timeout_s=DEADLINE_S)
@@ -108,7 +108,7 @@ def test_a_request_that_may_have_been_done_is_not_sent_to_another() -> None:
     async def body() -> None:
         found = await group("b", "a", "b")
         found.closing = {"a"}
-        leader = Leader(ConnectionPool(found.transport), "a,b")
+        leader = LeaderClient(ConnectionPool(found.transport), "a,b")
         with pytest.raises(ConnectionLost) as lost:
             await leader.call(GetView(), timeout_s=DEADLINE_S)
         assert lost.value.sent and found.asked == ["a"]
@@ -122,7 +122,7 @@ def test_one_that_hangs_is_left_and_so_are_those_who_still_wait_for_it() -> None
     async def body() -> None:
         found = await group("b", "a", "b")
         found.silent = {"a"}
-        leader = Leader(ConnectionPool(found.transport), "a,b")
+        leader = LeaderClient(ConnectionPool(found.transport), "a,b")
         patient = asyncio.create_task(leader.call(GetView(0, 20.0), timeout_s=DEADLINE_S))
         await asyncio.sleep(0)
         with pytest.raises(CallTimeout):
@@ -144,13 +144,13 @@ def test_a_refusal_is_the_answer() -> None:
 
         await transport.serve("a", lambda _: handle)
         with pytest.raises(PreconditionFailed):
-            await Leader(ConnectionPool(transport), "a,b").call(GetView(), timeout_s=DEADLINE_S)
+            await LeaderClient(ConnectionPool(transport), "a,b").call(GetView(), timeout_s=DEADLINE_S)
 
     run(body())
 
 
 def test_what_was_learned_is_replaced_and_what_was_given_stays() -> None:
-    leader = Leader(ConnectionPool(MemoryTransport()), "a,b")
+    leader = LeaderClient(ConnectionPool(MemoryTransport()), "a,b")
     leader.learn(("b", "c"))
     assert leader.addresses == ("a", "b", "c")
     leader.learn(("d",))

@@ -53,7 +53,7 @@ def recover(
 async def _recover(
     path: Path, addresses: list[str], leave_out: list[str], lost: list[int], yes: bool
 ) -> None:
-    from varlog.metarepo.recovery.recover import find, write
+    from varlog.metarepo.recovery.recover import find_recovery, write_store
     from varlog.metarepo.store.sqlite import SqliteStore
     from varlog.model.errors import PreconditionFailed
     from varlog.model.ids import ANY_CLUSTER, NodeID
@@ -61,7 +61,7 @@ async def _recover(
     from varlog.runtime.environment import system_environment
 
     _check_new(path)
-    found = await find(
+    found = await find_recovery(
         TcpTransport(ANY_CLUSTER), addresses, leave_out=leave_out, lost=[NodeID(node) for node in lost]
     )
     _tell(found)
@@ -71,7 +71,7 @@ async def _recover(
     if not yes:
         print(f"dry run: nothing was written; run it again with --yes to write {path}")
         return
-    await write(found.rebuilt, SqliteStore(path, system_environment()))
+    await write_store(found.rebuilt, SqliteStore(path, system_environment()))
     print(f"written and read back: {path}")
     print(
         f"start it with `vmr start --cluster-id {view.cluster} --store {path}`; the manager brings the streams back"

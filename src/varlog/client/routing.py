@@ -15,7 +15,7 @@ from varlog.model.commit import TopicMark
 from varlog.model.errors import NotInCluster, Unavailable, UnknownTopic, VarlogError
 from varlog.model.ids import ANY_CLUSTER, ClusterID, NodeID
 from varlog.model.lsn import GLSN, NO_GLSN
-from varlog.rpc.leader import Leader
+from varlog.rpc.leader import LeaderClient
 from varlog.rpc.messages import Done, GetTail, GetTailReply, GetView, GetViewReply, Message, Suspect
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
@@ -54,7 +54,7 @@ class Routing:
         cluster: ClusterID = ANY_CLUSTER,
     ) -> None:
         self.environment = environment
-        self.repository = Leader(pool, repository)
+        self.repository = LeaderClient(pool, repository)
         self.topic_name = topic_name
         self.view = ClusterView(cluster, 0)
         self.tasks = Tasks("client", self._failed)

@@ -7,7 +7,7 @@ import asyncio
 from varlog.localcluster.plan import ClusterPlan
 from varlog.model.errors import Unavailable
 from varlog.model.ids import ClusterID
-from varlog.rpc.leader import Leader
+from varlog.rpc.leader import LeaderClient
 from varlog.rpc.messages import GetView
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.tcp import TcpTransport
@@ -21,7 +21,7 @@ async def leading_repository(plan: ClusterPlan, timeout_s: float) -> str:
     if not plan.replicated:
         return "vmr"
     pool = ConnectionPool(TcpTransport(ClusterID(plan.cluster)))
-    leader = Leader(pool, plan.repository)
+    leader = LeaderClient(pool, plan.repository)
     try:
         async with asyncio.timeout(timeout_s):
             while True:

@@ -11,7 +11,7 @@ from varlog.localcluster.plan import OURS, ClusterPlan
 from varlog.localcluster.process import ServerProcess
 from varlog.localcluster.wait import wait_until
 from varlog.model.errors import StartupError
-from varlog.runtime.disk import Lock, OsDisk, make_ours_private
+from varlog.runtime.disk import FileLock, OsDisk, make_ours_private
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
@@ -47,7 +47,7 @@ class Supervisor:
         self._say = say
         self._stages = [[_Care(process) for process in stage] for stage in plan.stages()]
         self._cares = {care.process.name: care for stage in self._stages for care in stage}
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
         self._watch: asyncio.Task[None] | None = None
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from varlog.model.errors import Unavailable, VarlogError
-from varlog.rpc.leader import Leader
+from varlog.rpc.leader import LeaderClient
 from varlog.rpc.messages import GetViewReply, Message
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Transport
@@ -25,7 +25,7 @@ class Peers:
         self, transport: Transport, repository: str, on_lost: Callable[[str], None] = lambda address: None
     ) -> None:
         self._pool = ConnectionPool(transport, owner="manager", on_lost=on_lost)
-        self.repository = Leader(self._pool, repository)
+        self.repository = LeaderClient(self._pool, repository)
 
     async def ask(
         self, address: str, request: Message, answer: type[M], *, timeout_s: float = CALL_TIMEOUT_S

@@ -10,10 +10,10 @@ from varlog.metarepo import state as states
 from varlog.metarepo.membership import rules as rules
 from varlog.metarepo.membership.leases import Leases
 from varlog.metarepo.membership.rules import Members
-from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, MembershipOperation
 from varlog.metarepo.ordering.commit_rules import Cut
 from varlog.metarepo.ordering.reports import ReportTable
-from varlog.metarepo.ordering.sessions import SessionParts, Sessions
+from varlog.metarepo.ordering.sessions import NodeSessions, SessionParts
 from varlog.metarepo.recovery.backup import BackupService
 from varlog.metarepo.recovery.view_copies import ViewCopies
 from varlog.metarepo.recovery.witnesses import Witnesses
@@ -69,7 +69,7 @@ class LeaderTerm:
             tell=lambda node, lease: self.sessions.tell(node, lease),
             survive_restart=parts.leases_survive_restart,
         )
-        self.sessions = Sessions(
+        self.sessions = NodeSessions(
             SessionParts(
                 state,
                 reports,
@@ -120,7 +120,7 @@ class LeaderTerm:
         """Wait until the store is ours, load what it holds, and start. StartupError says why not."""
         opened = await parts.store.open(address)
         fresh_uuid = make_cluster_uuid(parts.environment.entropy.getrandbits(128))
-        state, first = states.load(opened.items, parts.cluster, parts.store.place, fresh_uuid)
+        state, first = states.load_state(opened.items, parts.cluster, parts.store.place, fresh_uuid)
         if first:
             await parts.store.commit(first)
         leader_term = cls(parts, opened.term, state)
@@ -181,7 +181,7 @@ class LeaderTerm:
         def durable(answer: Message | BaseException) -> None:
             self._raising_term = False
 
-        self._commits.submit(Operation(decide, durable))
+        self._commits.submit(MembershipOperation(decide, durable))
 
     async def _wait_lost(self) -> None:
         raise await self._store.wait_lost()
@@ -197,7 +197,7 @@ class LeaderTerm:
             ) -> tuple[Members, Message]:
                 return rules.set_repositories(members, found), Done()
 
-            self._commits.submit(Operation(decide, lambda answer: None))
+            self._commits.submit(MembershipOperation(decide, lambda answer: None))
 
     def _raise_ids(self, largest_topic: TopicID, largest_log_stream: LogStreamID) -> None:
         """A node shows ids that were never given out here."""
@@ -209,7 +209,7 @@ class LeaderTerm:
             if isinstance(answer, BaseException):
                 _log.error(logfmt("ids cannot be raised above those of a node", why=answer))
 
-        self._commits.submit(Operation(decide, done))
+        self._commits.submit(MembershipOperation(decide, done))
 
     def _applied(self, cut: Cut | None, before: ClusterView) -> None:
         self.sessions.applied(cut, before)

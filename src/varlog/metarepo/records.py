@@ -21,7 +21,7 @@ import msgspec
 from varlog.metarepo.membership.named import Key, Named
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_rules import Cut, TopicCut
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
+from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, NamedWriter, StorageNode, Topic
 from varlog.model.commit import CommitRow
 from varlog.model.ids import NO_UUID, ClusterID, ClusterUUID, LogStreamID, TopicID
@@ -96,14 +96,14 @@ def cut_key(version: int) -> str:
     return f"{CUT}{version:020d}"
 
 
-def put_cut(cut: Cut) -> Put:
+def put_cut(cut: Cut) -> PutItem:
     record = CutRecord(cut.version, tuple((part.topic, part.rows) for part in cut.topics))
-    return Put(cut_key(cut.version), _encoder.encode(record))
+    return PutItem(cut_key(cut.version), _encoder.encode(record))
 
 
 def put_base(base: BaseRecord) -> list[Change]:
     """The new base, in place of the old one and of every cut that it covers."""
-    return [Put(BASE, _encoder.encode(base)), DeleteRange(CUT, cut_key(base.version + 1))]
+    return [PutItem(BASE, _encoder.encode(base)), DeleteItems(CUT, cut_key(base.version + 1))]
 
 
 def base_of(items: dict[str, bytes]) -> BaseRecord:
@@ -151,12 +151,12 @@ def format_of(items: dict[str, bytes]) -> int:
     return int(fields["format"])
 
 
-def migration(items: dict[str, bytes]) -> list[Put]:
+def migration(items: dict[str, bytes]) -> list[PutItem]:
     """The items of an earlier format that must be written again, beside `cluster`; none of the present one."""
     if format_of(items) == FORMAT_VERSION:
         return []
     return [
-        Put(key, _encoder.encode(with_stripe_size_key(msgspec.msgpack.decode(value))))
+        PutItem(key, _encoder.encode(with_stripe_size_key(msgspec.msgpack.decode(value))))
         for key, value in items.items()
         if key.startswith((TOPIC, PROJECTION))
     ]
@@ -166,11 +166,11 @@ def items_of(members: Members, base: BaseRecord) -> dict[str, bytes]:
     """Everything that a store holds of this state."""
     nothing = Members(ClusterView(members.view.cluster, revision=0))
     changes = [*changes_between(nothing, members), *put_base(base)]
-    return {change.key: change.value for change in changes if isinstance(change, Put)}
+    return {change.key: change.value for change in changes if isinstance(change, PutItem)}
 
 
-def put_cluster(members: Members) -> Put:
-    return Put(CLUSTER, _encoder.encode(_cluster_of(members)))
+def put_cluster(members: Members) -> PutItem:
+    return PutItem(CLUSTER, _encoder.encode(_cluster_of(members)))
 
 
 def _cluster_of(members: Members) -> ClusterRecord:
@@ -232,7 +232,7 @@ def _renamed(
 ) -> Iterator[Change]:
     for (topic, name), value in differing:
         key = f"{prefix}{topic:010d}/{name}"
-        yield Delete(key) if value is None else Put(key, _encoder.encode(value))
+        yield DeleteItem(key) if value is None else PutItem(key, _encoder.encode(value))
 
 
 T = TypeVar("T")
@@ -244,10 +244,10 @@ def _differing(
     old, new = dict(before), dict(after)
     for number, value in new.items():
         if number not in old or (old[number] is not value and old[number] != value):
-            yield Put(f"{prefix}{number:010d}", _encoder.encode(value))
+            yield PutItem(f"{prefix}{number:010d}", _encoder.encode(value))
     for number in old:
         if number not in new:
-            yield Delete(f"{prefix}{number:010d}")
+            yield DeleteItem(f"{prefix}{number:010d}")
 
 
 def _values(items: dict[str, bytes], prefix: str) -> list[bytes]:

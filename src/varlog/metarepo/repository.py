@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from varlog.metarepo.leader_term import WITNESS_GRACE_S, LeaderContext, LeaderTerm
-from varlog.metarepo.ordering.sessions import Sessions
+from varlog.metarepo.ordering.sessions import NodeSessions
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, StartupError, Unavailable
@@ -80,7 +80,7 @@ class MetadataRepository:
         return self._leader_term is not None and self._store.leads
 
     @property
-    def sessions(self) -> Sessions | None:
+    def sessions(self) -> NodeSessions | None:
         """Those of the present term; None while it does not lead."""
         return self._leader_term.sessions if self._leader_term is not None else None
 

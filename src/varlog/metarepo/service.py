@@ -13,8 +13,15 @@ from varlog.metarepo.membership.named_service import NamedService
 from varlog.metarepo.membership.projection_service import ProjectionService
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.membership.suspicions import Suspicions
-from varlog.metarepo.ordering.commit_loop import CommitLoop, Decide, Done, Facts, Operation, newest_position
-from varlog.metarepo.ordering.sessions import Sessions
+from varlog.metarepo.ordering.commit_loop import (
+    CommitLoop,
+    Decide,
+    Done,
+    Facts,
+    MembershipOperation,
+    newest_position,
+)
+from varlog.metarepo.ordering.sessions import NodeSessions
 from varlog.metarepo.recovery.witnesses import Witnesses
 from varlog.metarepo.state import RepositoryState
 from varlog.model.errors import InvalidRequest, PreconditionFailed, Unavailable, UnknownTopic, VarlogError
@@ -41,7 +48,7 @@ class RepositoryService:
         self,
         state: RepositoryState,
         commits: CommitLoop,
-        sessions: Sessions,
+        sessions: NodeSessions,
         leases: Leases,
         witnesses: Witnesses,
         tasks: Tasks,
@@ -205,7 +212,7 @@ class RepositoryService:
                 self._confirm_trim(call, request)
 
         self._witnesses.when_heard(
-            call, lambda: self._commits.submit(Operation(decide, durable, client=call.connection))
+            call, lambda: self._commits.submit(MembershipOperation(decide, durable, client=call.connection))
         )
 
     def _confirm_trim(self, call: Call, request: m.TrimTopic) -> None:
@@ -345,7 +352,7 @@ class RepositoryService:
 
     def _submit(self, call: Call | None, decide: Decide, *, seals: LogStreamID | None = None) -> None:
         call = self._expected(call)
-        self._commits.submit(Operation(decide, _answering(call), seals, client=call.connection))
+        self._commits.submit(MembershipOperation(decide, _answering(call), seals, client=call.connection))
 
     def _expected(self, call: Call | None) -> Call:
         if self._stopped is not None:

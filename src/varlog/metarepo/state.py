@@ -116,7 +116,7 @@ class RepositoryState:
         return self.order.base(synced_end)
 
 
-def load(
+def load_state(
     items: dict[str, bytes], cluster: ClusterID, place: str, fresh_uuid: ClusterUUID = NO_UUID
 ) -> tuple[RepositoryState, list[Change]]:
     """The state that `items` hold, and what must be written first: if they hold none, if they are of an earlier format, or if they

@@ -83,7 +83,7 @@ class Chain(msgspec.Struct, frozen=True):
         return len(self.nodes) == 1 and bool(self.away)
 
 
-class Place(NamedTuple):
+class StripePosition(NamedTuple):
     """Where a position is. The `run` positions from it on are consecutive there, too."""
 
     log_stream: LogStreamID
@@ -128,7 +128,7 @@ class Projection(msgspec.Struct, frozen=True):
 
     # --- Positions ------------------------------------------------------------------------------------------------------
 
-    def locate(self, glsn: GLSN) -> Place:
+    def locate(self, glsn: GLSN) -> StripePosition:
         """Where `glsn` is. ValueError below the topic's first position."""
         number = bisect_right(self.ranges, glsn, key=_begin) - 1
         if number < 0:
@@ -138,11 +138,11 @@ class Projection(msgspec.Struct, frozen=True):
         end = self.ranges[number + 1].begin if number + 1 < len(self.ranges) else LSN_MAX
         if stripes == 1:
             stripe = found.stripes[0]
-            return Place(stripe.log_stream, LLSN(stripe.base + offset), end - glsn)
+            return StripePosition(stripe.log_stream, LLSN(stripe.base + offset), end - glsn)
         turn, inside = divmod(offset, size)
         lap, index = divmod(turn, stripes)
         stripe = found.stripes[index]
-        return Place(
+        return StripePosition(
             stripe.log_stream, LLSN(stripe.base + lap * size + inside), min(size - inside, end - glsn)
         )
 

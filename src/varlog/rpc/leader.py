@@ -1,4 +1,7 @@
-"""Leader: asks the one among several addresses that leads. Follows NotLeader, passes by who does not answer, remembers who did."""
+"""LeaderClient: calls whichever of several addresses leads.
+
+Follows NotLeader, skips addresses that do not answer, and remembers the one that did.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def addresses_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for found in text.split(",") if (part := found.strip())))
 
 
-class Leader:
+class LeaderClient:
     """`addresses` are those given by hand; others are learned, from the view and from who says that he does not lead."""
 
     def __init__(self, pool: ConnectionPool, addresses: str) -> None:

@@ -63,7 +63,7 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
-class Lock(Protocol):
+class FileLock(Protocol):
     """A held lock on a file; gone with its process."""
 
     def is_linked(self) -> bool:
@@ -116,7 +116,7 @@ class Disk(Protocol):
 
     def sync_directory(self, path: Path) -> None: ...
 
-    def lock(self, path: Path) -> Lock:
+    def lock(self, path: Path) -> FileLock:
         """Hold an exclusive lock, or raise BlockingIOError if another process holds it."""
         ...
 

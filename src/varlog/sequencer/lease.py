@@ -1,4 +1,7 @@
-"""Lease: a sequencer answers only while it has one from the metadata repository (R-SEQ-13), and asks for it again in time."""
+"""SequencerLease: a sequencer answers only while it has a lease (R-SEQ-13).
+
+It asks the metadata repository for it again in time.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from varlog.model.ids import TopicID
 from varlog.model.lease import HeldLease
 from varlog.model.limits import LEASE_S
 from varlog.model.projection import SequencerID
-from varlog.rpc.leader import Leader
+from varlog.rpc.leader import LeaderClient
 from varlog.rpc.messages import LeaseReply, RenewSequencer
 from varlog.runtime.environment import Clock, instant_of
 from varlog.runtime.logging import get_logger, logfmt
@@ -26,13 +29,13 @@ ANSWER_S_MAX: Final = 4 * LEASE_S
 _log = get_logger("sequencer")
 
 
-class Lease:
+class SequencerLease:
     """`hear` is told the epochs that come with a lease, before the lease counts."""
 
     def __init__(
         self,
         me: SequencerID,
-        leader: Leader,
+        leader: LeaderClient,
         clock: Clock,
         *,
         hear: Callable[[Iterable[tuple[TopicID, Epoch]]], None],

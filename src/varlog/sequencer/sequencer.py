@@ -12,7 +12,7 @@ from varlog.model.errors import InvalidRequest, NoLease, NotSequencing, StartupE
 from varlog.model.ids import ClusterID, TopicID
 from varlog.model.projection import SequencerID
 from varlog.rpc.dispatch import Dispatcher
-from varlog.rpc.leader import Leader
+from varlog.rpc.leader import LeaderClient
 from varlog.rpc.messages import (
     GetSequencer,
     GetSequencerReply,
@@ -28,8 +28,8 @@ from varlog.runtime.fair_places import FairPlaces
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.sequencer.in_flight import TokensInFlight
-from varlog.sequencer.lease import Lease
-from varlog.sequencer.token_machine import TokenMachine, Tokens, Unheard
+from varlog.sequencer.lease import SequencerLease
+from varlog.sequencer.token_machine import GrantedTokens, TokenMachine, UnknownEpoch
 
 VIEW_TIMEOUT_S: Final = 1.0
 WAITING_MAX: Final = 10_000
@@ -45,7 +45,7 @@ class Sequencer:
         self._environment = environment
         self._transport = transport
         self._pool = ConnectionPool(transport, owner="sequencer")
-        self._leader = Leader(self._pool, config.repository)
+        self._leader = LeaderClient(self._pool, config.repository)
         self._dispatcher = Dispatcher("the sequencer")
         self._tasks = Tasks("sequencer", self._task_failed)
         self._server: Server | None = None
@@ -55,7 +55,7 @@ class Sequencer:
         # Known after the start.
         self._loop: asyncio.AbstractEventLoop
         self._machine: TokenMachine
-        self._lease: Lease
+        self._lease: SequencerLease
         self._failure: asyncio.Future[BaseException] | None = None
 
     @property
@@ -81,7 +81,7 @@ class Sequencer:
             self._server = await self._transport.serve(self._config.listen, lambda _: self._dispatcher.handle)
             me = SequencerID(self.address, self._incarnation())
             self._machine = TokenMachine(me)
-            self._lease = Lease(
+            self._lease = SequencerLease(
                 me, self._leader, self._environment.clock, hear=self._hear, drop=self._pool.drop
             )
             self._dispatcher.on(GetSequencer, self._get_sequencer)
@@ -127,7 +127,7 @@ class Sequencer:
             self._ended(request)
         try:
             self._give(call, request)
-        except Unheard:
+        except UnknownEpoch:
             self._wait(call, request)
 
     def _wait(self, call: Call, request: NextTokens) -> None:
@@ -157,7 +157,7 @@ class Sequencer:
             if request.given_up:
                 in_flight.given_up(request.given_up)
 
-    def _give_in_time(self, request: NextTokens) -> Tokens:
+    def _give_in_time(self, request: NextTokens) -> GrantedTokens:
         """Overloaded: the batch would be written too late, behind those that are in flight."""
         now, within_s = self._loop.time(), request.within_ms / 1000
         in_flight = self._in_flight.get(request.topic)
@@ -197,7 +197,7 @@ class Sequencer:
     def _answer_late(self, call: Call, request: NextTokens) -> None:
         try:
             self._give(call, request)
-        except Unheard as error:
+        except UnknownEpoch as error:
             call.fail(NotSequencing(error.topic, error.asked, error.here))
         except VarlogError as error:
             call.fail(error)

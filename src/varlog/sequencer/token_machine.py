@@ -24,14 +24,14 @@ from varlog.model.projection import Projection, SequencerID
 GONE_TOPICS_MAX: Final = 100_000
 
 
-class Tokens(NamedTuple):
+class GrantedTokens(NamedTuple):
     """Positions from `first` on, and `skipped` ones just before it."""
 
     first: GLSN
     skipped: int = 0
 
 
-class Unheard(NotSequencing):
+class UnknownEpoch(NotSequencing):
     """The request is of an epoch that was not seen here: the view must be looked at first."""
 
 
@@ -56,25 +56,25 @@ class TokenMachine:
         self._gone: dict[TopicID, _Topic] = {}
         self._revision = 0
 
-    def give(self, topic: TopicID, epoch: Epoch, count: int) -> Tokens:
+    def give(self, topic: TopicID, epoch: Epoch, count: int) -> GrantedTokens:
         """`count` consecutive positions of one log stream, never given before; 0: where the next ones would be."""
         known = self._topics.get(topic)
         if known is None or epoch > known.looked:
-            raise Unheard(topic, epoch, self.epoch(topic))
+            raise UnknownEpoch(topic, epoch, self.epoch(topic))
         projection = known.projection
         if projection is None or epoch < known.heard or epoch != projection.epoch:
             raise NotSequencing(topic, epoch, known.heard)
         if count <= 0:
             if count < 0:
                 raise InvalidRequest(f"{count} positions cannot be given: ask for 1 or more, or 0 to look")
-            return Tokens(known.next)
+            return GrantedTokens(known.next)
         most = min(projection.run_max, BATCH_ENTRIES_MAX)
         if count > most:
             raise BatchTooLarge("entries", count, most)
         begin = known.next
         first = projection.run_from(begin, count)
         known.next = GLSN(first + count)
-        return Tokens(first, first - begin)
+        return GrantedTokens(first, first - begin)
 
     def epoch(self, topic: TopicID) -> Epoch:
         """The newest one that was heard of."""

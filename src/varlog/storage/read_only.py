@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from varlog.model.batch import Buffer
-from varlog.runtime.disk import Disk, File, Lock
+from varlog.runtime.disk import Disk, File, FileLock
 
 
 def _refuse(path: Path) -> NoReturn:
@@ -67,7 +67,7 @@ class ReadOnlyDisk:
     def sync_directory(self, path: Path) -> None:
         _refuse(path)
 
-    def lock(self, path: Path) -> Lock:
+    def lock(self, path: Path) -> FileLock:
         return _refuse(path)
 
 

@@ -26,7 +26,7 @@ from varlog.model.epoch import NO_EPOCH
 from varlog.model.errors import CorruptReplica, PreconditionFailed, StartupError
 from varlog.model.ids import ID_MAX, NO_UUID, ClusterID, ClusterUUID, LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN
-from varlog.runtime.disk import Disk, Lock
+from varlog.runtime.disk import Disk, FileLock
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.cluster_file import read_cluster, write_cluster
 from varlog.storage.committed.row_file import ROW_BYTES, ROWS_NAME, encode_end_mark
@@ -97,7 +97,7 @@ class NodeVolumes:
         self._disk = disk
         self._cluster = cluster
         self._volumes = tuple(volumes)
-        self._locks: list[Lock] = []
+        self._locks: list[FileLock] = []
         self._spaces = {volume: self._make_space(volume, disk_reserve_bytes) for volume in self._volumes}
 
     @classmethod
@@ -270,7 +270,7 @@ class NodeVolumes:
             self._locks.append(self._locked(path))
             self._disk.make_private(path.parent)
 
-    def _locked(self, path: Path) -> Lock:
+    def _locked(self, path: Path) -> FileLock:
         try:
             return self._disk.lock(path / LOCK_NAME)
         except BlockingIOError:

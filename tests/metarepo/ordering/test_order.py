@@ -7,7 +7,7 @@ import pytest
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering import outbox as outboxes
 from varlog.metarepo.ordering.commit_rules import Cut, TopicCut
-from varlog.metarepo.ordering.order import Order, merged
+from varlog.metarepo.ordering.order import Order, merged_rows
 from varlog.metarepo.ordering.outbox import Outbox
 from varlog.metarepo.records import BaseRecord
 from varlog.metarepo.state import RepositoryState
@@ -79,7 +79,7 @@ def test_rows_that_were_forgotten_are_not_made_up() -> None:
 
 def test_rows_merge_where_they_follow_each_other_in_both_orders() -> None:
     assert [
-        (row.llsn_begin, row.count) for row in merged(order((3, 0), (2, 0), (1, 1), (2, 0)).kept_rows(A))
+        (row.llsn_begin, row.count) for row in merged_rows(order((3, 0), (2, 0), (1, 1), (2, 0)).kept_rows(A))
     ] == [
         (1, 6),
         (7, 2),

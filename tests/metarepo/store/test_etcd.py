@@ -11,8 +11,8 @@ import pytest
 
 from tests.metarepo.etcd import etcd_members, unused_cluster
 from varlog.localcluster.process import ServerProcess
-from varlog.metarepo.store.base import Change, Fenced, MetadataStore, Put
-from varlog.metarepo.store.etcd import etcd_store, members_of
+from varlog.metarepo.store.base import Change, Fenced, MetadataStore, PutItem
+from varlog.metarepo.store.etcd import endpoints_of, etcd_store
 from varlog.model.errors import StartupError
 from varlog.runtime.environment import system_environment
 from varlog.testing.processes import stand_still
@@ -25,11 +25,11 @@ WAIT_S = 90.0
 @pytest.mark.parametrize("place", ["etcd://", "etcd://host", "etcd://host:1,", "etcd://host:port"])
 def test_a_place_that_names_no_members_is_refused_by_name(place: str) -> None:
     with pytest.raises(StartupError, match=f"{place} does not name etcd members"):
-        members_of(place)
+        endpoints_of(place)
 
 
 def test_members_are_those_between_the_commas() -> None:
-    assert members_of("etcd://a:1,b:2, c:3/") == ["a:1", "b:2", "c:3"]
+    assert endpoints_of("etcd://a:1,b:2, c:3/") == ["a:1", "b:2", "c:3"]
 
 
 def stopped(processes: list[ServerProcess]) -> None:
@@ -58,16 +58,16 @@ def test_members_that_hang_cost_a_try_or_the_reign_and_never_what_was_committed(
     async def story(store_place: str, members: list[ServerProcess]) -> None:
         store = etcd_store(store_place, system_environment(), unused_cluster(), lease_s=LEASE_S)
         term = (await store.open("mr:1")).term
-        await commit_in_some_reign(store, Put("a", b"1"))
+        await commit_in_some_reign(store, PutItem("a", b"1"))
         # Whichever member is asked is among them: each hangs for a while, and a majority is always there.
         for member in members:
             stopped([member])
-            await commit_in_some_reign(store, Put("b", member.name.encode()))
+            await commit_in_some_reign(store, PutItem("b", member.name.encode()))
             woken([member])
 
         stopped(members[:2])
         with pytest.raises(Fenced):
-            await store.commit([Put("c", b"unknown")])
+            await store.commit([PutItem("c", b"unknown")])
         async with asyncio.timeout(WAIT_S):
             assert isinstance(await store.wait_lost(), Fenced)
         woken(members[:2])
@@ -75,7 +75,7 @@ def test_members_that_hang_cost_a_try_or_the_reign_and_never_what_was_committed(
             opened = await store.open("mr:1")
         assert opened.term > term
         assert opened.items in (known := {"a": b"1", "b": b"etcd-3"}, known | {"c": b"unknown"})
-        await commit_in_some_reign(store, Put("d", b"on"))
+        await commit_in_some_reign(store, PutItem("d", b"on"))
         await store.close()
 
     with etcd_members(tmp_path, 3) as (plan, members):

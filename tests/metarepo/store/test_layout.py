@@ -7,16 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from varlog.metarepo.store import layout as layouts
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
-from varlog.metarepo.store.keyspace import BYTES_MAX, OPERATIONS_MAX, DeleteKeys, Found, Operation, PutKey
+from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
+from varlog.metarepo.store.keyspace import (
+    BYTES_MAX,
+    OPERATIONS_MAX,
+    DeleteKeys,
+    KeyOperation,
+    PutKey,
+    StoredKey,
+)
 from varlog.metarepo.store.layout import Layout, batches, decode_redo, encode_redo
 
 PREFIX = "p/item/"
 KEYS = st.sampled_from(["a", "a/b", "b", "cut/1", "cut/10", "cut/2", "d"])
 CHANGES: st.SearchStrategy[Change] = st.one_of(
-    st.builds(Put, KEYS, st.binary(max_size=9)),
-    st.builds(Delete, KEYS),
-    st.builds(DeleteRange, KEYS, KEYS),
+    st.builds(PutItem, KEYS, st.binary(max_size=9)),
+    st.builds(DeleteItem, KEYS),
+    st.builds(DeleteItems, KEYS, KEYS),
 )
 
 
@@ -25,7 +32,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layouts, "PART_BYTES_MAX", 3)
 
 
-def done(keys: dict[str, bytes], operations: list[Operation]) -> dict[str, bytes]:
+def done(keys: dict[str, bytes], operations: list[KeyOperation]) -> dict[str, bytes]:
     """The keys after `operations`, which must not touch one of them twice."""
     keys = dict(keys)
     put = [operation.key for operation in operations if isinstance(operation, PutKey)]
@@ -42,9 +49,9 @@ def done(keys: dict[str, bytes], operations: list[Operation]) -> dict[str, bytes
 def changed(items: dict[str, bytes], changes: list[Change]) -> dict[str, bytes]:
     items = dict(items)
     for change in changes:
-        if isinstance(change, Put):
+        if isinstance(change, PutItem):
             items[change.key] = change.value
-        elif isinstance(change, Delete):
+        elif isinstance(change, DeleteItem):
             items.pop(change.key, None)
         else:
             items = {key: value for key, value in items.items() if not change.begin <= key < change.end}
@@ -53,7 +60,7 @@ def changed(items: dict[str, bytes], changes: list[Change]) -> dict[str, bytes]:
 
 def loaded(keys: dict[str, bytes]) -> tuple[Layout, dict[str, bytes]]:
     layout = Layout(PREFIX)
-    return layout, layout.load(Found(key, keys[key], 1, 1) for key in sorted(keys))
+    return layout, layout.load(StoredKey(key, keys[key], 1, 1) for key in sorted(keys))
 
 
 @given(commits=st.lists(st.lists(CHANGES, max_size=6), max_size=5), reload=st.booleans())
@@ -72,13 +79,13 @@ def test_keys_hold_what_the_changes_say(commits: list[list[Change]], reload: boo
 
 def test_a_large_value_that_becomes_small_leaves_nothing_behind() -> None:
     layout = Layout(PREFIX)
-    keys = done({}, layout.operations([Put("a", b"123456789"), Put("b", b"x")]))
+    keys = done({}, layout.operations([PutItem("a", b"123456789"), PutItem("b", b"x")]))
     assert len(keys) == 4
-    assert done(keys, layout.operations([Put("a", b"1")])) == {PREFIX + "a": b"1", PREFIX + "b": b"x"}
+    assert done(keys, layout.operations([PutItem("a", b"1")])) == {PREFIX + "a": b"1", PREFIX + "b": b"x"}
 
 
 def test_batches_keep_the_order_and_the_bounds() -> None:
-    many: list[Operation] = [PutKey(f"k{n}", bytes(20_000)) for n in range(200)]
+    many: list[KeyOperation] = [PutKey(f"k{n}", bytes(20_000)) for n in range(200)]
     many += [PutKey(f"s{n}", b"") for n in range(300)]
     found = list(batches(many))
     assert [operation for batch in found for operation in batch] == many

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.metarepo.helpers import seeded_doors
-from varlog.metarepo.store.base import Change, DeleteRange, Fenced, Put
-from varlog.metarepo.store.election import Lease
+from varlog.metarepo.store.base import Change, DeleteItems, Fenced, PutItem
+from varlog.metarepo.store.election import ElectionLease
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
 from varlog.model.errors import Unavailable
@@ -33,7 +33,7 @@ def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 def test_a_lease_ends_here_before_it_can_end_where_it_was_granted() -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        lease = Lease(1, 2.0, sent_at=loop.time())
+        lease = ElectionLease(1, 2.0, sent_at=loop.time())
         assert lease.holds
         await asyncio.sleep(1.0)
         lease.renewed(2.0, sent_at=0.5)  # sent then, and late to arrive: counted from then
@@ -56,7 +56,7 @@ def test_a_lease_is_kept_while_renewals_arrive_and_lost_when_they_do_not() -> No
                 raise Unavailable("no answer")
             return 2.0
 
-        lease = Lease(1, 2.0, sent_at=loop.time())
+        lease = ElectionLease(1, 2.0, sent_at=loop.time())
         keeping = spawn(lease.keep(renew))
         await asyncio.sleep(20)
         assert lease.holds
@@ -88,10 +88,10 @@ def test_a_leader_that_is_cut_off_stops_before_the_next_one_leads() -> None:
         assert not first.leads and second.leads and two.term > one.term
         assert loop.time() - cut_at < 2 * LEASE_S
         with pytest.raises(Fenced):
-            await first.commit([Put("x", b"late")])
+            await first.commit([PutItem("x", b"late")])
         await asyncio.sleep(60)  # whatever the first one sent arrives
         assert second.leads
-        await second.commit([Put("y", b"second")])
+        await second.commit([PutItem("y", b"second")])
         await second.close()
         assert (await first.open()).items == {"y": b"second"}
         await first.close()
@@ -110,10 +110,10 @@ def test_a_commit_that_was_sent_and_then_held_up_does_nothing_in_a_later_term() 
         until = loop.time() + 10
         metadata.held_until = lambda host: until if host == "mr1" else 0.0
         with pytest.raises(Fenced):
-            await first.commit([Put("x", b"held up")])
+            await first.commit([PutItem("x", b"held up")])
         await waiting
         await asyncio.sleep(30)
-        await second.commit([Put("y", b"")])
+        await second.commit([PutItem("y", b"")])
         await second.close()
         assert (await store(metadata).open()).items == {"y": b""}
 
@@ -137,9 +137,9 @@ def test_a_commit_whose_answer_is_lost_is_asked_for_again_and_takes_effect_once(
                 await asyncio.sleep(100)
 
         metadata.after_commit = lose
-        await holder.commit([Put("x", b"1")])
+        await holder.commit([PutItem("x", b"1")])
         revision = metadata.keys.revision
-        await holder.commit([Put("y", b"2")])
+        await holder.commit([PutItem("y", b"2")])
         assert metadata.keys.revision == revision + 1
         await holder.close()
         assert (await holder.open()).items == {"x": b"1", "y": b"2"}
@@ -164,10 +164,10 @@ def test_a_try_that_arrives_after_later_commits_does_nothing() -> None:
                 await asyncio.sleep(5)
 
         metadata.before_commit = hold_first
-        await holder.commit([Put("x", b"1")])
-        await holder.commit([Put("x", b"2")])
+        await holder.commit([PutItem("x", b"1")])
+        await holder.commit([PutItem("x", b"2")])
         await asyncio.sleep(10)
-        await holder.commit([Put("y", b"")])
+        await holder.commit([PutItem("y", b"")])
         await holder.close()
         assert (await holder.open()).items == {"x": b"2", "y": b""}
         await holder.close()
@@ -193,7 +193,7 @@ def test_an_answer_that_is_lost_while_it_opens_costs_no_more_than_a_try(step: in
         holder = store(metadata)
         await holder.open()
         assert asyncio.get_running_loop().time() < LEASE_S / 2 and holder.leads
-        await holder.commit([Put("x", b"")])
+        await holder.commit([PutItem("x", b"")])
         await holder.close()
 
     run(body())
@@ -201,11 +201,11 @@ def test_an_answer_that_is_lost_while_it_opens_costs_no_more_than_a_try(step: in
 
 # --- large commits -------------------------------------------------------------------------------------------------------
 
-OLD = [Put("keep", b"kept"), *(Put(f"old/{n:03d}", b"old") for n in range(90))]
+OLD = [PutItem("keep", b"kept"), *(PutItem(f"old/{n:03d}", b"old") for n in range(90))]
 NEW: list[Change] = [
-    DeleteRange("old/", "old0"),
-    Put("big", bytes(700_000)),
-    *(Put(f"new/{n:03d}", b"n") for n in range(300)),
+    DeleteItems("old/", "old0"),
+    PutItem("big", bytes(700_000)),
+    *(PutItem(f"new/{n:03d}", b"n") for n in range(300)),
 ]
 BEFORE = {change.key: change.value for change in OLD}
 AFTER = {"keep": b"kept", "big": bytes(700_000)} | {f"new/{n:03d}": b"n" for n in range(300)}
@@ -240,7 +240,7 @@ async def crashed_at(step: int, *, after: bool) -> tuple[dict[str, bytes], bool]
     metadata.before_commit = metadata.after_commit = _at_once
     heir = store(metadata, "mr2")
     found = (await heir.open()).items
-    await heir.commit([Put("more", b"")])
+    await heir.commit([PutItem("more", b"")])
     await heir.close()
     assert (await heir.open()).items == found | {"more": b""}
     await heir.close()

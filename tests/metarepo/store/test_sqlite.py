@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.metarepo.store.base import Put
+from varlog.metarepo.store.base import PutItem
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import StartupError
 from varlog.runtime.environment import system_environment
@@ -29,7 +29,7 @@ def _filled(path: Path, count: int = 1000) -> None:
     async def body() -> None:
         store = SqliteStore(path, system_environment())
         await store.open()
-        await store.commit([Put(f"key/{number:05d}", b"x" * 100) for number in range(count)])
+        await store.commit([PutItem(f"key/{number:05d}", b"x" * 100) for number in range(count)])
         await store.close()
 
     asyncio.run(body())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
+from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.runtime.environment import system_environment
 
@@ -33,25 +33,25 @@ def _switch_often() -> Iterator[None]:
 def some_changes(rng: random.Random, number: int) -> list[Change]:
     """Mostly puts, as cuts are; now and then what goes to the database and takes the journal in."""
     changes: list[Change] = [
-        Put(f"key/{rng.randrange(KEYS):03d}", b"%d" % number * rng.randrange(1, 200))
+        PutItem(f"key/{rng.randrange(KEYS):03d}", b"%d" % number * rng.randrange(1, 200))
         for _ in range(rng.randrange(1, 5))
     ]
     if rng.random() < 0.05:
-        changes.append(Delete(f"key/{rng.randrange(KEYS):03d}"))
+        changes.append(DeleteItem(f"key/{rng.randrange(KEYS):03d}"))
     if rng.random() < 0.02:
         begin = rng.randrange(KEYS)
-        changes.append(DeleteRange(f"key/{begin:03d}", f"key/{begin + 3:03d}"))
+        changes.append(DeleteItems(f"key/{begin:03d}", f"key/{begin + 3:03d}"))
     return changes
 
 
 def apply(model: dict[str, bytes], changes: list[Change]) -> None:
     for change in changes:
         match change:
-            case Put():
+            case PutItem():
                 model[change.key] = change.value
-            case Delete():
+            case DeleteItem():
                 model.pop(change.key, None)
-            case DeleteRange():
+            case DeleteItems():
                 for key in [key for key in model if change.begin <= key < change.end]:
                     del model[key]
 

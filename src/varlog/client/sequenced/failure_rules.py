@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from varlog.model.epoch import Epoch
 from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN
-from varlog.model.projection import Place, Projection, SequencerID
+from varlog.model.projection import Projection, SequencerID, StripePosition
 
 # Two refusals this far apart: nobody listens there. Whoever has just been started again is not taken for dead.
 REFUSED_S: Final = 0.05
@@ -83,7 +83,7 @@ def in_doubt(token: Token, projection: Projection) -> bool:
     return projection.epoch > token.epoch + 1
 
 
-def place_of(token: Token, count: int, projection: Projection) -> Place | None:
+def place_of(token: Token, count: int, projection: Projection) -> StripePosition | None:
     """Where a batch of `count` entries goes by this token; None: nowhere any more, so a new token is needed."""
     if count > token.length or not still_ours(token, projection):
         return None

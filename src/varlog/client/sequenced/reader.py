@@ -16,7 +16,7 @@ from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch, JunkPosition, NotWritten, Trimmed, Unavailable, VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Place, Projection
+from varlog.model.projection import Projection, StripePosition
 from varlog.rpc.messages import FetchUnit, FetchUnitReply, ReadUnit, ReadUnitReply
 from varlog.runtime.logging import get_logger, logfmt
 
@@ -78,7 +78,7 @@ class SequencedReader:
         except Trimmed as trimmed:
             raise Trimmed(llsn, projection.llsn_from(log_stream, GLSN(trimmed.oldest))) from None
 
-    async def _read(self, glsn: GLSN, place: Place, backoff: Backoff) -> Entry:
+    async def _read(self, glsn: GLSN, place: StripePosition, backoff: Backoff) -> Entry:
         _, _, payload = await self._units.ask_tail(
             place.log_stream,
             lambda projection: ReadUnit(place.log_stream, projection.epoch, place.llsn),
@@ -87,7 +87,7 @@ class SequencedReader:
         )
         return entry_of(payload, glsn, place)
 
-    async def settle(self, glsn: GLSN, given: GLSN, place: Place, backoff: Backoff) -> None:
+    async def settle(self, glsn: GLSN, given: GLSN, place: StripePosition, backoff: Backoff) -> None:
         """Somebody was given this position. He gets a moment to write it; then it is mended."""
         patience = self._loop.time() + min(HOLE_WAIT_S, backoff.remaining_s)
         pause = Backoff(self._routing.environment, HOLE_WAIT_S)
@@ -109,7 +109,12 @@ class SequencedReader:
             _log.debug(logfmt("a hole is not mended yet", position=glsn, why=error))
 
     async def _read_elsewhere(
-        self, glsn: GLSN, projection: Projection, place: Place, backoff: Backoff, damaged: CorruptBatch
+        self,
+        glsn: GLSN,
+        projection: Projection,
+        place: StripePosition,
+        backoff: Backoff,
+        damaged: CorruptBatch,
     ) -> Entry | None:
         """The tail has it, damaged: so everyone before it has the same bytes, and one of them may be sound."""
         *others, tail = projection.chain(place.log_stream).nodes
@@ -136,7 +141,7 @@ class SequencedReader:
         return GLSN(max(glsn, (await self._routing.tail(backoff.remaining_s)).trimmed) + 1)
 
 
-def entry_of(payload: bytearray, glsn: GLSN, place: Place) -> Entry:
+def entry_of(payload: bytearray, glsn: GLSN, place: StripePosition) -> Entry:
     """The one entry that was asked for. JunkPosition: it is junk."""
     chunk = Chunk(payload)
     if chunk.first_llsn != place.llsn or chunk.end_llsn != place.llsn + 1:

@@ -20,7 +20,7 @@ from varlog.model.errors import AlreadyWritten, CorruptBatch, NotWritten, Trimme
 from varlog.model.ids import NodeID
 from varlog.model.limits import BATCH_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Place, Projection
+from varlog.model.projection import Projection, StripePosition
 from varlog.rpc.messages import (
     Done,
     FillUnit,
@@ -71,7 +71,7 @@ class Repair:
             request = WriteUnit(place.log_stream, projection.epoch)
             await self._write(projection, place, request, holder + 1, backoff, batch)
 
-    async def holds(self, projection: Projection, place: Place, backoff: Backoff) -> bool:
+    async def holds(self, projection: Projection, place: StripePosition, backoff: Backoff) -> bool:
         """Whether the head has anything at a place, or had before it was trimmed."""
         try:
             return await self._find(projection, place, backoff) is not None
@@ -113,7 +113,7 @@ class Repair:
     # --- One place --------------------------------------------------------------------------------------------------------
 
     async def _find(
-        self, projection: Projection, place: Place, backoff: Backoff
+        self, projection: Projection, place: StripePosition, backoff: Backoff
     ) -> tuple[int, bytearray] | None:
         """The first node, head first, whose batch at this place is sound, and the batch. None: the head has none."""
         nodes = projection.chain(place.log_stream).nodes
@@ -133,7 +133,9 @@ class Repair:
         await self._projections.pause(projection.epoch, backoff)
         raise Unavailable(f"LLSN {place.llsn} of log stream {place.log_stream} is damaged: {damage}")
 
-    async def _fill_hole(self, projection: Projection, place: Place, most: int, backoff: Backoff) -> int:
+    async def _fill_hole(
+        self, projection: Projection, place: StripePosition, most: int, backoff: Backoff
+    ) -> int:
         """Fill what the head has nothing at, from this place on, `most` positions at most. Returns how many are looked after."""
         log_stream, llsn = place.log_stream, place.llsn
         head = projection.chain(log_stream).head
@@ -158,7 +160,7 @@ class Repair:
     async def _write(
         self,
         projection: Projection,
-        place: Place,
+        place: StripePosition,
         request: Message,
         first: int,
         backoff: Backoff,
@@ -186,7 +188,7 @@ class Repair:
     async def _ask(
         self,
         projection: Projection,
-        place: Place,
+        place: StripePosition,
         node: NodeID,
         request: Message,
         answer: type[M],

@@ -47,7 +47,7 @@ from varlog.model.errors import (
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import GATHER_ENTRIES_MAX
 from varlog.model.lsn import GLSN, LLSN
-from varlog.model.projection import Chain, Place, Projection
+from varlog.model.projection import Chain, Projection, StripePosition
 from varlog.rpc.messages import Done, WriteUnit
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.logging import get_logger, logfmt
@@ -64,7 +64,7 @@ class _ChainWrite:
 
     __slots__ = ("doubtful", "epoch", "next", "open", "place", "since", "token")
 
-    def __init__(self, token: Token, found: Place, since: float) -> None:
+    def __init__(self, token: Token, found: StripePosition, since: float) -> None:
         self.since = since
         self.token = token
         self.place = found

@@ -13,7 +13,7 @@ from typing import Final
 from varlog.metarepo.membership import projection_rules as rules
 from varlog.metarepo.membership.leases import Leases
 from varlog.metarepo.membership.rules import Members
-from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, MembershipOperation
 from varlog.metarepo.recovery.witnesses import AskNode
 from varlog.metarepo.state import RepositoryState
 from varlog.model.errors import Unavailable, VarlogError
@@ -123,7 +123,7 @@ class ProjectionService:
                 try:
                     if refusal is not None:
                         raise refusal
-                    self._commits.submit(Operation(decide, decided, client=call.connection))
+                    self._commits.submit(MembershipOperation(decide, decided, client=call.connection))
                 except VarlogError as error:
                     decided(error)
                 await made.wait()
@@ -194,7 +194,7 @@ class ProjectionService:
                 _log.info(logfmt("sequencer registered", address=sequencer.address))
                 call.reply(self._leases.renewed(sequencer, stamp))
 
-        self._commits.submit(Operation(decide, registered, client=call.connection))
+        self._commits.submit(MembershipOperation(decide, registered, client=call.connection))
 
 
 def _too_many() -> Unavailable:

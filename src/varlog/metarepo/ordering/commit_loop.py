@@ -48,7 +48,7 @@ Done = Callable[[Message | BaseException], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class MembershipOperation:
     """One change of the members: `decide` raises its refusal; `done` gets the answer, or the error, once it is durable."""
 
     decide: Decide
@@ -88,14 +88,14 @@ class CommitLoop:
         self._store = store
         self._on_applied = on_applied
         # In the order in which they came, by a number each.
-        self._operations: FairPlaces[int, Operation] = FairPlaces()
+        self._operations: FairPlaces[int, MembershipOperation] = FairPlaces()
         self._submitted = 0
         self._work = asyncio.Event()
         self._waits = True
         self._spent_s = 0.0  # of the newest cut: what the processor did for it
         self._failed: BaseException | None = None
 
-    def submit(self, operation: Operation) -> None:
+    def submit(self, operation: MembershipOperation) -> None:
         """Have `operation` decided and made durable, after all earlier ones."""
         if self._failed is not None:
             raise Unavailable(f"the metadata repository has stopped: {self._failed}")
@@ -164,7 +164,7 @@ class CommitLoop:
             changes.append(records.put_cut(cut))
         return _Plan(changes, base, cut, members, answers)
 
-    def _learning(self, operation: Operation, learns: Callable[[], records.BaseRecord]) -> _Plan:
+    def _learning(self, operation: MembershipOperation, learns: Callable[[], records.BaseRecord]) -> _Plan:
         """An order that nodes told takes the place of ours."""
         state = self._state
         try:

@@ -193,7 +193,7 @@ def _before_first(topic: Topic) -> GLSN:
     return GLSN(topic.first - 1)
 
 
-def merged(rows: Iterable[CommitRow]) -> list[CommitRow]:
+def merged_rows(rows: Iterable[CommitRow]) -> list[CommitRow]:
     """The same order in fewer rows: those that go on exactly where the one before ended become one."""
     found: list[CommitRow] = []
     for row in rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from varlog.metarepo.ordering.order import merged
+from varlog.metarepo.ordering.order import merged_rows
 from varlog.metarepo.state import RepositoryState
 from varlog.model.cluster import LogStream
 from varlog.model.commit import CommitRow, TopicMark
@@ -111,7 +111,9 @@ class Outbox:
         rows, self._fresh = self._fresh, []
         if self._streams:
             lacking = rows + self._lacking()
-            rows = [(found[0], tuple(merged(found[1]))) if len(found[1]) > 1 else found for found in lacking]
+            rows = [
+                (found[0], tuple(merged_rows(found[1]))) if len(found[1]) > 1 else found for found in lacking
+            ]
         whole = (
             len(rows) == 1 == len(rows[0][1]) or sum(len(found) for _, found in rows) <= ROWS_PER_MESSAGE_MAX
         )

@@ -1,4 +1,4 @@
-"""[A8] Sessions: one task a registered node: dial, open, resend what it lacks, then reports in and commits out."""
+"""[A8] NodeSessions: one task a registered node: dial, open, resend what it lacks, then reports in and commits out."""
 
 from __future__ import annotations
 
@@ -351,7 +351,7 @@ class SessionParts:
     view_due: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Sessions:
+class NodeSessions:
     """The sessions with all registered nodes."""
 
     def __init__(self, parts: SessionParts, tasks: Tasks) -> None:

@@ -14,14 +14,14 @@ from typing import Final
 import msgspec
 
 from varlog.metarepo import records
-from varlog.metarepo.recovery.recover import check
-from varlog.metarepo.state import RepositoryState, load
-from varlog.metarepo.store.base import MetadataStore, Put
+from varlog.metarepo.recovery.recover import check_store
+from varlog.metarepo.state import RepositoryState, load_state
+from varlog.metarepo.store.base import MetadataStore, PutItem
 from varlog.model.errors import InvalidRequest, PreconditionFailed, StartupError, Unavailable
 from varlog.model.limits import MIB
 from varlog.model.lsn import FIRST_LLSN
 from varlog.rpc.dispatch import Dispatcher
-from varlog.rpc.leader import Leader
+from varlog.rpc.leader import LeaderClient
 from varlog.rpc.messages import GetBackup, GetBackupReply
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Call, Transport
@@ -77,7 +77,7 @@ async def fetch_backup(transport: Transport, repository: str) -> dict[str, bytes
     """The items of the repository that leads."""
     pool = ConnectionPool(transport, owner="backup")
     try:
-        leader = Leader(pool, repository)
+        leader = LeaderClient(pool, repository)
         content, total, stamp = bytearray(), 1, 0
         while len(content) < total:
             reply, payload = await pool.call(
@@ -101,7 +101,7 @@ async def read_store(store: MetadataStore) -> dict[str, bytes]:
     if not opened.items:
         raise StartupError(f"{store.place} holds no metadata")
     cluster = records.members_of(opened.items).view.cluster
-    state, _ = load(opened.items, cluster, store.place)
+    state, _ = load_state(opened.items, cluster, store.place)
     return items_at(state, opened.term + state.members.terms_lost)
 
 
@@ -111,8 +111,8 @@ async def write_backup(items: dict[str, bytes], store: MetadataStore) -> Backup:
     try:
         if opened.items:
             raise StartupError(f"{store.place} is not empty: name a file that does not exist")
-        await store.commit([Put(key, value) for key, value in items.items()])
+        await store.commit([PutItem(key, value) for key, value in items.items()])
     finally:
         await store.close()
-    state = await check(store, items)
+    state = await check_store(store, items)
     return Backup(state.members.terms_lost, state)

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from varlog.metarepo.membership.rules import Members, revision_after_loss
-from varlog.metarepo.ordering.order import merged
+from varlog.metarepo.ordering.order import merged_rows
 from varlog.metarepo.records import BaseRecord, StreamBase
 from varlog.metarepo.recovery.witness_rules import ReportedRange, join, term_of, trimmed_by
 from varlog.model.cluster import ClusterView, LogStream, StorageNode, StreamState, Topic, changed
@@ -259,7 +259,7 @@ def _stream(
     made.streams += (sealed,)
     lacking = min(replica.committed_end for replica in sound.values())
     made.base += (
-        StreamBase(stream.log_stream, end, tuple(merged(row for row in rows if row.llsn_end > lacking))),
+        StreamBase(stream.log_stream, end, tuple(merged_rows(row for row in rows if row.llsn_end > lacking))),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from varlog.metarepo import records
 from varlog.metarepo import state as states
 from varlog.metarepo.recovery.rebuild import NodeEvidence, Rebuilt, rebuild
-from varlog.metarepo.store.base import MetadataStore, Put
+from varlog.metarepo.store.base import MetadataStore, PutItem
 from varlog.model.commit import CommitRow
 from varlog.model.errors import (
     CorruptReplica,
@@ -52,7 +52,7 @@ class Recovery:
     silent: tuple[tuple[str, str], ...]
 
 
-async def find(
+async def find_recovery(
     transport: Transport,
     addresses: Sequence[str],
     *,
@@ -66,7 +66,7 @@ async def find(
     return Recovery(rebuild(nodes, leave_out, lost), nodes, silent)
 
 
-async def write(rebuilt: Rebuilt, store: MetadataStore) -> None:
+async def write_store(rebuilt: Rebuilt, store: MetadataStore) -> None:
     """Into a store that must be empty; read back before it counts. Refused where something is not proven."""
     if rebuilt.stops:
         raise PreconditionFailed("not everything is proven: nothing was written")
@@ -75,20 +75,20 @@ async def write(rebuilt: Rebuilt, store: MetadataStore) -> None:
         if opened.items:
             raise StartupError(f"{store.place} is not empty: name a new store, or move this one away")
         items = records.items_of(rebuilt.members, rebuilt.base)
-        await store.commit([Put(key, value) for key, value in items.items()])
+        await store.commit([PutItem(key, value) for key, value in items.items()])
     finally:
         await store.close()
-    await check(store, items)
+    await check_store(store, items)
 
 
-async def check(store: MetadataStore, written: dict[str, bytes]) -> states.RepositoryState:
+async def check_store(store: MetadataStore, written: dict[str, bytes]) -> states.RepositoryState:
     """Open the store again: it must hold exactly what was written, and be what a repository can start with."""
     opened = await store.open()
     await store.close()
     if opened.items != written:
         raise Unavailable(f"{store.place} does not hold what was written to it: is the disk failing?")
     cluster = records.members_of(opened.items).view.cluster
-    return states.load(opened.items, cluster, store.place)[0]
+    return states.load_state(opened.items, cluster, store.place)[0]
 
 
 async def _asked(transport: Transport, address: str) -> NodeEvidence | tuple[str, str]:

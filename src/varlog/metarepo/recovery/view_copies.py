@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from varlog.metarepo.ordering.sessions import Sessions
+from varlog.metarepo.ordering.sessions import NodeSessions
 from varlog.metarepo.state import RepositoryState
 from varlog.model.limits import FRAME_BYTES_MAX, MIB
 from varlog.model.projection import Projection
@@ -30,7 +30,7 @@ class ViewCopies:
     """`due` is set when the view has changed, or a session has begun."""
 
     def __init__(
-        self, state: RepositoryState, term: Callable[[], int], sessions: Sessions, due: asyncio.Event
+        self, state: RepositoryState, term: Callable[[], int], sessions: NodeSessions, due: asyncio.Event
     ) -> None:
         self._state = state
         self._term = term

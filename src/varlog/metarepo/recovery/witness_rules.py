@@ -36,7 +36,7 @@ class ReplicaWord(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class WitnessClaim:
     """A node contradicts the repository. `position`: the newest position it knows of. `order_alone`: only the order is newer
     there; the repository has lost nothing else that the node could know of. `epoch`: of a newer projection."""
 
@@ -46,20 +46,20 @@ class Claim:
     epoch: Epoch = NO_EPOCH
 
 
-def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> Claim | None:
+def claim_of_topic(node: NodeID, ours: TopicMark, theirs: TopicMark) -> WitnessClaim | None:
     """A node has heard of newer positions, or of a newer trim, of a topic."""
     if theirs.high_watermark > ours.high_watermark:
         why = f"node {node} knows positions up to {theirs.high_watermark}, the repository up to {ours.high_watermark}"
-        return Claim(why, max(theirs.high_watermark, theirs.trimmed), theirs.trimmed <= ours.trimmed)
+        return WitnessClaim(why, max(theirs.high_watermark, theirs.trimmed), theirs.trimmed <= ours.trimmed)
     if theirs.trimmed > ours.trimmed:
         why = f"node {node} knows that positions up to {theirs.trimmed} are trimmed, the repository up to {ours.trimmed}"
-        return Claim(why, theirs.trimmed, order_alone=False)
+        return WitnessClaim(why, theirs.trimmed, order_alone=False)
     return None
 
 
 def claim_of_replica(
     node: NodeID, stream: LogStream, word: ReplicaWord, committed_end: LLSN, our_glsn: GLSN | None
-) -> Claim | None:
+) -> WitnessClaim | None:
     """A replica holds more of the order of its stream than the repository, another order, or a newer epoch. `our_glsn`: where the
     repository has the replica's last entry, if it still knows."""
     name = f"log stream {stream.log_stream}"
@@ -68,7 +68,7 @@ def claim_of_replica(
             f"node {node} holds {word.committed_end - 1} ordered entries of {name}, up to position {word.last_glsn}, "
             f"the repository knows of {committed_end - 1}"
         )
-        return Claim(why, word.last_glsn, word.epoch <= stream.epoch)
+        return WitnessClaim(why, word.last_glsn, word.epoch <= stream.epoch)
     # A replica that began behind trimmed entries has ordered ones and no row yet: it does not know where the last of them is.
     told = word.last_glsn > NO_GLSN and word.committed_end > FIRST_LLSN
     if our_glsn is not None and told and our_glsn != word.last_glsn:
@@ -76,23 +76,23 @@ def claim_of_replica(
             f"node {node} has entry {word.committed_end - 1} of {name} at position {word.last_glsn}, "
             f"the repository at position {our_glsn}"
         )
-        return Claim(why, word.last_glsn, order_alone=False)
+        return WitnessClaim(why, word.last_glsn, order_alone=False)
     if word.epoch > stream.epoch:
         why = f"node {node} is in epoch {word.epoch} of {name}, the repository in epoch {stream.epoch}"
-        return Claim(why, word.last_glsn, order_alone=False)
+        return WitnessClaim(why, word.last_glsn, order_alone=False)
     return None
 
 
-def claim_of_unit(node: NodeID, epoch: Epoch, projection: Projection | None) -> Claim | None:
+def claim_of_unit(node: NodeID, epoch: Epoch, projection: Projection | None) -> WitnessClaim | None:
     """A node was told of a newer projection of a sequenced topic than the repository has."""
     ours = projection.epoch if projection is not None else NO_EPOCH
     if epoch <= ours:
         return None
     why = f"node {node} was told of projection {epoch}, the repository has projection {ours}"
-    return Claim(why, NO_GLSN, order_alone=False, epoch=epoch)
+    return WitnessClaim(why, NO_GLSN, order_alone=False, epoch=epoch)
 
 
-def claim_of_copy(node: NodeID, epoch: Epoch, term: int, topic: Topic) -> Claim | None:
+def claim_of_copy(node: NodeID, epoch: Epoch, term: int, topic: Topic) -> WitnessClaim | None:
     """A node keeps a projection that a repository of `term` had made; the one of this epoch here was made in a later term, so it is
     another one: positions may have been given by both (law 3)."""
     made = term_of(topic, epoch)
@@ -102,7 +102,7 @@ def claim_of_copy(node: NodeID, epoch: Epoch, term: int, topic: Topic) -> Claim 
         f"node {node} keeps projection {epoch} of term {term}, and the repository made another projection {epoch} in term {made}: "
         "entries may be acknowledged in both"
     )
-    return Claim(why, NO_GLSN, order_alone=False)
+    return WitnessClaim(why, NO_GLSN, order_alone=False)
 
 
 def term_of(topic: Topic, epoch: Epoch) -> int | None:
@@ -113,7 +113,7 @@ def term_of(topic: Topic, epoch: Epoch) -> int | None:
 
 def claim_of_lows(
     node: NodeID, topic: Topic, projection: Projection, lows: Mapping[LogStreamID, LLSN]
-) -> Claim | None:
+) -> WitnessClaim | None:
     """The units of a node were told of a newer trim."""
     trimmed = trimmed_by(projection, lows.items())
     if trimmed <= topic.trimmed:
@@ -121,7 +121,7 @@ def claim_of_lows(
     why = (
         f"node {node} knows that positions up to {trimmed} are trimmed, the repository up to {topic.trimmed}"
     )
-    return Claim(why, trimmed, order_alone=False)
+    return WitnessClaim(why, trimmed, order_alone=False)
 
 
 def trimmed_by(projection: Projection, lows: Iterable[tuple[LogStreamID, LLSN]]) -> GLSN:
@@ -149,7 +149,7 @@ class ReportedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class AdoptedRow:
     """A run of positions, and which node told it first."""
 
     node: NodeID
@@ -158,13 +158,13 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedOrder:
     """The order from `begin` up to `end` (exclusive) as the nodes tell it. `taken`: by position. `missing`: ranges [begin, end) of
     positions that no node tells. `conflicts`: in words."""
 
     begin: GLSN
     end: GLSN
-    taken: tuple[Taken, ...]
+    taken: tuple[AdoptedRow, ...]
     missing: tuple[tuple[GLSN, GLSN], ...]
     conflicts: tuple[str, ...]
 
@@ -181,7 +181,7 @@ class Joined:
 
 def join(
     begin: GLSN, high_watermark: GLSN, ends: Mapping[LogStreamID, LLSN], told: Iterable[ReportedRange]
-) -> Joined:
+) -> JoinedOrder:
     """What the nodes tell of the positions from `begin` on, at least up to `high_watermark`, which some node has heard of.
 
     `ends`: where the order of each stream ends before `begin`, as far as that is known; what is told goes on exactly there.
@@ -201,7 +201,7 @@ def join(
     end = GLSN(max([high_watermark + 1, begin, *(piece.row.glsn_end for piece in taken)]))
     missing: list[tuple[GLSN, GLSN]] = []
     at = begin
-    before: Taken | None = None
+    before: AdoptedRow | None = None
     for piece in taken:
         row = piece.row
         if row.glsn_begin > at:
@@ -214,14 +214,14 @@ def join(
         at, before = max(at, row.glsn_end), piece
     if at < end:
         missing.append((at, end))
-    return Joined(begin, end, tuple(taken), tuple(missing), tuple(conflicts[:CONFLICTS_TOLD_MAX]))
+    return JoinedOrder(begin, end, tuple(taken), tuple(missing), tuple(conflicts[:CONFLICTS_TOLD_MAX]))
 
 
 class _Lane:
     """The rows of one stream, from all its replicas, each entry once."""
 
     def __init__(self, log_stream: LogStreamID, conflicts: list[str]) -> None:
-        self.pieces: list[Taken] = []
+        self.pieces: list[AdoptedRow] = []
         self._begins: list[int] = []
         self._log_stream = log_stream
         self._conflicts = conflicts
@@ -240,11 +240,11 @@ class _Lane:
             self._compare(node, row, known)
         else:
             count = min(row.count, self._begins[at] - row.llsn_begin) if at < len(self._begins) else row.count
-            self.pieces.insert(at, Taken(node, self._log_stream, row.head(count)))
+            self.pieces.insert(at, AdoptedRow(node, self._log_stream, row.head(count)))
             self._begins.insert(at, row.llsn_begin)
         return row.rest(count) if count < row.count else None
 
-    def _compare(self, node: NodeID, row: CommitRow, known: Taken) -> None:
+    def _compare(self, node: NodeID, row: CommitRow, known: AdoptedRow) -> None:
         glsn = known.row.glsn_begin + row.llsn_begin - known.row.llsn_begin
         if (row.glsn_begin, row.epoch) != (glsn, known.row.epoch):
             self._conflicts.append(

@@ -18,17 +18,17 @@ from typing import Final, Protocol
 from varlog.metarepo.membership import projection_rules
 from varlog.metarepo.membership import rules as rules
 from varlog.metarepo.membership.rules import Members
-from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, Operation
+from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, MembershipOperation
 from varlog.metarepo.ordering.reports import ReportTable
 from varlog.metarepo.records import BaseRecord
 from varlog.metarepo.recovery.rebuild import ProjectionFound, find_projection
 from varlog.metarepo.recovery.recover import evidence
 from varlog.metarepo.recovery.view_copies import view_copy
 from varlog.metarepo.recovery.witness_rules import (
-    Claim,
-    Joined,
+    JoinedOrder,
     ReplicaWord,
     ReportedRange,
+    WitnessClaim,
     claim_of_copy,
     claim_of_lows,
     claim_of_replica,
@@ -78,7 +78,7 @@ class Adoption:
     replica that they have. `raised`: streams that are sealed in another epoch, and where. `projection`: of a sequenced topic."""
 
     topic: Topic
-    joined: Joined
+    joined: JoinedOrder
     ends: dict[LogStreamID, LLSN]
     silent: tuple[NodeID, ...]
     raised: dict[LogStreamID, tuple[Epoch, LLSN]]
@@ -259,7 +259,7 @@ class Witnesses:
                 state.distrusted.pop(topic, None)
             self._adopt_soon(topic)
 
-        self._commits.submit(Operation(decide, durable))
+        self._commits.submit(MembershipOperation(decide, durable))
 
     def _revision_after_loss(self) -> int:
         return rules.revision_after_loss(self._revision, self._term())
@@ -331,7 +331,7 @@ class Witnesses:
                 self._state.distrusted.pop(topic.topic, None)
             self._end_missing()
 
-        self._commits.submit(Operation(decide, durable))
+        self._commits.submit(MembershipOperation(decide, durable))
 
     def _end_missing(self) -> None:
         """Topics continue of which every log stream was heard, with nobody contradicting."""
@@ -350,7 +350,7 @@ class Witnesses:
         def durable(answer: Message | BaseException) -> None:
             self._look_again(topic)
 
-        self._commits.submit(Operation(decide, durable))
+        self._commits.submit(MembershipOperation(decide, durable))
 
     def _look_again(self, topic: TopicID) -> None:
         """What was reported while the topic was stopped was looked at, and not ordered."""
@@ -359,7 +359,7 @@ class Witnesses:
                 self._reports.touch(stream.log_stream)
         self._commits.wake()
 
-    def _claims(self, node: NodeID, word: OpenSessionReply) -> Iterator[tuple[TopicID, Claim]]:
+    def _claims(self, node: NodeID, word: OpenSessionReply) -> Iterator[tuple[TopicID, WitnessClaim]]:
         state = self._state
         for mark in word.marks:
             found = state.topics.get(mark.topic)
@@ -391,7 +391,7 @@ class Witnesses:
                     yield topic, claim
         yield from self._claims_of_lows(node, word)
 
-    def _claims_of_lows(self, node: NodeID, word: OpenSessionReply) -> Iterator[tuple[TopicID, Claim]]:
+    def _claims_of_lows(self, node: NodeID, word: OpenSessionReply) -> Iterator[tuple[TopicID, WitnessClaim]]:
         lows: dict[TopicID, dict[LogStreamID, LLSN]] = {}
         for unit in word.units:
             projection = self._state.view.projection(unit.topic)
@@ -478,7 +478,9 @@ class Witnesses:
         joined = join(begin, known, ends, rows)
         if foreign := {one.log_stream for one in joined.taken} - set(ends):
             what = f"log streams {sorted(foreign)} hold positions, and are not known here: restore a newer copy of the store"
-            joined = Joined(joined.begin, joined.end, joined.taken, joined.missing, (*joined.conflicts, what))
+            joined = JoinedOrder(
+                joined.begin, joined.end, joined.taken, joined.missing, (*joined.conflicts, what)
+            )
         # A copy of a newer view on a node: more than the order is lost.
         view_lost = any(word.view_revision > self._revision for word in self._words.values())
         alone = all(claim.order_alone for claim in claims) and not view_lost
@@ -502,7 +504,7 @@ class Witnesses:
         alone = found.source is None and known <= (lost.epoch if lost is not None else NO_EPOCH)
         return Adoption(
             present,
-            Joined(NO_GLSN, NO_GLSN, (), (), tuple(found.found.problems)),
+            JoinedOrder(NO_GLSN, NO_GLSN, (), (), tuple(found.found.problems)),
             {},
             self._silent(),
             {},
@@ -553,7 +555,7 @@ class Witnesses:
         return ReportedRange(node, point.log_stream, tuple(rows))
 
     def _raised(
-        self, joined: Joined, before: Mapping[LogStreamID, LLSN]
+        self, joined: JoinedOrder, before: Mapping[LogStreamID, LLSN]
     ) -> dict[LogStreamID, tuple[Epoch, LLSN]]:
         """Streams whose epoch or state we have lost: they are sealed where their order ends, above every epoch that was told. One
         that runs in an epoch which all know goes on as it is."""
@@ -611,7 +613,7 @@ class Witnesses:
                 done.set_result(None)
 
         sequenced = adoption.topic.sequenced
-        self._commits.submit(Operation(decide, durable, learns=None if sequenced else learns))
+        self._commits.submit(MembershipOperation(decide, durable, learns=None if sequenced else learns))
         await done
         _log.critical(
             logfmt(

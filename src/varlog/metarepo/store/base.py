@@ -16,7 +16,7 @@ from varlog.model.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutItem:
     """Set one key."""
 
     key: str
@@ -24,25 +24,25 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteItem:
     """Remove one key; it need not be there."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteRange:
+class DeleteItems:
     """Remove every key with begin <= key < end."""
 
     begin: str
     end: str
 
 
-Change = Put | Delete | DeleteRange
+Change = PutItem | DeleteItem | DeleteItems
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedStore:
     """What an opening found: everything there is, and the term it took."""
 
     term: int
@@ -71,7 +71,7 @@ class MetadataStore(Protocol):
         """Several repositories wait for it and one leads: `open` may take long, and is tried again when leading ends."""
         ...
 
-    async def open(self, address: str = "") -> Opened:
+    async def open(self, address: str = "") -> OpenedStore:
         """Wait until this one leads, take a new, larger term, durably, and load everything.
 
         `address` is where others find this repository, while it waits and when it leads. StartupError names the place and

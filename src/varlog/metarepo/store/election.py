@@ -10,12 +10,12 @@ from varlog.metarepo.store.base import Fenced
 from varlog.metarepo.store.keyspace import (
     Condition,
     Created,
-    Found,
+    KeyOperation,
     Keyspace,
-    Operation,
-    Outcome,
+    NoAnswer,
     PutKey,
-    Silent,
+    StoredKey,
+    TransactionResult,
 )
 from varlog.model.errors import Unavailable
 from varlog.runtime.environment import Environment
@@ -44,7 +44,7 @@ class LeaderElection:
         self._environment = environment
         self._candidates = f"{prefix}candidate/"
         self._lease_s = lease_s
-        self._lease: Lease | None = None
+        self._lease: ElectionLease | None = None
         self._keeping: Tasks | None = None
         self._repositories_changed = asyncio.Event()
         self._told_trouble = ""
@@ -71,10 +71,10 @@ class LeaderElection:
         if address:
             await self.transact([], [PutKey(self._candidates + address, b"", lease.number)])
 
-    async def _granted(self) -> Lease:
+    async def _granted(self) -> ElectionLease:
         sent_at = asyncio.get_running_loop().time()
         number, ttl_s = await self._keyspace.grant(self._lease_s)
-        return Lease(number, ttl_s, sent_at)
+        return ElectionLease(number, ttl_s, sent_at)
 
     async def leave(self) -> None:
         """Give the lease back, so that the next one need not wait for its end. Harmless without one."""
@@ -136,7 +136,7 @@ class LeaderElection:
                 pass  # the next look may be luckier
             await asyncio.sleep(self._lease_s)
 
-    def _learn(self, found: Sequence[Found]) -> None:
+    def _learn(self, found: Sequence[StoredKey]) -> None:
         repositories = tuple(one.key.removeprefix(self._candidates) for one in found)
         if repositories and repositories != self.repositories:
             self.repositories = repositories
@@ -145,8 +145,11 @@ class LeaderElection:
     # --- asking ------------------------------------------------------------------------------------------------------------
 
     async def transact(
-        self, conditions: Sequence[Condition], operations: Sequence[Operation], otherwise: Sequence[str] = ()
-    ) -> Outcome:
+        self,
+        conditions: Sequence[Condition],
+        operations: Sequence[KeyOperation],
+        otherwise: Sequence[str] = (),
+    ) -> TransactionResult:
         return await self.insist(lambda: self._keyspace.transact(conditions, operations, otherwise))
 
     async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -156,14 +159,14 @@ class LeaderElection:
                 _ = self._held()
             try:
                 answer = await ask()
-            except Silent as error:
+            except NoAnswer as error:
                 self._tell_trouble(str(error))
             else:
                 self._tell_trouble("")
                 return answer
             await self._pause()
 
-    def _held(self) -> Lease:
+    def _held(self) -> ElectionLease:
         if self._lease is None or not self._lease.holds:
             raise Fenced(f"{self._keyspace.place}: the lease is over")
         return self._lease
@@ -195,7 +198,7 @@ RENEWALS_PER_LEASE: Final = 6
 RETRIES_PER_LEASE: Final = 30
 
 
-class Lease:
+class ElectionLease:
     """One lease. `sent_at` is when it was asked for, in the loop's time."""
 
     def __init__(self, number: int, ttl_s: float, sent_at: float) -> None:

@@ -14,12 +14,12 @@ from aetcd import rpc
 from varlog.metarepo.store.keyspace import (
     Condition,
     Created,
-    Found,
+    KeyOperation,
     LeaseGone,
-    Operation,
-    Outcome,
+    NoAnswer,
     PutKey,
-    Silent,
+    StoredKey,
+    TransactionResult,
 )
 from varlog.metarepo.store.replicated import LEASE_S, ReplicatedStore
 from varlog.model.errors import StartupError, Unavailable
@@ -55,11 +55,11 @@ def etcd_store(
     place: str, environment: Environment, cluster: ClusterID, *, lease_s: float = LEASE_S
 ) -> ReplicatedStore:
     """The store of one cluster in the etcd at `etcd://host:port,host:port,…`."""
-    keyspace = EtcdKeyspace(members_of(place), attempt_s=min(lease_s / TRIES_PER_LEASE, TRY_S_MAX))
+    keyspace = EtcdKeyspace(endpoints_of(place), attempt_s=min(lease_s / TRIES_PER_LEASE, TRY_S_MAX))
     return ReplicatedStore(keyspace, environment, prefix=f"varlog/{cluster}/", lease_s=lease_s)
 
 
-def members_of(place: str) -> list[str]:
+def endpoints_of(place: str) -> list[str]:
     """host:port of every member that `etcd://…` names."""
     members = [name.strip() for name in place.removeprefix(SCHEME).rstrip("/").split(",")]
     for name in members:
@@ -109,8 +109,11 @@ class EtcdKeyspace:
         return SCHEME + ",".join(member.name for member in self._members)
 
     async def transact(
-        self, conditions: Sequence[Condition], operations: Sequence[Operation], otherwise: Sequence[str] = ()
-    ) -> Outcome:
+        self,
+        conditions: Sequence[Condition],
+        operations: Sequence[KeyOperation],
+        otherwise: Sequence[str] = (),
+    ) -> TransactionResult:
         request = rpc.TxnRequest(
             compare=[_compare(condition) for condition in conditions],
             success=[_request(operation) for operation in operations],
@@ -123,9 +126,9 @@ class EtcdKeyspace:
             if response.WhichOneof("response") == "response_range"
             for one in response.response_range.kvs
         ]
-        return Outcome(answer.succeeded, answer.header.revision, {one.key: one for one in found})
+        return TransactionResult(answer.succeeded, answer.header.revision, {one.key: one for one in found})
 
-    async def range(self, begin: str, end: str) -> list[Found]:
+    async def range(self, begin: str, end: str) -> list[StoredKey]:
         request = rpc.RangeRequest(key=begin.encode(), range_end=end.encode())
         answer = await self._ask(lambda member: member.keys.Range(request, timeout=self._attempt_s))
         return [_found(one) for one in answer.kvs]
@@ -140,7 +143,7 @@ class EtcdKeyspace:
             requests = [rpc.LeaseKeepAliveRequest(ID=lease)]
             async for answer in member.leases.LeaseKeepAlive(requests, timeout=self._attempt_s):
                 return float(answer.TTL)
-            raise Silent(f"etcd at {member.name} closed the renewal of a lease without a word")
+            raise NoAnswer(f"etcd at {member.name} closed the renewal of a lease without a word")
 
         return await self._ask(renew)
 
@@ -184,12 +187,12 @@ class EtcdKeyspace:
                 raise LeaseGone(what) from error
             if self._turn == turn:  # another call may have moved on already
                 self._turn = turn + 1
-            raise Silent(what) from error
+            raise NoAnswer(what) from error
         except asyncio.CancelledError as error:
             # A channel that is closed under a call cancels it; our own task was not asked to end.
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            raise Silent(f"etcd at {member.name}: the connection was closed") from error
+            raise NoAnswer(f"etcd at {member.name}: the connection was closed") from error
 
 
 def _compare(condition: Condition) -> rpc.Compare:
@@ -201,7 +204,7 @@ def _compare(condition: Condition) -> rpc.Compare:
     return rpc.Compare(key=key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=revision)
 
 
-def _request(operation: Operation) -> rpc.RequestOp:
+def _request(operation: KeyOperation) -> rpc.RequestOp:
     if isinstance(operation, PutKey):
         put = rpc.PutRequest(key=operation.key.encode(), value=operation.value, lease=operation.lease)
         return rpc.RequestOp(request_put=put)
@@ -209,5 +212,5 @@ def _request(operation: Operation) -> rpc.RequestOp:
     return rpc.RequestOp(request_delete_range=delete)
 
 
-def _found(one: rpc.KeyValue) -> Found:
-    return Found(one.key.decode(), bytes(one.value), one.create_revision, one.mod_revision, one.lease)
+def _found(one: rpc.KeyValue) -> StoredKey:
+    return StoredKey(one.key.decode(), bytes(one.value), one.create_revision, one.mod_revision, one.lease)

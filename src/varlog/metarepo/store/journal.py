@@ -45,7 +45,7 @@ from typing import Any, Final
 
 import msgspec
 
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Put
+from varlog.metarepo.store.base import Change, DeleteItem, DeleteItems, PutItem
 from varlog.model.batch import crc32c
 from varlog.model.limits import KIB, MIB
 from varlog.runtime.disk import Disk, File
@@ -167,9 +167,9 @@ def encode_record(salt: bytes, number: int, durable: int, start: int, lap: int, 
 def encode_body(changes: Iterable[Change]) -> bytes:
     body: Body = []
     for change in changes:
-        if isinstance(change, Put):
+        if isinstance(change, PutItem):
             body.append((change.key, change.value))
-        elif isinstance(change, Delete):
+        elif isinstance(change, DeleteItem):
             body.append((change.key, None))
         else:
             body.append((change.begin, change.end))
@@ -180,11 +180,11 @@ def decode_body(body: bytes) -> list[Change]:
     changes: list[Change] = []
     for key, value in _decode(body):
         if value is None:
-            changes.append(Delete(key))
+            changes.append(DeleteItem(key))
         elif isinstance(value, str):
-            changes.append(DeleteRange(key, value))
+            changes.append(DeleteItems(key, value))
         else:
-            changes.append(Put(key, value))
+            changes.append(PutItem(key, value))
     return changes
 
 
@@ -291,7 +291,7 @@ def find_header(content: bytes) -> Header | None:
     raise JournalDamaged(f"it has format version {version}, this program knows version {FORMAT_VERSION}")
 
 
-def recover(content: bytes, applied: int, recorded: int = 0) -> Recovered:
+def recover_journal(content: bytes, applied: int, recorded: int = 0) -> Recovered:
     """The commits after number `applied`. JournalDamaged if some of them cannot be had. `recorded`: the newest commit that the
     store knows to have been in this journal."""
     header = find_header(content)
@@ -425,9 +425,9 @@ def _sectors_of(size: int) -> int:
 def apply_changes(items: dict[str, bytes], changes: Iterable[Change]) -> None:
     """Make the changes in a map."""
     for change in changes:
-        if isinstance(change, Put):
+        if isinstance(change, PutItem):
             items[change.key] = change.value
-        elif isinstance(change, Delete):
+        elif isinstance(change, DeleteItem):
             items.pop(change.key, None)
         else:
             for key in [key for key in items if change.begin <= key < change.end]:

@@ -1,6 +1,6 @@
 """Keyspace: what a replicated store asks of the service below it: fenced transactions, leases, waiting for a change. etcd's terms.
 
-Each call is one try with a short deadline of its own. `Silent` says that there was no answer: what was asked may be done, may
+Each call is one try with a short deadline of its own. `NoAnswer` says that there was no answer: what was asked may be done, may
 still be done later, or never. Who asks again must ask so that twice is harmless.
 """
 
@@ -17,7 +17,7 @@ OPERATIONS_MAX: Final = 120
 BYTES_MAX: Final = 1 << 20
 
 
-class Silent(Unavailable):
+class NoAnswer(Unavailable):
     """No answer: it may be done, or may still be done."""
 
 
@@ -26,7 +26,7 @@ class LeaseGone(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredKey:
     """A key that is there. `created` and `modified` are revisions: they grow with every change of anything."""
 
     key: str
@@ -72,16 +72,16 @@ class DeleteKeys:
     end: str
 
 
-Operation = PutKey | DeleteKeys
+KeyOperation = PutKey | DeleteKeys
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TransactionResult:
     """Whether the conditions held and the operations were done, at which revision; if not, what was found instead."""
 
     succeeded: bool
     revision: int
-    found: dict[str, Found] = field(default_factory=dict)
+    found: dict[str, StoredKey] = field(default_factory=dict)
 
 
 class Keyspace(Protocol):
@@ -91,12 +91,15 @@ class Keyspace(Protocol):
     def place(self) -> str: ...
 
     async def transact(
-        self, conditions: Sequence[Condition], operations: Sequence[Operation], otherwise: Sequence[str] = ()
-    ) -> Outcome:
+        self,
+        conditions: Sequence[Condition],
+        operations: Sequence[KeyOperation],
+        otherwise: Sequence[str] = (),
+    ) -> TransactionResult:
         """All operations if all conditions hold, else the keys named in `otherwise`. No key may be touched twice."""
         ...
 
-    async def range(self, begin: str, end: str) -> list[Found]:
+    async def range(self, begin: str, end: str) -> list[StoredKey]:
         """Every key with begin <= key < end, in order, as of one point in time after this was asked."""
         ...
 

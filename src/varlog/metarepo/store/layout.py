@@ -11,8 +11,15 @@ from typing import Final
 
 import msgspec
 
-from varlog.metarepo.store.base import Change, Delete, Put
-from varlog.metarepo.store.keyspace import BYTES_MAX, OPERATIONS_MAX, DeleteKeys, Found, Operation, PutKey
+from varlog.metarepo.store.base import Change, DeleteItem, PutItem
+from varlog.metarepo.store.keyspace import (
+    BYTES_MAX,
+    OPERATIONS_MAX,
+    DeleteKeys,
+    KeyOperation,
+    PutKey,
+    StoredKey,
+)
 
 PART_BYTES_MAX: Final = 512 * 1024
 # What a transaction's bytes hold besides keys and values, for each operation; generous.
@@ -28,7 +35,7 @@ class Layout:
         self._prefix = prefix
         self._parted: dict[str, None] = {}
 
-    def load(self, found: Iterable[Found]) -> dict[str, bytes]:
+    def load(self, found: Iterable[StoredKey]) -> dict[str, bytes]:
         """The items that these keys, in their order, hold."""
         items: dict[str, bytes] = {}
         self._parted.clear()
@@ -41,12 +48,12 @@ class Layout:
                 items[key] = one.value
         return items
 
-    def operations(self, changes: Sequence[Change]) -> list[Operation]:
+    def operations(self, changes: Sequence[Change]) -> list[KeyOperation]:
         """What `changes` come to, in any order: no two of these touch one key."""
         puts: dict[str, bytes] = {}
         ranges: list[tuple[str, str]] = []
         for change in changes:
-            if isinstance(change, Put):
+            if isinstance(change, PutItem):
                 key = self._prefix + change.key
                 self._forget(puts, ranges, key + CONTINUED, key + BEHIND, needed=key in self._parted)
                 for number, part in enumerate(_parts(change.value)):
@@ -55,7 +62,7 @@ class Layout:
                     self._parted[key] = None
                 else:
                     self._parted.pop(key, None)
-            elif isinstance(change, Delete):
+            elif isinstance(change, DeleteItem):
                 key = self._prefix + change.key
                 self._forget(puts, ranges, key, key + BEHIND)
             elif change.begin < change.end:
@@ -82,9 +89,9 @@ class Layout:
             ranges.append((begin, end))
 
 
-def batches(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
+def batches(operations: Sequence[KeyOperation]) -> Iterator[list[KeyOperation]]:
     """The same operations, as few at a time as a transaction may hold."""
-    batch: list[Operation] = []
+    batch: list[KeyOperation] = []
     size = 0
     for operation in operations:
         if batch and (len(batch) >= OPERATIONS_MAX or size + _size(operation) > BYTES_MAX):
@@ -96,7 +103,7 @@ def batches(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
         yield batch
 
 
-def encode_redo(operations: Sequence[Operation]) -> list[bytes]:
+def encode_redo(operations: Sequence[KeyOperation]) -> list[bytes]:
     """The operations in pieces, each small enough for one key."""
     rows = [
         (one.key, one.value, "") if isinstance(one, PutKey) else (one.begin, b"", one.end)
@@ -105,7 +112,7 @@ def encode_redo(operations: Sequence[Operation]) -> list[bytes]:
     return _parts(msgspec.msgpack.encode(rows))
 
 
-def decode_redo(pieces: Iterable[bytes]) -> list[Operation]:
+def decode_redo(pieces: Iterable[bytes]) -> list[KeyOperation]:
     rows = msgspec.msgpack.decode(b"".join(pieces), type=list[tuple[str, bytes, str]])
     return [DeleteKeys(key, end) if end else PutKey(key, value) for key, value, end in rows]
 
@@ -114,7 +121,7 @@ def _parts(value: bytes) -> list[bytes]:
     return [value[at : at + PART_BYTES_MAX] for at in range(0, len(value), PART_BYTES_MAX)] or [b""]
 
 
-def _size(operation: Operation) -> int:
+def _size(operation: KeyOperation) -> int:
     if isinstance(operation, PutKey):
         return OPERATION_BYTES + len(operation.key) + len(operation.value)
     return OPERATION_BYTES + len(operation.begin) + len(operation.end)

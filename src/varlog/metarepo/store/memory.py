@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from varlog.metarepo.store.base import Change, Delete, Fenced, Opened, Put, SoleStore
+from varlog.metarepo.store.base import Change, DeleteItem, Fenced, OpenedStore, PutItem, SoleStore
 from varlog.metarepo.store.keyspace import (
     Condition,
     Created,
     DeleteKeys,
-    Found,
+    KeyOperation,
     LeaseGone,
-    Operation,
-    Outcome,
     PutKey,
+    StoredKey,
+    TransactionResult,
 )
 from varlog.model.errors import Unavailable
 from varlog.model.invariant import invariant
@@ -63,11 +63,11 @@ class MemoryStore(SoleStore):
     def place(self) -> str:
         return self._place
 
-    async def open(self, address: str = "") -> Opened:
+    async def open(self, address: str = "") -> OpenedStore:
         await self._metadata.before_commit()
         self._metadata.term += 1
         self._term = self._metadata.term
-        opened = Opened(self._term, dict(sorted(self._metadata.items.items())))
+        opened = OpenedStore(self._term, dict(sorted(self._metadata.items.items())))
         await self._metadata.after_commit()
         return opened
 
@@ -89,9 +89,9 @@ class MemoryStore(SoleStore):
 def _changed(items: dict[str, bytes], changes: Sequence[Change]) -> dict[str, bytes]:
     items = dict(items)
     for change in changes:
-        if isinstance(change, Put):
+        if isinstance(change, PutItem):
             items[change.key] = change.value
-        elif isinstance(change, Delete):
+        elif isinstance(change, DeleteItem):
             items.pop(change.key, None)
         else:
             for key in [key for key in items if change.begin <= key < change.end]:
@@ -118,28 +118,28 @@ class MemoryKeys:
 
     def __init__(self) -> None:
         self.revision = 1
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, StoredKey] = {}
         self._leases: dict[int, _Granted] = {}
         self._next_lease = 1
         self._changed: dict[asyncio.Future[None], None] = {}
 
     def transact(
-        self, conditions: Sequence[Condition], operations: Sequence[Operation], otherwise: Sequence[str]
-    ) -> Outcome:
+        self, conditions: Sequence[Condition], operations: Sequence[KeyOperation], otherwise: Sequence[str]
+    ) -> TransactionResult:
         self._expire()
         _check_as_etcd_does(operations)
         if not all(map(self._holds, conditions)):
             found = {key: self._found[key] for key in otherwise if key in self._found}
-            return Outcome(False, self.revision, found)
+            return TransactionResult(False, self.revision, found)
         if any(isinstance(one, PutKey) and one.lease and one.lease not in self._leases for one in operations):
             raise LeaseGone("the lease is gone")
         self.revision += 1
         for operation in operations:
             self._do(operation)
         self._tell()
-        return Outcome(True, self.revision)
+        return TransactionResult(True, self.revision)
 
-    def range(self, begin: str, end: str) -> list[Found]:
+    def range(self, begin: str, end: str) -> list[StoredKey]:
         self._expire()
         return [self._found[key] for key in sorted(self._found) if begin <= key < end]
 
@@ -185,11 +185,11 @@ class MemoryKeys:
             return condition.revision == 0
         return condition.revision == (found.created if isinstance(condition, Created) else found.modified)
 
-    def _do(self, operation: Operation) -> None:
+    def _do(self, operation: KeyOperation) -> None:
         if isinstance(operation, PutKey):
             old = self._found.get(operation.key)
             created = old.created if old is not None else self.revision
-            self._found[operation.key] = Found(
+            self._found[operation.key] = StoredKey(
                 operation.key, operation.value, created, self.revision, operation.lease
             )
         else:
@@ -215,7 +215,7 @@ class MemoryKeys:
                 future.set_result(None)
 
 
-def _check_as_etcd_does(operations: Sequence[Operation]) -> None:
+def _check_as_etcd_does(operations: Sequence[KeyOperation]) -> None:
     puts = [operation for operation in operations if isinstance(operation, PutKey)]
     keys = [put.key for put in puts]
     invariant(len(operations) <= ETCD_OPERATIONS_MAX, "a transaction has at most 128 operations")

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from varlog.metarepo.store.keyspace import Condition, Found, Operation, Outcome, Silent
+from varlog.metarepo.store.keyspace import Condition, KeyOperation, NoAnswer, StoredKey, TransactionResult
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.replicated import LEASE_S, ReplicatedStore
 from varlog.runtime.environment import Environment
@@ -31,11 +31,14 @@ class MemoryKeyspace:
         return "memory"
 
     async def transact(
-        self, conditions: Sequence[Condition], operations: Sequence[Operation], otherwise: Sequence[str] = ()
-    ) -> Outcome:
+        self,
+        conditions: Sequence[Condition],
+        operations: Sequence[KeyOperation],
+        otherwise: Sequence[str] = (),
+    ) -> TransactionResult:
         return await self._ask(lambda: self._keys.transact(conditions, operations, otherwise))
 
-    async def range(self, begin: str, end: str) -> list[Found]:
+    async def range(self, begin: str, end: str) -> list[StoredKey]:
         return await self._ask(lambda: self._keys.range(begin, end))
 
     async def grant(self, ttl_s: float) -> tuple[int, float]:
@@ -65,7 +68,7 @@ class MemoryKeyspace:
         asking = self._requests.spawn("ask", self._asked(question))
         done, _ = await asyncio.wait([asking], timeout=self._attempt_s)
         if not done:
-            raise Silent(f"no answer within {self._attempt_s:g} s")
+            raise NoAnswer(f"no answer within {self._attempt_s:g} s")
         answer: T = asking.result()
         return answer
 

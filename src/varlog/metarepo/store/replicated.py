@@ -17,19 +17,19 @@ from typing import Final
 
 import msgspec
 
-from varlog.metarepo.store.base import Change, Fenced, Opened
+from varlog.metarepo.store.base import Change, Fenced, OpenedStore
 from varlog.metarepo.store.election import AFTER_SLASH, LeaderElection
 from varlog.metarepo.store.keyspace import (
     Condition,
     Created,
     DeleteKeys,
-    Found,
+    KeyOperation,
     Keyspace,
     LeaseGone,
     Modified,
-    Operation,
-    Outcome,
     PutKey,
+    StoredKey,
+    TransactionResult,
 )
 from varlog.metarepo.store.layout import Layout, batches, decode_redo, encode_redo
 from varlog.model.errors import Unavailable
@@ -103,7 +103,7 @@ class ReplicatedStore:
 
     # --- open and close --------------------------------------------------------------------------------------------------
 
-    async def open(self, address: str = "") -> Opened:
+    async def open(self, address: str = "") -> OpenedStore:
         self._address = address or self._address
         try:
             while True:
@@ -118,7 +118,7 @@ class ReplicatedStore:
                 self._term = term
                 if self.leads:
                     self._candidacy.follow_repositories()
-                    return Opened(term, items)
+                    return OpenedStore(term, items)
         except BaseException:
             await self.close()
             raise
@@ -148,7 +148,7 @@ class ReplicatedStore:
         item = f"{self._prefix}item/"
         return self._layout.load(one for one in found if one.key.startswith(item))
 
-    async def _read_all(self) -> list[Found]:
+    async def _read_all(self) -> list[StoredKey]:
         begin, end = self._prefix, self._prefix[:-1] + AFTER_SLASH
         return await self._candidacy.insist(lambda: self._keyspace.range(begin, end))
 
@@ -164,7 +164,7 @@ class ReplicatedStore:
         else:
             await self._commit_large(self._term, operations)
 
-    async def _commit_large(self, term: int, operations: list[Operation]) -> None:
+    async def _commit_large(self, term: int, operations: list[KeyOperation]) -> None:
         """Write down what will be done, decide it in one transaction, then do it: who comes after a crash finishes it."""
         pieces = encode_redo(operations)
         place = self._redo_pieces(term, self._serial + 1)
@@ -173,12 +173,12 @@ class ReplicatedStore:
         await self._commit_point(term, [], redo_pieces=len(pieces))
         await self._apply_redo(term, operations)
 
-    async def _apply_redo(self, term: int, operations: list[Operation]) -> None:
+    async def _apply_redo(self, term: int, operations: list[KeyOperation]) -> None:
         for batch in batches(operations):
             await self._fenced(term, batch)
         await self._commit_point(term, [self._no_redo()])
 
-    async def _fenced(self, term: int, operations: Sequence[Operation]) -> None:
+    async def _fenced(self, term: int, operations: Sequence[KeyOperation]) -> None:
         """A part of a commit. Harmless twice, and refused once a later commit was made."""
         outcome = await self._candidacy.transact(
             self._conditions(term), operations, [self._candidacy.leader_key]
@@ -187,7 +187,7 @@ class ReplicatedStore:
             raise self._deposed(term, outcome)
 
     async def _commit_point(
-        self, term: int, operations: Sequence[Operation], *, redo_pieces: int = 0
+        self, term: int, operations: Sequence[KeyOperation], *, redo_pieces: int = 0
     ) -> None:
         """The one transaction that decides."""
         leader, commit = self._candidacy.leader_key, self._commit_key
@@ -217,7 +217,7 @@ class ReplicatedStore:
     def _no_redo(self) -> DeleteKeys:
         return DeleteKeys(self._redo_folder, self._redo_folder[:-1] + AFTER_SLASH)
 
-    def _deposed(self, term: int, outcome: Outcome) -> Fenced:
+    def _deposed(self, term: int, outcome: TransactionResult) -> Fenced:
         found = outcome.found.get(self._candidacy.leader_key)
         why = (
             f"{found.value.decode()} leads now, in term {found.created}"

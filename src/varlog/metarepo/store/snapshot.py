@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from varlog.metarepo import records
-from varlog.metarepo.store.journal import JournalDamaged, apply_changes, journal_path, recover
+from varlog.metarepo.store.journal import JournalDamaged, apply_changes, journal_path, recover_journal
 from varlog.model.cluster import ClusterView
 from varlog.model.commit import CommitRow
 from varlog.model.errors import Unavailable
@@ -72,7 +72,7 @@ def _items_now(database: Path) -> dict[str, bytes]:
     items, applied = _database_items(database)
     journal = journal_path(database)
     if applied is not None and journal.exists():
-        for changes in recover(journal.read_bytes(), applied).commits:
+        for changes in recover_journal(journal.read_bytes(), applied).commits:
             apply_changes(items, changes)
     return items
 

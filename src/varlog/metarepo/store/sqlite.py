@@ -26,7 +26,15 @@ from typing import Final
 
 import msgspec
 
-from varlog.metarepo.store.base import Change, Delete, DeleteRange, Fenced, Opened, Put, SoleStore
+from varlog.metarepo.store.base import (
+    Change,
+    DeleteItem,
+    DeleteItems,
+    Fenced,
+    OpenedStore,
+    PutItem,
+    SoleStore,
+)
 from varlog.metarepo.store.database import Database, Superseded, open_database, transaction
 from varlog.metarepo.store.journal import (
     SALT_BYTES,
@@ -37,12 +45,12 @@ from varlog.metarepo.store.journal import (
     journal_path,
     read_header,
     read_journal,
-    recover,
+    recover_journal,
 )
 from varlog.model.batch import crc32c
 from varlog.model.errors import StartupError, Unavailable
 from varlog.model.lsn import LSN_MAX
-from varlog.runtime.disk import Lock
+from varlog.runtime.disk import FileLock
 from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import Worker
@@ -132,9 +140,9 @@ class _Pending:
 
     def add(self, changes: Iterable[Change]) -> None:
         for change in changes:
-            if isinstance(change, Put):
+            if isinstance(change, PutItem):
                 self.puts[change.key] = change.value
-            elif isinstance(change, Delete):
+            elif isinstance(change, DeleteItem):
                 self.puts.pop(change.key, None)
                 self.deletes.add(change.key)
             else:
@@ -160,7 +168,7 @@ class SqliteStore(SoleStore):
         self._mirror = mirror / journal_path(path).name if mirror is not None else None
         self._worker: Worker | None = None
         self._database: Database | None = None
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
         self._term = 0
         self._link = _Link(0, 0, 0, b"", b"", 0, 0)
         self._journal: Journal | None = None
@@ -177,7 +185,7 @@ class SqliteStore(SoleStore):
     def place(self) -> str:
         return str(self._path)
 
-    async def open(self, address: str = "") -> Opened:
+    async def open(self, address: str = "") -> OpenedStore:
         self._worker = self._environment.make_worker(f"metadata {self._path.name}")
         try:
             opened = await self._worker.run(self._open)
@@ -293,7 +301,7 @@ class SqliteStore(SoleStore):
     def _lock_path(self) -> Path:
         return self._path.with_name(self._path.name + ".lock")
 
-    def _open(self) -> Opened:
+    def _open(self) -> OpenedStore:
         try:
             self._lock = self._environment.disk.lock(self._lock_path)
         except BlockingIOError:
@@ -317,7 +325,7 @@ class SqliteStore(SoleStore):
                 "if it is another program's file, name another one"
             ) from error
 
-    def _open_database(self) -> Opened:
+    def _open_database(self) -> OpenedStore:
         database = self._database = open_database(self._environment.disk, self._path, synced=self._synced)
         self._check_identity(database.sql)
         database.begin_writing()
@@ -329,7 +337,7 @@ class SqliteStore(SoleStore):
         self._take_in_journal(database, items)
         self._begin_journal(database)
         _ = database.is_linked()  # from now on it knows its files
-        return Opened(self._term, dict(sorted(items.items())))
+        return OpenedStore(self._term, dict(sorted(items.items())))
 
     def _check_identity(self, sql: sqlite3.Connection) -> None:
         """Before anything is written: a file that is not ours stays as it is."""
@@ -398,7 +406,7 @@ class SqliteStore(SoleStore):
         for path in left:
             try:
                 claim(disk, path, self._term)
-                recovered = recover(read_journal(disk, path), link.applied, link.recorded)
+                recovered = recover_journal(read_journal(disk, path), link.applied, link.recorded)
             except JournalDamaged as error:
                 harmed.append((path, error))
                 continue
@@ -646,7 +654,7 @@ def _term(sql: sqlite3.Connection) -> int:
 
 def _may_run_inline(changes: Sequence[Change]) -> bool:
     """Whether the changes stay in the journal. With a range deleted, little of it is left to be written to the database."""
-    return DeleteRange not in map(type, changes)
+    return DeleteItems not in map(type, changes)
 
 
 def _tables(sql: sqlite3.Connection) -> list[str]:

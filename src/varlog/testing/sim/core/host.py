@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
-from varlog.metarepo.store.base import Change, Opened
+from varlog.metarepo.store.base import Change, OpenedStore
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import VarlogError
@@ -333,7 +333,7 @@ class DriveStore(SqliteStore):
         super().__init__(path, environment)
         self._moments = moments
 
-    async def open(self, address: str = "") -> Opened:
+    async def open(self, address: str = "") -> OpenedStore:
         await self._moments.before_commit()
         opened = await super().open(address)
         await self._moments.after_commit()
