@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.epoch import Epoch
@@ -17,10 +17,15 @@ from varlog.model.errors import (
     OutcomeUnknown,
     Rejected,
     Sealed,
+    TopicStopped,
     UnknownLogStream,
+    VarlogError,
 )
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN
+
+# Less time than this is not enough for an answer.
+TRY_S_MIN: Final = 0.005
 
 
 class ErrorClass(Enum):
@@ -57,50 +62,6 @@ class Attempt(NamedTuple):
     min_glsn: GLSN = NO_GLSN
 
 
-class Step(Enum):
-    """What finds out the outcome of an attempt."""
-
-    AGAIN = "its epoch goes on: the primary takes the same batch only once, so send it again"
-    ASK = "its epoch is over: any replica that was sealed since knows whether it is in the log"
-    WAIT = "the view is older than the attempt: a newer one will say"
-    GONE = "the stream was deleted: nobody can say any more"
-
-
-def next_step(attempt: Attempt, stream: LogStream | None) -> Step:
-    """How to go on with an attempt whose outcome is open, as the newest view has its stream."""
-    if stream is None:
-        return Step.GONE
-    if stream.epoch > attempt.epoch:
-        return Step.ASK
-    if stream.epoch == attempt.epoch and stream.state is StreamState.RUNNING:
-        return Step.AGAIN
-    return Step.WAIT
-
-
-def floor_of(stream: LogStream, newest: LLSN) -> LLSN:
-    """What is sent to the stream now comes above this: `newest` was acknowledged to us there, and a seal is final (law 6)."""
-    return max(newest, LLSN(stream.sealed_end - 1))
-
-
-def unknown(error: BaseException | None, timeout_s: float) -> OutcomeUnknown:
-    """What the caller hears when its time is over before the outcome is known."""
-    if isinstance(error, OutcomeUnknown):
-        return error
-    last = f" ({str(error) or type(error).__name__})" if error is not None else ""
-    return OutcomeUnknown(f"sent, and not answered within {round(timeout_s, 2):g} s{last}")
-
-
-def spent(chosen: LogStreamID | None, last: BaseException | None, timeout_s: float) -> Rejected:
-    """What the caller hears when the deadline is there and no try got it into the log."""
-    if chosen is not None and isinstance(last, Sealed | NotInCluster | UnknownLogStream):
-        return last
-    where = "no log stream of the topic" if chosen is None else f"log stream {chosen} never"
-    return NotAccepted(f"{where} took it within {round(timeout_s, 2):g} s" + (f" ({last})" if last else ""))
-
-
-# [A2] InflightBatch: one packed batch on its way to the log, and what is known of it.
-
-
 class InflightBatch:
     """`attempt` is set while the outcome of a try is open: the batch may be in the log by it. `dropped`: everyone in it was told
     that it is not in the log, so it must not be sent any more. `on_nowhere` is called when an open outcome turns out to be a
@@ -128,3 +89,60 @@ class InflightBatch:
     def sent(self) -> bool:
         """It may be in the log."""
         return self.attempt is not None
+
+
+class Step(Enum):
+    """What finds out the outcome of an attempt."""
+
+    AGAIN = "its epoch goes on: the primary takes the same batch only once, so send it again"
+    ASK = "its epoch is over: any replica that was sealed since knows whether it is in the log"
+    WAIT = "the view is older than the attempt: a newer one will say"
+    GONE = "the stream was deleted: nobody can say any more"
+
+
+def next_step(attempt: Attempt, stream: LogStream | None) -> Step:
+    """How to go on with an attempt whose outcome is open, as the newest view has its stream."""
+    if stream is None:
+        return Step.GONE
+    if stream.epoch > attempt.epoch:
+        return Step.ASK
+    if stream.epoch == attempt.epoch and stream.state is StreamState.RUNNING:
+        return Step.AGAIN
+    return Step.WAIT
+
+
+def floor_of(stream: LogStream, newest: LLSN) -> LLSN:
+    """What is sent to the stream now comes above this: `newest` was acknowledged to us there, and a seal is final (law 6)."""
+    return max(newest, LLSN(stream.sealed_end - 1))
+
+
+def ended(inflight: InflightBatch, *, closed: bool) -> VarlogError:
+    """What the caller gets when no more tries are made: the log was closed, or the deadline has passed."""
+    if closed:
+        answer = "the log was closed"
+        return OutcomeUnknown(f"{answer} before the answer came") if inflight.sent else NotAccepted(answer)
+    if inflight.sent:
+        return unknown(inflight.last_error, inflight.timeout_s)
+    return spent(inflight.chosen, inflight.last_error, inflight.timeout_s)
+
+
+def stopped(inflight: InflightBatch, topic: str, why: str) -> VarlogError:
+    """Only an operator can let a stopped topic continue: no append waits for that."""
+    error = TopicStopped(topic, why)
+    return OutcomeUnknown(f"sent, and not ordered: {error}") if inflight.sent else error
+
+
+def unknown(error: BaseException | None, timeout_s: float) -> OutcomeUnknown:
+    """What the caller hears when its time is over before the outcome is known."""
+    if isinstance(error, OutcomeUnknown):
+        return error
+    last = f" ({str(error) or type(error).__name__})" if error is not None else ""
+    return OutcomeUnknown(f"sent, and not answered within {round(timeout_s, 2):g} s{last}")
+
+
+def spent(chosen: LogStreamID | None, last: BaseException | None, timeout_s: float) -> Rejected:
+    """What the caller hears when the deadline is there and no try got it into the log."""
+    if chosen is not None and isinstance(last, Sealed | NotInCluster | UnknownLogStream):
+        return last
+    where = "no log stream of the topic" if chosen is None else f"log stream {chosen} never"
+    return NotAccepted(f"{where} took it within {round(timeout_s, 2):g} s" + (f" ({last})" if last else ""))

@@ -11,9 +11,8 @@ from contextlib import aclosing
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from varlog.client.chunk import Chunk
-from varlog.client.committed.range_reader import Part, Row
-from varlog.client.merge_rules import Stretch
+from varlog.client.chunk import Chunk, Part
+from varlog.client.merge_rules import Row, Stretch
 from varlog.model.batch import HEADER_BYTES, BatchHeader
 from varlog.model.limits import KIB, MIB
 from varlog.model.lsn import LLSN

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from varlog.client.committed.range_reader import Cut, Part
+from varlog.client.chunk import Cut, Part
 from varlog.client.log import Log
 from varlog.client.loop_bridge import LoopBridge
 from varlog.model.cluster import ClusterView, NamedWriter

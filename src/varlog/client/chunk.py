@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from typing import Final
 
-from varlog.client.merge_rules import Stretch
+from varlog.client.merge_rules import Row, Stretch
 from varlog.model.batch import JUNK, BatchHeader, Buffer, check_body, check_offsets, entries_of, walk
 from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch
@@ -140,6 +140,12 @@ class Chunk:
             end = LLSN(header.first_llsn + stop)
         if end > begin:
             yield begin, end - begin
+
+
+# Rows without a gap, cut to a range of LLSNs, and the batches that they are in, which may extend beyond the range.
+Part = tuple[tuple[Row, ...], Chunk]
+# An LLSN where a batch begins, and about how many bytes there are from there to the next cut.
+Cut = tuple[int, int]
 
 
 def entries_in(stretches: Iterable[Stretch]) -> list[Entry]:

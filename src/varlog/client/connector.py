@@ -10,12 +10,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from typing import TYPE_CHECKING
 
 from varlog.client.appender import Appender
-from varlog.client.committed.range_reader import Cut, Part
-from varlog.client.committed.reader import check_position
+from varlog.client.chunk import Cut, Part
 from varlog.client.cursor_registry import CursorRegistry
 from varlog.client.merge_rules import Stretch
 from varlog.client.node_client import NodeClient
-from varlog.client.ordering import OrderedTopic
+from varlog.client.ordering import OrderedTopic, check_position
 from varlog.client.routing import Routing
 from varlog.client.tailing_reader import TailingReader
 from varlog.model.cluster import ClusterView, NamedWriter

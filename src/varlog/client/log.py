@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Self
 
 from varlog.client.appender import Appender
 from varlog.client.chunk import entry_lists
-from varlog.client.committed.reader import check_position
 from varlog.client.committed.topic import CommittedTopic
 from varlog.client.connector import Connector
 from varlog.client.cursor_registry import CursorRegistry
 from varlog.client.merge_rules import Stretch
-from varlog.client.ordering import OrderedTopic
+from varlog.client.ordering import OrderedTopic, check_position
 from varlog.client.routing import Routing
 from varlog.client.sequenced.topic import SequencedTopic
 from varlog.client.writers.idempotent import IdempotentWriter

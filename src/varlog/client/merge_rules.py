@@ -13,6 +13,7 @@ from typing import NamedTuple
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN, NO_GLSN, NO_LLSN
 
+# `count` entries from this LLSN on are ordered from this GLSN on.
 Row = tuple[LLSN, GLSN, int]
 
 

@@ -9,12 +9,18 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
 from varlog.client.append_rules import InflightBatch
-from varlog.client.committed.range_reader import Cut, Part
+from varlog.client.chunk import Cut, Part
 from varlog.client.merge_rules import Stretch
 from varlog.model.commit import TopicMark
 from varlog.model.entry import Entry, Position, RangeSize
+from varlog.model.errors import InvalidRequest
 from varlog.model.ids import LogStreamID
-from varlog.model.lsn import GLSN, LLSN
+from varlog.model.lsn import GLSN, LLSN, LSN_MAX
+
+
+def check_position(kind: str, position: int) -> None:
+    if not 1 <= position <= LSN_MAX:
+        raise InvalidRequest(f"{position!r} is no {kind}: positions are 1, 2, 3 …")
 
 
 class AppendTransport(Protocol):

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
+from varlog.client.append_rules import TRY_S_MIN
 from varlog.client.failure_detector import FailureDetector
 from varlog.client.retry import Backoff
 from varlog.client.routing_rules import running
@@ -21,6 +22,7 @@ from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.single_flight import SingleFlight
 from varlog.runtime.tasks import Tasks
 
 M = TypeVar("M", bound=Message)
@@ -33,6 +35,8 @@ WATCH_S = 20.0
 REFRESH_S = 5.0
 # A view of more log streams than this is refreshed less often, by as much: a process may have a log, and a view, for each topic.
 STREAMS_A_REFRESH = 100
+# A topic that is stopped for longer needs an operator.
+STOPPED_S = 3.0
 
 logger = get_logger("client")
 
@@ -64,7 +68,7 @@ class Routing:
         self.closed = False
         self._cluster = cluster
         self._pool = pool
-        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshing = SingleFlight(self.tasks, "refresh")
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watching: asyncio.Task[None] | None = None
         self._running: tuple[LogStream, ...] = ()
@@ -105,12 +109,9 @@ class Routing:
             _ = self._refresh_task()
 
     def _refresh_task(self) -> asyncio.Task[None]:
-        """The refresh under way, or a new one. Its failure is told to whoever waits for it, and to nobody else."""
+        """The refresh in flight, or a new one."""
         self.check_open()
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = self.tasks.spawn("refresh", self._refresh(0, 0.0))
-            self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return self._refreshing
+        return self._refreshing.join(lambda: self._refresh(0, 0.0))
 
     async def _refresh(self, newer_than: int, wait_s: float) -> None:
         answer = await self.repository.call(GetView(newer_than, wait_s), timeout_s=wait_s + ATTEMPT_S)
@@ -143,6 +144,20 @@ class Routing:
         for stream in self._running:
             if (stream.log_stream, stream.epoch) not in before:
                 self.failure_detector.stream_reopened(stream)
+
+    async def stays_stopped(self, backoff: Backoff) -> bool:
+        """Whether the topic is stopped by a fresh view, and stays so for a moment: the repository may be adopting its order from
+        the nodes right now."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(STOPPED_S, backoff.remaining_s - TRY_S_MIN)
+        while self.stopped:
+            if loop.time() >= until:
+                return True
+            with contextlib.suppress(Unavailable):
+                await self.refresh(max(TRY_S_MIN, until - loop.time()))
+            if self.stopped:
+                await backoff.wait()
+        return False
 
     def use(self) -> None:
         """Somebody works with the view: see to it that it does not grow old unnoticed, as long as that is so."""

@@ -12,9 +12,9 @@ import pytest
 
 from tests.client.fakes import FakeCluster, run, until
 from varlog.client.arrow import schema
-from varlog.client.chunk import Chunk
-from varlog.client.committed.range_reader import CHUNKS_AHEAD, PIECES_AHEAD, Cut, Part
+from varlog.client.chunk import Chunk, Cut, Part
 from varlog.client.log import Log
+from varlog.client.range_pieces import CHUNKS_AHEAD, PIECES_AHEAD
 from varlog.model.cluster import StreamState
 from varlog.model.entry import Entry
 from varlog.model.errors import CorruptBatch, NotWritten, Trimmed, Unavailable, UnknownLogStream

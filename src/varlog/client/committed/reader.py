@@ -6,6 +6,7 @@ import asyncio
 
 from varlog.client.chunk import Chunk
 from varlog.client.damage_reports import DamageReports
+from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.routing import ATTEMPT_S, Routing, expect
 from varlog.client.routing_rules import cover, in_turn
@@ -13,7 +14,6 @@ from varlog.model.cluster import LogStream
 from varlog.model.entry import Entry
 from varlog.model.errors import (
     CorruptBatch,
-    InvalidRequest,
     NotWritten,
     TopicStopped,
     Trimmed,
@@ -22,7 +22,7 @@ from varlog.model.errors import (
     VarlogError,
 )
 from varlog.model.ids import LogStreamID, NodeID, TopicID
-from varlog.model.lsn import GLSN, LLSN, LSN_MAX
+from varlog.model.lsn import GLSN, LLSN
 from varlog.rpc.messages import ReadAt, ReadAtReply
 from varlog.runtime.logging import get_logger, logfmt
 
@@ -157,11 +157,6 @@ class Reader:
             self._reports.tell(node, request.log_stream, request.llsn, LLSN(request.llsn + 1), error)
         else:
             logger.warning(logfmt("a storage node has damage", node=node, position=request.glsn, why=error))
-
-
-def check_position(kind: str, position: int) -> None:
-    if not 1 <= position <= LSN_MAX:
-        raise InvalidRequest(f"{position!r} is no {kind}: positions are 1, 2, 3 …")
 
 
 def _entry(found: ReadAtReply, payload: bytearray, request: ReadAt) -> Entry:

@@ -12,15 +12,16 @@ import contextlib
 from collections.abc import Callable, Collection, Sequence
 
 from varlog.client.append_rules import (
+    TRY_S_MIN,
     Attempt,
     ErrorClass,
     InflightBatch,
     Step,
     classify,
+    ended,
     floor_of,
     next_step,
-    spent,
-    unknown,
+    stopped,
 )
 from varlog.client.committed.stalled_appends import CancellableWait, StalledAppends
 from varlog.client.committed.stream_costs import StreamCosts
@@ -37,7 +38,6 @@ from varlog.model.errors import (
     Rejected,
     Sealed,
     StaleEpoch,
-    TopicStopped,
     Unavailable,
     UnknownLogStream,
     VarlogError,
@@ -50,30 +50,11 @@ from varlog.rpc.transport import CallTimeout, Connection, ConnectionLost
 
 # A request without an answer for so long says that its stream is stuck: new batches go elsewhere if they can.
 SLOW_S = 0.5
-# Less than this is not enough for an answer.
-TRY_S_MIN = 0.005
 # More than this is too much: a connection can be dead without a sign. The same batch is then sent again.
 TRY_S_MAX = 3.0
 DIAL_S = 1.0
-# A topic that is stopped for longer needs an operator.
-STOPPED_S = 3.0
 # One replica is asked for so long what became of a batch; then the next one.
 ASK_S = 1.0
-
-
-async def still_stopped(routing: Routing, backoff: Backoff) -> bool:
-    """Whether the topic is stopped by a fresh view, and stays so for a moment: the repository may be taking its order from the
-    nodes right now."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + min(STOPPED_S, backoff.remaining_s - TRY_S_MIN)
-    while routing.stopped:
-        if loop.time() >= until:
-            return True
-        with contextlib.suppress(Unavailable):
-            await routing.refresh(max(TRY_S_MIN, until - loop.time()))
-        if routing.stopped:
-            await backoff.wait()
-    return False
 
 
 class BatchSender:
@@ -139,38 +120,22 @@ class BatchSender:
         try:
             # A try with no time left for its answer would turn a certain no into an unknown.
             while not (self.closed or inflight.dropped or backoff.remaining_s < TRY_S_MIN):
-                if self._routing.stopped and await still_stopped(self._routing, backoff):
-                    raise self._topic_stopped(inflight)
+                if self._routing.stopped and await self._routing.stays_stopped(backoff):
+                    raise stopped(inflight, self._routing.topic_name, self._routing.stopped)
                 if inflight.attempt is None:
                     position = await self._send(inflight, backoff)
                 else:
                     position = await self._find_out(inflight, inflight.attempt, backoff)
                 if position is not None:
                     return position
-            raise self._over(inflight)
+            raise ended(inflight, closed=self.closed)
         finally:
             self._stalled.release(inflight)
-
-    def _topic_stopped(self, inflight: InflightBatch) -> VarlogError:
-        """Only an operator can let the topic continue: no append waits for that."""
-        stopped = TopicStopped(self._routing.topic_name, self._routing.stopped)
-        return (
-            OutcomeUnknown(f"sent, and not ordered: {stopped}") if inflight.attempt is not None else stopped
-        )
 
     async def _learn_tail(self) -> None:
         """What is sent from now on comes behind this: who has appended nothing yet would be looked for in the whole log."""
         with contextlib.suppress(VarlogError):
             self._tail = max(self._tail, (await self._routing.tail(DIAL_S)).high_watermark)
-
-    def _over(self, inflight: InflightBatch) -> VarlogError:
-        if inflight.sent and self.closed:
-            return OutcomeUnknown("the log was closed before the answer came")
-        if inflight.sent:
-            return unknown(inflight.last_error, inflight.timeout_s)
-        if self.closed:
-            return NotAccepted("the log was closed")
-        return spent(inflight.chosen, inflight.last_error, inflight.timeout_s)
 
     # --- A batch that is certainly not in the log: send it somewhere ----------------------------------------------------------
 

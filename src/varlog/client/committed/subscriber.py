@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator
 
 from varlog.client.chunk import Chunk
 from varlog.client.committed.fetcher import Fetcher
-from varlog.client.committed.reader import check_position
 from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Merge, Stretch
+from varlog.client.ordering import check_position
 from varlog.client.routing import ATTEMPT_S, Routing
 from varlog.model.errors import Trimmed, Unavailable, UnknownTopic
 from varlog.model.ids import LogStreamID

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from varlog.client.committed.range_reader import Cut, Part, RangeQueries, RangeReader
+from varlog.client.chunk import Cut, Part
+from varlog.client.committed.range_reader import RangeQueries, RangeReader
 from varlog.client.committed.reader import Reader
 from varlog.client.committed.sender import BatchSender
 from varlog.client.committed.subscriber import Subscription

@@ -32,6 +32,7 @@ from varlog.reconfiguration.rules import Wish
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.single_flight import SingleFlight
 
 M = TypeVar("M", bound=Message)
 
@@ -82,7 +83,7 @@ class Projections:
         self._heard: dict[NodeID | str, float] = {}
         self._accused: dict[tuple[LogStreamID, NodeID], Symptom] = {}
         self._in_vain: dict[tuple[LogStreamID, NodeID], float] = {}
-        self._making: asyncio.Task[None] | None = None
+        self._making = SingleFlight(routing.tasks, "reconfigure")
         self._news = asyncio.Event()
         self._stop_watching: Callable[[], None] | None = None
         self._linger: asyncio.TimerHandle | None = None
@@ -232,11 +233,10 @@ class Projections:
         """A newer projection than `epoch`'s, made by whoever is first; or the time is over, or it cannot be made now."""
         if not self._is_newest(epoch):
             return
-        if self._making is None or self._making.done():
+        if not self._making.in_flight:
             _log.warning(logfmt("reconfiguring", topic=self._routing.topic_name, epoch=epoch, why=why))
-            self._making = self._routing.tasks.spawn("reconfigure", self._reconfigure(epoch))
-        # Waited for without being owned: one who gives up must not take it from the others.
-        await asyncio.wait([self._making], timeout=backoff.remaining_s)
+        making = self._making.join(lambda: self._reconfigure(epoch))
+        await asyncio.wait([making], timeout=backoff.remaining_s)
 
     async def _reconfigure(self, epoch: Epoch) -> None:
         try:

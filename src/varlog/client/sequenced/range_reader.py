@@ -1,12 +1,14 @@
-"""[Q4] SequencedRangeReader: reads and measures a range of one log stream"""
+"""[Q4] SequencedRangeReader, SequencedRangeQueries: reads and measures a range."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
 
-from varlog.client.chunk import Chunk
-from varlog.client.committed.range_reader import WAIT_S, Cut, RangeReader, Row
+from varlog.client.chunk import Chunk, Cut, Part
 from varlog.client.damage_reports import DamageReports
+from varlog.client.merge_rules import Row
+from varlog.client.range_pieces import RangePieces
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.reader import SequencedReader
@@ -25,9 +27,13 @@ from varlog.rpc.messages import (
     ReadUnitReply,
 )
 
+# How long a fetch waits for an entry that is not written yet.
+WAIT_S: Final = 1.0
 
-class SequencedRangeReader(RangeReader):
-    """One reading of LLSNs [begin, end). Holes that were given to somebody are mended on the way."""
+
+class SequencedRangeReader:
+    """One reading of LLSNs [begin, end), from the tail of the chain. Holes whose positions were assigned are filled on the way.
+    `cuts`: see RangePieces."""
 
     def __init__(
         self,
@@ -41,17 +47,25 @@ class SequencedRangeReader(RangeReader):
         timeout_s: float,
         cuts: Sequence[Cut] = (),
     ) -> None:
-        super().__init__(units.routing, log_stream, begin, end, timeout_s=timeout_s, cuts=cuts)
+        self._routing = units.routing
+        self._log_stream = log_stream
+        self._timeout_s = timeout_s
+        self._pieces = RangePieces(self, log_stream, begin, end, cuts)
         self._units = units
         self._tokens = tokens
         self._reader = reader
         self._reports = DamageReports(units.routing)
 
-    async def _open(self) -> None:
+    def parts(self) -> AsyncGenerator[Part, None]:
+        """See RangePieces."""
+        return self._pieces.parts()
+
+    async def open(self) -> None:
+        """UnknownLogStream: the topic has none of this id."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         await self._units.chain_of(self._log_stream, backoff)
 
-    async def _ask(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
+    async def fetch(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
         """From the tail of the chain, until the deadline."""
         backoff = Backoff(self._routing.environment, self._timeout_s)
         # One for each fetch: pieces are fetched at once, and damage in one says nothing of the others.
@@ -67,12 +81,12 @@ class SequencedRangeReader(RangeReader):
             if backoff.spent:
                 raise Unavailable(
                     f"LLSN {begin} of log stream {self._log_stream} could not be read within {self._timeout_s:g} s: "
-                    f"{fetcher.trouble or 'nothing is there yet'}"
+                    f"{fetcher.trouble or 'nothing is written there yet'}"
                 )
             wait_s = min(WAIT_S, backoff.remaining_s)
 
     async def _settle(self, llsn: LLSN, backoff: Backoff) -> None:
-        """Nothing is there: NotWritten if nobody was given it, else it is waited for, and mended."""
+        """Nothing is written there: NotWritten if its position was not assigned, else wait for it, and fill it in the end."""
         projection = self._units.projections.now
         glsn, _ = projection.position(self._log_stream, llsn)
         given = await self._tokens.next(backoff)
@@ -94,12 +108,8 @@ def _rows(
     ]
 
 
-# [Q4] SequencedRangeQueries: where the entries of a sequenced topic's streams lie: the bytes of a range, and the place of a
-# time.
-
-
 class SequencedRangeQueries:
-    """Questions of one client about one topic's streams, to the tails of their chains."""
+    """Queries of one client about one topic's streams, to the tails of their chains."""
 
     def __init__(self, units: Units, tokens: Tokens) -> None:
         self._units = units

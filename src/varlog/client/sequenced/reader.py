@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 
 from varlog.client.chunk import Chunk
-from varlog.client.committed.reader import check_position
 from varlog.client.damage_reports import DamageReports
+from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair
 from varlog.client.sequenced.tokens import Tokens

@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from varlog.client.append_rules import Attempt, InflightBatch, spent, unknown
-from varlog.client.committed.sender import still_stopped
+from varlog.client.append_rules import TRY_S_MIN, Attempt, InflightBatch, ended, stopped
 from varlog.client.retry import Backoff
 from varlog.client.routing import expect
 from varlog.client.sequenced.failure_rules import Token, in_doubt, place_of
@@ -37,7 +36,6 @@ from varlog.model.errors import (
     Overloaded,
     Rejected,
     StaleEpoch,
-    TopicStopped,
     Trimmed,
     Unavailable,
     UnknownLogStream,
@@ -51,9 +49,6 @@ from varlog.model.projection import Chain, Projection, StripePosition
 from varlog.rpc.messages import Done, WriteUnit
 from varlog.rpc.transport import CallTimeout, ConnectionLost
 from varlog.runtime.logging import get_logger, logfmt
-
-# Less than this is not enough for an answer.
-TRY_S_MIN: Final = 0.005
 
 _log = get_logger("client")
 
@@ -130,9 +125,8 @@ class SequencedBatchSender:
         try:
             # A try with no time left for its answer would turn a certain no into an unknown.
             while not (self._ended or inflight.dropped or backoff.remaining_s < TRY_S_MIN):
-                if self._routing.stopped and await still_stopped(self._routing, backoff):
-                    stopped = TopicStopped(self._routing.topic_name, self._routing.stopped)
-                    raise OutcomeUnknown(f"sent, and not finished: {stopped}") if inflight.sent else stopped
+                if self._routing.stopped and await self._routing.stays_stopped(backoff):
+                    raise stopped(inflight, self._routing.topic_name, self._routing.stopped)
                 try:
                     projection = await self._projections.get(backoff)
                     if chain_write is not None:
@@ -169,7 +163,7 @@ class SequencedBatchSender:
                     raise
                 except VarlogError as error:
                     inflight.last_error = error  # seen to where it was raised
-            raise self._over(inflight)
+            raise ended(inflight, closed=self._ended)
         finally:
             if chain_write is not None and not chain_write.open:
                 self._give_up(chain_write.token)
@@ -362,17 +356,6 @@ class SequencedBatchSender:
                 error=error,
             )
         )
-
-    # --- The end ----------------------------------------------------------------------------------------------------------
-
-    def _over(self, inflight: InflightBatch) -> VarlogError:
-        if inflight.sent and self._ended:
-            return OutcomeUnknown("the log was closed before the answer came")
-        if inflight.sent:
-            return unknown(inflight.last_error, inflight.timeout_s)
-        if self._ended:
-            return NotAccepted("the log was closed")
-        return spent(None, inflight.last_error, inflight.timeout_s)
 
 
 # [Q2] PURE. ChainLoad: how busy a topic's chains are, as far as one client knows; what would be late asks for no token.

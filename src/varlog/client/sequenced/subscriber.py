@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator
 from typing import Final
 
 from varlog.client.chunk import Chunk
-from varlog.client.committed.reader import check_position
 from varlog.client.damage_reports import DamageReports
 from varlog.client.merge_rules import Merge, Stretch
+from varlog.client.ordering import check_position
 from varlog.client.retry import Backoff
 from varlog.client.sequenced.fetcher import Caught, SequencedFetcher
 from varlog.client.sequenced.repair import HOLE_WAIT_S, Repair

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from varlog.client.committed.range_reader import Cut, Part
+from varlog.client.chunk import Cut, Part
 from varlog.client.damage_reports import DamageReports
 from varlog.client.retry import Backoff
 from varlog.client.routing import Routing

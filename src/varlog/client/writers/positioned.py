@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from varlog.client.committed.range_reader import RangeReader
-from varlog.client.committed.reader import check_position
+from varlog.client.ordering import check_position
 from varlog.client.routing import Routing
 from varlog.client.writers.pipelined import PipelinedWriter
 from varlog.client.writers.window import PipelinedBatch

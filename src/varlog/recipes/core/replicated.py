@@ -36,7 +36,7 @@ from varlog.recipes.core.command_rules import ApplyDecision, MalformedCommand, S
 from varlog.recipes.core.commands import Commands
 from varlog.recipes.core.envelope import SKIP_HEAD, Envelope, NewerFormat, Opener, Skip
 from varlog.recipes.core.snapshots import Snapshots, UnreadableSnapshot, decode_snapshot, encode_snapshot
-from varlog.recipes.core.waiters import SingleFlight, Watchers
+from varlog.recipes.core.waiters import Watchers
 from varlog.recipes.errors import (
     BehindTrim,
     MachineFailed,
@@ -46,6 +46,7 @@ from varlog.recipes.errors import (
 )
 from varlog.runtime.environment import Entropy, system_environment
 from varlog.runtime.logging import get_logger, logfmt
+from varlog.runtime.single_flight import NextFlight
 from varlog.runtime.tasks import Tasks
 
 _log = get_logger("recipes")
@@ -121,7 +122,7 @@ class ReplicatedStateMachine(Generic[M]):
         self._watchers = Watchers()
         self._tasks = Tasks(f"machine/{name}", self._task_failed)
         self._commands = Commands(log, name, entropy, self._tasks, lambda: self.applied)
-        self._tail = SingleFlight(lambda: log.tail(timeout_s=min(ASK_S, timeout_s)), self._tasks, "tail")
+        self._tail = NextFlight(lambda: log.tail(timeout_s=min(ASK_S, timeout_s)), self._tasks, "tail")
         self._following: TailingReader | None = None
         self._failure: VarlogError | None = None
         self._doubt: NewerCommand | _SkipMet | None = None  # what stops it, unless it is to be passed over

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from varlog.client.arrow import RangeBuilder
-from varlog.client.committed.range_reader import Cut
+from varlog.client.chunk import Cut
 from varlog.client.log import Log
 from varlog.embedded_reader import DirectoryReader
 from varlog.model.commit import TopicMark

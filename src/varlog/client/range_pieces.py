@@ -1,0 +1,94 @@
+"""[R2 Q4] RangePieces: fetches the pieces of a range of one log stream, a few at a time.
+
+Both orderings read ranges by it. The caller gets the parts in order, however the fetches overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from itertools import pairwise
+from typing import Final, Protocol
+
+from varlog.client.chunk import Chunk, Cut, Part
+from varlog.client.merge_rules import Row
+from varlog.model.ids import LogStreamID
+from varlog.model.limits import FETCH_BYTES_MAX, MIB
+from varlog.model.lsn import LLSN
+from varlog.runtime.tasks import Tasks
+
+# One fetch. The rows of single appends to several streams must fit beside it into one answer.
+FETCH_BYTES: Final = 2 * MIB
+# How many pieces are fetched at a time, and how many chunks of each wait for the caller.
+PIECES_AHEAD: Final = 3
+CHUNKS_AHEAD: Final = 2
+
+_Lane = asyncio.Queue[Part | Exception | None]
+
+
+class RangeSource(Protocol):
+    """What one ordering does to read a range."""
+
+    async def open(self) -> None:
+        """UnknownLogStream: the topic has none of this id."""
+        ...
+
+    async def fetch(self, begin: LLSN, end: LLSN, size: int) -> tuple[Sequence[tuple[Row, ...]], Chunk]:
+        """Rows from `begin` on, in pieces without a gap, and the chunk that they are in: one fetch of about `size` bytes, tried
+        until a deadline."""
+        ...
+
+
+class RangePieces:
+    """One reading of LLSNs [begin, end). `cuts`, if known, say where in between a batch begins, and about how many bytes there are
+    from there to the next cut: then several fetches are in flight at once, one for each."""
+
+    def __init__(
+        self, source: RangeSource, log_stream: LogStreamID, begin: LLSN, end: LLSN, cuts: Sequence[Cut]
+    ) -> None:
+        self._source = source
+        self._log_stream = log_stream
+        inside = [(LLSN(llsn), size) for llsn, size in cuts if begin <= llsn < end]
+        begun = [] if inside and inside[0][0] == begin else [(begin, FETCH_BYTES)]
+        self._pieces = deque(pairwise([*begun, *inside, (end, 0)]))
+        self._tasks = Tasks("range", lambda name, error: None)
+
+    async def parts(self) -> AsyncGenerator[Part, None]:
+        """What the range holds, in order. Trimmed: it was trimmed meanwhile; NotWritten: nothing is written there yet."""
+        await self._source.open()
+        lanes: deque[_Lane] = deque()
+        try:
+            while lanes or self._pieces:
+                while self._pieces and len(lanes) < PIECES_AHEAD:
+                    (first, size), (stop, _) = self._pieces.popleft()
+                    lanes.append(self._start(first, stop, size))
+                part = await lanes[0].get()
+                if isinstance(part, Exception):
+                    raise part
+                if part is None:
+                    lanes.popleft()
+                else:
+                    yield part
+        finally:
+            await self._tasks.close()
+
+    def _start(self, begin: LLSN, end: LLSN, size: int) -> _Lane:
+        lane: _Lane = asyncio.Queue(CHUNKS_AHEAD)
+        _ = self._tasks.spawn(f"fetch/ls={self._log_stream}", self._fill(lane, begin, end, size))
+        return lane
+
+    async def _fill(self, lane: _Lane, begin: LLSN, end: LLSN, size: int) -> None:
+        """Fetch a piece that is about `size` bytes long, or, if it is longer than that, in fetches of that size."""
+        left = size
+        try:
+            while begin < end:
+                pieces, chunk = await self._source.fetch(begin, end, min(left, FETCH_BYTES_MAX))
+                begin, left = chunk.end_llsn, left - len(chunk.payload)
+                if left <= 0:
+                    left = size
+                for rows in pieces:
+                    await lane.put((rows, chunk))
+            await lane.put(None)
+        except Exception as error:  # noqa: BLE001 - raised where the parts are read
+            await lane.put(error)
