@@ -40,7 +40,7 @@ def test_a_new_unit_takes_the_first_seal_or_is_filled_before_any_other() -> None
     with pytest.raises(PreconditionFailed):
         remade.seal(Epoch(1))  # that of the new stream, which comes late
     filled = fresh()
-    filled.filled = True
+    filled.mark_filled()
     assert not filled.order(Epoch(5), LLSN(1)), "it joins by a seal alone"
     filled.seal(Epoch(5))
     filled.entered(Epoch(5))
@@ -104,7 +104,7 @@ def test_a_batch_is_settled_once() -> None:
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Writes, ends of writes, seals, orders and trims in any order. The model is a dict: LLSN -> what was taken there, for ever."""
+    """Writes, ends of writes, seals, orders and trims in any order. The model is a dict: LLSN -> what was taken there, forever."""
 
     @initialize()
     def begin(self) -> None:
@@ -125,7 +125,7 @@ class AnyHistory(RuleBasedStateMachine):
             default=None,
         )
         try:
-            verdict = self.machine.write(new, overlap)
+            decision = self.machine.write(new, overlap)
         except Trimmed:
             assert first + count <= self.machine.low
             return
@@ -134,11 +134,11 @@ class AnyHistory(RuleBasedStateMachine):
             assert there != {key}
             return
         assert first + count > self.machine.low
-        if verdict is WriteDecision.WRITE:
+        if decision is WriteDecision.WRITE:
             assert there == {None}, "law 8"
             self.values.update(dict.fromkeys(range(first, first + count), key))
             self.pending.append(new)
-        elif verdict is WriteDecision.WAIT:
+        elif decision is WriteDecision.WAIT:
             assert there == {key}
             assert self.machine.pending_at(new.first_llsn, new.end_llsn) in self.pending
         else:
@@ -201,3 +201,23 @@ class AnyHistory(RuleBasedStateMachine):
 
 TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_state_that_no_event_leads_to_is_refused() -> None:
+    """`validate` is what the other tests call after every event: it must notice."""
+    one, other = batch(1, 3), batch(2)
+    wrong = [
+        UnitMachine(LogStreamID(1), Epoch(3), LLSN(1), entering=Epoch(3)),
+        UnitMachine(LogStreamID(1), Epoch(3), LLSN(0)),
+        UnitMachine(LogStreamID(1), Epoch(3), LLSN(1), _pending={LLSN(1): one}),
+        UnitMachine(
+            LogStreamID(1),
+            Epoch(3),
+            LLSN(1),
+            _pending={LLSN(1): one, LLSN(2): other},
+            _firsts=[LLSN(1), LLSN(2)],
+        ),
+    ]
+    for machine in wrong:
+        with pytest.raises(InvariantBroken):
+            machine.validate()

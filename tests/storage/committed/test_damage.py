@@ -26,9 +26,10 @@ from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.ids import LogStreamID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import OsDisk
+from varlog.storage.batch_scan import ReadAt
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.committed.row_file import ROW_BYTES, ROWS_NAME
-from varlog.storage.committed.scan import Fence, Read, Scan, scan
+from varlog.storage.committed.scan import Fence, Scan, scan
 
 DISK = OsDisk(synced=False)
 DIRECTORY = Path(f"/volume/lsid={STREAM}")
@@ -290,7 +291,7 @@ def test_an_open_of_a_sound_store_reads_no_closed_segment(
     store.close()
     scanned: list[LLSN] = []
 
-    def spy(read: Read, size: int, first_llsn: LLSN, *rest: Fence | LLSN) -> Scan:
+    def spy(read: ReadAt, size: int, first_llsn: LLSN, *rest: Fence | LLSN) -> Scan:
         scanned.append(first_llsn)
         return scan(read, size, first_llsn, *rest)  # type: ignore[arg-type]
 

@@ -353,7 +353,7 @@ def test_a_unit_that_was_just_made_takes_no_seal_but_a_new_streams(tmp_path: Pat
     async def story(chain: Chain) -> None:
         await chain.start()
         await chain.add()
-        with pytest.raises(PreconditionFailed, match="synced"):
+        with pytest.raises(PreconditionFailed, match="sync it"):
             await chain.seal(3)
         granter = await chain.lease()
         granter.order(3)

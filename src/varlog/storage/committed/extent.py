@@ -12,6 +12,7 @@ from varlog.model.invariant import invariant
 from varlog.model.lsn import LLSN
 from varlog.storage.committed.segment import Segment
 from varlog.storage.open_file import OpenFile
+from varlog.storage.range_size import RangeSize
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +98,7 @@ def find_extent(segment: Segment, llsn: LLSN, limit: LLSN, bytes_max: int) -> Ex
     )
 
 
-# [R6] Where entries of a replica lie, without reading them: the bytes of a range and points in it; the place of a time.
-
-
-@dataclass(frozen=True, slots=True)
-class RangeSize:
-    """About so many bytes, and (LLSN, bytes before it), rising, strictly inside the range. Each LLSN begins a batch."""
-
-    bytes: int
-    points: tuple[tuple[LLSN, int], ...]
+# --- ranges and times: found without reading entries ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

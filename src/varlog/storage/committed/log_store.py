@@ -41,7 +41,7 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.storage.cluster_file import write_cluster
 from varlog.storage.committed.commit_store import CommitStore
-from varlog.storage.committed.extent import BatchChunk, Extent, RangeSize, find_extent, find_time, measure
+from varlog.storage.committed.extent import BatchChunk, Extent, find_extent, find_time, measure
 from varlog.storage.committed.headers import (
     BatchKey,
     BatchPlace,
@@ -65,6 +65,7 @@ from varlog.storage.corruption import (
 from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import scrub_sidecar, scrub_state
 from varlog.storage.open_file import OpenFile
+from varlog.storage.range_size import RangeSize
 from varlog.storage.segment_file import MISSING
 
 __all__ = ["BatchChunk", "Extent", "LogStore"]

@@ -14,10 +14,11 @@ from varlog.model.errors import NotWritten, Trimmed
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.disk import Disk
 from varlog.storage.committed.commit_store import RowIndex
-from varlog.storage.committed.extent import BatchChunk, RangeSize, find_extent, find_time, measure
+from varlog.storage.committed.extent import BatchChunk, find_extent, find_time, measure
 from varlog.storage.committed.recovery import ReplicaRecovery, survey
 from varlog.storage.committed.segment import Segment
 from varlog.storage.open_file import OpenFile
+from varlog.storage.range_size import RangeSize
 
 
 class ReplicaFiles:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from varlog.model.batch import BatchHeader, Buffer, check_body, parse_header
 from varlog.model.errors import CorruptBatch
 from varlog.model.lsn import LLSN
-from varlog.storage.committed.extent import RangeSize
+from varlog.storage.range_size import RangeSize
 from varlog.storage.sequenced.page_index import PageRef
 
 

@@ -18,7 +18,7 @@ from varlog.model.batch import BatchHeader
 from varlog.model.errors import CorruptBatch, CorruptReplica
 from varlog.model.lsn import LLSN
 from varlog.runtime.disk import Disk
-from varlog.storage.committed.scan import Read, all_batches, only_zeros
+from varlog.storage.batch_scan import ReadAt, all_batches, only_zeros
 from varlog.storage.segment_file import INDEX_SUFFIX, SEGMENT_SUFFIX, index_path
 from varlog.storage.sequenced.page_index import JUNK_BIT, LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.page_segment import page_segment_path, segment_number
@@ -213,7 +213,7 @@ class PageScan:
     )  # synced pages whose bytes have rotted
 
 
-def scan_pages(read: Read, file_bytes: int, synced: int, number: int = 0) -> PageScan:
+def scan_pages(read: ReadAt, file_bytes: int, synced: int, number: int = 0) -> PageScan:
     """Check the segment from its first byte on; stop at the first page that is damaged.
 
     A rotten body before `synced` is stepped over: no crash spoils what was synced, and its header still says where the next

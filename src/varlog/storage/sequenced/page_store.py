@@ -45,11 +45,11 @@ from varlog.runtime.disk import Disk
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.worker import new_guard
 from varlog.storage.cluster_file import write_cluster
-from varlog.storage.committed.extent import RangeSize
 from varlog.storage.corruption import Corruption
 from varlog.storage.disk_space import DiskSpace, is_disk_full
 from varlog.storage.metadata_files import lost_write
 from varlog.storage.open_file import OpenFile
+from varlog.storage.range_size import RangeSize
 from varlog.storage.segment_file import MISSING, index_path
 from varlog.storage.sequenced.page_index import LlsnRuns, PageIndex, PageRef
 from varlog.storage.sequenced.page_range import (

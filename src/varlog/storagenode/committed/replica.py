@@ -346,10 +346,10 @@ class Replica:
             self.lagging = False
         except CommitAhead as ahead:
             self.lagging = True
-            self._machine.trouble = f"lacks ordered entries: {ahead}"
+            self._machine.set_trouble(f"lacks ordered entries: {ahead}")
             _log.warning(logfmt("replica lacks ordered entries", log_stream=self.log_stream, why=ahead))
         except InvariantBroken as broken:
-            self._machine.committed_end = self.store.committed_end  # the row may have been taken half
+            self._machine.commit_failed(self.store.committed_end)
             self._freeze_as_evidence(broken)
             return
         self._sync_rows_soon()
@@ -454,7 +454,8 @@ class Replica:
             ) from damaged
         sealed = self._sealed()
         if self._machine.tail_cut(effect.epoch, effect.end):
-            self._machine.trouble, self.lagging = "", False
+            self._machine.clear_trouble()
+            self.lagging = False
             # Only now are they certainly nowhere: the cut is durable on this replica, and no epoch can order them (law 6, 10).
             self._acks.fail(sealed)
 
@@ -478,7 +479,7 @@ class Replica:
             machine.reopened(*found)
             self._suspect_all(fresh.corrupt_ranges)
         except OSError as error:
-            machine.trouble = f"the disk still fails: {error}"
+            machine.set_trouble(f"the disk still fails: {error}")
             raise Unavailable(f"log stream {self.log_stream} cannot be opened again: {error}") from error
         except (CorruptReplica, InvariantBroken) as lost:
             self.freeze(lost)
@@ -526,9 +527,9 @@ class Replica:
         try:
             await self._parts.worker.run(lambda: store.open_epoch(epoch))
         except OSError as error:
-            machine.trouble = f"the epoch cannot be opened on disk: {error}"
+            machine.set_trouble(f"the epoch cannot be opened on disk: {error}")
             raise Unavailable(f"log stream {self.log_stream}: {machine.trouble}") from error
-        machine.trouble = ""
+        machine.clear_trouble()
 
     def sync(self, epoch: Epoch, source: ReplicaAddress) -> SyncStatus:
         """R-SYNC-1: be filled from `source`, or tell how far that is."""
@@ -614,18 +615,17 @@ class Replica:
         self._admission_queue.refuse(sealed)
         self._idempotent.refuse(sealed)
 
-    def freeze(self, cause: BaseException) -> None:
+    def freeze(self, cause: BaseException, evidence: str = "") -> None:
         """A law broke: this replica stops, the node goes on. Its files stay as they are."""
         _log.critical(logfmt("replica frozen", log_stream=self.log_stream, why=cause))
-        self._machine.freeze(str(cause))
+        self._machine.freeze(str(cause), evidence)
         self._syncer.stop()
         self._stop_appends()
         self._acks.fail(OutcomeUnknown(f"log stream {self.log_stream} froze"))
 
     def _freeze_as_evidence(self, cause: InvariantBroken) -> None:
         """The repository contradicts what it said before: what is here may be all that is left of the truth."""
-        self._machine.evidence = f"{cause}; {self._knowledge}"
-        self.freeze(cause)
+        self.freeze(cause, f"{cause}; {self._knowledge}")
 
     # --- damage ----------------------------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ class _Sync:
         parts, store = self._parts, self._parts.store
         await parts.reopen_if_failed()
         await parts.worker.run(lambda: None)  # behind whatever is being written
-        parts.machine.found(store.committed_end, store.written_end, store.tail_epoch)
+        parts.machine.reloaded(store.committed_end, store.written_end, store.tail_epoch)
         connection = await parts.transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
         try:
             await self._pull(connection)
@@ -225,7 +225,7 @@ class _Sync:
         parts.abandon_waiting()
         machine.abandon_tail()
         await parts.worker.run(lambda: store.begin_at(begin))
-        machine.found(store.committed_end, store.written_end, store.tail_epoch)
+        machine.reloaded(store.committed_end, store.written_end, store.tail_epoch)
 
     async def _apply_run(self, run: EpochRun) -> None:
         """Batches of one epoch. Those that are here already need only their rows."""
@@ -255,7 +255,7 @@ class _Sync:
         parts.fail_waiting()
         machine.abandon_tail()
         await parts.worker.run(store.cut_tail)
-        machine.found(store.committed_end, store.written_end, store.tail_epoch)
+        machine.reloaded(store.committed_end, store.written_end, store.tail_epoch)
 
 
 # CopySource: the other end of a sync: a sealed replica hands out whole batches and their commit rows (R-SYNC-2).

@@ -528,7 +528,7 @@ class LogUnit:
 
     def _filled(self) -> None:
         self.unverified = False
-        self._machine.filled = True
+        self._machine.mark_filled()
         self._parts.on_filled(self.log_stream)
 
     def check_rebuild(self, epoch: Epoch) -> bool:

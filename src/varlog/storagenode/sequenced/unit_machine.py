@@ -1,12 +1,13 @@
-"""[Q5] PURE. One log unit's law: a position is written once (law 8), in the unit's own epoch (law 7), and not below its low end.
+"""[Q5] PURE. UnitMachine: each position is written once, in the unit's own epoch.
 
-    made (epoch 0) --seal(1): a new stream--> epoch 1 --seal(e), order(e)--> epoch e        R-SEQ-9, R-SEQ-12
-    made (epoch 0) --filled from its chain, seal(e)--> epoch e                              R-SEQ-14
+    created (epoch 0) --seal(1): a new stream--> epoch 1 --seal(e), order(e)--> epoch e     R-SEQ-9, R-SEQ-12
+    created (epoch 0) --filled from its chain, seal(e)--> epoch e                           R-SEQ-14
 
-A unit that was made in place of a lost one knows nothing of what its chain had acknowledged: until it has been filled it takes no
-other seal than that of a new stream, and no order moves it. Counted as an answer, it would make a chain forget.
+It keeps laws 7 (only the unit's own epoch), 8 (write once) and 9 (nothing below its low end). A unit that was created in place of a
+lost one knows nothing of what its chain had acknowledged: until it has been filled, it accepts no seal but that of a new stream,
+and no order moves it. If it counted as an answer, a chain would forget entries.
 
-A newer epoch is *entered* from the moment it is heard of: from then on nothing of the older one is taken or answered. It is the
+A newer epoch is *entered* as soon as it is known: from then on nothing of the older one is accepted or answered. It becomes the
 unit's epoch once it is durable.
 """
 
@@ -15,20 +16,21 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import pairwise
 from typing import Protocol
 
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import AlreadyWritten, PreconditionFailed, StaleEpoch, Trimmed, Unavailable
 from varlog.model.ids import LogStreamID
 from varlog.model.invariant import invariant
-from varlog.model.lsn import LLSN
+from varlog.model.lsn import FIRST_LLSN, LLSN
 
-# The seal that makes a new stream's units ready (R-SEQ-12).
+# The epoch of the seal that makes a new stream's units ready (R-SEQ-12).
 FIRST_EPOCH = Epoch(1)
 
 
 class WrittenSpan(Protocol):
-    """A written batch, as far as its place goes."""
+    """The positions of a written batch."""
 
     @property
     def first_llsn(self) -> LLSN: ...
@@ -39,7 +41,7 @@ class WrittenSpan(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A batch on its way to the disk. `header`: its 64 bytes, by which it is known."""
+    """A batch that is being written. `header`: its 64 bytes, which identify it."""
 
     first_llsn: LLSN
     count: int
@@ -51,8 +53,8 @@ class Pending:
 
 
 class WriteDecision(Enum):
-    """What becomes of a batch. WRITE: its positions are its own now. WAIT: the very same one is on its way to the disk already.
-    COMPARE: a batch of the same place and size is stored; if its header is the same, it is done."""
+    """What to do with a batch. WRITE: its positions are reserved for it. WAIT: the same batch is being written already. COMPARE: a
+    batch at the same positions is stored; if its header is the same, the write is a duplicate and done."""
 
     WRITE = auto()
     WAIT = auto()
@@ -61,17 +63,43 @@ class WriteDecision(Enum):
 
 @dataclass(slots=True)
 class UnitMachine:
-    """The state of one unit. `low`: nothing below it is there any more. `entering`: a newer epoch that is not durable yet."""
+    """The state of one log unit. Nothing outside this class assigns to its fields; `validate` checks how they relate.
 
+    Each comment says what a field is, which events move it, and what holds between it and the others.
+    """
+
+    # The stream of this unit. Never changes.
     log_stream: LogStreamID
+    # The newest epoch that is durable here (law 7); NO_EPOCH until the first seal. Raised by `entered` alone.
     epoch: Epoch
+    # Nothing below it exists any more (law 9). Raised by `trim` and `order`; the store follows.
     low: LLSN
+    # A newer epoch that is not durable yet, NO_EPOCH if there is none. Set by `seal` and `order`, cleared by `entered`. Above
+    # `epoch` whenever it is set: from then on the older epoch is over.
     entering: Epoch = NO_EPOCH
+    # The unit has everything that its chain acknowledged. Set by `mark_filled`; it matters only while `epoch` is NO_EPOCH, where a
+    # seal of a running stream needs it.
     filled: bool = False
-    announced: Epoch = NO_EPOCH  # the newest epoch that the repository told of
+    # The newest epoch that the repository announced, raised by `order`. May be above `epoch`: a unit that was just created is not
+    # moved by orders, but must not take the seal of a new stream when the stream has long left epoch 1.
+    announced: Epoch = NO_EPOCH
+    # Why the unit does nothing any more; "" while it works. Set by `freeze`, never cleared.
     frozen: str = ""
+    # Batches that are being written, by first LLSN: added by `write`, removed by `settled`. No two overlap (law 8).
     _pending: dict[LLSN, Pending] = field(default_factory=dict)
-    _firsts: list[LLSN] = field(default_factory=list)  # those of `_pending`, in order
+    # The keys of `_pending` in order, for bisection; always moved together with it.
+    _firsts: list[LLSN] = field(default_factory=list)
+
+    def validate(self) -> None:
+        """Check every relation between the fields that holds between two events; tests call it after each event."""
+        facts = {"epoch": self.epoch, "entering": self.entering, "low": self.low, "firsts": self._firsts}
+        newer = self.entering == NO_EPOCH or self.entering > self.epoch
+        invariant(newer, "an epoch that is being entered is newer than the durable one (law 7)", **facts)
+        invariant(self.low >= FIRST_LLSN, "positions start at 1", **facts)
+        invariant(self._firsts == sorted(self._pending), "pending batches are indexed in order", **facts)
+        batches = [self._pending[first] for first in self._firsts]
+        apart = all(one.end_llsn <= other.first_llsn for one, other in pairwise(batches))
+        invariant(apart, "no two pending batches overlap (law 8)", **facts)
 
     # --- epochs ------------------------------------------------------------------------------------------------------
 
@@ -80,34 +108,34 @@ class UnitMachine:
         return max(self.epoch, self.entering)
 
     def check(self, epoch: Epoch) -> None:
-        """Refuse a client that speaks for another epoch than the unit's (R-SEQ-5)."""
+        """Refuse a client of another epoch than the unit's (R-SEQ-5)."""
         self.check_alive()
         if epoch != self.newest_epoch:
             raise StaleEpoch(self.log_stream, epoch, self.newest_epoch)
         if self.entering:
-            raise Unavailable(f"log stream {self.log_stream} is just being sealed in epoch {epoch} here")
+            raise Unavailable(f"log stream {self.log_stream} is being sealed in epoch {epoch} here")
 
     def check_alive(self) -> None:
         if self.frozen:
             raise Unavailable(f"log stream {self.log_stream} is frozen on this node: {self.frozen}")
 
     def seal(self, epoch: Epoch) -> None:
-        """R-SEQ-9: enter a newer epoch; in the same one there is nothing to do."""
+        """R-SEQ-9: enter a newer epoch. A seal of the present one changes nothing."""
         self.check_alive()
         if epoch < self.newest_epoch:
             raise StaleEpoch(self.log_stream, epoch, self.newest_epoch)
-        # A new stream's seal may come late, when the stream has long gone on and this unit was made in place of a lost one.
+        # A delayed seal of a new stream may arrive when the stream is in a later epoch and this unit replaces a lost one.
         late = epoch > FIRST_EPOCH or epoch < self.announced
         if self.epoch == NO_EPOCH and late and not self.filled:
             raise PreconditionFailed(
-                f"log stream {self.log_stream} was just made here and lacks what its chain holds: have it synced before it is "
-                f"sealed in epoch {epoch}"
+                f"log stream {self.log_stream} was just created here and lacks what its chain has: sync it before it is sealed in "
+                f"epoch {epoch}"
             )
         if epoch > self.epoch:
             self.entering = epoch
 
     def order(self, epoch: Epoch, low: LLSN) -> bool:
-        """The repository's word (R-SEQ-13): no older epoch, nothing below `low`. True if that is new here."""
+        """The repository's order (R-SEQ-13): no older epoch, nothing below `low`. True if that changes something here."""
         if self.frozen:
             return False
         self.announced = max(self.announced, epoch)
@@ -124,14 +152,14 @@ class UnitMachine:
             self.entering = NO_EPOCH
 
     def trim(self, low: LLSN) -> bool:
-        """Nothing below `low` is served or taken from now on. True if that is new here."""
+        """Nothing below `low` is served or written from now on. True if that changes something here."""
         if low <= self.low:
             return False
         self.low = low
         return True
 
     def check_rebuild(self, epoch: Epoch, *, empty: bool, trouble: str) -> bool:
-        """True if the unit cannot go on (`trouble`) and may be made anew, False if it is empty and new already."""
+        """True if the unit cannot continue (`trouble`) and may be rebuilt, False if it is empty and new already."""
         if self.newest_epoch > epoch:
             raise StaleEpoch(self.log_stream, epoch, self.newest_epoch)
         if self.frozen:
@@ -141,18 +169,23 @@ class UnitMachine:
         if trouble:
             return True
         raise PreconditionFailed(
-            f"log stream {self.log_stream} is in epoch {self.epoch} here and can go on: it is not made anew"
+            f"log stream {self.log_stream} is in epoch {self.epoch} here and can continue: it is not rebuilt"
         )
 
+    def mark_filled(self) -> None:
+        """The unit was filled from its chain (R-SEQ-14)."""
+        self.filled = True
+
     def freeze(self, why: str) -> None:
+        """A law broke here: nothing is answered or changed any more."""
         self.frozen = why
 
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def write(self, batch: Pending, stored: WrittenSpan | None) -> WriteDecision:
-        """What becomes of a batch; `stored` is the first written one that has some of its positions.
+        """Decide about a batch; `stored` is the first stored one that overlaps it.
 
-        A batch that reaches above `low` is taken whole, also if it begins below: its chain may have it, and needs it here.
+        A batch that reaches above `low` is accepted whole, even if it begins below: its chain may have it, and needs it here.
         """
         first, end = batch.first_llsn, batch.end_llsn
         if end <= self.low:
@@ -171,7 +204,7 @@ class UnitMachine:
         return WriteDecision.COMPARE
 
     def pending_at(self, first: LLSN, end: LLSN) -> Pending | None:
-        """The first batch on its way to the disk that has a position in [first, end)."""
+        """The first batch that is being written and has a position in [first, end)."""
         at = bisect_right(self._firsts, first)
         if at and (before := self._pending[self._firsts[at - 1]]).end_llsn > first:
             return before
@@ -180,7 +213,7 @@ class UnitMachine:
         return None
 
     def settled(self, batch: Pending) -> None:
-        """It is stored, or was given up before it was begun, or the disk refused it: its positions are what the store says."""
-        invariant(self._pending.pop(batch.first_llsn, None) is batch, "a position is taken once at a time (law 8)",
+        """The batch is stored, was dropped before it was written, or was refused by the disk: the store knows its positions."""
+        invariant(self._pending.pop(batch.first_llsn, None) is batch, "a position is written once at a time (law 8)",
                   llsn=batch.first_llsn, log_stream=self.log_stream)  # fmt: skip
         del self._firsts[bisect_left(self._firsts, batch.first_llsn)]

@@ -28,8 +28,10 @@ from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.messages import Commits, Message
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
+from varlog.storagenode.committed.replica_machine import ReplicaMachine
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNodeServer
+from varlog.storagenode.sequenced.unit_machine import UnitMachine
 from varlog.testing.sim.core.host import METADATA_PATH, VOLUME, DriveStore, Host, Service, hanging_delay
 from varlog.testing.sim.core.limits import SEQUENCED_BOUNDS, STORE_BOUNDS, tight_limits
 from varlog.testing.sim.core.loop import CURRENT, Process, SimLoop, SimulationStuck, make_loop
@@ -47,6 +49,7 @@ from varlog.testing.sim.sequenced.unit_inspector import Inspector
 from varlog.testing.sim.users.operator import Operator
 from varlog.testing.sim.users.registry_client import Bookkeeper
 from varlog.testing.sim.users.user import COPY, Attempts, Copier, User, Work
+from varlog.testing.validation import validate_after_events
 from varlog.testing.workload import Client, Mix
 from varlog.verify.checker import Checker
 from varlog.verify.checkers import check
@@ -760,6 +763,7 @@ def run_world(world: World, *, tracing: bool = False) -> Result:
     try:
         try:
             with ExitStack() as tight:
+                tight.enter_context(validate_after_events(ReplicaMachine, UnitMachine))
                 tight.enter_context(tight_limits(random.Random(f"{seed}/limits")))
                 tight.enter_context(tight_limits(random.Random(f"{seed}/store limits"), STORE_BOUNDS))
                 if ordering is Ordering.SEQUENCED:
