@@ -1,4 +1,4 @@
-"""Laws of frames: they tile the positions, hold every entry once, and a shelf of any size gives no wrong one."""
+"""Laws of frames: they tile the positions, hold every entry once, and a cache of any size gives no wrong one."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ def test_frames_tile_the_positions_and_hold_every_entry_once(stretch: tuple[int,
 
 
 @given(stretches(), st.integers(1, 5), st.integers(0, 300_000))
-def test_who_follows_through_a_shelf_of_any_size_sees_each_entry_once(
+def test_a_follower_sees_each_entry_once_through_a_cache_of_any_size(
     stretch: tuple[int, int, list[Entry]], step: int, weight_max: int
 ) -> None:
-    """What is not on the shelf is put there again, as a page is read: the one that is asked for last, so that it stays."""
+    """What is not cached is cached again, as a page is read: the requested frame last, so that it stays."""
     begin, end, entries = stretch
-    shelf, position, seen = FrameCache(weight_max), begin, list[Entry]()
+    cache, position, seen = FrameCache(weight_max), begin, list[Entry]()
     every = list(frames_of(begin, end, entries))
     while position < end:
-        taken = shelf.take(position)
+        taken = cache.frames_at(position)
         if not taken:
             at = next(index for index, frame in enumerate(every) if frame.begin == position)
             for frame in reversed(every[at : at + step]):
-                shelf.put(frame)
-            taken = shelf.take(position)
-            assert taken, "the frame that was put last is there"
+                cache.add(frame)
+            taken = cache.frames_at(position)
+            assert taken, "the frame that was added last is cached"
         seen += [entry for frame in taken for entry in frame.entries]
         position = taken[-1].end
-        assert shelf.weight <= weight_max or len(shelf) == 1
+        assert cache.weight <= weight_max or len(cache) == 1
     assert seen == entries
-    shelf.clear()
-    assert (shelf.weight, len(shelf)) == (0, 0)
+    cache.clear()
+    assert (cache.weight, len(cache)) == (0, 0)
 
 
 @given(stretches(), st.data())

@@ -35,11 +35,11 @@ def appended(entries: int, **counts: int) -> Traffic:
 
 def test_one_look_says_nothing_and_neither_do_two_at_the_same_time() -> None:
     meter = RateMeter()
-    assert meter.speeds() is None
+    assert meter.rates() is None
     meter.add(look(5.0, 10))
-    assert meter.speeds() is None
+    assert meter.rates() is None
     meter.add(look(5.1, 20))
-    assert meter.speeds() is None
+    assert meter.rates() is None
 
 
 def test_rates_are_of_about_the_last_second() -> None:
@@ -47,23 +47,23 @@ def test_rates_are_of_about_the_last_second() -> None:
     meter = RateMeter()
     for tick in range(30):
         meter.add(look(tick / 4, 1_000 * tick if tick > 20 else 0))
-    speeds = meter.speeds()
-    assert speeds is not None and speeds.topics[TOPIC] == pytest.approx(4_000.0)
+    rates = meter.rates()
+    assert rates is not None and rates.topics[TOPIC] == pytest.approx(4_000.0)
 
 
 def test_the_first_two_looks_give_a_rate_even_if_less_than_a_second_apart() -> None:
     meter = RateMeter()
     meter.add(look(0.0, 0))
     meter.add(look(0.5, 100))
-    speeds = meter.speeds()
-    assert speeds is not None and speeds.topics[TOPIC] == pytest.approx(200.0)
+    rates = meter.rates()
+    assert rates is not None and rates.topics[TOPIC] == pytest.approx(200.0)
 
 
 def test_a_look_from_long_ago_does_not_count() -> None:
     meter = RateMeter()
     meter.add(look(0.0, 0))
     meter.add(look(WINDOW_S + 1, 1_000_000))
-    assert meter.speeds() is None
+    assert meter.rates() is None
 
 
 def test_copies_of_an_entry_count_once_and_reads_wherever_they_were_answered() -> None:
@@ -71,13 +71,13 @@ def test_copies_of_an_entry_count_once_and_reads_wherever_they_were_answered() -
     nothing = Traffic()
     meter.add(look(0.0, 0, a=nothing, b=nothing))
     meter.add(look(2.0, 40, a=appended(40, _5=4), b=Traffic(4, 40, 400, 0.0, buckets(_9=4), 2, 20, 200)))
-    speeds = meter.speeds()
-    assert speeds is not None
-    assert (speeds.whole.append_entries_per_s, speeds.whole.append_bytes_per_s) == (20.0, 200.0)
-    assert (speeds.whole.read_entries_per_s, speeds.whole.read_bytes_per_s) == (10.0, 100.0)
-    assert (speeds.nodes[A].append_entries_per_s, speeds.nodes[B].append_entries_per_s) == (20.0, 0.0)
-    assert speeds.nodes[B].read_entries_per_s == 10.0
-    assert speeds.whole.append_p99_s is not None and speeds.whole.append_p99_s <= LATENCY_BOUNDS_S[5]
+    rates = meter.rates()
+    assert rates is not None
+    assert (rates.whole.append_entries_per_s, rates.whole.append_bytes_per_s) == (20.0, 200.0)
+    assert (rates.whole.read_entries_per_s, rates.whole.read_bytes_per_s) == (10.0, 100.0)
+    assert (rates.nodes[A].append_entries_per_s, rates.nodes[B].append_entries_per_s) == (20.0, 0.0)
+    assert rates.nodes[B].read_entries_per_s == 10.0
+    assert rates.whole.append_p99_s is not None and rates.whole.append_p99_s <= LATENCY_BOUNDS_S[5]
 
 
 def test_counters_that_have_fallen_began_anew() -> None:
@@ -85,17 +85,17 @@ def test_counters_that_have_fallen_began_anew() -> None:
     meter = RateMeter()
     meter.add(look(0.0, 0, a=appended(1_000, _1=10)))
     meter.add(look(1.0, 3, a=appended(3, _1=1)))
-    speeds = meter.speeds()
-    assert speeds is not None and speeds.whole.append_entries_per_s == 3.0
+    rates = meter.rates()
+    assert rates is not None and rates.whole.append_entries_per_s == 3.0
 
 
 def test_a_topic_or_a_replica_that_is_new_has_no_rate_yet() -> None:
     meter = RateMeter()
     meter.add(TrafficSample(0.0, {}, {}, {}))
     meter.add(look(1.0, 500, a=appended(500, _1=1)))
-    speeds = meter.speeds()
-    assert speeds is not None and not speeds.topics and not speeds.nodes
-    assert speeds.whole.append_entries_per_s == 0.0
+    rates = meter.rates()
+    assert rates is not None and not rates.topics and not rates.nodes
+    assert rates.whole.append_entries_per_s == 0.0
 
 
 @given(st.lists(st.integers(0, 50), min_size=BUCKETS, max_size=BUCKETS), st.floats(0.01, 1.0))

@@ -20,9 +20,9 @@ def admission(**limits: int) -> ProxyAdmission:
 
 
 @contextmanager
-def append(door: ProxyAdmission, size: int, client: str = "a") -> Iterator[None]:
+def append(admitted: ProxyAdmission, size: int, client: str = "a") -> Iterator[None]:
     """One append whose body is all here."""
-    release = door.begin_append(size, client)
+    release = admitted.begin_append(size, client)
     try:
         yield
     finally:
@@ -30,80 +30,85 @@ def append(door: ProxyAdmission, size: int, client: str = "a") -> Iterator[None]
 
 
 def test_as_many_appends_as_allowed_are_under_way_and_no_more() -> None:
-    door = admission(appends_max=2)
-    with append(door, 1), append(door, 1), pytest.raises(TooBusy, match="appends"), append(door, 1):
+    admitted = admission(appends_max=2)
+    with (
+        append(admitted, 1),
+        append(admitted, 1),
+        pytest.raises(TooBusy, match="appends"),
+        append(admitted, 1),
+    ):
         pass
-    with append(door, 1), append(door, 1):
-        assert door.appends == 2
-    assert (door.appends, door.append_bytes) == (0, 0)
+    with append(admitted, 1), append(admitted, 1):
+        assert admitted.appends == 2
+    assert (admitted.appends, admitted.append_bytes) == (0, 0)
 
 
 def test_bytes_count_but_one_append_alone_is_never_too_large() -> None:
     """Else one that the limit of a body allows could never be made."""
-    door = admission(append_bytes_max=100)
-    with append(door, 1_000), pytest.raises(TooBusy, match="bytes of appends"), append(door, 1):
+    admitted = admission(append_bytes_max=100)
+    with append(admitted, 1_000), pytest.raises(TooBusy, match="bytes of appends"), append(admitted, 1):
         pass
-    with append(door, 60), append(door, 40, "b"), pytest.raises(TooBusy), append(door, 1, "c"):
+    with append(admitted, 60), append(admitted, 40, "b"), pytest.raises(TooBusy), append(admitted, 1, "c"):
         pass
-    assert (door.appends, door.append_bytes) == (0, 0)
+    assert (admitted.appends, admitted.append_bytes) == (0, 0)
 
 
-def test_an_append_that_fails_is_not_under_way_any_more() -> None:
-    door = admission()
+def test_an_append_that_fails_is_not_in_flight_any_more() -> None:
+    admitted = admission()
 
     def fail() -> None:
-        with door.arrive("a") as arrival:
-            arrival.add(7)
-            arrival.place()
-            assert (door.appends, door.append_bytes) == (1, 7)
+        with admitted.reserve_append("a") as reservation:
+            reservation.add(7)
+            reservation.count_append()
+            assert (admitted.appends, admitted.append_bytes) == (1, 7)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert (door.appends, door.append_bytes) == (0, 0)
+    assert (admitted.appends, admitted.append_bytes) == (0, 0)
 
 
-def test_a_body_takes_room_as_it_arrives_and_a_place_when_it_is_complete() -> None:
-    door = admission(append_bytes_max=100, appends_max=1)
-    with door.arrive("a") as first, door.arrive("b") as second:
+def test_a_body_counts_its_bytes_as_they_arrive_and_one_append_when_it_is_complete() -> None:
+    admitted = admission(append_bytes_max=100, appends_max=1)
+    with admitted.reserve_append("a") as first, admitted.reserve_append("b") as second:
         first.add(60)
         second.add(40)
         with pytest.raises(TooBusy, match="bytes of appends"):
             second.add(1)
-        assert (door.appends, door.append_bytes) == (0, 100)
-        first.place()
+        assert (admitted.appends, admitted.append_bytes) == (0, 100)
+        first.count_append()
         with pytest.raises(TooBusy, match="appends"):
-            second.place()
-    assert (door.appends, door.append_bytes) == (0, 0)
+            second.count_append()
+    assert (admitted.appends, admitted.append_bytes) == (0, 0)
 
 
 def test_one_client_has_no_more_than_its_share() -> None:
-    door = admission(appends_max=4, append_bytes_max=100, subscriptions_max=4, connections_max=4)
+    admitted = admission(appends_max=4, append_bytes_max=100, subscriptions_max=4, connections_max=4)
     for _ in range(3):
-        door.connect("a")
-        door.subscribe("events", "a")
-        door.begin_append(25, "a")
+        admitted.connect("a")
+        admitted.subscribe("events", "a")
+        admitted.begin_append(25, "a")
     with pytest.raises(TooBusy):
-        door.connect("a")
+        admitted.connect("a")
     with pytest.raises(TooBusy):
-        door.subscribe("events", "a")
+        admitted.subscribe("events", "a")
     with pytest.raises(TooBusy):
-        door.begin_append(1, "a")
-    door.connect("b")
-    door.subscribe("events", "b")
-    door.begin_append(25, "b")()
-    door.disconnect("a")
-    assert door.connections == 3
+        admitted.begin_append(1, "a")
+    admitted.connect("b")
+    admitted.subscribe("events", "b")
+    admitted.begin_append(25, "b")()
+    admitted.disconnect("a")
+    assert admitted.connections == 3
 
 
 def test_a_subscription_that_is_given_back_twice_counts_once() -> None:
-    door = admission(subscriptions_max=2)
-    leave, _ = door.subscribe("events", "a"), door.subscribe("socket", "a")
+    admitted = admission(subscriptions_max=2)
+    leave, _ = admitted.subscribe("events", "a"), admitted.subscribe("socket", "a")
     with pytest.raises(TooBusy, match="subscriptions"):
-        door.subscribe("events", "b")
+        admitted.subscribe("events", "b")
     leave()
     leave()
-    assert door.subscriptions == 1
+    assert admitted.subscriptions == 1
 
 
 def test_appends_over_the_limit_are_refused_with_429_and_are_not_in_the_log(tmp_path: Path) -> None:

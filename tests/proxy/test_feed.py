@@ -32,7 +32,7 @@ async def take(feed: Feed, position: int, end: int) -> list[int]:
     """The positions of all entries in [position, end), as one who follows gets them."""
     seen: list[int] = []
     while position < end:
-        frames = feed.take(position)
+        frames = feed.frames_at(position)
         if frames:
             seen += [entry.glsn for frame in frames for entry in frame.entries]
             position = frames[-1].end
@@ -66,11 +66,11 @@ def test_who_is_behind_and_who_is_at_the_end_get_the_same(tmp_path: Path, orderi
 
 
 def test_entries_too_large_to_be_kept_together_arrive_all_the_same(tmp_path: Path) -> None:
-    """The page that is read has more than the shelf holds: what was asked for is not what goes."""
+    """The page that is read has more than the cache holds: what was asked for is not what goes."""
 
     async def story(log: Log) -> None:
         await log.append_batch([bytes(200_000)] * 5)
-        feed = Feed(log, 6, shelf_bytes=1)
+        feed = Feed(log, 6, cache_bytes=1)
         assert await take(feed, 1, 6) == [1, 2, 3, 4, 5]
         await feed.close()
 

@@ -23,7 +23,7 @@ from varlog.model.projection import Chain, Projection, Range, SequencerID, Strip
 from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus, SyncState, SyncStatus, UnitStatus
 from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
-from varlog.proxy.status_publisher import look_of, rfc3339, status_document
+from varlog.proxy.status_publisher import rfc3339, status_document, traffic_sample
 from varlog.proxy.wire import StatusOut
 from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
 
@@ -146,7 +146,7 @@ def test_a_topic_whose_end_is_not_known_says_so() -> None:
 
 
 def test_appends_are_counted_where_every_entry_is_written_once() -> None:
-    look = look_of(seen(), 1.0)
+    look = traffic_sample(seen(), 1.0)
     assert look.writers == {COMMITTED: ONE, SEQUENCED: ONE}
     assert (THREE, COMMITTED) not in look.traffic and look.traffic[ONE, COMMITTED].append_entries == 10
 

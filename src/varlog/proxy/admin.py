@@ -1,4 +1,4 @@
-"""Routes of the cluster: topics, log streams, nodes, readers, and its status"""
+"""Routes of the cluster: topics, log streams, nodes, readers and status."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from varlog.proxy.wire import (
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
 _EVENTS: Final[dict[str, Any]] = {
-    "description": "An event `status` every second with the same as GET /v1/status, or `problem` while nobody can tell it.",
+    "description": "An event `status` every second with what GET /v1/status returns, or `problem` while it cannot be had.",
     "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
 }
 
@@ -56,15 +56,15 @@ _EVENTS: Final[dict[str, Any]] = {
 @router.get("/topics")
 async def list_topics(publisher: StatusDependency, deadline: DeadlineDependency) -> Topics:
     """All topics, with their oldest and newest positions."""
-    return Topics(topics=(await _look(publisher, deadline)).topics)
+    return Topics(topics=(await _status_of(publisher, deadline)).topics)
 
 
 @router.post(
     "/topics",
     status_code=201,
     responses={
-        200: {"model": TopicDetail, "description": "It was there already, and is alike."},
-        201: {"description": "It was made, and takes appends."},
+        200: {"model": TopicDetail, "description": "An equal one already exists."},
+        201: {"description": "Created, and accepts appends."},
     },
 )
 async def create_topic(
@@ -74,7 +74,7 @@ async def create_topic(
     publisher: StatusDependency,
     deadline: DeadlineDependency,
 ) -> TopicDetail:
-    """Make a topic, and wait until it takes appends."""
+    """Create a topic, and wait until it accepts appends."""
     admin = await deadline.wait(gateway.admin())
     known = (await deadline.wait(admin.view())).topic_named(body.name) is not None
     work = admin.create_topic(
@@ -89,7 +89,7 @@ async def create_topic(
     await _change(gateway, work, deadline)
     response.status_code = 200 if known else 201
     response.headers["Location"] = f"/v1/topics/{body.name}"
-    return _topic_of(await _look_again(publisher, deadline), body.name)
+    return _topic_of(await _status_after_change(publisher, deadline), body.name)
 
 
 @router.get("/topics/{topic}")
@@ -97,12 +97,12 @@ async def show_topic(
     topic: TopicName, publisher: StatusDependency, deadline: DeadlineDependency
 ) -> TopicDetail:
     """A topic, its log streams and its readers."""
-    return _topic_of(await _look(publisher, deadline), topic)
+    return _topic_of(await _status_of(publisher, deadline), topic)
 
 
 @router.delete("/topics/{topic}", status_code=204)
 async def delete_topic(topic: TopicName, gateway: GatewayDependency, deadline: DeadlineDependency) -> None:
-    """Delete a topic and everything in it, for ever."""
+    """Delete a topic and everything in it, irreversibly."""
     admin = await deadline.wait(gateway.admin())
     await _change(gateway, admin.delete_topic(topic), deadline)
     await gateway.forget(topic)
@@ -113,7 +113,7 @@ async def list_readers(
     topic: TopicName, publisher: StatusDependency, deadline: DeadlineDependency
 ) -> Readers:
     """The named readers of a topic, and how far behind each of them is."""
-    return Readers(readers=_topic_of(await _look(publisher, deadline), topic).readers)
+    return Readers(readers=_topic_of(await _status_of(publisher, deadline), topic).readers)
 
 
 # --- log streams --------------------------------------------------------------------------------------------------------
@@ -123,10 +123,10 @@ async def list_readers(
 async def list_log_streams(
     publisher: StatusDependency,
     deadline: DeadlineDependency,
-    topic: Annotated[str | None, Query(description="Of this topic only.")] = None,
+    topic: Annotated[str | None, Query(description="Only those of this topic.")] = None,
 ) -> LogStreams:
-    """The log streams, and how each of their replicas is."""
-    seen = await _look(publisher, deadline)
+    """The log streams, and the state of each replica."""
+    seen = await _status_of(publisher, deadline)
     return LogStreams(log_streams=seen.log_streams if topic is None else _topic_of(seen, topic).log_streams)
 
 
@@ -135,7 +135,7 @@ async def show_log_stream(
     log_stream: StreamNumber, publisher: StatusDependency, deadline: DeadlineDependency
 ) -> LogStreamOut:
     """One log stream."""
-    return _log_stream_of(await _look(publisher, deadline), log_stream)
+    return _log_stream_of(await _status_of(publisher, deadline), log_stream)
 
 
 @router.post("/log-streams/{log_stream}/seal")
@@ -145,11 +145,11 @@ async def seal(
     publisher: StatusDependency,
     deadline: DeadlineDependency,
 ) -> LogStreamOut:
-    """Stop appends to a log stream of a committed topic, until it is unsealed."""
-    _log_stream_of(await _look(publisher, deadline), log_stream)
+    """Stop appends to a log stream of a committed topic until it is unsealed."""
+    _log_stream_of(await _status_of(publisher, deadline), log_stream)
     admin = await deadline.wait(gateway.admin())
     await _change(gateway, admin.seal_stream(log_stream), deadline)
-    return _log_stream_of(await _look_again(publisher, deadline), log_stream)
+    return _log_stream_of(await _status_after_change(publisher, deadline), log_stream)
 
 
 @router.post("/log-streams/{log_stream}/unseal")
@@ -159,11 +159,11 @@ async def unseal(
     publisher: StatusDependency,
     deadline: DeadlineDependency,
 ) -> LogStreamOut:
-    """Let a log stream take appends again, and wait until it does."""
-    _log_stream_of(await _look(publisher, deadline), log_stream)
+    """Let a log stream accept appends again, and wait until it does."""
+    _log_stream_of(await _status_of(publisher, deadline), log_stream)
     admin = await deadline.wait(gateway.admin())
     await _change(gateway, admin.unseal_stream(log_stream), deadline)
-    return _log_stream_of(await _look_again(publisher, deadline), log_stream)
+    return _log_stream_of(await _status_after_change(publisher, deadline), log_stream)
 
 
 # --- nodes --------------------------------------------------------------------------------------------------------------
@@ -172,15 +172,15 @@ async def unseal(
 @router.get("/nodes")
 async def list_nodes(publisher: StatusDependency, deadline: DeadlineDependency) -> Nodes:
     """The storage nodes, and whether they answer."""
-    return Nodes(nodes=(await _look(publisher, deadline)).nodes)
+    return Nodes(nodes=(await _status_of(publisher, deadline)).nodes)
 
 
 @router.get("/nodes/{node}")
 async def show_node(
     node: NodeNumber, publisher: StatusDependency, deadline: DeadlineDependency
 ) -> NodeDetail:
-    """A storage node, and what it holds."""
-    seen = await _look(publisher, deadline)
+    """A storage node and its replicas."""
+    seen = await _status_of(publisher, deadline)
     found = next((one for one in seen.nodes if one.node == node), None)
     if found is None:
         raise NoSuchNode(node)
@@ -193,14 +193,14 @@ async def show_node(
     return NodeDetail(**dict(found), replicas=replicas)
 
 
-# --- the whole ----------------------------------------------------------------------------------------------------------
+# --- status -------------------------------------------------------------------------------------------------------------
 
 
 @router.get("/status", response_model=StatusOut)
 async def status(publisher: StatusDependency, deadline: DeadlineDependency) -> Response:
-    """Everything: nodes, topics, log streams, readers, what the manager did, and rates."""
-    told = await deadline.wait(publisher.tell())
-    return Response(told.json, media_type="application/json")
+    """Everything: nodes, topics, log streams, readers, recent manager activity and rates."""
+    snapshot = await deadline.wait(publisher.snapshot())
+    return Response(snapshot.json, media_type="application/json")
 
 
 @router.get("/status/events", response_class=Response, responses={200: _EVENTS, **problems(429)})
@@ -217,15 +217,15 @@ async def status_events(
     )
 
 
-# --- how ----------------------------------------------------------------------------------------------------------------
+# --- steps --------------------------------------------------------------------------------------------------------------
 
 
-async def _look(publisher: StatusPublisher, deadline: Deadline) -> StatusOut:
-    return (await deadline.wait(publisher.tell())).status
+async def _status_of(publisher: StatusPublisher, deadline: Deadline) -> StatusOut:
+    return (await deadline.wait(publisher.snapshot())).status
 
 
 async def _change(gateway: Gateway, work: Awaitable[object], deadline: Deadline) -> None:
-    """Do something to the cluster; who asks afterwards sees it. ChangeUnknown: it may have been done, or may still be."""
+    """Change the cluster; later requests see it. ChangeUnknown: it may have been done, or may still be."""
     try:
         await deadline.wait(work)
     except (DeadlinePassed, Unavailable) as error:
@@ -234,12 +234,12 @@ async def _change(gateway: Gateway, work: Awaitable[object], deadline: Deadline)
         gateway.status_changed()
 
 
-async def _look_again(publisher: StatusPublisher, deadline: Deadline) -> StatusOut:
-    """How it is after a change, which is certainly done."""
+async def _status_after_change(publisher: StatusPublisher, deadline: Deadline) -> StatusOut:
+    """The status after a change that is certainly done."""
     try:
-        return await _look(publisher, deadline)
+        return await _status_of(publisher, deadline)
     except (DeadlinePassed, Unavailable) as error:
-        raise ChangeUnknown(f"it was done, and then the cluster could not be looked at: {error}") from error
+        raise ChangeUnknown(f"it was done, and then the status could not be read: {error}") from error
 
 
 def _topic_of(seen: StatusOut, name: str) -> TopicDetail:
@@ -260,21 +260,22 @@ def _log_stream_of(seen: StatusOut, log_stream: int) -> LogStreamOut:
     return found
 
 
-# StatusEvents: the cluster's status as a stream of events: one every second, or the problem in its place.
+# --- status events ------------------------------------------------------------------------------------------------------
 
 KIND: Final = "status"
 EVERY_S: Final = 1.0
-# A look at the cluster that takes longer is told as a problem, and the next one is tried.
+# A status that takes longer is sent as a problem, and the next one is tried.
 TIMEOUT_S: Final = 5.0
 
 
 class StatusEvents:
-    """What one page is sent. All that look at the same time are told the same, and the manager is asked once."""
+    """The events of one page: the status every second, or a problem in its place. Pages that are open at the same time share one
+    request to the manager."""
 
     kind = KIND
 
     def __init__(self, publisher: StatusPublisher, leave: Callable[[], None]) -> None:
-        self._teller = publisher
+        self._publisher = publisher
         self._leave = leave
         self._due_s = 0.0
 
@@ -291,6 +292,6 @@ class StatusEvents:
 
     async def _event(self) -> bytes:
         try:
-            return event("status", (await Deadline(TIMEOUT_S).wait(self._teller.tell())).json)
+            return event("status", (await Deadline(TIMEOUT_S).wait(self._publisher.snapshot())).json)
         except VarlogError as error:
             return event("problem", problem_of(error).encoded())

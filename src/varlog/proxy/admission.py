@@ -1,8 +1,11 @@
-"""Admission: what a proxy has in flight: appends, their bytes, subscriptions and connections; one too many is refused with 429.
+"""ProxyAdmission: bounds what a proxy has in flight; beyond it, 429.
+
+Appends, their bytes, subscriptions and connections are counted.
 
 A client that waits in a queue inside the proxy cannot see it and cannot go elsewhere; one that is refused can. Bytes of a body
-count as they arrive, never as a head announces them, and an append takes a place once all of its body is there: what was only
-announced costs nothing. No client address may have more than its share of anything, so that one cannot keep out the others.
+count as they arrive, never as a head announces them, and an append
+counts once its body is complete: what was only announced costs nothing. No client address may have more than its share of
+anything, so that one cannot keep out the others.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from varlog.proxy.meters import ProxyMeters
 
 
 def client_of(scope: Scope) -> str:
-    """The address that a request or socket came from. Headers that name another one are not believed."""
+    """The address that a request or socket came from. Headers that name another one are ignored."""
     client = scope.get("client")
     return client[0] if client else ""
 
@@ -48,33 +51,33 @@ class _Counter:
         if left:
             self._clients[client] = left
         else:
-            self._clients.pop(client, None)  # clients come and go: what is left of them is nothing
+            self._clients.pop(client, None)  # clients come and go, and leave nothing behind
 
 
 class AppendReservation:
-    """The body of one append: its bytes as they arrive, then its place among the appends; all given back at once."""
+    """What one append counts for: its bytes as they arrive, then one append; released together."""
 
-    __slots__ = ("_admission", "_client", "_placed", "size")
+    __slots__ = ("_admission", "_client", "_counted", "size")
 
     def __init__(self, admission: ProxyAdmission, client: str) -> None:
         self._admission = admission
         self._client = client
-        self._placed = False
+        self._counted = False
         self.size = 0
 
     def add(self, size: int) -> None:
-        """This many bytes have arrived. TooBusy: they are too many together with those of others."""
+        """More bytes have arrived. TooBusy: together with those of others they are too many."""
         self._admission._add_bytes(self._client, size, alone=self._admission.append_bytes == self.size)
         self.size += size
 
-    def place(self) -> None:
-        """The body is complete: it is an append now. TooBusy: there are enough."""
+    def count_append(self) -> None:
+        """The body is complete: it counts as an append now. TooBusy: there are too many."""
         self._admission._add_append(self._client)
-        self._placed = True
+        self._counted = True
 
     def release(self) -> None:
-        """It is over. Once."""
-        self._admission._release(self._client, self.size, self._placed)
+        """The append has ended. Called once."""
+        self._admission._release(self._client, self.size, self._counted)
 
 
 class ProxyAdmission:
@@ -107,28 +110,28 @@ class ProxyAdmission:
         return self._connections.total
 
     @contextmanager
-    def arrive(self, client: str) -> Iterator[AppendReservation]:
-        """One append whose body is about to be read, in flight as long as the block lasts. TooBusy: nothing of it was done."""
-        self._check(self._appends, client, 1)  # if it is refused anyway, then before it was sent
-        arrival = AppendReservation(self, client)
+    def reserve_append(self, client: str) -> Iterator[AppendReservation]:
+        """One append whose body is about to be read, in flight until the block ends. TooBusy: nothing was done."""
+        self._check(self._appends, client, 1)  # refuse early what would be refused anyway
+        reservation = AppendReservation(self, client)
         try:
-            yield arrival
+            yield reservation
         finally:
-            arrival.release()
+            reservation.release()
 
     def begin_append(self, size: int, client: str) -> Callable[[], None]:
-        """One append that is all here, in flight until what comes back is called, once."""
-        arrival = AppendReservation(self, client)
+        """One append whose body is complete, in flight until the returned function is called, once."""
+        reservation = AppendReservation(self, client)
         try:
-            arrival.add(size)
-            arrival.place()
+            reservation.add(size)
+            reservation.count_append()
         except TooBusy:
-            arrival.release()
+            reservation.release()
             raise
-        return arrival.release
+        return reservation.release
 
     def subscribe(self, kind: str, client: str) -> Callable[[], None]:
-        """One subscription, of a kind that the meters know. Call what comes back when it is over; TooBusy: there are enough."""
+        """One subscription, of a kind that the meters know. Call the result when it ends. TooBusy: there are too many."""
         self._check(self._subscriptions, client, 1)
         self._subscriptions.add(client, 1)
         self._meters.subscribed(kind)
@@ -144,7 +147,7 @@ class ProxyAdmission:
         return release
 
     def connect(self, client: str) -> None:
-        """A connection, until `disconnect`. TooBusy: there are enough, and it does not count."""
+        """A connection, until `disconnect`. TooBusy: there are too many, and this one is not counted."""
         self._check(self._connections, client, 1)
         self._connections.add(client, 1)
 
@@ -152,7 +155,7 @@ class ProxyAdmission:
         self._connections.add(client, -1)
 
     def _add_bytes(self, client: str, size: int, *, alone: bool) -> None:
-        """One that is alone is let in whatever its size: what a body may have must get through some time."""
+        """A single append is admitted whatever its size: a body of the largest allowed size must get through."""
         if not alone:
             self._check(self._append_bytes, client, size)
         self._append_bytes.add(client, size)
@@ -161,10 +164,10 @@ class ProxyAdmission:
         self._check(self._appends, client, 1)
         self._appends.add(client, 1)
 
-    def _release(self, client: str, size: int, placed: bool) -> None:
+    def _release(self, client: str, size: int, counted: bool) -> None:
         if size:
             self._append_bytes.add(client, -size)
-        if placed:
+        if counted:
             self._appends.add(client, -1)
 
     def _check(self, counter: _Counter, client: str, amount: int) -> None:

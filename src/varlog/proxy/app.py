@@ -1,4 +1,4 @@
-"""make_app: the proxy as one ASGI application: routes, errors in one shape, bounded bodies, its OpenAPI document."""
+"""make_app(): the proxy as one ASGI application with its routes and middleware."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ROUTES = (append, read, sse, websocket, admin, health, metrics, pages)
 def make_app(
     gateway: Gateway, limits: ProxyLimits | None = None, names: AcceptedNames | None = None
 ) -> FastAPI:
-    """The application in front of `gateway`, which it opens when it starts and closes when it stops. It answers for `names` only;
-    without them, for those of the loopback and the addresses that it is reached at."""
+    """The application in front of `gateway`, which it opens when it starts and closes when it stops. It answers for `names`
+    only; by default, for those of the loopback and the addresses that it is reached at."""
     limits, names = limits or ProxyLimits(), names or AcceptedNames()
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Routes that append to a topic's log, trim it and show its tail"""
+"""Routes that append to a topic's log, trim it and show its tail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ router = APIRouter(prefix="/v1/topics/{topic}", tags=["log"])
 
 _BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
-# The body of an append is read by hand, so the document is told of it here.
+# The body of an append is parsed by hand, so FastAPI cannot describe it.
 _APPEND_BODY = {
     "required": True,
     "content": {
@@ -61,15 +61,15 @@ async def append(
 ) -> Response:
     """Append entries as one atomic batch: all or none, at consecutive positions.
 
-    JSON names them one by one. A body of bytes is one entry. In lines of text or of JSON every line is one entry, without its
-    newline; empty lines of JSON are passed over. Answered when the batch is in the log for good, with the first position of it.
+    JSON lists the entries. A body of bytes is one entry. In lines of text or of JSON every line is one entry, without its newline;
+    empty lines of JSON are skipped. The response comes when the batch is durable and ordered, with its first position.
     """
-    # Taken by hand: to have each of these handed over costs more than all the rest of a small append.
+    # Read from the state directly: injecting each as a dependency costs more than the rest of a small append.
     state = request.app.state
     admission: ProxyAdmission = state.admission
-    with admission.arrive(client_of(request.scope)) as arrival:
-        body = await deadline.wait(_body_of(request, arrival))
-        arrival.place()
+    with admission.reserve_append(client_of(request.scope)) as reservation:
+        body = await deadline.wait(_body_of(request, reservation))
+        reservation.count_append()
         entries = entries_of_body(request.headers.get("content-type", ""), body)
         log = await deadline.log(state.gateway, topic)
         run = await append_entries(log, entries, log_stream, deadline, state.meters)
@@ -81,20 +81,20 @@ async def append(
     return Response(appended.model_dump_json(), 201, {"Location": location}, JSON)
 
 
-async def _body_of(request: Request, arrival: AppendReservation) -> bytes:
-    """All of it, counted piece by piece as it arrives, whatever its head has announced."""
+async def _body_of(request: Request, reservation: AppendReservation) -> bytes:
+    """The whole body, counted piece by piece as it arrives, whatever Content-Length announces."""
     if coding := request.headers.get("content-encoding"):
         raise CompressedBody(coding)
     pieces = []
     async for piece in request.stream():
-        arrival.add(len(piece))
+        reservation.add(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @router.get("/tail", responses=problems(404))
 async def tail(topic: TopicName, gateway: GatewayDependency, deadline: DeadlineDependency) -> TopicTail:
-    """The newest and the oldest position. No acknowledged append is above the newest."""
+    """The newest and the oldest position. Every append acknowledged before is at or below the newest."""
     return await _tail(await deadline.log(gateway, topic), topic, deadline)
 
 
@@ -106,8 +106,8 @@ async def trim(
     followers: FollowersDependency,
     deadline: DeadlineDependency,
 ) -> TopicTail:
-    """Delete every entry at or below `until`, on every replica, for ever. Refused if a named reader has not read so far, unless
-    `force` is true."""
+    """Delete every entry at or below `until`, on every replica, irreversibly. Refused if a named reader has not read that far,
+    unless `force` is true."""
     log = await deadline.log(gateway, topic)
     await log.trim(body.until, respect_readers=not body.force, timeout_s=deadline.remaining_s)
     followers.forget_frames(topic)
@@ -119,16 +119,17 @@ async def _tail(log: Log, topic: str, deadline: Deadline) -> TopicTail:
     return TopicTail(topic=topic, newest=mark.high_watermark, oldest=mark.trimmed + 1)
 
 
-# append_entries: entries of one request or message into the log, as one atomic batch, and counted.
+# --- appending ----------------------------------------------------------------------------------------------------------
 
-# In `varlog_proxy_requests_refused_total`: more waits for the log than can be served before the deadline.
+# In `varlog_proxy_requests_refused_total`: the log has more to do than it can serve before the deadline.
 OVERLOADED: Final = "overloaded"
 
 
 async def append_entries(
     log: Log, entries: list[bytes], log_stream: int | None, deadline: Deadline, meters: ProxyMeters
 ) -> Run:
-    """Where they are now. One alone may share its batch with those of other callers. What is refused as overloaded is counted."""
+    """Append one atomic batch, and count it; Overloaded is counted as well. A single entry may share its batch with those of other
+    callers."""
     try:
         run = await _append(log, entries, log_stream, deadline)
     except Overloaded:
@@ -144,7 +145,7 @@ async def _append(log: Log, entries: list[bytes], log_stream: int | None, deadli
     return await log.append_batch(entries, log_stream=log_stream, timeout_s=deadline.remaining_s)
 
 
-# Entries out of a request's body: JSON, lines, or the body as one entry.
+# --- entries of a body --------------------------------------------------------------------------------------------------
 
 
 def _lines(body: bytes) -> list[bytes]:
@@ -156,7 +157,7 @@ def _lines(body: bytes) -> list[bytes]:
 
 
 def _json_lines(body: bytes) -> list[bytes]:
-    """Every line is an entry, stored as it is; empty lines are passed over, as is usual there."""
+    """Every line is an entry, stored as it is; empty lines are skipped, as is usual for NDJSON."""
     return [line for line in _lines(body) if line.strip()]
 
 
@@ -171,8 +172,8 @@ _READERS: dict[str, Callable[[bytes], list[bytes]]] = {
 def entries_of_body(content_type: str, body: bytes) -> list[bytes]:
     """The entries that a body holds. UnsupportedMedia, BadBody."""
     if not content_type and not body:
-        # An entry may be empty, but somebody who means that says what he sends.
-        raise BadBody("there is none")
+        # An entry may be empty, but then the request must name its Content-Type.
+        raise BadBody("it is missing")
     read = _READERS.get(media_type(content_type))
     if read is None:
         raise UnsupportedMedia(content_type, list(_READERS))

@@ -1,8 +1,7 @@
-"""BackpressureSender: the way out to one consumer: what is sent waits until it is taken, and a consumer that takes nothing for
-long is dropped.
+"""BackpressureSender: sends to one consumer, and gives up on one that stalls.
 
-The proxy holds for it what is on the way and no more. Taking is what counts: one that is slow but takes some bytes now and then is
-served at its own pace, and hears of it if the log is trimmed under it.
+The proxy buffers for a consumer what is in flight and no more. A slow consumer that reads some bytes now and then is served at
+its own pace, and is notified if the log is trimmed under it; one that reads nothing for too long is dropped.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ class BackpressureSender:
 
     @property
     def lost(self) -> bool:
-        """Nobody is there any more, as far as the server can say."""
+        """The peer is gone, as far as the server knows."""
         return self.connection is not None and self.connection.lost
 
     async def send(self, message: Message) -> None:
-        """Send, as soon as little enough waits of what was sent before. TooSlow: nothing was taken for `slow_s`; drop it."""
+        """Send once the buffer has room. TooSlow: the consumer read nothing for `slow_s`, and is to be dropped."""
         while True:
             waiting = self._waiting_bytes()
             try:
                 async with asyncio.timeout(self._slow_s):
-                    # The server waits first, then writes: one that was given up has written nothing, and can be sent again.
+                    # The server waits first, then writes: a cancelled send has written nothing, and can be repeated.
                     await self._send(message)
                 return
             except TimeoutError:
@@ -46,7 +45,7 @@ class BackpressureSender:
         await self.send({"type": "websocket.send", "text": text.decode()})
 
     def drop(self, last: bytes, code: int = 0) -> None:
-        """Let go of a consumer that takes nothing; `last` is there for it if it takes something after all, soon."""
+        """Disconnect a consumer that reads nothing; it gets `last` if it reads again soon."""
         if self.connection is not None:
             self.connection.drop(last, code)
 

@@ -1,12 +1,12 @@
-"""Connections of the HTTP server: bounded in number, size and time, able to drop a consumer and to end it in order.
+"""HttpConnection, SocketConnection: server connections with bounds and a clean drop.
 
-uvicorn's protocols, with what ASGI has no word for. An application can wait until its bytes have left, and no more: it cannot see
-whether they move, nor send a last word past those that do not, nor let go of a peer that takes nothing. A connection puts a way to
-do that into the scope of each request. Without it (another server, a test) a consumer that is too slow is just left.
+uvicorn's protocols, with what ASGI does not offer. An ASGI application can wait until its bytes are sent, and no more: it cannot
+see whether they move, nor send a last message past those that do not, nor disconnect a peer that reads nothing. A connection
+adds these to the scope of each request. Without it (another server, a test) a consumer that is too slow is just left.
 
 What a peer may cost before the application sees it is bounded here: connections in total and per client address, the bytes of a
-head and the time until it is complete, the rate of a body, unfinished WebSocket messages, and answers that are not taken. In the
-usual case, where a request arrives in one piece, no timer is set for any of this.
+head and the time until it is complete, the rate of a body, unfinished WebSocket messages, and responses that are not read. In
+the usual case, where a request arrives in one piece, no timer is set for any of this.
 """
 
 from __future__ import annotations
@@ -27,74 +27,76 @@ from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.problem import CLOSE_PROBLEM, CLOSE_REASON_BYTES_MAX, MEDIA_TYPE, problem_of
 
 KEY: Final = "varlog.connection"
-# A peer that is dropped has this long to take what is left for it, the reason at its end; then the connection is cut.
+# A peer that is dropped has this long to read what is buffered, with the reason at its end; then the connection is aborted.
 LINGER_S: Final = 5.0
 # A message of a WebSocket in more frames than this is refused: each frame costs memory, whatever its size.
 FRAGMENTS_MAX: Final = 1024
 
 
 class PeerConnection(Protocol):
-    """What a server's connection can do for one request or socket, beside ASGI."""
+    """What a connection of the server offers to one request or socket, beyond ASGI."""
 
     @property
     def lost(self) -> bool:
-        """Nothing that is sent arrives any more."""
+        """The connection is closed or closing."""
         ...
 
     @property
     def waiting_bytes(self) -> int:
-        """What was sent and not taken yet."""
+        """Bytes sent and not read by the peer yet."""
         ...
 
     @property
     def body_too_slow(self) -> bool:
-        """The body arrives at less than the least rate: no more of it is waited for."""
+        """The body arrives below the minimum rate: its rest is not waited for."""
         ...
 
     def drop(self, last: bytes, code: int) -> None:
-        """Send `last` behind everything that waits, waiting for nothing, and end: the last of a body, or a close frame's reason. A
-        body without a last word is cut off, and its reader sees that it is not complete."""
+        """Append `last` to the buffered bytes without waiting, and end: the last part of a body, or a close frame's reason. A body
+        without a last part is cut off, and its reader sees that it is incomplete."""
         ...
 
-    def on_stop(self, told: Callable[[], None]) -> Callable[[], None]:
-        """Have `told` called when the server wants this to end, until what comes back is called."""
+    def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called when the server stops, until the returned function is called."""
         ...
 
 
 def connection_of(scope: Scope) -> PeerConnection | None:
-    """The connection that a request or socket came by, if its server is one of ours."""
+    """The connection of a request or socket, if its server is ours."""
     connection: PeerConnection | None = scope.get("extensions", {}).get(KEY)
     return connection
 
 
 class _Watch:
-    """Looks at a number again and again, as long as it is above zero; calls `stuck` if it does not fall for `every_s`."""
+    """Checks a number regularly while it is above zero; calls `stalled` if it does not fall for `every_s`."""
 
-    def __init__(self, loop: Any, every_s: float, left: Callable[[], int], stuck: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: Any, every_s: float, left: Callable[[], int], stalled: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._every_s = every_s
         self._left = left
-        self._stuck = stuck
+        self._stalled = stalled
         self._before = 0
         self._timer: TimerHandle | None = None
 
     def start(self) -> None:
         if self._timer is None:
             self._before = self._left()
-            self._timer = self._loop.call_later(self._every_s, self._look)
+            self._timer = self._loop.call_later(self._every_s, self._check)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         left = self._left()
         if not left:
             return
         if left >= self._before:
-            self._stuck()
+            self._stalled()
         else:
             self.start()
 
@@ -107,19 +109,19 @@ class HttpConnection(HttpToolsProtocol):
         self.stops: dict[int, Callable[[], None]] = {}
         self._limits: ProxyLimits = self.config.app.state.limits  # type: ignore[union-attr]
         self._admission: ProxyAdmission = self.config.app.state.admission  # type: ignore[union-attr]
-        self._counted = False  # it has a place among the connections
-        self._refused = False  # what still arrives is not looked at
+        self._counted = False  # it is counted among the connections
+        self._refused = False  # what still arrives is ignored
         self._in_head = False  # a request has begun, and its head is not complete
         self._in_body = False  # its head is complete, and its body is not
         self._head_bytes = 0
         self._oversized = False  # a head was too large: nothing is parsed any more, and it is refused
-        self._body_bytes = 0  # since the rate was looked at last
-        self._arrival: TimerHandle | None = None  # ends a head, or looks at the rate of a body
+        self._body_bytes = 0  # since the last check of the rate
+        self._arrival: TimerHandle | None = None  # ends a head, or checks the rate of a body
         self._exchange: HttpExchange | None = None
-        # Twice the time after which a subscription drops a consumer by itself, with a last word.
-        self._taking = _Watch(self.loop, 2 * self._limits.slow_s, self._untaken_bytes, self._abort)
+        # Twice the time after which a subscription itself drops a consumer, with a last message.
+        self._write_watch = _Watch(self.loop, 2 * self._limits.slow_s, self._unread_bytes, self._abort)
 
-    # --- Its beginning and end --------------------------------------------------------------------------------------------
+    # --- begin and end -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -136,9 +138,9 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _leave(self) -> None:
-        """It is over, or goes on as a WebSocket, which counts for itself."""
+        """It ends, or becomes a WebSocket, which is counted on its own."""
         self._stop_arrival()
-        self._taking.stop()
+        self._write_watch.stop()
         if self._counted:
             self._counted = False
             self._admission.disconnect(self.client[0] if self.client else "")
@@ -150,10 +152,10 @@ class HttpConnection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         super().shutdown()
-        for told in list(self.stops.values()):
-            told()
+        for callback in list(self.stops.values()):
+            callback()
 
-    # --- What arrives -----------------------------------------------------------------------------------------------------
+    # --- receiving -----------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._refused:
@@ -161,7 +163,7 @@ class HttpConnection(HttpToolsProtocol):
         within_head = self._in_head
         super().data_received(data)
         if not self._counted or self.transport.is_closing():
-            return  # it is a WebSocket now, or over
+            return  # it is a WebSocket now, or closed
         if within_head and self._in_head:
             self._head_bytes += len(data)
         if self._oversized or self._head_bytes > self._limits.head_bytes_max:
@@ -169,17 +171,17 @@ class HttpConnection(HttpToolsProtocol):
         elif self._in_body:
             if self._arrival is None:
                 self._body_bytes = 0
-                self._set_arrival(self._limits.body_window_s, self._look_at_body)
+                self._set_arrival(self._limits.body_window_s, self._check_body_rate)
         elif self._arrival is None and (self._in_head or self._idle()):
-            # Also if nothing was begun: an empty line has stopped the clock of idle connections.
+            # Also between requests: an empty line has stopped the idle timer.
             self._set_arrival(self._limits.head_s, self._end_head)
 
     def _idle(self) -> bool:
-        """No request is being answered, and no clock runs."""
+        """No request is being answered, and no timer runs."""
         return not self._answering() and self.timeout_keep_alive_task is None
 
     def _answering(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # there is none before the first request
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         return cycle is not None and not cycle.response_complete
 
     def on_message_begin(self) -> None:
@@ -204,7 +206,7 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_arrival()
         before = self.cycle
         super().on_headers_complete()
-        if self.cycle is not before:  # the same as before: it becomes a WebSocket
+        if self.cycle is not before:  # unchanged: it becomes a WebSocket
             self._exchange = HttpExchange(self, self.cycle)
             self.scope["extensions"] = {KEY: self._exchange}  # type: ignore[dict-item]
 
@@ -219,7 +221,7 @@ class HttpConnection(HttpToolsProtocol):
             self._stop_arrival()
             super().on_message_complete()
 
-    # --- What arrives slowly, or not at all -------------------------------------------------------------------------------
+    # --- slow peers -------------------------------------------------------------------------------------------------------
 
     def _set_arrival(self, after_s: float, act: Callable[[], None]) -> None:
         self._arrival = self.loop.call_later(after_s, act)
@@ -233,56 +235,56 @@ class HttpConnection(HttpToolsProtocol):
         self._arrival = None
         self._refuse(SlowHead(self._limits.head_s))
 
-    def _look_at_body(self) -> None:
+    def _check_body_rate(self) -> None:
         self._arrival = None
         limits, arrived, self._body_bytes = self._limits, self._body_bytes, 0
         if self.flow.read_paused or arrived >= limits.body_bytes_s_min * limits.body_window_s:
             # While the application does not read, the peer cannot send.
-            self._set_arrival(limits.body_window_s, self._look_at_body)
+            self._set_arrival(limits.body_window_s, self._check_body_rate)
         elif self._exchange is None or self.cycle.response_complete:
             self._abort()
         else:
             self._exchange.body_too_slow = True
-            self.cycle.message_event.set()  # it is waited for what does not come
+            self.cycle.message_event.set()  # wake the application that waits for the body
             self._set_arrival(LINGER_S, self._abort)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self._in_body and self.cycle.response_complete:
-            # The answer did not wait for all of the body: the rest is read for a moment, so that the answer is not lost by a reset.
+            # The response did not wait for the whole body: read the rest for a moment, so that a reset does not lose the response.
             self._stop_arrival()
             self._set_arrival(LINGER_S, self._abort)
         if self.transport.is_closing():
-            self._taking.start()
+            self._write_watch.start()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        self._taking.start()
+        self._write_watch.start()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._taking.start()
+        self._write_watch.start()
 
-    def _untaken_bytes(self) -> int:
+    def _unread_bytes(self) -> int:
         return self.transport.get_write_buffer_size()
 
     def _abort(self) -> None:
         self._stop_arrival()
         self.transport.abort()
 
-    # --- Refusals before there is a request ---------------------------------------------------------------------------------
+    # --- refusals before a request exists -----------------------------------------------------------------------------------
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(MalformedRequest(msg))
 
     def _refuse(self, error: ProxyError) -> None:
-        """Answer without the application, unless an answer has begun, and end."""
+        """Respond without the application, unless a response has begun, and close."""
         self._refused = True
         self._stop_arrival()
         if self.transport.is_closing():
             return
         if self._answering() and not self.cycle.response_started and not self.pipeline:
-            # Its head was sound, and what followed was not: the application shall not answer besides.
+            # Its head was valid, and what followed was not: the application must not respond as well.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if not self._answering() or self.cycle.disconnected:
@@ -299,15 +301,15 @@ class HttpConnection(HttpToolsProtocol):
                 )
             )
         if self._counted and self.transport.can_write_eof():
-            # What still arrives is read and forgotten for a moment: a reset because of it would take the answer with it.
+            # Read and discard what still arrives for a moment: a reset because of it would lose the response.
             self.transport.write_eof()
             self._set_arrival(LINGER_S, self._abort)
         else:
-            _cut_soon(self.transport, self.loop)
+            _abort_soon(self.transport, self.loop)
 
 
 class HttpExchange:
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, connection: HttpConnection, cycle: RequestResponseCycle) -> None:
         self.body_too_slow = False
@@ -328,16 +330,16 @@ class HttpExchange:
             return
         if (
             cycle.chunked_encoding and last
-        ):  # without a last word the body stays incomplete, and its reader sees that
+        ):  # without a last part the body stays incomplete, and its reader sees that
             last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last)
-        # From now on nothing that the application still sends may follow: the body has ended.
+        # The body has ended: nothing that the application still sends may follow.
         cycle.disconnected = True
         transport.write(last)
-        _cut_soon(transport, self._connection.loop)
+        _abort_soon(transport, self._connection.loop)
 
-    def on_stop(self, told: Callable[[], None]) -> Callable[[], None]:
+    def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         stops = self._connection.stops
-        stops[id(self)] = told
+        stops[id(self)] = callback
 
         def forget() -> None:
             stops.pop(id(self), None)
@@ -346,7 +348,7 @@ class HttpExchange:
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
-    """WebSocket. Its handshake has arrived already, as a request; a message that is begun must be finished."""
+    """WebSocket. Its handshake arrived as a request; a message that was begun must be finished."""
 
     body_too_slow = False  # its handshake has none
 
@@ -357,8 +359,8 @@ class SocketConnection(WebSocketsSansIOProtocol):
         self._counted = False
         self._unfinished: AppendReservation | None = None  # the bytes of a message that is not complete
         self._rate: TimerHandle | None = None
-        self._rate_bytes = 0  # of it, when its rate was looked at last
-        self._taking = _Watch(
+        self._rate_bytes = 0  # of it, at the last check of its rate
+        self._write_watch = _Watch(
             self.loop,
             2 * self._limits.slow_s,
             lambda: self.transport.get_write_buffer_size(),
@@ -367,13 +369,13 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        # There is room: the connection that its handshake came by has just given up its place.
+        # This cannot be refused: the connection of its handshake has just been released.
         self._admission.connect(self.client[0] if self.client else "")
         self._counted = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._finished()
-        self._taking.stop()
+        self._write_watch.stop()
         if self._counted:
             self._counted = False
             self._admission.disconnect(self.client[0] if self.client else "")
@@ -381,10 +383,10 @@ class SocketConnection(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
-        if (scope := getattr(self, "scope", None)) is not None:  # there is none if the handshake was refused
+        if (scope := getattr(self, "scope", None)) is not None:  # None if the handshake was refused
             scope["extensions"][KEY] = self
 
-    # --- Messages -----------------------------------------------------------------------------------------------------------
+    # --- messages -----------------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -406,23 +408,23 @@ class SocketConnection(WebSocketsSansIOProtocol):
         if self._unfinished is None:
             self._unfinished = AppendReservation(self._admission, self.client[0] if self.client else "")
         try:
-            # The header of a frame is buffered, too, until it is read: that is no less of a message.
+            # The buffer also holds a frame's header until it is parsed: a message never shrinks.
             self._unfinished.add(max(0, size - self._unfinished.size))
         except TooBusy as busy:
             self._drop_for(busy)
             return
         if self._rate is None:
             self._rate_bytes = size
-            self._rate = self.loop.call_later(self._limits.body_window_s, self._look_at_rate)
+            self._rate = self.loop.call_later(self._limits.body_window_s, self._check_message_rate)
 
-    def _look_at_rate(self) -> None:
+    def _check_message_rate(self) -> None:
         self._rate = None
         limits = self._limits
         if self._unfinished is None:
             return
         arrived, self._rate_bytes = self._unfinished.size - self._rate_bytes, self._unfinished.size
         if self.read_paused or arrived >= limits.body_bytes_s_min * limits.body_window_s:
-            self._rate = self.loop.call_later(limits.body_window_s, self._look_at_rate)
+            self._rate = self.loop.call_later(limits.body_window_s, self._check_message_rate)
         else:
             self._drop_for(SlowMessage(f"less than {limits.body_bytes_s_min} bytes of it arrive in a second"))
 
@@ -443,13 +445,13 @@ class SocketConnection(WebSocketsSansIOProtocol):
         if self.writable.is_set():
             super().handle_ping()
         else:
-            self.conn.data_to_send()  # a peer that takes nothing gets no more answers to wait for it
+            self.conn.data_to_send()  # a peer that reads nothing gets no more pongs buffered for it
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._taking.start()
+        self._write_watch.start()
 
-    # --- Beside ASGI --------------------------------------------------------------------------------------------------------
+    # --- PeerConnection --------------------------------------------------------------------------------------------------------
 
     @property
     def lost(self) -> bool:
@@ -463,21 +465,21 @@ class SocketConnection(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing():
             return
         self.stop_keepalive()
-        with suppress(InvalidState):  # the peer began to close it, and does not take the rest either
+        with suppress(InvalidState):  # the peer began to close it, and does not read the rest either
             self.conn.send_close(code, last.decode(errors="ignore"))
         self.close_sent = True
         self.transport.write(b"".join(self.conn.data_to_send()))
-        _cut_soon(self.transport, self.loop)
+        _abort_soon(self.transport, self.loop)
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        _cut_soon(self.transport, self.loop)  # it answers nothing: it need not take what waits for it either
+        _abort_soon(self.transport, self.loop)  # it answers no ping: what is buffered need not wait for it
 
-    def on_stop(self, told: Callable[[], None]) -> Callable[[], None]:
+    def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         return lambda: None  # uvicorn itself closes a socket with 1012 when it stops
 
 
-def _cut_soon(transport: Any, loop: Any) -> None:
-    """Let what waits go out for a while. A transport that is closed would wait for its peer without end."""
+def _abort_soon(transport: Any, loop: Any) -> None:
+    """Send what is buffered for a while. A closed transport would wait for its peer forever."""
     transport.close()
     loop.call_later(LINGER_S, transport.abort)

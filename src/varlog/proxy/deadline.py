@@ -1,4 +1,4 @@
-"""Deadline: how much time one request has left; whatever it waits for ends by then."""
+"""Deadline: how much time one request has left; every wait ends by then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from varlog.proxy.gateway import Gateway
 
 T = TypeVar("T")
 
-# A call of the client is given so much at least: it is to fail by its own words where it can.
+# The shortest timeout of a client call: where it can, the client itself shall report the error.
 REMAINING_S_MIN = 0.001
 
 
@@ -30,7 +30,7 @@ class Deadline:
 
     @asynccontextmanager
     async def within(self) -> AsyncIterator[None]:
-        """DeadlinePassed if what is inside takes longer. Not for an append: that says itself what became of it."""
+        """DeadlinePassed if the block takes longer. Not for an append: the client reports its outcome."""
         try:
             async with asyncio.timeout_at(self._at):
                 yield
@@ -47,7 +47,7 @@ class Deadline:
 
 
 async def paced(source: AsyncGenerator[T, None], step_s: float) -> AsyncGenerator[T, None]:
-    """What `source` gives; DeadlinePassed if it gives nothing for `step_s`. Closes it."""
+    """The items of `source`; DeadlinePassed if none comes for `step_s`. Closes it."""
     async with aclosing(source):
         while True:
             try:

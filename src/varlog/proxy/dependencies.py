@@ -1,6 +1,7 @@
-"""What a route is given: the gateway, the limits, the topic's name and the deadline, as annotated parameters.
+"""FastAPI dependencies of routes: gateway, limits, topic, deadline and others.
 
-All of them are coroutines: FastAPI runs a plain function in a thread, which costs more than what it gives."""
+All of them are coroutines: FastAPI runs a plain function in a thread, which costs more than the function itself.
+"""
 
 from __future__ import annotations
 
@@ -19,42 +20,42 @@ from varlog.proxy.limits import ProxyLimits
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.status_publisher import StatusPublisher
 
-# What a caller may name as a deadline: less than this is a slip of the pen.
+# The shortest deadline that a caller may name: less is a mistake.
 TIMEOUT_S_MIN = 0.001
 
 
 async def gateway_of(connection: HTTPConnection) -> Gateway:
-    """What is behind the application that this request or socket is of."""
+    """The gateway of the application."""
     gateway: Gateway = connection.app.state.gateway
     return gateway
 
 
 async def limits_of(connection: HTTPConnection) -> ProxyLimits:
-    """What the application allows."""
+    """The limits of the application."""
     limits: ProxyLimits = connection.app.state.limits
     return limits
 
 
 async def admission_of(connection: HTTPConnection) -> ProxyAdmission:
-    """Who lets appends and subscriptions into the application."""
+    """The admission control of the application."""
     admission: ProxyAdmission = connection.app.state.admission
     return admission
 
 
 async def followers_of(connection: HTTPConnection) -> Followers:
-    """Who follows the application's topics."""
+    """The followers of the application's topics."""
     followers: Followers = connection.app.state.followers
     return followers
 
 
 async def meters_of(connection: HTTPConnection) -> ProxyMeters:
-    """Where the application counts what it does."""
+    """The metrics of the application."""
     meters: ProxyMeters = connection.app.state.meters
     return meters
 
 
 async def status_publisher_of(connection: HTTPConnection) -> StatusPublisher:
-    """Who tells this application's status, with rates since the look before."""
+    """The status publisher of the application, which keeps samples for rates."""
     publisher: StatusPublisher = connection.app.state.publisher
     return publisher
 
@@ -64,12 +65,12 @@ _TimeoutQuery = Annotated[
     Query(
         ge=TIMEOUT_S_MIN,
         allow_inf_nan=False,
-        description="Deadline in seconds; a longer one than the proxy allows is cut to that.",
+        description="Deadline in seconds; cut to what the proxy allows.",
     ),
 ]
 _TimeoutHeader = Annotated[
     float | None,
-    Header(ge=TIMEOUT_S_MIN, allow_inf_nan=False, description="The same as `timeout`, which goes before it."),
+    Header(ge=TIMEOUT_S_MIN, allow_inf_nan=False, description="The same as `timeout`, which has precedence."),
 ]
 
 
@@ -95,7 +96,7 @@ MetersDependency = Annotated[ProxyMeters, Depends(meters_of)]
 StatusDependency = Annotated[StatusPublisher, Depends(status_publisher_of)]
 # The deadline of this call in seconds: `?timeout=`, or the header Varlog-Timeout, or the proxy's own.
 TimeoutDependency = Annotated[float, Depends(_timeout_of)]
-# The same, counted from when the request came.
+# The same, counted from the arrival of the request.
 DeadlineDependency = Annotated[Deadline, Depends(_deadline_of)]
 TopicName = Annotated[
     str,

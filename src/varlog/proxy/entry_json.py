@@ -1,4 +1,4 @@
-"""Entries as JSON: how their bytes are told as text, base64 or a JSON value, and entries of a request as bytes."""
+"""EntryJson: entries as JSON, with their bytes as text, base64 or a JSON value."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 class EntryJson(msgspec.Struct, frozen=True, gc=False):
-    """One entry as it is told; its shape in the OpenAPI document is wire.EntryOut."""
+    """One entry of a response; its schema in the OpenAPI document is wire.EntryOut."""
 
     glsn: int
     llsn: int
     log_stream: int
     timestamp: datetime
-    data: str | bytes | msgspec.Raw  # bytes are told in base64
+    data: str | bytes | msgspec.Raw  # bytes are encoded as base64
     encoding: str
 
 
 class PageJson(msgspec.Struct, frozen=True):
-    """One page as it is told; its shape in the OpenAPI document is wire.EntryPage."""
+    """One page of a response; its schema in the OpenAPI document is wire.EntryPage."""
 
     entries: list[EntryJson]
     next: int
@@ -38,7 +38,7 @@ class PageJson(msgspec.Struct, frozen=True):
 
 
 def entry_json(entry: Entry, encoding: Encoding = Encoding.AUTO) -> EntryJson:
-    """The entry for JSON. What its bytes cannot be told as is told as AUTO does it: text where they are UTF-8, else base64."""
+    """The entry for JSON. Bytes that cannot be rendered as asked fall back to AUTO: text where they are UTF-8, else base64."""
     data, how = _data_json(entry.data, encoding)
     return EntryJson(entry.glsn, entry.llsn, entry.log_stream, time_json(entry.time_us), data, how)
 
@@ -48,7 +48,7 @@ def entries_json(entries: Iterable[Entry], encoding: Encoding = Encoding.AUTO) -
 
 
 def time_json(time_us: int) -> datetime:
-    """The time of day; an appender's clock may have said anything."""
+    """The time of day; an appender's clock may have had any value."""
     try:
         return _EPOCH + timedelta(microseconds=time_us)
     except OverflowError:
@@ -73,7 +73,7 @@ def _data_json(data: bytes, encoding: Encoding) -> tuple[str | bytes | msgspec.R
 
 
 def _json_value(data: bytes) -> msgspec.Raw | None:
-    """The value that these bytes are, as it is written: reading it into numbers would change what a float cannot hold."""
+    """The JSON value of these bytes as written: parsing would change numbers that a float cannot hold."""
     try:
         value = msgspec.json.decode(data, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):
@@ -81,27 +81,27 @@ def _json_value(data: bytes) -> msgspec.Raw | None:
     return msgspec.Raw(msgspec.json.format(data, indent=-1)) if b"\n" in data or b"\r" in data else value
 
 
-# --- Of a request -----------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------------------------------
 
 
 class EntryInput(msgspec.Struct, forbid_unknown_fields=True):
-    """One entry of a request: exactly one of its fields is there. Its shape in the OpenAPI document is in wire."""
+    """One entry of a request: exactly one of its fields is set. Its schema in the OpenAPI document is in wire."""
 
     text: str | msgspec.UnsetType = msgspec.UNSET
     base64: bytes | msgspec.UnsetType = msgspec.UNSET
     json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
-class _Given(msgspec.Struct, forbid_unknown_fields=True):
+class _AppendBody(msgspec.Struct, forbid_unknown_fields=True):
     entries: list[EntryInput]
 
 
-_GIVEN = msgspec.json.Decoder(_Given)
+_APPEND_BODY = msgspec.json.Decoder(_AppendBody)
 
 
 def entries_of_json(body: bytes) -> list[bytes]:
     """The entries of {"entries": [{"text": …}, {"base64": …}, {"json": …}]}."""
-    return [entry_bytes(entry) for entry in decode_body(_GIVEN, body).entries]
+    return [entry_bytes(entry) for entry in decode_body(_APPEND_BODY, body).entries]
 
 
 def entry_bytes(entry: EntryInput) -> bytes:
@@ -116,9 +116,9 @@ def entry_bytes(entry: EntryInput) -> bytes:
 
 
 def decode_body(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """What a request says, or BadBody."""
+    """The parsed body of a request, or BadBody."""
     try:
-        body.decode()  # the decoder passes over what it leaves as it is, also over bytes that are no UTF-8
+        body.decode()  # the decoder does not check what it leaves raw, also not that it is UTF-8
         return decoder.decode(body)
     except UnicodeDecodeError as error:
         raise BadBody(f"it is not UTF-8 at byte {error.start}") from error

@@ -1,22 +1,22 @@
-"""The proxy's own refusals, beside those of the log: each with its HTTP status and one remedy.
+"""ProxyError: the proxy's own refusals, each with its HTTP status and one remedy.
 
 ProxyError
 ├── BadBody, BadParameter            the request cannot be read
-├── MalformedRequest                 no HTTP
+├── MalformedRequest                 not HTTP
 ├── HeadTooLarge, BodyTooLarge       more bytes than one request may have
 ├── SlowHead, SlowBody, SlowMessage  a request or message that arrives too slowly
-├── CompressedBody                   a body that would have to be unpacked
-├── UnsupportedMedia, NotAcceptable  a media type that the proxy does not take, or cannot answer in
+├── CompressedBody                   a body that would have to be decompressed
+├── UnsupportedMedia, NotAcceptable  a media type that the proxy does not accept, or cannot produce
 ├── NoSuchNode                       no storage node has this number
-├── TooBusy                          as much is under way as the proxy allows
-├── TooSlow                          a consumer that takes nothing
-├── Stopping, SubscriptionOver       a subscription that the proxy ends, to be gone on with elsewhere or anew
+├── TooBusy                          as much is in flight as the proxy allows
+├── TooSlow                          a consumer that reads nothing
+├── Stopping, SubscriptionOver       a subscription that the proxy ends: resume it elsewhere or again
 ├── ForeignOrigin                    a page of another site wants to use this one
 ├── Misdirected                      a request for a host that this proxy does not answer for
-└── DeadlinePassed                   the answer was not there in time
+└── DeadlinePassed                   there was no answer in time
 
 OutcomeUnknown
-└── ChangeUnknown                    something was to be changed in the cluster, and may have been
+└── ChangeUnknown                    a change of the cluster that may have been made
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from varlog.model.errors import OutcomeUnknown, VarlogError
 
 
 class ProxyError(VarlogError):
-    """A request that the proxy refuses by itself: the log was not asked."""
+    """A request that the proxy refuses itself: nothing was sent to the log."""
 
     status = 400
-    remedy = "Change the request; GET /openapi.json says what the proxy takes."
+    remedy = "Change the request; GET /openapi.json describes what the proxy accepts."
 
 
 class BadBody(ProxyError):
@@ -65,7 +65,7 @@ class BodyTooLarge(ProxyError):
     """The body is over the limit."""
 
     status = 413
-    remedy = "Send less at once, or start the proxy with a larger limit of bytes for a body."
+    remedy = "Send less at once, or start the proxy with a larger limit for bodies."
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
@@ -76,7 +76,7 @@ class BodyTooLarge(ProxyError):
 
 
 class MalformedRequest(ProxyError):
-    """What arrived is no HTTP request."""
+    """What arrived is not an HTTP request."""
 
     status = 400
 
@@ -85,7 +85,7 @@ class MalformedRequest(ProxyError):
         self.why = why
 
     def message(self) -> str:
-        return f"this is no HTTP request: {self.why}"
+        return f"this is not an HTTP request: {self.why}"
 
 
 class HeadTooLarge(ProxyError):
@@ -106,7 +106,7 @@ class SlowHead(ProxyError):
     """The head of the request was not complete in time."""
 
     status = 408
-    remedy = "Send the head of a request at once; close connections that are not used."
+    remedy = "Send the head of a request immediately; close unused connections."
 
     def __init__(self, head_s: float) -> None:
         super().__init__(head_s)
@@ -120,7 +120,7 @@ class SlowBody(ProxyError):
     """The body arrives too slowly."""
 
     status = 408
-    remedy = "Send the body at once, or less at a time; nothing of it was sent to the log."
+    remedy = "Send the body faster, or less at a time; nothing of it was sent to the log."
 
     def __init__(self, bytes_s_min: int) -> None:
         super().__init__(bytes_s_min)
@@ -131,10 +131,10 @@ class SlowBody(ProxyError):
 
 
 class SlowMessage(ProxyError):
-    """A message of a WebSocket that is not finished."""
+    """A message of a WebSocket was not finished in time."""
 
     status = 408
-    remedy = "Send a message at once and in few frames; nothing of it was sent to the log."
+    remedy = "Send a message without pauses and in few frames; nothing of it was sent to the log."
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -145,36 +145,36 @@ class SlowMessage(ProxyError):
 
 
 class UnsupportedMedia(ProxyError):
-    """The body is of a media type that is not taken here."""
+    """The media type of the body is not accepted here."""
 
     status = 415
 
-    def __init__(self, given: str, taken: Sequence[str]) -> None:
-        super().__init__(given, list(taken))
-        self.given = given
-        self.taken = list(taken)
-        self.remedy = f"Say with Content-Type what the body is: {', '.join(taken)}."
+    def __init__(self, media_type: str, accepted: Sequence[str]) -> None:
+        super().__init__(media_type, list(accepted))
+        self.media_type = media_type
+        self.accepted = list(accepted)
+        self.remedy = f"Name the type of the body with Content-Type: {', '.join(accepted)}."
 
     def message(self) -> str:
-        return f"a body of type {self.given!r} is not taken here"
+        return f"a body of type {self.media_type!r} is not accepted here"
 
 
 class CompressedBody(ProxyError):
-    """The body is compressed, and the proxy does not unpack it."""
+    """The body is compressed, and the proxy does not decompress it."""
 
     status = 415
-    remedy = "Send the body as it is, without Content-Encoding; what is compressed can be an entry of application/octet-stream."
+    remedy = "Send the body uncompressed, without Content-Encoding; compressed data can be an entry of application/octet-stream."
 
     def __init__(self, coding: str) -> None:
         super().__init__(coding)
         self.coding = coding
 
     def message(self) -> str:
-        return f"a body with Content-Encoding {self.coding!r} is not taken here: a few bytes of it can become any number"
+        return f"a body with Content-Encoding {self.coding!r} is not accepted here: a few bytes of it can become any number"
 
 
 class NotAcceptable(ProxyError):
-    """The answer cannot be given in any media type that was asked for."""
+    """The response is not available in any of the accepted media types."""
 
     status = 406
 
@@ -185,7 +185,7 @@ class NotAcceptable(ProxyError):
         self.remedy = f"Ask with Accept for one of {', '.join(offered)}."
 
     def message(self) -> str:
-        return f"there is no answer of type {self.asked!r} here"
+        return f"there is no response of type {self.asked!r} here"
 
 
 class NoSuchNode(ProxyError):
@@ -203,7 +203,7 @@ class NoSuchNode(ProxyError):
 
 
 class TooBusy(ProxyError):
-    """As much is under way as the proxy allows."""
+    """As much is in flight as the proxy allows."""
 
     status = 429
     remedy = "Try again a little later; this was not sent to the log."
@@ -214,32 +214,32 @@ class TooBusy(ProxyError):
         self.limit = limit
 
     def message(self) -> str:
-        return f"the proxy has as many {self.what} under way as it allows, which is {self.limit}"
+        return f"the proxy has as many {self.what} in flight as it allows: {self.limit}"
 
 
 class TooSlow(ProxyError):
-    """A consumer took nothing for so long that it was dropped."""
+    """A consumer read nothing for too long and was dropped."""
 
     status = 408
-    remedy = "Take entries faster, or several at a time; go on behind the last one that arrived."
+    remedy = "Read faster; resume after the last entry that arrived."
 
     def __init__(self, slow_s: float) -> None:
         super().__init__(slow_s)
         self.slow_s = slow_s
 
     def message(self) -> str:
-        return f"the consumer took nothing for {self.slow_s:g} s and was dropped"
+        return f"the consumer read nothing for {self.slow_s:g} s and was dropped"
 
 
 class ChangeUnknown(OutcomeUnknown):
-    """Something was to be changed in the cluster, and it is not known whether it was."""
+    """It is not known whether a change of the cluster was made."""
 
     def message(self) -> str:
         return f"it is not known whether this was done: {self.why}"
 
 
 class DeadlinePassed(ProxyError):
-    """The answer was not there before the deadline."""
+    """There was no answer before the deadline."""
 
     status = 504
     remedy = "Try again, or allow more time with the parameter `timeout`."
@@ -253,31 +253,31 @@ class DeadlinePassed(ProxyError):
 
 
 class Stopping(ProxyError):
-    """The proxy stops."""
+    """The proxy is stopping."""
 
     status = 503
-    remedy = "Connect again, to another proxy or in a moment to this one, and go on behind the last entry that arrived."
+    remedy = "Connect to another proxy, or to this one a little later, and resume after the last entry that arrived."
 
     def message(self) -> str:
-        return "the proxy stops, and its subscriptions end"
+        return "the proxy is stopping, and its subscriptions end"
 
 
 class SubscriptionOver(ProxyError):
     """A subscription lasted as long as the proxy allows."""
 
     status = 503
-    remedy = "Connect again, and go on behind the last entry that arrived."
+    remedy = "Connect again, and resume after the last entry that arrived."
 
     def __init__(self, subscription_s: float) -> None:
         super().__init__(subscription_s)
         self.subscription_s = subscription_s
 
     def message(self) -> str:
-        return f"a subscription may last {self.subscription_s:g} s here, and this one has"
+        return f"a subscription may last {self.subscription_s:g} s here, and this one did"
 
 
 class ForeignOrigin(ProxyError):
-    """A page of another site wants to use this proxy through a browser."""
+    """A page of another site tried to use this proxy through a browser."""
 
     status = 403
     remedy = (

@@ -1,8 +1,8 @@
-"""Feed, Followers: the newest entries of a topic, read once for all subscribers
+"""Feed, Followers: the newest entries of a topic, read once for all subscribers.
 
-One subscription follows the end of the log and puts what comes on a shelf. A follower takes frames from there; what it needs and
-is not there any more is read as a page, which also goes on the shelf. So a thousand followers at the end cost one subscription,
-one that is behind costs a page at a time, and one that takes nothing costs nothing: it holds no more than its position.
+One subscription follows the end of the log and fills a cache of frames. A follower reads frames from the cache; what was evicted
+is read as a page, which is cached as well. So a thousand followers at the end cost one subscription, one that is behind costs a
+page at a time, and one that reads nothing costs nothing: all of its state is its position.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from varlog.proxy.position_rules import Start
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# What is kept of a topic while somebody follows it.
-SHELF_BYTES: Final = 32 * MIB
-# One page covers so many positions at most, and so many pages of a topic are read at a time: each holds a fetch in memory.
+# What is cached of a topic while it has followers.
+CACHE_BYTES: Final = 32 * MIB
+# Positions per page, and pages of a topic that are read at a time: each keeps a fetch in memory.
 PAGE_ENTRIES: Final = 4096
 PAGES_AT_ONCE: Final = 8
-# A page that does not come for so long is asked for anew, if anyone still wants it.
+# A page that takes longer is requested again, if a follower still waits for it.
 PAGE_S: Final = 10.0
 
 logger = get_logger("proxy")
@@ -38,24 +38,24 @@ logger = get_logger("proxy")
 class Feed:
     """One topic, followed. Every position below `next` is in the log; `news` is done when there is more, or when it has ended."""
 
-    def __init__(self, log: Log, next_position: int, shelf_bytes: int = SHELF_BYTES) -> None:
+    def __init__(self, log: Log, next_position: int, cache_bytes: int = CACHE_BYTES) -> None:
         self.log = log
         self.topic = log.topic.name
         self.next = next_position
         self.failure: VarlogError | None = None
         self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._shelf = FrameCache(shelf_bytes)
+        self._cache = FrameCache(cache_bytes)
         self._pages: dict[int, asyncio.Task[None]] = {}
         self._page_turn = asyncio.Semaphore(PAGES_AT_ONCE)
         self._tasks = Tasks(f"feed/{self.topic}", self._task_failed)
         _ = self._tasks.spawn("follow", self._follow())
 
-    def take(self, position: int) -> list[EntryFrame]:
-        """What can be sent at once from a position on. Empty: wait for `more(position)`."""
-        return self._shelf.take(position)
+    def frames_at(self, position: int) -> list[EntryFrame]:
+        """Cached frames from a position on. Empty: wait for `more(position)`."""
+        return self._cache.frames_at(position)
 
     def more(self, position: int) -> asyncio.Future[None]:
-        """Done when `take(position)` is worth trying again. An error in it (Trimmed, say) is for whoever wants this position."""
+        """Done when `frames_at(position)` is worth trying again. An error in it, such as Trimmed, concerns this position alone."""
         if position >= self.next:
             return self.news
         page = self._pages.get(position)
@@ -66,13 +66,13 @@ class Feed:
         return page
 
     def forget_frames(self) -> None:
-        """What is kept has to be read again."""
-        self._shelf.clear()
+        """Clear the cache: everything is read again."""
+        self._cache.clear()
 
     async def close(self) -> None:
-        """Whoever still follows hears that it has ended."""
+        """Stop; remaining followers get Unavailable."""
         await self._tasks.close()
-        self._end(Unavailable("the proxy follows this topic no more"))
+        self._end(Unavailable("the proxy no longer follows this topic"))
 
     async def _follow(self) -> None:
         while True:
@@ -85,12 +85,12 @@ class Feed:
                                 list(frames_of(self.next, entries[-1].glsn + 1, entries)),
                             )
             except Trimmed as trimmed:
-                # Trimmed before we had read it. Who follows hears of it by the page that cannot be read.
+                # Trimmed before it was read. Followers notice by the page that cannot be read.
                 self._publish(trimmed.oldest, [])
 
     def _publish(self, next_position: int, frames: list[EntryFrame]) -> None:
         for frame in frames:
-            self._shelf.put(frame)
+            self._cache.add(frame)
         self.next = next_position
         self._wake()
 
@@ -100,19 +100,19 @@ class Feed:
             news.set_result(None)
 
     async def _read_page(self, position: int) -> None:
-        """Read what is at a position and some of what is behind it, up to what was ordered when it was asked for."""
+        """Read a position and some of those behind it, up to what was ordered at the time of the request."""
         end = min(self.next, position + PAGE_ENTRIES)
         try:
             async with self._page_turn, asyncio.timeout(PAGE_S):
                 entries = await self._first_list(position, end)
         except TimeoutError:
-            logger.warning(logfmt("a page does not come", topic=self.topic, position=position))
+            logger.warning(logfmt("a page could not be read in time", topic=self.topic, position=position))
             return
-        # A page that was cut short goes on where its last entry ends; one without entries is all of positions given up.
+        # A short page ends after its last entry; one without entries consists of junk positions alone.
         frames = list(frames_of(position, entries[-1].glsn + 1 if entries else end, entries))
-        # The first one last: if they are too large to be kept together, the one that was asked for stays.
+        # The first one last: if they are too large to be cached together, the requested one stays.
         for frame in reversed(frames):
-            self._shelf.put(frame)
+            self._cache.add(frame)
 
     async def _first_list(self, begin: int, end: int) -> list[Entry]:
         async with aclosing(self.log.subscribe_lists(begin, end)) as lists:
@@ -129,16 +129,13 @@ class Feed:
 
     def _end(self, error: BaseException) -> None:
         if self.failure is None:
-            told_error = error if isinstance(error, VarlogError) else Unavailable("reading the topic failed")
-            self.failure = told_error
+            self.failure = (
+                error if isinstance(error, VarlogError) else Unavailable("reading the topic failed")
+            )
         self._wake()
 
 
-# Followers: who follows which topic, by server-sent events or a WebSocket: one Feed a topic, for as long as somebody follows it.
-#
-# A follower is no more than a position and the feed that it takes from; how its entries leave, and what becomes of one that does
-# not
-# take them, is for whoever sends (backpressure_sender.py).
+# --- followers ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -149,7 +146,11 @@ class _SharedFeed:
 
 
 class Followers:
-    """Everybody who follows a topic of one proxy."""
+    """The followers of one proxy, by server-sent events or WebSocket: one Feed per topic while it has any.
+
+    A follower is a position and the feed that it reads from. How its entries are sent, and what happens to a consumer that does
+    not read them, is decided by backpressure_sender.py.
+    """
 
     def __init__(self, gateway: Gateway, admission: ProxyAdmission) -> None:
         self._gateway = gateway
@@ -164,9 +165,9 @@ class Followers:
     async def follow(
         self, topic: str, start: Start, kind: str, client: str, *, skip_trimmed: bool = False
     ) -> Follower:
-        """A new follower, to be closed by who asked. TooBusy: there are enough. Trimmed: where it would start is gone, and it does
-        not want to pass over that."""
-        # Before anything is waited for: those who wait count, too.
+        """A new follower, to be closed by the caller. TooBusy: there are too many. Trimmed: its start is trimmed, and
+        `skip_trimmed` is not set."""
+        # Before any wait: those that wait count as well.
         release = self._admission.subscribe(kind, client)
         try:
             log = await self._gateway.log(topic)
@@ -180,18 +181,18 @@ class Followers:
             raise
 
     def forget_frames(self, topic: str) -> None:
-        """Read anew what anyone wants of this topic: what is kept of it may have been trimmed meanwhile."""
+        """Read this topic again: what is cached may have been trimmed."""
         if (shared := self._shared.get(topic)) is not None:
             shared.feed.forget_frames()
 
     async def close(self) -> None:
-        """Stop following; whoever is still there hears of it."""
+        """Stop all feeds; remaining followers get Unavailable."""
         for shared in list(self._shared.values()):
             await shared.feed.close()
         self._shared.clear()
 
     async def left(self, shared: _SharedFeed) -> None:
-        """One who followed is gone; with the last one the feed ends."""
+        """A follower was closed; the feed ends with its last follower."""
         shared.users -= 1
         if shared.users == 0:
             if self._shared.get(shared.topic) is shared:
@@ -207,7 +208,7 @@ class Followers:
 
 
 class Follower:
-    """One reading of a topic: `position` is the next one that it wants."""
+    """One reader of a topic: `position` is the next one to read."""
 
     def __init__(
         self, followers: Followers, shared: _SharedFeed, position: int, release: Callable[[], None]
@@ -221,11 +222,11 @@ class Follower:
     async def wait_frames(
         self, gone: asyncio.Future[str], timeout_s: float, until: int | None = None
     ) -> list[EntryFrame]:
-        """What is next, before `until`, and the position moves behind it. Empty: nothing came in time, or `gone` is done. Raises
-        what ended it."""
+        """The next frames, before `until`; the position moves behind them. Empty: nothing came in time, or `gone` is done. Raises
+        the error that ended the feed."""
         loop = asyncio.get_running_loop()
         feed, deadline = self._shared.feed, loop.time() + timeout_s
-        while not (frames := feed.take(self.position)):
+        while not (frames := feed.frames_at(self.position)):
             if feed.failure is not None:
                 raise feed.failure
             left_s = deadline - loop.time()

@@ -1,8 +1,7 @@
-"""PURE. EntryFrame: entries that follow each other, rendered once for all who get them; FrameCache: the frames that are kept, by
-position.
+"""PURE. EntryFrame, FrameCache: consecutive entries, rendered once for all followers.
 
 Frames tile the positions: each begins where the one before it ends, also over positions that hold no entry. So a reader that has
-one frame finds the next one under the position where it ended, or nobody has it.
+one frame finds the next one under the position where it ended, or it is not cached.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Final
 
 from varlog.model.entry import Entry
 
-# What one frame holds at most, unless a single entry is larger: a consumer has to take so much at a time.
+# The bounds of a frame, unless a single entry is larger: a consumer has to read this much at a time.
 FRAME_BYTES: Final = 64 * 1024
 FRAME_ENTRIES: Final = 512
-# What an entry weighs beside its bytes, and how often its bytes are there: as they came, and as texts for one or two ways out.
+# The memory of an entry beside its bytes, and how often its bytes are in memory: as read, and rendered in one or two ways.
 ENTRY_WEIGHT: Final = 200
 COPIES: Final = 3
 
@@ -24,7 +23,7 @@ Render = Callable[[Sequence[Entry]], bytes]
 
 
 class EntryFrame:
-    """The entries at positions [begin, end). There may be none: positions can be given up."""
+    """The entries at positions [begin, end). There may be none: positions can be junk."""
 
     __slots__ = ("_texts", "begin", "end", "entries", "size", "weight")
 
@@ -39,21 +38,21 @@ class EntryFrame:
         self._texts: dict[Render, bytes] = {}
 
     def text(self, render: Render) -> bytes:
-        """What `render` makes of the entries; asked once, however many get it."""
+        """The entries as `render` renders them, once for all followers."""
         text = self._texts.get(render)
         if text is None:
             text = self._texts[render] = render(self.entries)
         return text
 
     def before(self, position: int) -> EntryFrame:
-        """As much of it as is before a position that is behind its begin."""
+        """The part of it before `position`, which is behind its begin."""
         if self.end <= position:
             return self
         return EntryFrame(self.begin, position, [entry for entry in self.entries if entry.glsn < position])
 
 
 def frames_of(begin: int, end: int, entries: Sequence[Entry]) -> Iterator[EntryFrame]:
-    """Entries at positions [begin, end) in frames of a size that can be sent at once."""
+    """Entries at positions [begin, end) in frames of bounded size."""
     first, size = 0, 0
     for index, entry in enumerate(entries):
         size += len(entry.data)
@@ -65,7 +64,7 @@ def frames_of(begin: int, end: int, entries: Sequence[Entry]) -> Iterator[EntryF
 
 
 class FrameCache:
-    """The frames that were used last, up to a weight. What is not here has to be read again, so nothing is lost by a small one."""
+    """The most recently used frames, up to a weight. What is not cached is read again, so a small cache loses nothing."""
 
     def __init__(self, weight_max: int) -> None:
         self.weight = 0
@@ -75,8 +74,8 @@ class FrameCache:
     def __len__(self) -> int:
         return len(self._frames)
 
-    def put(self, frame: EntryFrame) -> None:
-        """Keep a frame, in place of another one that began at the same position; the ones not used for longest go."""
+    def add(self, frame: EntryFrame) -> None:
+        """Cache a frame, in place of another one with the same begin; the least recently used ones are evicted."""
         if (before := self._frames.pop(frame.begin, None)) is not None:
             self.weight -= before.weight
         self._frames[frame.begin] = frame
@@ -85,20 +84,20 @@ class FrameCache:
             _, gone = self._frames.popitem(last=False)
             self.weight -= gone.weight
 
-    def take(self, position: int, bytes_max: int = FRAME_BYTES) -> list[EntryFrame]:
-        """The frame that begins at a position and those behind it, as many as can be sent at once. Empty: it is not here."""
-        taken: list[EntryFrame] = []
+    def frames_at(self, position: int, bytes_max: int = FRAME_BYTES) -> list[EntryFrame]:
+        """The frame that begins at a position and those behind it, up to `bytes_max`. Empty: it is not cached."""
+        found: list[EntryFrame] = []
         weight = 0
         while (frame := self._frames.get(position)) is not None:
             weight += frame.weight
-            if taken and weight > COPIES * bytes_max:
+            if found and weight > COPIES * bytes_max:
                 break
             self._frames.move_to_end(position)
-            taken.append(frame)
+            found.append(frame)
             position = frame.end
-        return taken
+        return found
 
     def clear(self) -> None:
-        """Keep nothing of what is here."""
+        """Forget every frame."""
         self._frames.clear()
         self.weight = 0

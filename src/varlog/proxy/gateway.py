@@ -1,6 +1,7 @@
-"""Gateway: what is behind a proxy: the logs of a cluster or of a directory, its administration and its status.
+"""Gateway: the logs, administration and status behind a proxy.
 
-A topic's Log is opened when it is first asked for and shared by all requests; no topic is ever made by asking for it.
+Behind it is a cluster or a directory. A topic's Log is opened by the first request for it and shared by all; no topic is ever
+created that way.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from varlog.runtime.environment import system_environment
 
 T = TypeVar("T")
 
-# How old a status may be that is told: many pages look at once, and the manager shall not feel it.
+# The greatest age of a status: many open pages shall not load the manager.
 STATUS_FRESH_S = 0.25
 # One attempt to reach the cluster.
 OPEN_TIMEOUT_S = 5.0
 
 
 class Backend(Protocol):
-    """Opens what a gateway needs; tests have one of their own."""
+    """Opens clients for a gateway; tests have their own."""
 
     async def start(self) -> None: ...
 
@@ -53,7 +54,7 @@ class ClusterBackend:
 
     async def admin(self) -> Admin:
         admin = await aio.admin(self._address, cluster=self._cluster, timeout_s=OPEN_TIMEOUT_S)
-        # From now on this one and no other, even if the address comes to belong to somebody else.
+        # From now on this cluster and no other, even if another one gets the address.
         self._cluster = admin.cluster
         return admin
 
@@ -67,7 +68,7 @@ class ClusterBackend:
 
 
 class EmbeddedBackend:
-    """A directory, opened by this process and by no other while it runs."""
+    """A directory, which this process alone has open."""
 
     def __init__(self, path: Path, *, sync: bool = True) -> None:
         self._cluster = EmbeddedCluster(path, system_environment(synced=sync), sync=sync)
@@ -81,7 +82,7 @@ class EmbeddedBackend:
             raise
 
     async def _wait_node(self) -> None:
-        """The manager has just started: until it has met the node it refuses to make a topic."""
+        """The manager has just started: until it knows the node it refuses to create a topic."""
         try:
             async with asyncio.timeout(OPEN_TIMEOUT_S), await self._cluster.admin() as admin:
                 while True:
@@ -89,7 +90,7 @@ class EmbeddedBackend:
                         return
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            pass  # it is served as it is
+            pass  # requests are served all the same, and report what is wrong
 
     async def admin(self) -> Admin:
         return await self._cluster.admin()
@@ -102,7 +103,7 @@ class EmbeddedBackend:
 
 
 class _Shared(Generic[T]):
-    """Something that is made once for all who ask while it is being made; who stops waiting does not stop it for the others."""
+    """A result computed once for all concurrent callers; a caller that stops waiting does not cancel it for the others."""
 
     def __init__(self, make: Callable[[], Awaitable[T]], name: str) -> None:
         self._make = make
@@ -112,7 +113,7 @@ class _Shared(Generic[T]):
     async def get(self) -> T:
         if self._making is None:
             self._making = asyncio.create_task(self._run(), name=f"proxy/{self._name}")
-            # Who asked may be gone when it fails: then nobody is left to hear of it.
+            # The callers may be gone when it fails: retrieve the error, so that asyncio does not log it.
             self._making.add_done_callback(lambda task: task.cancelled() or task.exception())
         return await asyncio.shield(self._making)
 
@@ -120,8 +121,8 @@ class _Shared(Generic[T]):
         return await self._make()
 
     @property
-    def made(self) -> T | None:
-        """What was made, if it was."""
+    def result(self) -> T | None:
+        """The result, if there is one."""
         task = self._making
         if task is None or not task.done() or task.cancelled() or task.exception() is not None:
             return None
@@ -141,41 +142,41 @@ class _Shared(Generic[T]):
 class Gateway:
     """Everything behind one proxy. Opened and closed with the application; used from its event loop."""
 
-    def __init__(self, opener: Backend) -> None:
-        self._opener = opener
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._admin: _Shared[Admin] | None = None
         self._logs: dict[str, _Shared[tuple[Log, TopicID]]] = {}
         self._status: _Shared[tuple[GetClusterStatusReply, float]] | None = None
 
     async def start(self) -> None:
         """StartupError says what is in the way. A cluster that cannot be reached yet is not."""
-        await self._opener.start()
+        await self._backend.start()
 
     async def close(self) -> None:
-        """Let go of everything: what is under way fails as it does when a client is closed."""
+        """Close everything: what is in flight fails as it does when a client is closed."""
         for name in list(self._logs):
             await self.forget(name)
         for shared in (self._status, self._admin):
             if shared is not None:
                 await shared.cancel()
-        if self._admin is not None and (admin := self._admin.made) is not None:
+        if self._admin is not None and (admin := self._admin.result) is not None:
             await admin.close()
         self._admin = self._status = None
-        await self._opener.close()
+        await self._backend.close()
 
     async def admin(self) -> Admin:
         """Administration of the cluster; Unavailable while it cannot be reached."""
         if self._admin is None or self._admin.failed:
-            self._admin = _Shared(self._opener.admin, "admin")
+            self._admin = _Shared(self._backend.admin, "admin")
         return await self._admin.get()
 
     async def log(self, topic: str) -> Log:
-        """The log of a topic. UnknownTopic if there is none: it is not made."""
+        """The log of a topic. UnknownTopic if there is none: it is not created."""
         _check_topic(topic)
         shared = self._logs.get(topic)
-        if shared is not None and (opened := shared.made) is not None and _same_topic(*opened):
+        if shared is not None and (opened := shared.result) is not None and _same_topic(*opened):
             return opened[0]
-        if shared is not None and (shared.failed or shared.made is not None):
+        if shared is not None and (shared.failed or shared.result is not None):
             await self.forget(topic)
         shared = self._logs.get(topic)
         if shared is None:
@@ -188,23 +189,25 @@ class Gateway:
             raise
 
     async def forget(self, topic: str) -> None:
-        """Close the log of a topic, which was deleted: whoever asks for it again opens it anew."""
+        """Close the log of a deleted topic: the next request opens it again."""
         shared = self._logs.pop(topic, None)
         if shared is not None:
             await shared.cancel()
-            if (opened := shared.made) is not None:
+            if (opened := shared.result) is not None:
                 await opened[0].close()
 
     async def status(self) -> GetClusterStatusReply:
-        """The cluster as its manager sees it, at most `STATUS_FRESH_S` old; all who ask at once share one question."""
+        """The cluster as its manager sees it, at most `STATUS_FRESH_S` old; concurrent callers share one request."""
         shared, now = self._status, asyncio.get_running_loop().time()
-        stale = shared is not None and (told := shared.made) is not None and now - told[1] >= STATUS_FRESH_S
+        stale = (
+            shared is not None and (known := shared.result) is not None and now - known[1] >= STATUS_FRESH_S
+        )
         if shared is None or shared.failed or stale:
             shared = self._status = _Shared(self._ask_status, "status")
         return (await shared.get())[0]
 
     def status_changed(self) -> None:
-        """Somebody has changed the cluster through this gateway: who asks from now on sees it."""
+        """The cluster was changed through this gateway: later requests get a new status."""
         self._status = None
 
     async def _ask_status(self) -> tuple[GetClusterStatusReply, float]:
@@ -212,15 +215,15 @@ class Gateway:
         return await (await self.admin()).status(), asked
 
     async def _open(self, topic: str) -> tuple[Log, TopicID]:
-        # Asked first, over the connection that is there: a name that is wrong shall not cost a new one each time.
+        # Checked first, over the existing connection: a wrong name shall not open a new one each time.
         if (await (await self.admin()).view()).topic_named(topic) is None:
             raise UnknownTopic(topic)
-        log = await self._opener.log(topic)
+        log = await self._backend.log(topic)
         return log, log.topic.topic
 
 
 def _same_topic(log: Log, topic: TopicID) -> bool:
-    """Whether the name still means the topic that was opened: one that was deleted may have been made anew, differently."""
+    """Whether the name still means the topic that was opened: a deleted one may have been recreated."""
     try:
         return log.topic.topic == topic
     except UnknownTopic:

@@ -1,4 +1,4 @@
-"""PURE. Request headers: accepted hosts (AcceptedNames) and media types
+"""PURE. AcceptedNames: the hosts that a proxy answers for; media types of requests.
 
 A page of another site can have its own name resolve to this machine (DNS rebinding): its browser then takes the proxy for that
 site, and lets the page read and change everything. The name is in the Host of every request of a browser. So a proxy answers for
@@ -65,11 +65,11 @@ class AcceptedNames:
         self._public = frozenset(self.public)
         self._accepted: dict[
             tuple[str, str | None], bool
-        ] = {}  # found before: clients ask for few hosts, often
+        ] = {}  # accepted before: clients use few hosts, often
 
     def accepts(self, host: str, local_address: str | None) -> bool:
-        """Whether `host` is one of them. `local_address`: where the connection arrived. What the port of an address is does not
-        matter: it may be forwarded."""
+        """Whether `host` is one of them. `local_address`: where the connection arrived. The port of an
+        address does not matter: it may be forwarded."""
         if (host, local_address) in self._accepted:
             return True
         accepted = self._accepts(host, local_address)
@@ -97,7 +97,7 @@ class AcceptedNames:
         return ", ".join([LOOPBACK_NAME, "the address that was connected to", *map(str, self.public)])
 
 
-# PURE. Media types: which of those on offer a caller accepts best (RFC 9110), and what a Content-Type names.
+# --- media types (RFC 9110) ---------------------------------------------------------------------------------------------
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -112,17 +112,17 @@ def media_type(content_type: str) -> str:
 
 
 def best(accept: str, offers: Sequence[str]) -> str | None:
-    """The offer that the caller likes best; the first of equals; None if he accepts none. No Accept accepts everything."""
-    wishes = [_wish(part) for part in accept.split(",") if part.strip()]
-    if not wishes:
+    """The offer that the caller prefers; the first of equals; None if it accepts none. No Accept header accepts everything."""
+    ranges = [_range(part) for part in accept.split(",") if part.strip()]
+    if not ranges:
         return offers[0]
-    graded = [(_grade(offer, wishes), -at, offer) for at, offer in enumerate(offers)]
-    grade, _, offer = max(graded)
-    return offer if grade > 0 else None
+    weighted = [(_weight(offer, ranges), -at, offer) for at, offer in enumerate(offers)]
+    weight, _, offer = max(weighted)
+    return offer if weight > 0 else None
 
 
-def _wish(part: str) -> tuple[str, float]:
-    """(media range, weight) of one part of an Accept. A weight that is no number counts as none given."""
+def _range(part: str) -> tuple[str, float]:
+    """(media range, weight) of one part of an Accept. A weight that is not a number is ignored."""
     name, _, parameters = part.partition(";")
     weight = 1.0
     for parameter in parameters.split(";"):
@@ -135,11 +135,11 @@ def _wish(part: str) -> tuple[str, float]:
     return name.strip().lower(), weight if 0.0 <= weight <= 1.0 else 1.0
 
 
-def _grade(offer: str, wishes: Sequence[tuple[str, float]]) -> float:
-    """The weight of the most precise range that the offer is in; 0 if it is in none."""
+def _weight(offer: str, ranges: Sequence[tuple[str, float]]) -> float:
+    """The weight of the most specific range that matches the offer; 0 if none does."""
     family = f"{offer.partition('/')[0]}/*"
     for wanted in (offer, family, "*/*"):
-        weights = [weight for name, weight in wishes if name == wanted]
+        weights = [weight for name, weight in ranges if name == wanted]
         if weights:
             return max(weights)
     return 0.0

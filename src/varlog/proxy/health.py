@@ -1,4 +1,4 @@
-"""Health: whether this process lives, and whether it can reach its cluster. For those who restart it or send it requests."""
+"""Health: whether this process lives, and whether it can reach its cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from varlog.proxy.dependencies import GatewayDependency
 from varlog.proxy.errors import DeadlinePassed
 from varlog.proxy.problem import Problem
 
-# Who asks whether somebody is ready does not wait for long.
+# Health checks of load balancers do not wait for long.
 READY_TIMEOUT_S: Final = 2.0
 
 router = APIRouter(prefix="/health", tags=["health"])
@@ -33,13 +33,13 @@ class Readiness(BaseModel):
 
 @router.get("/live")
 async def live() -> Liveness:
-    """200 as long as this process answers at all, whatever the cluster does."""
+    """200 as long as this process answers, whatever the state of the cluster."""
     return Liveness()
 
 
 @router.get("/ready", responses={503: {"model": Problem}, 504: {"model": Problem}})
 async def ready(gateway: GatewayDependency) -> Readiness:
-    """200 if the cluster can be reached; else 503 or 504, and why not."""
+    """200 if the cluster can be reached; else 503 or 504 with the reason."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             view = await (await gateway.admin()).view()

@@ -1,4 +1,4 @@
-"""ProxyLimits: every bound of a proxy in one place: bodies, pages, subscriptions, appends in flight, deadlines."""
+"""ProxyLimits: every bound of a proxy in one place."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from varlog.model.limits import BATCH_BODY_BYTES_MAX, MIB
 class ProxyLimits:
     """What one proxy allows. A bound names its unit; every one of them is above zero."""
 
-    # One request's body. A full batch fits also as base64 inside of JSON, which makes it larger by a third and some.
+    # One request's body. A full batch also fits as base64 in JSON, which makes it larger by more than a third.
     body_bytes_max: int = BATCH_BODY_BYTES_MAX * 3 // 2
-    # One page of a range as JSON; a page ends early when its entries have so many bytes. Streams have no such bound.
+    # One page of a range as JSON; a page ends early when its entries reach this size. Streams have no such bound.
     page_entries: int = 1_000
     page_entries_max: int = 10_000
     page_bytes_max: int = 8 * MIB
     # Subscriptions (server-sent events and WebSockets) and streamed ranges at a time.
     subscriptions_max: int = 4_096
-    # Appends that are under way: more are refused with 429, so that nobody waits in a line that he cannot see.
+    # Appends in flight: more are refused with 429, so that no client waits in a queue that it cannot see.
     appends_max: int = 1_024
     append_bytes_max: int = 64 * MIB
     # The deadline of a call that names none, and the longest that one may name.
@@ -35,13 +35,13 @@ class ProxyLimits:
     # A body, or a message of a WebSocket, that arrives more slowly than this on the average of a window is refused.
     body_bytes_s_min: int = 1_024
     body_window_s: float = 5.0
-    # What a caller is told who was refused for now.
+    # Retry-After of a refusal.
     retry_after_s: float = 1.0
-    # A consumer that takes nothing for so long is dropped.
+    # A consumer that reads nothing for this long is dropped.
     slow_s: float = 30.0
-    # A subscription in which nothing happens says so, so that nobody on the way takes it for dead.
+    # An idle subscription gets a comment this often, so that no intermediary closes it.
     keep_alive_s: float = 15.0
-    # A subscription ends after so long, and whoever still wants it comes back: where proxies come and go, so do their consumers.
+    # A subscription ends after this time, and its consumer reconnects: so consumers spread over proxies that come and go.
     subscription_s: float = inf
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""ProxyMeters: what one proxy counts of itself: requests, entries and bytes, subscribers, dropped ones. Shown at /metrics."""
+"""ProxyMeters: what one proxy counts of itself, shown at /metrics."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Requests for which there is no route: their paths are as many as somebody likes to make up.
+# Requests without a route: their paths are unbounded, so they share one label.
 NO_ROUTE: Final = "none"
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class ProxyMeters:
-    """One set an application: two of them in one process do not count together."""
+    """One set per application: two of them in one process are counted apart."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "varlog_proxy_requests",
-            "Answers by route and status.",
+            "Responses by route and status.",
             ["method", "route", "status"],
             registry=registry,
         )
         self._seconds = Histogram(
             "varlog_proxy_request_duration_seconds",
-            "Time until an answer began.",
+            "Time until the response began.",
             ["method", "route"],
             buckets=_SECONDS,
             registry=registry,
@@ -42,7 +42,7 @@ class ProxyMeters:
         )
         self._read_bytes = Counter("varlog_proxy_read_bytes", "Bytes of these entries.", registry=registry)
         self._subscribers = Gauge(
-            "varlog_proxy_subscriptions", "Subscriptions that are open.", ["kind"], registry=registry
+            "varlog_proxy_subscriptions", "Open subscriptions.", ["kind"], registry=registry
         )
         self._dropped = Counter(
             "varlog_proxy_subscriptions_dropped",
@@ -52,16 +52,16 @@ class ProxyMeters:
         )
         self._refused = Counter(
             "varlog_proxy_requests_refused",
-            "Requests refused because too much was in progress, by what there was too much of; overloaded: the log itself.",
+            "Requests refused because too much was in flight, by what exceeded its limit; overloaded: the log itself.",
             ["what"],
             registry=registry,
         )
         self._labelled: dict[tuple[str, ...], Any] = {}
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- counting -----------------------------------------------------------------------------------------------------
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """One request: once, when its answer began."""
+        """One request, counted when its response began."""
         key = (method, route, str(status))
         known = self._labelled.get(key)
         if known is None:
@@ -71,12 +71,12 @@ class ProxyMeters:
         histogram.observe(seconds)
 
     def appended(self, entries: int, size: int) -> None:
-        """Acknowledged: counted once a batch."""
+        """One acknowledged batch."""
         self._appended_entries.inc(entries)
         self._appended_bytes.inc(size)
 
     def read(self, entries: int, size: int) -> None:
-        """Sent on: counted once an answer or a frame."""
+        """Entries sent in one response or frame."""
         self._read_entries.inc(entries)
         self._read_bytes.inc(size)
 
@@ -92,12 +92,12 @@ class ProxyMeters:
         self._dropped.labels(kind, reason).inc()
 
     def refused(self, what: str) -> None:
-        """`what` there was too much of, such as appends."""
+        """`what` exceeded its limit, such as appends."""
         self._refused.labels(what).inc()
 
 
 class MeteredApp:
-    """ASGI middleware around everything: counts each answer, and how long it took until it began."""
+    """The outermost ASGI middleware: counts each response, and the time until it began."""
 
     def __init__(self, app: ASGIApp, meters: ProxyMeters) -> None:
         self._app = app
@@ -123,6 +123,6 @@ class MeteredApp:
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-def _method(given: str) -> str:
+def _method(name: str) -> str:
     """Methods can be made up, too."""
-    return given if given in _METHODS else "other"
+    return name if name in _METHODS else "other"

@@ -1,4 +1,4 @@
-"""Metrics: /metrics for Prometheus: what the proxy counts of itself, and how the cluster behind it is."""
+"""Metrics: /metrics for Prometheus, of the proxy and of the cluster behind it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from varlog.rpc.messages import GetClusterStatusReply
 from varlog.runtime.environment import system_environment
 from varlog.runtime.logging import get_logger, logfmt
 
-# Prometheus waits for ten seconds, and what the proxy counts of itself is worth having without the rest.
+# Prometheus waits for ten seconds; the proxy's own metrics are useful without those of the cluster.
 STATUS_TIMEOUT_S: Final = 5.0
 
 router = APIRouter(include_in_schema=False)
@@ -40,7 +40,9 @@ async def metrics(gateway: GatewayDependency, meters: MetersDependency) -> Respo
         async with asyncio.timeout(STATUS_TIMEOUT_S):
             seen = await gateway.status()
     except (TimeoutError, VarlogError) as error:
-        logger.warning(logfmt("metrics of the cluster cannot be had", why=str(error) or "no answer in time"))
+        logger.warning(
+            logfmt("metrics of the cluster are not available", why=str(error) or "no answer in time")
+        )
         seen = None
     cluster = CollectorRegistry()
     cluster.register(ClusterCollector(seen, _clock.wall_us()))
@@ -50,7 +52,7 @@ async def metrics(gateway: GatewayDependency, meters: MetersDependency) -> Respo
 
 
 class ClusterCollector(Collector):
-    """One look at the cluster as Prometheus has it."""
+    """One status of the cluster as Prometheus metrics."""
 
     def __init__(self, seen: GetClusterStatusReply | None, now_us: int) -> None:
         self._seen = seen
@@ -273,7 +275,7 @@ def _replicas(streams: Sequence[LogStreamOut]) -> Iterator[Metric]:
 def _gauge(
     name: str, what: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float | None]]
 ) -> Metric:
-    """What is not known is left out."""
+    """Unknown values are left out."""
     family = GaugeMetricFamily(name, what, labels=labels)
     for of, value in values:
         if value is not None:

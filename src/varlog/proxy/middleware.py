@@ -1,7 +1,7 @@
-"""OriginGuard, BodyLimit: ASGI middleware that refuses before any route runs
+"""OriginGuard, BodyLimit: ASGI middleware that refuses before any route runs.
 
-A browser sends what any page asks for to anywhere: a plain POST without a preflight, and, once a foreign name was made to resolve
-to this machine, everything. It says where it thinks it is (Host) and where the page is from (Sec-Fetch-Site, Origin). Programs send
+A browser sends requests of any page to any server: a plain POST without a preflight, and, once a foreign name resolves to this
+machine, everything. The request names the server (Host) and the page's site (Sec-Fetch-Site, Origin). Programs send
 no Origin and no Sec-Fetch-Site, and need only the right Host. There are no CORS headers: no other site is ever allowed to read.
 """
 
@@ -55,7 +55,7 @@ def _check_host(headers: Headers, scope: Scope, names: AcceptedNames) -> str:
 
 
 def _opens_dashboard(headers: Headers, scope: Scope) -> bool:
-    """A link on another site may lead to the page, in a tab of its own."""
+    """A link on another site may open the dashboard in a tab of its own."""
     return (
         scope["type"] == "http"
         and scope["method"] in ("GET", "HEAD")
@@ -81,7 +81,7 @@ def _server_of(origin: str) -> str | None:
 
 
 class OriginGuard:
-    """Stands before the application: what it refuses, no route sees."""
+    """Refuses requests that a page of another site may have made."""
 
     def __init__(self, app: ASGIApp, limits: ProxyLimits, names: AcceptedNames) -> None:
         self._app = app
@@ -101,17 +101,15 @@ class OriginGuard:
         try:
             check_request(Headers(scope=scope), scope, self._names)
         except (ForeignOrigin, Misdirected) as refused:
-            # To a socket it is the answer to its handshake.
+            # For a socket this is the response to its handshake.
             await answer(refused, self._limits)(scope, receive, send_guarded)
             return
         await self._app(scope, receive, send_guarded)
 
 
-# BodyLimit: no request's body is larger than allowed, whether it announces its length or not, nor slower.
-
-
 class BodyLimit:
-    """Stands before the application, because a route sees its body only when all of it is in memory."""
+    """Refuses bodies that are too large, with or without Content-Length, or too slow. A route gets its body only once all of it
+    is in memory, which is too late."""
 
     def __init__(self, app: ASGIApp, limits: ProxyLimits) -> None:
         self._app = app
@@ -122,21 +120,21 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         too_large = BodyTooLarge(self._limits.body_bytes_max)
-        said = Headers(scope=scope).get("content-length", "")
-        if said.isdecimal() and int(said) > too_large.limit:
+        announced = Headers(scope=scope).get("content-length", "")
+        if announced.isdecimal() and int(announced) > too_large.limit:
             await answer(too_large, self._limits)(scope, receive, send)
             return
-        taken, connection = 0, connection_of(scope)
+        received, connection = 0, connection_of(scope)
 
         async def counted() -> Message:
-            nonlocal taken
+            nonlocal received
             message = await receive()
             if connection is not None and connection.body_too_slow and message.get("more_body"):
                 slow = SlowBody(self._limits.body_bytes_s_min)
                 raise HTTPException(slow.status) from slow
-            taken += len(message.get("body", b""))
-            if taken > too_large.limit:
-                # As an HTTPException it passes through whoever reads the body, and its cause is what is told.
+            received += len(message.get("body", b""))
+            if received > too_large.limit:
+                # An HTTPException passes through the code that reads the body; the response is made from its cause.
                 raise HTTPException(too_large.status) from too_large
             return message
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI makes of the routes, and what it cannot know: the one shape of errors, bodies read by hand."""
+"""The OpenAPI document: FastAPI's, with problems and hand-written bodies added."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from pydantic.json_schema import models_json_schema
 from varlog.proxy.problem import MEDIA_TYPE, Problem
 from varlog.proxy.wire import AppendRequest, EntryOut, EntryPage
 
-# Models that no route names as a parameter or answer: those of bodies and answers that are read and written by hand.
+# Models that no route declares: those of bodies and responses that are parsed and rendered by hand.
 MODELS: tuple[type[BaseModel], ...] = (Problem, AppendRequest, EntryOut, EntryPage)
 
 EVENTS = "text/event-stream"
 
 # What every call under /v1 may be answered with.
 ALWAYS = {
-    "403": "A page of another site asked for it.",
+    "403": "The request came from a page of another site.",
     "421": "The proxy does not answer for this host.",
     "422": "The request cannot be read.",
-    "500": "A bug, or damage that no replica could make good.",
+    "500": "A bug, or corruption that no replica could repair.",
     "502": "The proxy was started for another cluster.",
     "503": "The log or the cluster cannot answer now.",
     "504": "There was no answer in time; `outcome` says whether anything may have been done.",
 }
 _REASONS = {
     404: "There is no such topic, log stream, node or position.",
-    406: "The answer cannot be given in this media type.",
-    408: "The body came too slowly.",
+    406: "The response is not available in this media type.",
+    408: "The body arrived too slowly.",
     409: "The present state does not allow it.",
     410: "The position was trimmed.",
     413: "The body, an entry or the batch is too large.",
-    415: "The body is of a media type that is not taken.",
-    429: "As much is under way as the proxy allows.",
+    415: "The media type of the body is not accepted.",
+    429: "As much is in flight as the proxy allows.",
 }
 
 
 def ref(model: type[BaseModel]) -> dict[str, str]:
-    """The schema of a model, where the document has it."""
+    """A reference to the schema of a model."""
     return {"$ref": f"#/components/schemas/{model.__name__}"}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Errors that a route may answer with, besides those that every route may: for its `responses`."""
+    """The `responses` of a route for errors that not every route has."""
     return {status: _problem(_REASONS[status]) for status in statuses}
 
 
 def describe(app: FastAPI) -> None:
-    """Have the application serve the whole document; it is made when it is first asked for."""
+    """Have the application serve the whole document, built on the first request."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             app.openapi_schema = _document(app)
         return app.openapi_schema
 
-    app.openapi = document  # type: ignore[method-assign]  # FastAPI's own way to extend the document
+    app.openapi = document  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
@@ -82,13 +82,13 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
-    """Tell of the errors that follow from what a route is, besides those that it names itself."""
+    """Add the errors that follow from the kind of route to those that it names itself."""
     responses = operation["responses"]
     for response in responses.values():
         if EVENTS in response.get("content", {}):
             response["content"][
                 EVENTS
-            ] = {}  # a stream of events has no one value that a schema could describe
+            ] = {}  # a stream of events is no single value that a schema could describe
     responses.update({status: _problem(why) for status, why in ALWAYS.items()})
     body = "requestBody" in operation
     follow = {404: "{" in path, 408: body, 409: method != "get", 413: body}
@@ -98,7 +98,7 @@ def _add_problems(path: str, method: str, operation: dict[str, Any]) -> None:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A parameter may be left out, and that is all that None means: there is no way to write it in a URL or a header."""
+    """An optional parameter can be left out, but never be null: a URL or header cannot express that."""
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
     if len(choices) != 1:
         return schema

@@ -1,4 +1,4 @@
-"""Pages: the dashboard at / and its files at /static, read once from the package; nothing on them comes from elsewhere."""
+"""Pages: the dashboard at / and its files at /static, read once from the package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEDIA_TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 
-# A page that can seal a log stream runs its own code alone, talks to its own server alone, and is framed by nobody.
+# A page that can seal a log stream runs only its own code, talks only to its own server, and cannot be framed.
 CONTENT_SECURITY_POLICY: Final = "; ".join(
     [
         "default-src 'none'",
@@ -35,7 +35,7 @@ CONTENT_SECURITY_POLICY: Final = "; ".join(
     ]
 )
 SAFE_HEADERS: Final = {
-    # Asked for again every time, and answered with 304: a new version of the proxy never meets an old page.
+    # Revalidated every time, usually with 304: a new version of the proxy never serves an old page.
     "Cache-Control": "no-cache",
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -45,7 +45,7 @@ SAFE_HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StaticPage:
-    """One file as it is sent. `etag` is made from its bytes: the same ones are never sent twice to a browser."""
+    """One file of the dashboard. `etag` is a hash of its bytes, so a browser never fetches the same bytes twice."""
 
     body: bytes
     media_type: str
@@ -63,7 +63,7 @@ class StaticPage:
         return Response(self.body, media_type=self.media_type, headers=headers)
 
     def _known(self, if_none_match: str) -> bool:
-        """RFC 9110: a list of tags, perhaps weak ones, or a star for any."""
+        """RFC 9110: a list of tags, possibly weak ones, or a star for any."""
         tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
         return "*" in tags or self.etag in tags
 

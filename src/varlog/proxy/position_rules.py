@@ -1,4 +1,4 @@
-"""PURE. Positions that a request names: a range, or the start of a subscription"""
+"""PURE. Positions of a request: a range, or the start of a subscription."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PositionRange:
 
     def __post_init__(self) -> None:
         if not self.begin <= self.end or (self.end > self.begin and self.end > self.tail + 1):
-            raise ValueError(f"a range ends behind its beginning and at the tail at the latest: {self}")
+            raise ValueError(f"a range ends at or behind its begin, and at the tail at the latest: {self}")
 
     @property
     def empty(self) -> bool:
@@ -31,8 +31,8 @@ class PositionRange:
 def clamped_range(
     begin: int | None, until: int | None, limit: int | None, trimmed: int, tail: int
 ) -> PositionRange:
-    """What is asked for and is there: from the oldest (None) to the tail (None), `limit` positions at most. Trimmed if its
-    beginning is gone; what is beyond the tail is left out, so that the next question can begin there."""
+    """The requested positions that exist: from the oldest (None) to the tail (None), at most `limit` of them. Trimmed if `begin` is
+    trimmed; positions beyond the tail are left out, so that the next request can begin there."""
     oldest = trimmed + 1
     first = oldest if begin is None else begin
     if first < oldest:
@@ -45,13 +45,14 @@ def clamped_range(
     return PositionRange(first, max(first, min(ends)), tail)
 
 
-def entries_that_fit(sizes: Sequence[int], taken: int, room: int) -> int:
-    """How many more entries of these sizes a page takes that has `taken` bytes of `room`. An empty page takes any first one."""
-    fit = bisect_right(list(accumulate(sizes, initial=taken)), room) - 1
-    return max(fit, 1 if taken == 0 and sizes else 0)
+def entries_that_fit(sizes: Sequence[int], used: int, room: int) -> int:
+    """How many more entries of these sizes fit on a page that has used `used` bytes of `room`. An empty page has room for any first
+    one."""
+    fit = bisect_right(list(accumulate(sizes, initial=used)), room) - 1
+    return max(fit, 1 if used == 0 and sizes else 0)
 
 
-# PURE. Start: where a follower begins: a position, the oldest entry, the next one that comes, or so many before the end.
+# --- the start of a subscription ----------------------------------------------------------------------------------------
 
 OLDEST, NEXT = "oldest", "next"
 # As the OpenAPI document says it. A negative number counts from the end: -10 are the last ten.
@@ -60,7 +61,8 @@ PATTERN = r"^(oldest|next|-?[1-9][0-9]{0,18})$"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`text` is what was asked for. A position that is trimmed stays what it is: whether to go on later is not for us to decide."""
+    """Where a follower begins: a position, the oldest entry, the next one to be appended, or a number of entries before the end. A
+    trimmed position is kept: whether to continue later is decided elsewhere."""
 
     text: str = OLDEST
 
@@ -70,11 +72,11 @@ class Start:
 
     @classmethod
     def behind(cls, position: int) -> Start:
-        """Behind the last entry that was taken."""
+        """Behind the last entry that was received."""
         return cls(str(position + 1))
 
     def position(self, *, oldest: int, newest: int) -> int:
-        """The first position, in a topic that has these now."""
+        """The first position to read, in a topic with these ends."""
         if self.text == OLDEST:
             return oldest
         if self.text == NEXT:
@@ -89,6 +91,6 @@ class Start:
             number = 0
         if number == 0:
             raise ValueError(
-                f"{self.text!r} is no place to begin: name a position, {OLDEST}, {NEXT}, or -10 for the last ten"
+                f"{self.text!r} is not a valid start: name a position, {OLDEST}, {NEXT}, or -10 for the last ten"
             )
         return number

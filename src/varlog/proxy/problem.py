@@ -1,4 +1,4 @@
-"""Problem: the one shape of every error that the proxy answers with (RFC 9457), and which error has which HTTP status."""
+"""Problem: every error of the proxy as JSON (RFC 9457), with its HTTP status."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ ProblemOutcome = Literal["none", "unknown"]
 
 
 class Problem(BaseModel):
-    """An error (RFC 9457). `outcome`: "none" if certainly nothing was done, "unknown" if it may have been, or may still be."""
+    """An error (RFC 9457). `outcome`: "none" if certainly nothing was done, "unknown" if it may have been done, or may still be."""
 
     type: str = Field(
-        description="Which error: urn:varlog: and its name.", examples=["urn:varlog:unknown-topic"]
+        description="The error: urn:varlog: and its name.", examples=["urn:varlog:unknown-topic"]
     )
     title: str = Field(description="What this error means, the same every time.")
     status: int = Field(description="The HTTP status.", ge=400, le=599)
     detail: str = Field(description="What happened this time.")
     remedy: str = Field(description="What to do about it.")
-    outcome: ProblemOutcome = Field(description="Whether anything was, or may have been, done.")
+    outcome: ProblemOutcome = Field(description="Whether anything was done, or may have been.")
     facts: dict[str, str | int | float | list[str]] = Field(description="The facts of this error, by name.")
 
     @property
     def name(self) -> str:
-        """Which error, without where its name is from."""
+        """The name of the error, without the URN prefix."""
         return self.type.removeprefix("urn:varlog:")
 
     def encoded(self) -> bytes:
         return self.model_dump_json().encode()
 
 
-_LATER = "Try again later: the cluster repairs itself; GET /v1/status says what it waits for."
+_LATER = "Try again later: the cluster repairs itself; GET /v1/status shows what it waits for."
 
-# The status and the remedy of each error of the log. The nearest ancestor that is listed counts.
+# The status and the remedy of each error of the log; a subclass without an entry uses that of its nearest ancestor.
 _ANSWERS: dict[type[model.VarlogError], tuple[int, str]] = {
     model.InvalidRequest: (422, "Change the request: the same one is refused again."),
-    model.EntryTooLarge: (413, "Split the entry, or append only the address of what it holds."),
+    model.EntryTooLarge: (413, "Split the entry, or store its data elsewhere and append a reference."),
     model.BatchTooLarge: (413, "Append it in several batches."),
-    model.UnknownTopic: (404, "Make the topic with POST /v1/topics, or see GET /v1/topics."),
+    model.UnknownTopic: (404, "Create the topic with POST /v1/topics, or see GET /v1/topics."),
     model.UnknownLogStream: (404, "See GET /v1/log-streams."),
-    model.NotInCluster: (502, "Start the proxy with the address of the cluster that it is for."),
+    model.NotInCluster: (502, "Start the proxy with the address of the right cluster."),
     model.Sealed: (503, "Append to another log stream or without naming one, or unseal it."),
     model.Rejected: (503, _LATER),
-    model.OutcomeUnknown: (504, "Look in the log whether it is there before doing it again."),
-    ChangeUnknown: (504, "See GET /v1/status; to ask for the same again does no harm."),
+    model.OutcomeUnknown: (504, "Check whether it is in the log before you repeat it."),
+    ChangeUnknown: (504, "See GET /v1/status; repeating the request is harmless."),
     model.Unavailable: (503, _LATER),
     model.NotWritten: (404, "Subscribe from this position to wait for it."),
-    model.Trimmed: (410, "Go on at the oldest position; what was before it is gone."),
-    model.JunkPosition: (404, "Go on at the next position."),
+    model.Trimmed: (410, "Continue at the oldest position; everything before it is deleted."),
+    model.JunkPosition: (404, "Continue at the next position."),
     model.CorruptBatch: (500, "Read again: another replica is asked; `varlog status` names the damaged one."),
-    model.PreconditionFailed: (409, "Bring about what the sentence names, then try again."),
+    model.PreconditionFailed: (409, "Establish what `detail` asks for, then try again."),
     model.TrimBeyondTail: (409, "Trim up to the newest position at most."),
     model.ReaderBehind: (409, "Trim less, forget the reader, or trim with force."),
     model.CorruptReplica: (
@@ -82,14 +82,14 @@ _ANSWERS: dict[type[model.VarlogError], tuple[int, str]] = {
 _SENTENCES = {"remedy", "what", "why"}
 
 _HTTP: dict[int, tuple[str, str]] = {
-    404: ("no-such-path", "See GET /openapi.json for what is here."),
+    404: ("no-such-path", "See GET /openapi.json for the available paths."),
     405: ("no-such-method", "Use one of the methods that the header Allow names."),
     413: ("body-too-large", "Send less at once."),
 }
 
 
 def problem_of(error: Exception) -> Problem:
-    """What is told of an error: by an answer, by the last event of a subscription, or when a socket is closed."""
+    """An error as a problem, for a response, the last event of a subscription, or the close of a socket."""
     if isinstance(error, ProxyError):
         return _problem(error, error.status, error.remedy)
     if isinstance(error, model.VarlogError):
@@ -101,7 +101,7 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, HTTPException):
         if isinstance(error.__cause__, ProxyError):
             return problem_of(error.__cause__)
-        # Only FastAPI says 400, and only of a body that is not even text.
+        # Only FastAPI raises 400, and only for a body that is not text.
         return problem_of(BadBody("it is not UTF-8")) if error.status_code == 400 else _of_http(error)
     return Problem(
         type="urn:varlog:bug",
@@ -125,7 +125,7 @@ def answer(error: Exception, limits: ProxyLimits) -> Response:
 
 
 def answer_with_problems(app: FastAPI, limits: ProxyLimits, routes: Sequence[BaseRoute] = ()) -> None:
-    """Have every error of this application answered in this shape. `routes` are all that it has."""
+    """Have the application answer every error with a problem. `routes`: all of its routes."""
 
     async def handle(request: Request, error: Exception) -> Response:
         response = answer(error, limits)
@@ -138,7 +138,7 @@ def answer_with_problems(app: FastAPI, limits: ProxyLimits, routes: Sequence[Bas
 
 
 def _methods_of(path: str, routes: Sequence[BaseRoute]) -> set[str]:
-    """The methods of a path: it may have several routes, and the one that refused knows only of its own."""
+    """The methods of a path: it may have several routes, and the one that refused knows only its own."""
     found = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
     return {method for route in found for method in route.methods or ()}
 
@@ -156,7 +156,7 @@ def _problem(error: model.VarlogError, status: int, remedy: str) -> Problem:
 
 
 def _of_http(error: HTTPException) -> Problem:
-    name, remedy = _HTTP.get(error.status_code, ("http", "See GET /openapi.json for what is here."))
+    name, remedy = _HTTP.get(error.status_code, ("http", "See GET /openapi.json for the available paths."))
     return Problem(
         type=f"urn:varlog:{name}",
         title=name.replace("-", " ").capitalize(),
@@ -169,7 +169,7 @@ def _of_http(error: HTTPException) -> Problem:
 
 
 def _unreadable(error: RequestValidationError) -> ProxyError:
-    """The first thing that is wrong with a request, in our words."""
+    """The first error of a request that FastAPI rejected."""
     first: dict[str, Any] = error.errors()[0]
     place = [str(part) for part in first["loc"]]
     why = str(first["msg"])
@@ -179,7 +179,7 @@ def _unreadable(error: RequestValidationError) -> ProxyError:
 
 
 def _facts(error: model.VarlogError) -> dict[str, str | int | float | list[str]]:
-    """The fields of an error, without those that are sentences: the detail has them already."""
+    """The fields of an error, without sentences, which are part of the detail."""
     return {
         name: value
         for name, value in vars(error).items()

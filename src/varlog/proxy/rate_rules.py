@@ -1,4 +1,4 @@
-"""PURE. RateMeter: how fast a cluster appends and reads, and how long appends take, from two looks at its counters."""
+"""PURE. RateMeter: rates and append latency of a cluster, from its counters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.model.traffic import LATENCY_BOUNDS_S, Traffic
 
-# Two looks that are closer than this say little; one that is older than WINDOW_S says nothing of now.
+# Two samples closer than this are too noisy; one older than WINDOW_S is out of date.
 SPAN_S_MIN: Final = 0.2
 SPAN_S: Final = 0.9
 WINDOW_S: Final = 10.0
@@ -21,8 +21,8 @@ ReplicaKey = tuple[NodeID, LogStreamID]
 
 @dataclass(frozen=True, slots=True)
 class TrafficSample:
-    """What was counted at one time: each topic's newest position, each replica's traffic. `writers`: the one place of a log stream
-    whose traffic counts as that of its appends (the others have copies of the same)."""
+    """The counters at one time: each topic's newest position, each replica's traffic. `writers`: the one node of a log stream whose
+    traffic counts as its appends (the others have copies of the same entries)."""
 
     at_s: float
     newest: Mapping[TopicID, GLSN]
@@ -32,7 +32,7 @@ class TrafficSample:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """In one second. Percentiles are None where there was no append."""
+    """Per second. Percentiles are None where there was no append."""
 
     append_entries_per_s: float = 0.0
     append_bytes_per_s: float = 0.0
@@ -44,7 +44,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRates:
-    """Of the whole, and by topic (appends alone) and node."""
+    """Of the cluster, by topic (appends alone) and by node."""
 
     whole: Rate
     topics: Mapping[TopicID, float] = field(default_factory=dict)
@@ -52,24 +52,24 @@ class ClusterRates:
 
 
 class RateMeter:
-    """The newest looks. `speeds()` compares the newest with one about a second older; None until there are two."""
+    """The newest samples. `rates()` compares the newest with one about a second older; None until there are two."""
 
     def __init__(self) -> None:
-        self._looks: deque[TrafficSample] = deque()
+        self._samples: deque[TrafficSample] = deque()
 
-    def add(self, look: TrafficSample) -> None:
-        while self._looks and look.at_s - self._looks[0].at_s > WINDOW_S:
-            self._looks.popleft()
-        self._looks.append(look)
+    def add(self, sample: TrafficSample) -> None:
+        while self._samples and sample.at_s - self._samples[0].at_s > WINDOW_S:
+            self._samples.popleft()
+        self._samples.append(sample)
 
-    def speeds(self) -> ClusterRates | None:
-        if not self._looks:
+    def rates(self) -> ClusterRates | None:
+        if not self._samples:
             return None
-        newest = self._looks[-1]
-        before = [look for look in self._looks if newest.at_s - look.at_s >= SPAN_S_MIN]
+        newest = self._samples[-1]
+        before = [sample for sample in self._samples if newest.at_s - sample.at_s >= SPAN_S_MIN]
         if not before:
             return None
-        long_enough = [look for look in before if newest.at_s - look.at_s >= SPAN_S]
+        long_enough = [sample for sample in before if newest.at_s - sample.at_s >= SPAN_S]
         return rates_between(long_enough[-1] if long_enough else before[0], newest)
 
 
@@ -87,18 +87,18 @@ def rates_between(old: TrafficSample, new: TrafficSample) -> ClusterRates:
     }
     appended = {place: part for place, part in done.items() if new.writers.get(place[1]) == place[0]}
     nodes = {
-        node: _speed(
+        node: _rate(
             [part for place, part in appended.items() if place[0] == node],
             [part for place, part in done.items() if place[0] == node],
             span_s,
         )
         for node in dict.fromkeys(place[0] for place in done)
     }
-    return ClusterRates(_speed(list(appended.values()), list(done.values()), span_s), topics, nodes)
+    return ClusterRates(_rate(list(appended.values()), list(done.values()), span_s), topics, nodes)
 
 
 def _since(old: Traffic, new: Traffic) -> Traffic:
-    """What was done between. Counters that have fallen began anew: then all of it was."""
+    """The traffic between two samples. Counters that fell were reset by a restart: then all of it counts."""
     if new.appends < old.appends or new.reads < old.reads:
         old = Traffic()
     buckets = old.append_buckets or (0,) * len(new.append_buckets)
@@ -114,7 +114,7 @@ def _since(old: Traffic, new: Traffic) -> Traffic:
     )
 
 
-def _speed(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) -> Rate:
+def _rate(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) -> Rate:
     buckets = merged_buckets([part.append_buckets for part in appended])
     return Rate(
         sum(part.append_entries for part in appended) / span_s,
@@ -127,12 +127,12 @@ def _speed(appended: Sequence[Traffic], done: Sequence[Traffic], span_s: float) 
 
 
 def merged_buckets(buckets: Sequence[Sequence[int]]) -> list[int]:
-    """One histogram of several, each with all buckets or none."""
+    """The sum of several histograms, each with all buckets or none."""
     return [sum(column) for column in zip(*(counts for counts in buckets if counts), strict=False)]
 
 
 def percentile(buckets: Sequence[int], share: float) -> float | None:
-    """How many seconds `share` of the appends took at most; inside of a bucket, by its share of it. None: there was none."""
+    """The latency that `share` of the appends did not exceed, interpolated within a bucket. None: there was no append."""
     total = sum(buckets)
     if total <= 0:
         return None

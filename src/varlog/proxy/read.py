@@ -1,9 +1,9 @@
-"""Routes that read a topic's log: one entry, a page, or a range as a stream"""
+"""Routes that read a topic's log: one entry, a page, or a range as a stream."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from struct import Struct
 from typing import Annotated, Any
@@ -31,6 +31,7 @@ from varlog.proxy.dependencies import (
 )
 from varlog.proxy.entry_json import PageJson, entries_json, entry_json, time_json, to_json
 from varlog.proxy.errors import DeadlinePassed, NotAcceptable
+from varlog.proxy.frame_rules import Render
 from varlog.proxy.header_rules import ARROW, JSON, NDJSON, OCTETS, TEXT, best
 from varlog.proxy.meters import ProxyMeters
 from varlog.proxy.openapi import problems, ref
@@ -42,11 +43,11 @@ from varlog.runtime.logging import get_logger, logfmt
 router = APIRouter(prefix="/v1/topics/{topic}", tags=["log"])
 
 Accepted = Annotated[str, Header(alias="Accept", include_in_schema=False)]
-EncodingGiven = Annotated[
+EncodingQuery = Annotated[
     Encoding,
     Query(
-        description="How data is told in JSON: as text, base64 or a JSON value; `auto` is text where the bytes are UTF-8, else "
-        "base64. What an entry cannot be told as is told as `auto` does it, and the entry says how it was."
+        description="How data is rendered in JSON: as text, base64 or a JSON value; `auto` is text where the bytes are UTF-8, else "
+        "base64. Entries that cannot be rendered that way fall back to `auto`; `encoding` of the entry says which was used."
     ),
 ]
 
@@ -69,7 +70,7 @@ async def read(
     gateway: GatewayDependency,
     meters: MetersDependency,
     deadline: DeadlineDependency,
-    encoding: EncodingGiven = Encoding.AUTO,
+    encoding: EncodingQuery = Encoding.AUTO,
     accept: Accepted = "",
 ) -> Response:
     """The entry at a position: as JSON, or its bytes alone, with its positions in headers."""
@@ -109,25 +110,23 @@ async def read_range(
     deadline: DeadlineDependency,
     begin: Annotated[
         int | None,
-        Query(
-            alias="from", ge=1, le=LSN_MAX, description="The first position; without it, the oldest there is."
-        ),
+        Query(alias="from", ge=1, le=LSN_MAX, description="The first position; the oldest by default."),
     ] = None,
     until: Annotated[
         int | None,
-        Query(ge=1, le=LSN_MAX, description="The position to end before; without it, the tail is the last."),
+        Query(ge=1, le=LSN_MAX, description="The position to stop before; by default the tail is the last."),
     ] = None,
     limit: Annotated[
         int | None,
-        Query(ge=1, le=LSN_MAX, description="So many positions at most; JSON has a bound of its own."),
+        Query(ge=1, le=LSN_MAX, description="Maximum number of positions; JSON has a bound of its own."),
     ] = None,
-    encoding: EncodingGiven = Encoding.AUTO,
+    encoding: EncodingQuery = Encoding.AUTO,
     accept: Accepted = "",
 ) -> Response:
-    """Entries at positions [from, until), as far as they are written; it never waits for new ones.
+    """Entries at positions [from, until), as far as they are written; never waits for new ones.
 
-    JSON is one page: go on with `from=next`. The others are streams up to `until`, the tail or `limit`: lines of JSON (one entry
-    each), text (the data of each entry and a newline), bytes (before the data of each entry its length, four bytes, big-endian)
+    JSON is one page: continue with `from=next`. The others are streams up to `until`, the tail or `limit`: lines of JSON (one entry
+    each), text (the data of each entry and a newline), bytes (the data of each entry after its length in four bytes, big-endian)
     and Apache Arrow's IPC stream with the columns glsn, llsn, log_stream, timestamp and data.
     """
     media = _chosen(accept, (JSON, NDJSON, TEXT, OCTETS, ARROW))
@@ -139,7 +138,7 @@ async def read_range(
         entries, following = await _page(log, asked, limits.page_bytes_max, deadline)
         meters.read(len(entries), sum(len(entry.data) for entry in entries))
         page = PageJson(entries_json(entries, encoding), following, asked.tail)
-        return Response(to_json(page), 200, _place(following, asked.tail), JSON)
+        return Response(to_json(page), 200, _position_headers(following, asked.tail), JSON)
     asked = clamped_range(begin, until, limit, mark.trimmed, mark.high_watermark)
     release = admission.subscribe("range", client_of(request.scope))
     try:
@@ -147,31 +146,33 @@ async def read_range(
     except BaseException:
         release()
         raise
-    return RangeResponse(pieces, media, _place(asked.end, asked.tail), limits.slow_s, meters, release)
+    return RangeResponse(
+        pieces, media, _position_headers(asked.end, asked.tail), limits.slow_s, meters, release
+    )
 
 
 async def _page(
     log: Log, asked: PositionRange, room_bytes: int, deadline: Deadline
 ) -> tuple[list[Entry], int]:
-    """As much of `asked` as fits on a page and comes before the deadline, and where it goes on."""
-    taken: list[Entry] = []
-    taken_bytes = 0
+    """As much of `asked` as fits on a page and arrives before the deadline, and the position to continue at."""
+    page: list[Entry] = []
+    page_bytes = 0
     if asked.empty:
-        return taken, asked.end
+        return page, asked.end
     try:
         source = paced(log.subscribe_lists(asked.begin, asked.end), deadline.remaining_s)
         async with aclosing(source) as lists:
             async for entries in lists:
-                fit = entries_that_fit([len(entry.data) for entry in entries], taken_bytes, room_bytes)
-                taken += entries[:fit]
-                taken_bytes += sum(len(entry.data) for entry in entries[:fit])
+                fit = entries_that_fit([len(entry.data) for entry in entries], page_bytes, room_bytes)
+                page += entries[:fit]
+                page_bytes += sum(len(entry.data) for entry in entries[:fit])
                 if fit < len(entries):
-                    return taken, taken[-1].glsn + 1
+                    return page, page[-1].glsn + 1
     except DeadlinePassed:
-        if not taken:
+        if not page:
             raise
-        return taken, taken[-1].glsn + 1
-    return taken, asked.end
+        return page, page[-1].glsn + 1
+    return page, asked.end
 
 
 def _chosen(accept: str, offers: tuple[str, ...]) -> str:
@@ -181,7 +182,7 @@ def _chosen(accept: str, offers: tuple[str, ...]) -> str:
     return chosen
 
 
-def _place(next_position: int, tail: int) -> dict[str, str]:
+def _position_headers(next_position: int, tail: int) -> dict[str, str]:
     return {"Varlog-Next": str(next_position), "Varlog-Tail": str(tail)}
 
 
@@ -194,23 +195,21 @@ def _headers_of(entry: Entry) -> dict[str, str]:
     }
 
 
-# A range of the log as a stream of bytes: lines of JSON, lines of data, framed bytes, or Arrow's IPC stream.
+# --- ranges as streams --------------------------------------------------------------------------------------------------
 #
-# An answer begins when its first bytes are there, so that an error is still answered as a problem; one that comes later cuts the
-# stream off, and the HTTP client sees that it is not complete.
+# A response begins with its first bytes, so that an earlier error is still answered as a problem; a later one cuts the stream
+# off, and the HTTP client sees that it is incomplete.
 
-# Before the data of each entry in a stream of bytes: how many they are.
+# The length before the data of each entry in a stream of bytes.
 LENGTH = Struct(">I")
 
 logger = get_logger("proxy")
-
-Render = Callable[[Sequence[Entry]], bytes]
 
 
 def streamed(
     log: Log, wanted: PositionRange, media: str, encoding: Encoding, step_s: float, meters: ProxyMeters
 ) -> AsyncGenerator[bytes, None]:
-    """The entries of `wanted` in a media type, piece by piece. DeadlinePassed if nothing comes for `step_s`."""
+    """The entries of `wanted` in a media type, piece by piece. DeadlinePassed if none comes for `step_s`."""
     if media == ARROW:
         return _arrow(log, wanted, step_s, meters)
     renders: dict[str, Render] = {
@@ -238,7 +237,7 @@ async def _rendered(
 async def _arrow(
     log: Log, wanted: PositionRange, step_s: float, meters: ProxyMeters
 ) -> AsyncGenerator[bytes, None]:
-    """Each record batch as it comes, its columns as they are in memory."""
+    """Each record batch as it arrives, its columns as they are in memory."""
     ipc, columns = load().ipc, schema()
     sink = io.BytesIO()
     writer = ipc.new_stream(sink, columns)
@@ -260,7 +259,7 @@ def _drain(sink: io.BytesIO) -> bytes:
 
 
 class RangeResponse(StreamingResponse):
-    """A stream whose reader has to take something now and then: one that does not is cut off. `release` is called at its end."""
+    """A stream whose reader has to keep reading: one that stalls is cut off. `release` is called at its end."""
 
     def __init__(
         self,
@@ -285,13 +284,13 @@ class RangeResponse(StreamingResponse):
         except VarlogError as error:
             self._meters.dropped("range", problem_of(error).name)
             logger.warning(logfmt("a range was cut off", error=error))
-            sender.drop(b"")  # no last word: a stream that is cut off must not look complete
+            sender.drop(b"")  # nothing more: a stream that is cut off must not look complete
         finally:
             self._release()
 
 
 async def begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The same pieces, the first of them read already: what can be refused is refused before the answer begins."""
+    """The same pieces, after reading the first: what can be refused is refused before the response begins."""
     first = await anext(pieces, b"")
 
     async def again() -> AsyncGenerator[bytes, None]:

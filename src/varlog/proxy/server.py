@@ -1,4 +1,4 @@
-"""ProxyService: one proxy process: its configuration, HTTP server, start and stop"""
+"""ProxyService: one proxy process: its configuration, HTTP server, start and stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BACKLOG = 2048
 
 
 class ProxyService:
-    """One proxy. A cluster that is not up yet is no reason not to start: requests say that it cannot be reached."""
+    """One proxy. It starts without its cluster as well: until that is up, requests report that it cannot be reached."""
 
     def __init__(self, config: ProxyConfig) -> None:
         self.config = config
@@ -40,14 +40,14 @@ class ProxyService:
         self._opened = AsyncExitStack()
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._tasks = Tasks("proxy", lambda name, error: None)  # `wait_failed` tells it
+        self._tasks = Tasks("proxy", lambda name, error: None)  # `wait_failed` reports it
 
     async def start(self) -> None:
-        """StartupError says what is in the way: an address that cannot be had, a directory that is in use."""
+        """StartupError says what is wrong: an address that is not available, a directory that is in use."""
         allow_open_files()
         listening = _listen(self.config.listen)
         try:
-            app = make_app(Gateway(_opener(self.config)), self.config.limits, self.config.names)
+            app = make_app(Gateway(_backend(self.config)), self.config.limits, self.config.names)
             await self._opened.enter_async_context(app.router.lifespan_context(app))
         except BaseException:
             listening.close()
@@ -66,7 +66,7 @@ class ProxyService:
             )
 
     async def stop(self) -> None:
-        """Accept nothing more, let what is under way end, tell subscribers; then let go of the log."""
+        """Accept nothing more, finish requests in flight, notify subscribers, then close the log."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await asyncio.wait([self._serving])
@@ -74,14 +74,14 @@ class ProxyService:
         await self._opened.aclose()
 
     async def wait_failed(self) -> BaseException:
-        """Why it serves no more although nobody stopped it."""
+        """Why it no longer serves although it was not stopped."""
         if self._serving is None:
             raise StartupError("the proxy has not been started")
         await asyncio.wait([self._serving])
         return self._serving.exception() or StartupError("the HTTP server ended by itself")
 
 
-def _opener(config: ProxyConfig) -> Backend:
+def _backend(config: ProxyConfig) -> Backend:
     return ClusterBackend(config.cluster) if config.data is None else EmbeddedBackend(config.data)
 
 
@@ -95,19 +95,19 @@ def _listen(address: str) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise StartupError(
-            f"cannot listen at {address}: {error.strerror or error}. Stop who listens there, or choose another --listen "
-            "(port 0 takes any free one)"
+            f"cannot listen at {address}: {error.strerror or error}. Stop the process that listens there, or choose another "
+            "--listen (port 0 uses any free one)"
         ) from None
 
 
-# make_server: the HTTP server under the proxy: uvicorn with our connections, our log, and a bounded stop.
+# --- the HTTP server: uvicorn with our connections and a bounded stop -----------------------------------------------------
 
-# When it stops, what is under way has so long to end by itself.
+# When it stops, requests in flight have this long to end.
 STOP_S: Final = 5.0
 
 
 class _Server(uvicorn.Server):
-    """Takes no signals: the process that it is in decides when it stops."""
+    """Handles no signals: its process decides when it stops."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -117,8 +117,8 @@ class _Server(uvicorn.Server):
 def make_server(
     app: FastAPI, host: str = "127.0.0.1", port: int = 0, *, lifespan: bool = True
 ) -> uvicorn.Server:
-    """A server of `app`; `await server.serve()` runs it until `server.should_exit`. Signals are for its caller, and without
-    `lifespan` so is the application's start and end."""
+    """A server of `app`; `await server.serve()` runs it until `server.should_exit`. The caller handles signals, and
+    without `lifespan` also the application's start and end."""
     limits = app.state.limits
     return _Server(
         uvicorn.Config(
@@ -130,10 +130,10 @@ def make_server(
             ws_max_size=limits.body_bytes_max,
             # Compressing costs more than it saves between machines that are near each other.
             ws_per_message_deflate=False,
-            # An append holds up the messages behind it, and with them the answer to a ping.
+            # An append delays the messages behind it, and with them the answer to a ping.
             ws_ping_timeout=20.0 + limits.timeout_s_max,
             lifespan="on" if lifespan else "off",
-            # Who is counted is who is connected: a header can name anybody.
+            # Clients are counted by their connection: a header can name any address.
             proxy_headers=False,
             access_log=False,
             log_config=None,
@@ -143,12 +143,12 @@ def make_server(
     )
 
 
-# ProxyConfig: what a proxy is told when it starts: where it listens, which log is behind it, and what it allows.
+# --- configuration ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """`cluster`: where the metadata repositories listen; `data`, if it is given: a directory instead, which this process opens.
+    """`cluster`: where the metadata repositories listen; `data`, if set: a directory instead, which this process opens.
     `names`: the hosts that it answers for."""
 
     listen: str

@@ -1,7 +1,7 @@
-"""Server-sent events: EventStream, and the route that follows a topic
+"""EventStream: server-sent events, and the route that follows a topic.
 
-Whatever ends it but the consumer itself is its last event, with the problem as data: `trimmed`, `dropped` (it took nothing), or
-`end`. A consumer that connects again with Last-Event-ID loses nothing.
+Unless the consumer leaves, the last event says why the stream ended, with the problem as data: `trimmed`, `dropped` (the consumer
+read nothing), or `end`. A consumer that reconnects with Last-Event-ID loses nothing.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ MEDIA_TYPE: Final = "text/event-stream"
 HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # a proxy on the way shall not gather them
+    (b"x-accel-buffering", b"no"),  # intermediaries shall not buffer them
 ]
-# Before anything else: how long a browser waits until it connects again.
+# Sent first: how long a browser waits before it reconnects.
 RETRY: Final = b"retry: 2000\n\n"
 KEEP_ALIVE: Final = b": nothing new\n\n"
 
-# Why a stream's consumer is not there any more, or shall not be.
+# Why a stream ends from outside: its consumer left, or the server stops.
 LEFT, STOPPING = "left", "stopping"
 
 
@@ -58,16 +58,16 @@ class EventSource(Protocol):
     kind: str
 
     async def wait_text(self, gone: asyncio.Future[str], timeout_s: float) -> bytes | None:
-        """What is to be sent next; empty if nothing came in time, or `gone` is done; None: that was all. Raises what ended it."""
+        """What to send next; empty if nothing came in time, or `gone` is done; None: the end. Raises the error that ended it."""
         ...
 
     async def close(self) -> None: ...
 
 
 def event(name: str, data: bytes, last_id: int | None = None) -> bytes:
-    """One event that is no entry. `data` has no line break; whoever connects again does so behind `last_id`, if there is one."""
-    place = b"" if last_id is None else b"id: %d\n" % last_id
-    return b"event: %b\n%bdata: %b\n\n" % (name.encode(), place, data)
+    """One event that is not an entry. `data` has no line break; a consumer reconnects behind `last_id`, if it is set."""
+    id_line = b"" if last_id is None else b"id: %d\n" % last_id
+    return b"event: %b\n%bdata: %b\n\n" % (name.encode(), id_line, data)
 
 
 class EventStream(Response):
@@ -85,7 +85,9 @@ class EventStream(Response):
         sender = BackpressureSender(scope, send, self._limits.slow_s)
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         listening = asyncio.create_task(_wait_left(receive, gone), name=f"proxy/{self._source.kind}/left")
-        forget = sender.connection.on_stop(lambda: _settle(gone, STOPPING)) if sender.connection else _nothing
+        forget = (
+            sender.connection.on_stop(lambda: _resolve(gone, STOPPING)) if sender.connection else _nothing
+        )
         try:
             await sender.send({"type": "http.response.start", "status": 200, "headers": HEADERS})
             await self._send_events(sender, gone)
@@ -97,13 +99,13 @@ class EventStream(Response):
             await self._source.close()
 
     async def _send_events(self, sender: BackpressureSender, gone: asyncio.Future[str]) -> None:
-        """Until the consumer leaves, or something ends it."""
+        """Until the consumer leaves, or the source ends."""
         over_s = asyncio.get_running_loop().time() + self._limits.subscription_s
         text: bytes | None = RETRY
         try:
             while text is not None:
                 await sender.send(_body(text or KEEP_ALIVE))
-                # A consumer that takes everything at once shall not keep the others waiting.
+                # A fast consumer shall not keep the others waiting.
                 await asyncio.sleep(0)
                 if sender.lost:
                     return
@@ -133,10 +135,10 @@ class EventStream(Response):
 async def _wait_left(receive: Receive, gone: asyncio.Future[str]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-    _settle(gone, LEFT)
+    _resolve(gone, LEFT)
 
 
-def _settle(gone: asyncio.Future[str], why: str) -> None:
+def _resolve(gone: asyncio.Future[str], why: str) -> None:
     if not gone.done():
         gone.set_result(why)
 
@@ -149,14 +151,14 @@ def _body(text: bytes, *, more: bool = True) -> dict[str, object]:
     return {"type": "http.response.body", "body": text, "more_body": more}
 
 
-# Route of server-sent events: a topic's entries as they come, one event each, from any position on, with resume.
+# --- the route ----------------------------------------------------------------------------------------------------------
 
 KIND: Final = "events"
 router = APIRouter(prefix="/v1/topics/{topic}", tags=["log"])
 
 _EVENTS: dict[str, Any] = {
     "description": "Each entry is a message with the position as `id` and the entry in JSON as `data`. Comments keep it alive. The "
-    "last event says why it ended, with the problem as data: `trimmed`, `dropped` (nothing was taken), `end`.",
+    "last event says why it ended, with the problem as data: `trimmed`, `dropped` (the consumer read nothing), `end`.",
     "content": {MEDIA_TYPE: {"schema": {"type": "string"}}},
 }
 
@@ -166,7 +168,7 @@ _EVENTS: dict[str, Any] = {
     response_class=Response,
     responses={
         200: _EVENTS,
-        204: {"description": "Everything before `until` has arrived: a browser does not come back."},
+        204: {"description": "Everything before `until` was sent: a browser does not reconnect."},
         **problems(404, 410, 429),
     },
 )
@@ -182,27 +184,29 @@ async def follow(
         Query(
             alias="from",
             pattern=PATTERN,
-            description="Where to begin: a position, `oldest`, `next` (what comes from now on), or -10 for the last ten.",
+            description="Where to begin: a position, `oldest`, `next` (new entries only), or -10 for the last ten.",
         ),
     ] = OLDEST,
     until: Annotated[
         int | None,
-        Query(ge=1, le=LSN_MAX, description="The position to end before; without it, it goes on for ever."),
+        Query(ge=1, le=LSN_MAX, description="The position to stop before; by default it never stops."),
     ] = None,
-    encoding: Annotated[Encoding, Query(description="How data is told.")] = Encoding.AUTO,
+    encoding: Annotated[Encoding, Query(description="How data is rendered.")] = Encoding.AUTO,
     skip_trimmed: Annotated[
         bool,
-        Query(description="Go on at the oldest entry, after an event `trimmed`, where else it would end."),
+        Query(
+            description="Where the log is trimmed, send an event `trimmed` and continue at the oldest entry instead of ending."
+        ),
     ] = False,
     last_event_id: Annotated[
         str | None,
         Header(
             pattern="^[0-9]{1,19}$",
-            description="Go on behind this position; a browser sends it when it comes back.",
+            description="Resume after this position; a browser sends it when it reconnects.",
         ),
     ] = None,
 ) -> Response:
-    """Follow a topic: its entries in total order as server-sent events, those that are there and those to come."""
+    """Follow a topic: its entries in total order as server-sent events, the existing ones and then new ones."""
     start = start_of(begin, last_event_id)
     follower = await deadline.wait(
         followers.follow(topic, start, KIND, client_of(request.scope), skip_trimmed=skip_trimmed)
@@ -215,7 +219,7 @@ async def follow(
 
 
 def start_of(begin: str, last_event_id: str | None = None) -> Start:
-    """Where a follower begins; where it was before, if it comes back."""
+    """Where a follower begins; where it was before, if it reconnects."""
     try:
         return Start(begin) if last_event_id is None else Start.behind(int(last_event_id))
     except ValueError as error:
@@ -263,5 +267,5 @@ def _events(encoding: Encoding, entries: Sequence[Entry]) -> bytes:
     )
 
 
-# One function an encoding, made once: frames know by it what they have rendered already.
+# One function per encoding, created once: frames cache what they rendered by it.
 RENDERS: Final[dict[Encoding, Render]] = {encoding: partial(_events, encoding) for encoding in Encoding}

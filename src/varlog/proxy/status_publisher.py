@@ -1,4 +1,4 @@
-"""StatusPublisher: turns what the manager says into the status document, and two looks at it into rates."""
+"""StatusPublisher: turns the manager's status into the JSON document, with rates."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from varlog.runtime.environment import Clock, system_environment
 
 @dataclass(frozen=True, slots=True)
 class StatusSnapshot:
-    """The document, and its JSON, encoded once for all who ask for the same."""
+    """The document, and its JSON, encoded once for all requests."""
 
     status: StatusOut
     json: bytes
 
 
 class StatusPublisher:
-    """Tells how the cluster behind a gateway is, and remembers enough to tell rates. One a proxy."""
+    """The status of the cluster behind a gateway, and the samples that rates are computed from. One per proxy."""
 
     def __init__(self, gateway: Gateway, clock: Clock | None = None) -> None:
         self._gateway = gateway
@@ -57,21 +57,21 @@ class StatusPublisher:
         self._meter = RateMeter()
         self._newest: tuple[GetClusterStatusReply, StatusSnapshot] | None = None
 
-    async def tell(self) -> StatusSnapshot:
-        """As it is now, or was a moment ago. Raises what keeps the manager from answering."""
+    async def snapshot(self) -> StatusSnapshot:
+        """The status now, or a moment ago. Raises what keeps the manager from answering."""
         seen = await self._gateway.status()
         if self._newest is None or self._newest[0] is not seen:
-            self._newest = (seen, self._told(seen))
+            self._newest = (seen, self._make_snapshot(seen))
         return self._newest[1]
 
-    def _told(self, seen: GetClusterStatusReply) -> StatusSnapshot:
-        self._meter.add(look_of(seen, asyncio.get_running_loop().time()))
-        status = status_document(seen, self._meter.speeds(), self._clock.wall_us())
+    def _make_snapshot(self, seen: GetClusterStatusReply) -> StatusSnapshot:
+        self._meter.add(traffic_sample(seen, asyncio.get_running_loop().time()))
+        status = status_document(seen, self._meter.rates(), self._clock.wall_us())
         return StatusSnapshot(status, status.model_dump_json().encode())
 
 
-def look_of(seen: GetClusterStatusReply, at_s: float) -> TrafficSample:
-    """What is counted in a status."""
+def traffic_sample(seen: GetClusterStatusReply, at_s: float) -> TrafficSample:
+    """The counters of a status."""
     said = node_statuses(seen)
     return TrafficSample(
         at_s,
@@ -86,12 +86,12 @@ def look_of(seen: GetClusterStatusReply, at_s: float) -> TrafficSample:
 
 
 def writer_of(seen: GetClusterStatusReply, found: LogStream) -> NodeID:
-    """Whose appends count as the stream's: the primary acknowledges, and every entry of a chain is written to its head."""
+    """The node whose appends count as the stream's: the primary acknowledges, and the head of a chain gets every entry."""
     chain = chain_of(seen.view, found)
     return chain.head if chain is not None else found.primary
 
 
-def status_document(seen: GetClusterStatusReply, speeds: ClusterRates | None, now_us: int) -> StatusOut:
+def status_document(seen: GetClusterStatusReply, rates: ClusterRates | None, now_us: int) -> StatusOut:
     view = seen.view
     waits = dict(seen.waits)
     return StatusOut(
@@ -100,15 +100,15 @@ def status_document(seen: GetClusterStatusReply, speeds: ClusterRates | None, no
         manager=view.manager_address,
         repositories=list(view.repositories),
         sequencers=[found.address for found in view.sequencers],
-        nodes=_nodes(seen, speeds),
-        topics=_topics(seen, speeds),
+        nodes=_nodes(seen, rates),
+        topics=_topics(seen, rates),
         log_streams=[log_stream_row(seen, found, waits) for found in view.streams],
         readers=reader_rows(seen, now_us),
         events=[
             EventOut(time=rfc3339(event.time_us), message=event.what, log_stream=event.log_stream or None)
             for event in seen.events
         ],
-        rates=_rates(speeds),
+        rates=_rates(rates),
         repository_errors=list(seen.complaints),
     )
 
@@ -121,16 +121,16 @@ def rfc3339(time_us: int) -> str:
 # --- nodes and topics ---------------------------------------------------------------------------------------------------
 
 
-def _nodes(seen: GetClusterStatusReply, speeds: ClusterRates | None) -> list[NodeOut]:
+def _nodes(seen: GetClusterStatusReply, rates: ClusterRates | None) -> list[NodeOut]:
     health = {found.node: found for found in seen.nodes}
     slow = slow_nodes(seen)
-    told = []
+    rows = []
     for known in seen.view.nodes:
         found = health.get(known.node, NodeHealth(known.node, False, None))
         said = found.status if found.alive else None
         held = held_by(said) if said is not None else []
-        speed = _speed_of(said, speeds)
-        told.append(
+        rate = _rate_of(said, rates)
+        rows.append(
             NodeOut(
                 node=known.node,
                 address=known.address,
@@ -144,17 +144,17 @@ def _nodes(seen: GetClusterStatusReply, speeds: ClusterRates | None) -> list[Nod
                 replica_count=len(held) if said is not None else None,
                 replicas_max=said.streams_max if said is not None else None,
                 started_at=rfc3339(said.started_us) if said is not None else None,
-                append_entries_per_s=speed.append_entries_per_s if speed is not None else None,
-                append_bytes_per_s=speed.append_bytes_per_s if speed is not None else None,
-                read_entries_per_s=speed.read_entries_per_s if speed is not None else None,
-                read_bytes_per_s=speed.read_bytes_per_s if speed is not None else None,
+                append_entries_per_s=rate.append_entries_per_s if rate is not None else None,
+                append_bytes_per_s=rate.append_bytes_per_s if rate is not None else None,
+                read_entries_per_s=rate.read_entries_per_s if rate is not None else None,
+                read_bytes_per_s=rate.read_bytes_per_s if rate is not None else None,
                 reason=found.why,
                 write_latency_ms=_write_latency_ms(held),
                 slow=known.node in slow,
                 foreign_log_streams=foreign_on(seen, said) if said is not None else [],
             )
         )
-    return told
+    return rows
 
 
 def _write_latency_ms(held: Sequence[ReplicaStatus | UnitStatus]) -> float | None:
@@ -162,10 +162,10 @@ def _write_latency_ms(held: Sequence[ReplicaStatus | UnitStatus]) -> float | Non
     return round(1000 * longest_s, 3) if longest_s > 0 else None
 
 
-def _speed_of(said: NodeStatus | None, speeds: ClusterRates | None) -> Rate | None:
-    if said is None or speeds is None:
+def _rate_of(said: NodeStatus | None, rates: ClusterRates | None) -> Rate | None:
+    if said is None or rates is None:
         return None
-    return speeds.nodes.get(said.node, Rate())
+    return rates.nodes.get(said.node, Rate())
 
 
 def _remedy(topic: Topic) -> str:
@@ -176,12 +176,12 @@ def _remedy(topic: Topic) -> str:
     )
 
 
-def _topics(seen: GetClusterStatusReply, speeds: ClusterRates | None) -> list[TopicOut]:
+def _topics(seen: GetClusterStatusReply, rates: ClusterRates | None) -> list[TopicOut]:
     marks = {mark.topic: mark for mark in seen.tails}
-    told = []
+    rows = []
     for topic in seen.view.topics:
         mark = marks.get(topic.topic)
-        told.append(
+        rows.append(
             TopicOut(
                 name=topic.name,
                 topic_id=topic.topic,
@@ -190,12 +190,12 @@ def _topics(seen: GetClusterStatusReply, speeds: ClusterRates | None) -> list[To
                 first=topic.first,
                 oldest=max(topic.first, mark.trimmed + 1) if mark is not None else None,
                 newest=mark.high_watermark if mark is not None else None,
-                append_entries_per_s=speeds.topics.get(topic.topic, 0.0) if speeds is not None else None,
+                append_entries_per_s=rates.topics.get(topic.topic, 0.0) if rates is not None else None,
                 stopped_reason=topic.stopped,
                 remedy=_remedy(topic),
             )
         )
-    return told
+    return rows
 
 
 # --- log streams --------------------------------------------------------------------------------------------------------
@@ -310,10 +310,10 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 def reader_rows(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
     newest = {mark.topic: mark.high_watermark for mark in seen.tails}
-    told = []
+    rows = []
     for found in seen.readers:
         topic, last = seen.view.topic(found.topic), newest.get(found.topic)
-        told.append(
+        rows.append(
             ReaderOut(
                 topic=topic.name if topic is not None else str(found.topic),
                 name=found.name,
@@ -324,11 +324,11 @@ def reader_rows(seen: GetClusterStatusReply, now_us: int) -> list[ReaderOut]:
                 age_s=round(max(0.0, (now_us - found.updated_us) / 1e6), 3),
             )
         )
-    return told
+    return rows
 
 
-def _rates(speeds: ClusterRates | None) -> Rates:
-    if speeds is None:
+def _rates(rates: ClusterRates | None) -> Rates:
+    if rates is None:
         nothing = LatencyMs(p50=None, p99=None)
         return Rates(
             append_entries_per_s=None,
@@ -337,9 +337,9 @@ def _rates(speeds: ClusterRates | None) -> Rates:
             read_bytes_per_s=None,
             append_latency_ms=nothing,
         )
-    whole = speeds.whole
+    whole = rates.whole
     return Rates(
-        append_entries_per_s=sum(speeds.topics.values()),
+        append_entries_per_s=sum(rates.topics.values()),
         append_bytes_per_s=whole.append_bytes_per_s,
         read_entries_per_s=whole.read_entries_per_s,
         read_bytes_per_s=whole.read_bytes_per_s,

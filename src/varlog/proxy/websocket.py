@@ -1,8 +1,8 @@
-"""Route of WebSockets: entries of a topic as they arrive, and appends
+"""WebSocket route: entries of a topic as they arrive, and appends.
 
 Out: {"entries": […]}, {"appended": {…}, "ref": …}, {"problem": {…}, "ref": …}. In: {"append": […], "ref": …}, with "log_stream" and
-"timeout" as in a request. Appends of one socket are made one after the other, in the order of its messages. It is closed with 1000
-when `until` is reached, with 1012 when the proxy stops, and else with 4000 + the status of the problem that ended it.
+"timeout" as in a request. Appends of one socket run one after the other, in the order of its messages. It is closed with 1000
+when `until` is reached, with 1012 when the proxy stops, and otherwise with 4000 + the status of the problem that ended it.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ router = APIRouter()
 
 
 class SubscribeParameters(BaseModel):
-    """What the query of a socket says; `from`, `until`, `encoding` and `skip_trimmed` as of server-sent events."""
+    """The query of a socket; `from`, `until`, `encoding` and `skip_trimmed` as for server-sent events."""
 
     begin: str = Field(OLDEST, alias="from", pattern=PATTERN)
     until: int | None = Field(None, ge=1, le=LSN_MAX)
     encoding: Encoding = Encoding.AUTO
     skip_trimmed: bool = False
-    follow: bool = True  # without it there are only appends
+    follow: bool = True  # False: appends only
 
     @classmethod
     def of(cls, websocket: WebSocket) -> SubscribeParameters:
@@ -80,7 +80,7 @@ async def serve_socket(websocket: WebSocket, topic: str) -> None:
             )
         release = None if asked.follow else state.admission.subscribe(KIND, client)
     except VarlogError as error:
-        # Not a socket yet: refused by an HTTP answer, as any other request.
+        # Not a socket yet: refused by an HTTP response like any other request.
         await websocket.send_denial_response(answer(error, limits))
         return
     sender = BackpressureSender(websocket.scope, websocket.send, limits.slow_s)
@@ -89,7 +89,7 @@ async def serve_socket(websocket: WebSocket, topic: str) -> None:
         await websocket.accept()
         await _Socket(websocket, sender, follower, asked, appends, limits, meters).serve()
     except WebSocketDisconnect:
-        pass  # it left: nobody is there to be told anything
+        pass  # the client left
     finally:
         appends.close()
         if follower is not None:
@@ -99,7 +99,7 @@ async def serve_socket(websocket: WebSocket, topic: str) -> None:
 
 
 class _Socket:
-    """One socket: what is sent, what is received, and what is appended, side by side; the first to end ends all."""
+    """One socket: sending, receiving and appending run concurrently; the first to end ends all."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Socket:
         self._meters = meters
 
     async def serve(self) -> None:
-        """Until it ends; then say why, unless nobody is there any more."""
+        """Until it ends; then send the reason, unless the client left."""
         ended = await self._ended()
         if any(isinstance(error, WebSocketDisconnect) for error in ended):
             return
@@ -129,7 +129,7 @@ class _Socket:
         elif isinstance(ended[0], TooSlow):
             self._drop(ended[0])
         else:
-            await self._tell_and_close(ended[0])
+            await self._send_problem_and_close(ended[0])
 
     async def _ended(self) -> list[Exception]:
         """What ended it: one of these, or several at once."""
@@ -149,8 +149,8 @@ class _Socket:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message.get("code") or 1005)
-            given = message.get("text")
-            await self._appends.take(given.encode() if given is not None else message["bytes"])
+            text = message.get("text")
+            await self._appends.submit(text.encode() if text is not None else message["bytes"])
 
     async def _send_entries(self, follower: Follower) -> None:
         never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -172,11 +172,11 @@ class _Socket:
                 if frame.entries:
                     await self._sender.send_text(frame.text(render))
                     self._meters.read(len(frame.entries), frame.size)
-            # A consumer that takes everything at once shall not keep the others waiting.
+            # A fast consumer shall not keep the others waiting.
             await asyncio.sleep(0)
         raise _Complete
 
-    async def _tell_and_close(self, error: Exception) -> None:
+    async def _send_problem_and_close(self, error: Exception) -> None:
         problem = problem_of(error)
         self._count(error)
         try:
@@ -200,29 +200,30 @@ class _Socket:
 
 
 class _Complete(Exception):
-    """Everything that was asked for was sent."""
+    """Everything before `until` was sent."""
 
 
 def _short(reason: str) -> str:
-    """A close frame has little room."""
+    """As much as fits in a close frame."""
     return reason.encode()[:CLOSE_REASON_BYTES_MAX].decode(errors="ignore")
 
 
-# SocketAppends: the appends of one WebSocket: one after the other, each answered; a bounded number waits, the next is not read.
+# --- appends ------------------------------------------------------------------------------------------------------------
 
-# Appends of one socket that wait for their turn.
+# Appends of one socket that are queued; the next message is not read before there is room.
 WAITING_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Admitted:
-    given: AppendFrame
+    frame: AppendFrame
     deadline: Deadline
     release: Callable[[], None]
 
 
 class SocketAppends:
-    """Messages in, answers out. Cancelled with the socket: what was sent to the log by then may be in it."""
+    """The appends of one socket, one after the other, each answered. Cancelled with the socket: what was sent to the log by
+    then may be in it."""
 
     def __init__(
         self,
@@ -243,20 +244,20 @@ class SocketAppends:
         self._sender = sender
         self._waiting: asyncio.Queue[_Admitted] = asyncio.Queue(WAITING_MAX)
 
-    async def take(self, message: bytes) -> None:
-        """One message. One that cannot be read, or is too much for now, is answered at once and changes nothing."""
+    async def submit(self, message: bytes) -> None:
+        """Queue one message. One that is invalid or refused is answered immediately and changes nothing."""
         try:
-            given = parse_append(message)
+            frame = parse_append(message)
         except VarlogError as error:
             await self._sender.send_text(problem_text(error))
             return
         try:
             release = self._admission.begin_append(len(message), self._client)
         except VarlogError as error:
-            await self._sender.send_text(problem_text(error, given.ref))
+            await self._sender.send_text(problem_text(error, frame.ref))
             return
-        timeout_s = min(given.timeout or self._limits.timeout_s, self._limits.timeout_s_max)
-        admitted = _Admitted(given, Deadline(timeout_s), release)
+        timeout_s = min(frame.timeout or self._limits.timeout_s, self._limits.timeout_s_max)
+        admitted = _Admitted(frame, Deadline(timeout_s), release)
         try:
             await self._waiting.put(admitted)
         except BaseException:
@@ -264,38 +265,38 @@ class SocketAppends:
             raise
 
     async def run(self) -> None:
-        """Make them, one after the other, for ever."""
+        """Run the queued appends, one after the other, until cancelled."""
         while True:
             admitted = await self._waiting.get()
             try:
-                answer = await self._made(admitted)
+                answer = await self._append(admitted)
             finally:
                 admitted.release()
             await self._sender.send_text(answer)
 
     def close(self) -> None:
-        """What still waits is not made."""
+        """Discard what is still queued."""
         while not self._waiting.empty():
             self._waiting.get_nowait().release()
 
-    async def _made(self, admitted: _Admitted) -> bytes:
-        given = admitted.given
+    async def _append(self, admitted: _Admitted) -> bytes:
+        frame = admitted.frame
         try:
             run = await append_entries(
-                self._log, given.entries, given.log_stream, admitted.deadline, self._meters
+                self._log, frame.entries, frame.log_stream, admitted.deadline, self._meters
             )
         except VarlogError as error:
-            return problem_text(error, given.ref)
-        return appended_text(self._topic, run, given.ref)
+            return problem_text(error, frame.ref)
+        return appended_text(self._topic, run, frame.ref)
 
 
-# The messages of a WebSocket as JSON: entries, answers to appends, problems; and the appends that come in.
+# --- messages as JSON ---------------------------------------------------------------------------------------------------
 
 Ref = msgspec.Raw | msgspec.UnsetType
 
 
 class AppendFrame(msgspec.Struct, forbid_unknown_fields=True):
-    """One append. `ref` is any JSON value, and comes back with the answer."""
+    """One append. `ref` is any JSON value, and is part of the answer."""
 
     append: list[EntryInput]
     ref: Ref = msgspec.UNSET
@@ -307,7 +308,7 @@ class AppendFrame(msgspec.Struct, forbid_unknown_fields=True):
         return [entry_bytes(entry) for entry in self.append]
 
 
-class _Where(msgspec.Struct):
+class _AppendedPositions(msgspec.Struct):
     topic: str
     log_stream: int
     glsn: int
@@ -316,7 +317,7 @@ class _Where(msgspec.Struct):
 
 
 class _AppendedFrame(msgspec.Struct):
-    appended: _Where
+    appended: _AppendedPositions
     ref: Ref
 
 
@@ -333,21 +334,23 @@ _DECODER = msgspec.json.Decoder(AppendFrame)
 
 
 def parse_append(message: bytes) -> AppendFrame:
-    """What a message asks for, or BadBody."""
-    given = decode_body(_DECODER, message)
-    if given.timeout is not None and not 0 < given.timeout < float("inf"):
-        raise BadBody(f"a timeout is above zero, in seconds, not {given.timeout}")
-    return given
+    """A message as an append, or BadBody."""
+    frame = decode_body(_DECODER, message)
+    if frame.timeout is not None and not 0 < frame.timeout < float("inf"):
+        raise BadBody(f"a timeout is above zero, in seconds, not {frame.timeout}")
+    return frame
 
 
 def appended_text(topic: str, run: Run, ref: Ref) -> bytes:
-    """Where the entries of an append are."""
+    """The answer to an append: the positions of its entries."""
     first = run.first
-    return to_json(_AppendedFrame(_Where(topic, first.log_stream, first.glsn, first.llsn, run.count), ref))
+    return to_json(
+        _AppendedFrame(_AppendedPositions(topic, first.log_stream, first.glsn, first.llsn, run.count), ref)
+    )
 
 
 def problem_text(error: Exception, ref: Ref = msgspec.UNSET) -> bytes:
-    """An error, of the append with this `ref`, or of the socket."""
+    """An error of the append with this `ref`, or of the socket."""
     return to_json(_ProblemFrame(msgspec.Raw(problem_of(error).encoded()), ref))
 
 
@@ -355,5 +358,5 @@ def _entries(encoding: Encoding, entries: Sequence[Entry]) -> bytes:
     return to_json(_EntriesFrame(entries_json(entries, encoding)))
 
 
-# One function an encoding, made once: frames know by it what they have rendered already.
+# One function per encoding, created once: frames cache what they rendered by it.
 RENDERS: Final[dict[Encoding, Render]] = {encoding: partial(_entries, encoding) for encoding in Encoding}
