@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,9 +21,9 @@ from varlog.localcluster.supervisor import Supervisor
 from varlog.localcluster.wait import all_run, make_topic
 from varlog.model.cluster import Ordering
 from varlog.model.errors import Unavailable, VarlogError
+from varlog.model.events import Event, EventKind
 from varlog.model.limits import KIB
 from varlog.model.projection import Projection
-from varlog.rpc.messages import ManagerEvent
 
 APPENDERS = 64
 ENTRY_BYTES = 1 * KIB
@@ -143,7 +142,7 @@ class _Load:
                 self.times.add(time.perf_counter())
 
 
-def _repair(events: Sequence[ManagerEvent], back_us: int) -> Measured:
+def _repair(events: Sequence[Event], back_us: int) -> Measured:
     ready_us = back_us - READY_SEEN_LATE_US
     found = {"sealing_s": sealing_s(events, ready_us), "reopening_s": reopening_s(events, ready_us)}
     return {name: value for name, value in found.items() if value is not None}
@@ -251,31 +250,27 @@ async def _projection(supervisor: Supervisor) -> Projection:
     return projections[0]
 
 
-# How long the manager's repair took, out of what it says it did. No I/O.
-
-_SILENT = re.compile(r"storage node \d+ does not answer")
-_BACK = re.compile(r"storage node \d+ answers again")
-_RUNS = "it runs"
+# How long the manager's repair took, by its events. No I/O.
 
 
-def sealing_s(events: Sequence[ManagerEvent], ready_us: int) -> float | None:
+def sealing_s(events: Sequence[Event], ready_us: int) -> float | None:
     """From the first sign of the fault, a silent node or a stream to be sealed, to the last step before the node was back."""
     until_us = _returned_us(events, ready_us)
-    signs = [event for event in events if event.log_stream or _SILENT.match(event.what)]
+    signs = [event for event in events if event.log_stream or event.kind is EventKind.NODE_SILENT]
     steps = [event.time_us for event in signs if until_us is None or event.time_us < until_us]
     return (steps[-1] - steps[0]) / 1e6 if steps else None
 
 
-def reopening_s(events: Sequence[ManagerEvent], ready_us: int) -> float | None:
+def reopening_s(events: Sequence[Event], ready_us: int) -> float | None:
     """From the moment the manager saw the node again until the last of the streams ran."""
     since_us = _returned_us(events, ready_us)
-    runs_us = [event.time_us for event in events if event.what.startswith(_RUNS)]
+    runs_us = [event.time_us for event in events if event.kind is EventKind.RUNNING]
     return (runs_us[-1] - since_us) / 1e6 if since_us is not None and runs_us else None
 
 
-def _returned_us(events: Sequence[ManagerEvent], ready_us: int) -> int | None:
-    """When the manager saw that the node is back: it says so, unless the node was away for less than a heartbeat and only the
-    other replicas told of it; then it is its first step once the node was ready."""
-    said = (event.time_us for event in events if _BACK.match(event.what))
+def _returned_us(events: Sequence[Event], ready_us: int) -> int | None:
+    """When the manager saw that the node is back. That is an event, unless the node was away for less than a heartbeat and only the
+    other replicas noticed; then it is the first step after the node was ready."""
+    returned = (event.time_us for event in events if event.kind is EventKind.NODE_RETURNED)
     stepped = (event.time_us for event in events if event.log_stream and event.time_us >= ready_us)
-    return next(said, None) or next(stepped, None)
+    return next(returned, None) or next(stepped, None)

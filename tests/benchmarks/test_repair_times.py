@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.faults.kill import reopening_s, sealing_s
+from varlog.model.events import Event, EventKind
 from varlog.model.ids import LogStreamID
-from varlog.rpc.messages import ManagerEvent
 
 ONE, TWO = LogStreamID(1), LogStreamID(2)
 MS = 1000
@@ -12,14 +12,14 @@ MS = 1000
 
 def test_a_repair_with_a_silent_node_has_two_parts() -> None:
     events = [
-        ManagerEvent(100 * MS, "storage node 1 does not answer"),
-        ManagerEvent(101 * MS, "seals the stream: storage node 1 does not answer", ONE),
-        ManagerEvent(104 * MS, "seals the replicas on node 2 at 10 entries", ONE),
-        ManagerEvent(106 * MS, "storage node 1 does not answer; it is replaced if that lasts 30 s", ONE),
-        ManagerEvent(900 * MS, "storage node 1 answers again"),
-        ManagerEvent(902 * MS, "seals the replicas on node 1 at 10 entries", ONE),
-        ManagerEvent(910 * MS, "it runs", TWO),
-        ManagerEvent(915 * MS, "it runs", ONE),
+        Event(EventKind.NODE_SILENT, 100 * MS),
+        Event(EventKind.SEAL_STREAM, 101 * MS, ONE),
+        Event(EventKind.SEAL_REPLICAS, 104 * MS, ONE),
+        Event(EventKind.SEAL_REPLICAS, 106 * MS, ONE, failure="no answer"),
+        Event(EventKind.NODE_RETURNED, 900 * MS),
+        Event(EventKind.SEAL_REPLICAS, 902 * MS, ONE),
+        Event(EventKind.RUNNING, 910 * MS, TWO),
+        Event(EventKind.RUNNING, 915 * MS, ONE),
     ]
     assert sealing_s(events, 890 * MS) == 0.006
     assert reopening_s(events, 890 * MS) == 0.015
@@ -28,10 +28,10 @@ def test_a_repair_with_a_silent_node_has_two_parts() -> None:
 def test_a_node_that_was_back_before_its_heartbeat_counts_from_the_first_step_after_it_was_ready() -> None:
     """Only the other replica told of it: nobody said that the node was silent, nor that it is back."""
     events = [
-        ManagerEvent(100 * MS, "seals the stream: the replica on node 2 is sealing", ONE),
-        ManagerEvent(103 * MS, "seals the replicas on node 2 at 10 entries", ONE),
-        ManagerEvent(500 * MS, "seals the replicas on node 1 at 10 entries", ONE),
-        ManagerEvent(512 * MS, "it runs", ONE),
+        Event(EventKind.SEAL_STREAM, 100 * MS, ONE),
+        Event(EventKind.SEAL_REPLICAS, 103 * MS, ONE),
+        Event(EventKind.SEAL_REPLICAS, 500 * MS, ONE),
+        Event(EventKind.RUNNING, 512 * MS, ONE),
     ]
     assert sealing_s(events, 480 * MS) == 0.003
     assert reopening_s(events, 480 * MS) == 0.012
@@ -39,5 +39,5 @@ def test_a_node_that_was_back_before_its_heartbeat_counts_from_the_first_step_af
 
 def test_nothing_done_took_no_time_that_can_be_told() -> None:
     assert (sealing_s([], 0), reopening_s([], 0)) == (None, None)
-    silent = [ManagerEvent(100 * MS, "storage node 1 does not answer")]
+    silent = [Event(EventKind.NODE_SILENT, 100 * MS)]
     assert reopening_s(silent, 200 * MS) is None

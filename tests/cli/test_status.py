@@ -20,10 +20,11 @@ from varlog.model.cluster import LogStream, StorageNode, StreamState
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.errors import Unavailable
+from varlog.model.events import Event, EventKind
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.status import ReplicaState, SyncState, SyncStatus
-from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
+from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 LS = STATUS.replicas[0].log_stream
 TOPIC = VIEW.topics[0].topic
@@ -53,8 +54,8 @@ def _seen() -> GetClusterStatusReply:
             NodeHealth(NodeID(2), False, None, 130.0),
         ),
         (TopicMark(TOPIC, GLSN(100), GLSN(0)),),
-        ((LS, "storage node 2 does not answer"),),
-        (ManagerEvent(1_700_000_000_000_000, "seals the stream: it had to", LogStreamID(LS)),),
+        (Event(EventKind.NODE_AWAY, 0, LogStreamID(LS), reason="storage node 2 does not answer"),),
+        (Event(EventKind.SEAL_STREAM, 1_700_000_000_000_000, LogStreamID(LS), reason="it had to"),),
         (NodeID(1),),
     )
 
@@ -82,12 +83,12 @@ def test_streams_show_their_replicas_syncs_and_damage() -> None:
     assert "2:missing" in told
 
 
-def test_waits_and_deeds_are_shown() -> None:
+def test_waits_and_events_are_shown() -> None:
     told = _text(*parts(_seen()))
     assert "storage node 2 does not answer" in told
-    assert "seals the stream: it had to" in told
+    assert "sealing the log stream: it had to" in told
     quiet = msgspec.structs.replace(_seen(), waits=(), events=())
-    assert "the manager" not in _text(*parts(quiet)).replace("manager at", "")
+    assert "manager" not in _text(*parts(quiet)).replace("manager at", "")
 
 
 class _Admin:
@@ -126,7 +127,8 @@ def test_a_watch_tells_one_json_line_a_look_goes_on_over_failures_and_ends_clean
     _watch(monkeypatch, json_=True)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [set(line) == {"error"} for line in lines] == [False, True, False]
-    assert lines[0]["waits"] == [[LS, "storage node 2 does not answer"]]
+    [wait] = lines[0]["waits"]
+    assert (wait["kind"], wait["log_stream"]) == ("node_away", LS)
 
 
 def test_a_watch_for_people_shows_the_tables_and_what_failed(

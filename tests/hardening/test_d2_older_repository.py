@@ -14,6 +14,7 @@ from varlog.client.admin import Admin
 from varlog.metarepo.recovery import witnesses
 from varlog.model.cluster import LogStream
 from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped, Unavailable
+from varlog.model.events import EventKind
 from varlog.model.ids import LogStreamID
 from varlog.rpc import messages as m
 from varlog.testing.sim.core.loop import run
@@ -56,7 +57,7 @@ def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_fro
             await asyncio.sleep(20.0)  # the manager leaves everything as it is, and shows why
             assert [stream.epoch for stream in (await cluster.view()).streams] == epochs
             seen = await admin.status()
-            assert any("STOPPED" in wait for _, wait in seen.waits)
+            assert any(wait.kind is EventKind.TOPIC_STOPPED for wait in seen.waits)
 
             # What a restart of the repository does not undo, not even with every witness away.
             for host in cluster.nodes.values():
@@ -215,7 +216,7 @@ def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_gra
                 await cluster.tail()
             shown = await admin.adopt_order("orders")
             assert shown.silent == topic.missed and not shown.adopted
-            assert any("STOPPED" in wait for _, wait in (await admin.status()).waits)
+            assert any(wait.kind is EventKind.TOPIC_STOPPED for wait in (await admin.status()).waits)
 
             # A restart of the repository changes nothing.
             cluster.repository.crash()

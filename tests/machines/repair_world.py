@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from varlog.manager.committed.inputs import Move, RepairInputs
+from varlog.manager.committed.inputs import RepairInputs
 from varlog.manager.committed.rules import next_step
 from varlog.manager.repair_steps import (
-    MakeReplica,
+    CreateReplica,
+    Move,
     RebuildReplica,
     ReplaceReplica,
     SealReplicas,
@@ -300,7 +301,7 @@ class World:
             case UnsealReplicas(nodes, epoch):
                 for node in [node for node in nodes if replica_on(node) is not None]:
                     self._unseal(node, epoch, members or self.members)
-            case MakeReplica(node):
+            case CreateReplica(node):
                 if node in reached and node not in self.down:
                     self.replicas.setdefault(node, Replica())
             case RebuildReplica(node, epoch):

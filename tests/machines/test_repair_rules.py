@@ -16,13 +16,14 @@ from hypothesis.stateful import (
 )
 
 from tests.machines.repair_world import EVERYWHERE, NODES, PRIMARY, SPARE, Replica, World
-from varlog.manager.committed.inputs import Move, RepairInputs, Statuses
+from varlog.manager.committed.inputs import RepairInputs, Statuses
 from varlog.manager.committed.rules import next_step
 from varlog.manager.repair_steps import (
     HELD,
-    RUNS,
-    MakeReplica,
-    Nothing,
+    RUNNING,
+    CreateReplica,
+    Move,
+    NoStep,
     RebuildReplica,
     RepairReplica,
     ReplaceReplica,
@@ -36,6 +37,7 @@ from varlog.manager.repair_steps import (
 from varlog.manager.zombie_rules import Zombie
 from varlog.model.cluster import StreamState
 from varlog.model.epoch import Epoch
+from varlog.model.events import EventKind
 from varlog.model.ids import NodeID
 from varlog.model.lsn import LLSN
 from varlog.model.status import ReplicaState, SyncState, SyncStatus
@@ -136,7 +138,7 @@ class RepairMachine(RuleBasedStateMachine):
     def manager_works(self) -> None:
         """Until it has nothing to do: histories without this would hardly ever run."""
         for _ in range(STEPS_MAX):
-            if isinstance(self.world.decide(), Nothing):
+            if isinstance(self.world.decide(), NoStep):
                 return
             self._step(EVERYWHERE, 1_000)
 
@@ -202,7 +204,7 @@ class RepairMachine(RuleBasedStateMachine):
 
     def _check_heals(self, world: World) -> None:
         steps: list[Step] = []
-        while not steps or not isinstance(steps[-1], Nothing) or not steps[-1].settled:
+        while not steps or not isinstance(steps[-1], NoStep) or not steps[-1].settled:
             assert len(steps) < STEPS_MAX, steps
             for node in list(world.wires):
                 while world.wires.get(node):
@@ -211,7 +213,7 @@ class RepairMachine(RuleBasedStateMachine):
                 world.learn(node)
             steps.append(world.decide())
             world.carry_out(steps[-1])
-        assert steps[-1] == (HELD if world.held else RUNS), steps
+        assert steps[-1] == (HELD if world.held else RUNNING), steps
         for node in world.members:
             assert world.replicas[node].entries[: len(world.ordered)] == world.ordered
             assert world.replicas[node].state is (ReplicaState.SEALED if world.held else ReplicaState.RUNNING)
@@ -250,7 +252,7 @@ def test_a_stream_comes_back_from_any_history_and_nothing_ordered_is_lost() -> N
 
 def _running_world(entries: int = 0) -> World:
     world = World()
-    while (step := world.decide()) != RUNS:
+    while (step := world.decide()) != RUNNING:
         world.carry_out(step)
     for what in range(entries):
         world.append(what)
@@ -266,10 +268,15 @@ def _running_world(entries: int = 0) -> World:
     return world
 
 
+def _waits_for(step: Step) -> tuple[EventKind, NodeID]:
+    assert isinstance(step, NoStep), step
+    return step.kind, step.node
+
+
 def _steps(world: World, count: int = STEPS_MAX) -> list[type[Step]]:
     """The kinds of the next steps, each carried out, until there is nothing to do."""
     kinds: list[type[Step]] = []
-    while not isinstance(step := world.decide(), Nothing) and len(kinds) < count:
+    while not isinstance(step := world.decide(), NoStep) and len(kinds) < count:
         kinds.append(type(step))
         world.carry_out(step)
     return kinds
@@ -278,7 +285,7 @@ def _steps(world: World, count: int = STEPS_MAX) -> list[type[Step]]:
 def test_a_new_stream_runs_after_one_seal_and_one_unseal() -> None:
     world = World()
     assert _steps(world) == [SealReplicas, UnsealReplicas, UnsealReplicas, UnsealStream]
-    assert world.decide() == RUNS
+    assert world.decide() == RUNNING
     world = World()
     world.carry_out(world.decide())
     assert world.decide() == UnsealReplicas(NODES[1:], Epoch(1))
@@ -298,7 +305,7 @@ def test_a_sealed_stream_waits_for_the_silent_node_and_says_for_how_long() -> No
     world = _running_world(entries=2)
     world.crash(NODES[1])
     assert _steps(world) == [SealStream, SealReplicas]
-    assert world.decide() == Nothing("storage node 2 does not answer; it is replaced if that lasts 30 s")
+    assert _waits_for(world.decide()) == (EventKind.NODE_AWAY, 2)
     assert world.replicas[PRIMARY].state is ReplicaState.SEALED
 
 
@@ -335,7 +342,7 @@ def test_a_node_that_stays_away_is_kept_where_nobody_else_is_complete_or_has_roo
     world.restart(SPARE, 0)
     world.crash(PRIMARY)
     world.crash(NODES[2])
-    assert world.decide() == Nothing("storage node 1 does not answer; it is replaced if that lasts 30 s")
+    assert _waits_for(world.decide()) == (EventKind.NODE_AWAY, 1)
     world.given_up[PRIMARY] = None
     assert "no other replica is complete" in str(world.decide())
 
@@ -357,7 +364,7 @@ def test_a_lost_replica_is_made_anew_and_filled_from_a_complete_one() -> None:
     assert _steps(world) == [
         SealStream,
         SealReplicas,
-        MakeReplica,
+        CreateReplica,
         SealReplicas,
         SyncReplica,
         SealReplicas,
@@ -373,8 +380,8 @@ def test_a_replica_of_an_empty_stream_needs_no_source() -> None:
     for node in NODES:
         world.lose(node)
         world.restart(node, 0)
-    assert MakeReplica in _steps(world)
-    assert world.decide() == RUNS
+    assert CreateReplica in _steps(world)
+    assert world.decide() == RUNNING
 
 
 def test_a_lost_replica_waits_while_no_other_is_complete() -> None:
@@ -383,7 +390,7 @@ def test_a_lost_replica_waits_while_no_other_is_complete() -> None:
         world.replicas.pop(node)
     world.carry_out(world.decide())
     step = world.decide()
-    assert step == Nothing("node 1 has no replica of it, and no replica is complete that could fill one")
+    assert _waits_for(step) == (EventKind.NO_SOURCE, 1)
 
 
 def test_nobody_joins_an_epoch_that_was_opened() -> None:
@@ -403,13 +410,11 @@ def test_a_frozen_replica_is_rebuilt_while_another_is_complete() -> None:
     assert _steps(world, 2) == [SealStream, SealReplicas]
     assert world.decide() == RebuildReplica(NODES[1], Epoch(2), "it is frozen", LLSN(2))
     _steps(world)
-    assert world.decide() == RUNS
+    assert world.decide() == RUNNING
     for node in NODES:
         world.freeze(node)
     world.carry_out(world.decide())
-    assert world.decide() == Nothing(
-        "the replica on node 1 is frozen, and no other is complete: a law broke there"
-    )
+    assert _waits_for(world.decide()) == (EventKind.NO_SOURCE, 1)
 
 
 def test_a_replica_that_lacks_commit_rows_is_synced_or_looked_at_again_soon() -> None:
@@ -419,9 +424,7 @@ def test_a_replica_that_lacks_commit_rows_is_synced_or_looked_at_again_soon() ->
     world.carry_out(world.decide(), reached=(NODES[2],))
     statuses = world.statuses()
     waiting = {**statuses, PRIMARY: None, NODES[1]: None}
-    assert next_step(world.stream(), waiting) == Nothing(
-        "node 1 has no replica of it, and no replica is complete that could fill one"
-    )
+    assert _waits_for(next_step(world.stream(), waiting)) == (EventKind.NO_SOURCE, 1)
     world.carry_out(world.decide())
     assert world.decide() == SyncReplica(NODES[2], PRIMARY, Epoch(2))
     world.learn(NODES[2])
@@ -446,9 +449,7 @@ def test_a_sync_is_polled_and_one_that_failed_is_tried_from_another_source() -> 
     world.replicas[NODES[2]].committed_end = 6
     _steps_until_synced(world)
     going = SyncStatus(SyncState.IN_PROGRESS, PRIMARY, LLSN(6), LLSN(11))
-    assert _syncing(world, going) == Nothing(
-        "the replica on node 3 is synced from node 1: 50 % done", settled=False
-    )
+    assert _waits_for(_syncing(world, going)) == (EventKind.SYNCING, 3)
     failed = SyncStatus(SyncState.ERROR, PRIMARY, LLSN(6), LLSN(11), why="cut off")
     assert _syncing(world, failed) == SyncReplica(NODES[2], NODES[1], Epoch(2))
     hopeless = SyncStatus(SyncState.ERROR, PRIMARY, LLSN(6), LLSN(11), why="too far behind", rebuild=True)
@@ -486,7 +487,7 @@ def test_a_full_disk_keeps_the_stream_sealed_and_says_so() -> None:
     full = statuses[NODES[1]]
     assert full is not None
     step = next_step(world.stream(), {**statuses, NODES[1]: msgspec.structs.replace(full, full=True)})
-    assert isinstance(step, Nothing) and "the disk of node 2 is full: free space there" in step.why
+    assert isinstance(step, NoStep) and (step.kind, step.node) == (EventKind.DISK_FULL, 2)
     assert isinstance(world.decide(), UnsealReplicas)
 
 
@@ -523,7 +524,7 @@ def test_a_node_is_not_replaced_while_the_others_are_damaged() -> None:
     both = _damaged(_damaged(statuses, NODES[1]), NODES[2])
     assert next_step(world.stream(), both, gone) == RepairReplica(NODES[1], (NODES[2],))
     one = {NODES[1]: both[NODES[1]], NODES[2]: None}
-    assert not isinstance(next_step(world.stream(), one, gone), ReplaceReplica | MakeReplica)
+    assert not isinstance(next_step(world.stream(), one, gone), ReplaceReplica | CreateReplica)
     former = RepairInputs((SPARE,), {PRIMARY: 99.0}, former={SPARE: left})
     assert next_step(world.stream(), one, former) == RepairReplica(NODES[1], (SPARE,))
 
@@ -549,14 +550,14 @@ def test_a_moved_replica_leaves_when_the_others_are_complete() -> None:
     assert _steps(world, 3) == [SealStream, SealReplicas, ReplaceReplica]
     assert world.members == (NODES[1], NODES[2], SPARE)
     _steps(world)
-    assert world.decide() == RUNS
+    assert world.decide() == RUNNING
 
 
 def test_a_move_to_a_node_that_came_in_for_another_one_meanwhile_is_given_up() -> None:
     """Carried out, it would leave the stream with a replica too few."""
     world = _running_world(entries=2)
     world.move = Move(PRIMARY, NODES[2], replicas=3)
-    assert world.decide() == RUNS
+    assert world.decide() == RUNNING
 
 
 def test_the_only_replica_moves_by_being_joined_first() -> None:
@@ -572,7 +573,7 @@ def test_the_only_replica_moves_by_being_joined_first() -> None:
     assert world.members == (PRIMARY, SPARE)
     while world.members != (SPARE,):
         step = world.decide()
-        assert not isinstance(step, Nothing), step
+        assert not isinstance(step, NoStep), step
         world.carry_out(step)
         if isinstance(step, ReplaceReplica):
             world.members = step.replicas
@@ -583,7 +584,7 @@ def test_a_view_older_than_a_replica_is_not_acted_on() -> None:
     world = _running_world()
     world.replicas[NODES[2]].epoch = 9
     step = world.decide()
-    assert isinstance(step, Nothing) and not step.settled
+    assert isinstance(step, NoStep) and not step.settled
 
 
 def test_a_stream_sealed_by_hand_stays_sealed() -> None:

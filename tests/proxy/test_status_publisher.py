@@ -17,6 +17,7 @@ from varlog.model.cluster import (
 )
 from varlog.model.commit import TopicMark
 from varlog.model.epoch import Epoch
+from varlog.model.events import Event, EventKind
 from varlog.model.ids import ClusterID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
@@ -25,7 +26,7 @@ from varlog.model.traffic import Traffic
 from varlog.proxy.metrics import ClusterCollector
 from varlog.proxy.status_publisher import rfc3339, status_document, traffic_sample
 from varlog.proxy.wire import StatusOut
-from varlog.rpc.messages import GetClusterStatusReply, ManagerEvent, NodeHealth
+from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 ORDERS, FAST = Topic(TopicID(1), "orders"), Topic(TopicID(2), "fast", Ordering.SEQUENCED)
 ONE, TWO, THREE = NodeID(1), NodeID(2), NodeID(3)
@@ -80,8 +81,8 @@ def seen() -> GetClusterStatusReply:
             NodeHealth(THREE, False, None, 12.5),
         ),
         (TopicMark(ORDERS.topic, GLSN(100), GLSN(2)), TopicMark(FAST.topic, GLSN(20), GLSN(0))),
-        ((COMMITTED, "waits for storage node 3"),),
-        (ManagerEvent(1_700_000_001_000_000, "storage node 3 does not answer"),),
+        (Event(EventKind.NODE_AWAY, 0, COMMITTED, node=THREE, reason="waits for storage node 3"),),
+        (Event(EventKind.NODE_SILENT, 1_700_000_001_000_000, node=THREE, reason="no answer"),),
         (THREE,),
         (NamedReader(ORDERS.topic, "spark:daily", GLSN(90), 1_700_000_004_000_000),),
     )
@@ -106,6 +107,7 @@ def test_a_copy_on_a_node_that_is_away_is_missing_and_one_that_lags_says_how_far
         "waits for storage node 3",
         100,
     )
+    assert stream.waiting_kind == "node_away"
     assert (stream.replica_count, stream.replicas_alive) == (3, 2)
     first, second, third = stream.replicas
     assert (first.role, first.state, first.lag_entries, first.high_watermark) == (
@@ -136,6 +138,8 @@ def test_readers_lag_behind_the_newest_entry_and_events_have_a_time() -> None:
     assert (reader.topic, reader.kind, reader.lag_entries, reader.age_s) == ("orders", "spark", 10, 6.0)
     [event] = told().events
     assert (event.time, event.log_stream) == ("2023-11-14T22:13:21.000000Z", None)
+    assert (event.kind, event.node) == ("node_silent", THREE)
+    assert event.message == "storage node 3 does not answer: no answer"
 
 
 def test_a_topic_whose_end_is_not_known_says_so() -> None:

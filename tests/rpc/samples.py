@@ -18,6 +18,7 @@ from varlog.model.cluster import (
 from varlog.model.commit import CommitRow, OrderAdoption, Report, TopicMark
 from varlog.model.epoch import Epoch
 from varlog.model.errors import VarlogError
+from varlog.model.events import Event, EventKind
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, ProducerID, TopicID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
@@ -212,8 +213,8 @@ MESSAGES: list[Message] = [
         VIEW,
         (m.NodeHealth(NodeID(1), True, STATUS), m.NodeHealth(NodeID(2), False, None, 2.5)),
         (MARK,),
-        ((LogStreamID(5), "node 2 is away"),),
-        (m.ManagerEvent(1_700_000_000_000_000, "sealed", LogStreamID(5)),),
+        (Event(EventKind.NODE_AWAY, 0, LogStreamID(5), node=NodeID(2), reason="node 2 is away"),),
+        (Event(EventKind.SEAL_STREAM, 1_700_000_000_000_000, LogStreamID(5)),),
         (NodeID(2),),
         (READER,),
     ),

@@ -31,6 +31,7 @@ from varlog.localcluster.wait import all_run, make_topic, wait_until
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.entry import Entry
 from varlog.model.errors import OutcomeUnknown, Rejected, Unavailable, VarlogError
+from varlog.model.events import sentence
 from varlog.rpc.messages import GetClusterStatusReply, NodeHealth
 
 TOPIC = "demo"
@@ -223,9 +224,8 @@ class FaultDemo:
                 pass  # what it said last is shown until it answers again
             for event in [event for event in seen.events if event.time_us > told_us]:
                 told_us = event.time_us
-                display.event(
-                    f"log stream {event.log_stream}: {event.what}" if event.log_stream else event.what
-                )
+                text = sentence(event)
+                display.event(f"log stream {event.log_stream}: {text}" if event.log_stream else text)
             times = self._load.times
             display.show(
                 Scene(

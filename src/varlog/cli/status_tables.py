@@ -27,6 +27,7 @@ from varlog.client.cluster_status import (
 from varlog.model.cluster import ClusterView, LogStream, NamedReader, Topic
 from varlog.model.commit import TopicMark
 from varlog.model.errors import UnknownTopic
+from varlog.model.events import sentence
 from varlog.model.lsn import FIRST_GLSN
 from varlog.model.projection import Projection
 from varlog.model.status import ReplicaStatus, SyncState, SyncStatus, UnitStatus
@@ -228,15 +229,16 @@ def _age_s(now_us: int, then_us: int) -> float:
 
 
 def waits_table(seen: GetClusterStatusReply) -> Table:
-    return make_table("", ("stream", "what the manager does, or waits for"), seen.waits)
+    rows = [(wait.log_stream, sentence(wait)) for wait in seen.waits]
+    return make_table("", ("stream", "what the manager does, or waits for"), rows)
 
 
 def events_table(seen: GetClusterStatusReply) -> Table:
     rows = [
-        (f"{_local(event.time_us):%H:%M:%S}", event.log_stream or "", event.what)
+        (f"{_local(event.time_us):%H:%M:%S}", event.log_stream or "", sentence(event))
         for event in seen.events[-EVENTS_SHOWN:]
     ]
-    return make_table("", ("time", "stream", "what the manager did lately"), rows)
+    return make_table("", ("time", "stream", "recent manager events"), rows)
 
 
 def _local(time_us: int) -> datetime:

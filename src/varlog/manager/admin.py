@@ -9,15 +9,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from varlog.manager.committed.inputs import ALONE, Move, StreamCondition
+from varlog.manager.committed.inputs import ALONE, StreamCondition
 from varlog.manager.config import ManagerConfig
 from varlog.manager.peers import CALL_TIMEOUT_S, Peers
 from varlog.manager.registrar import LOOK_LASTS_S, Registrar, StreamMaker
 from varlog.manager.repair_loop import ClusterWatcher, RepairLoop
-from varlog.manager.repair_steps import Nothing, RepairReplica
+from varlog.manager.repair_steps import Move, NoStep, RepairReplica
 from varlog.manager.snapshot import Snapshot
 from varlog.model.cluster import LogStream, Ordering, StreamState, Topic
 from varlog.model.errors import InvalidRequest, PreconditionFailed, UnknownTopic
+from varlog.model.events import sentence
 from varlog.model.ids import LogStreamID, NodeID, check_topic_name
 from varlog.model.lsn import FIRST_LLSN, LLSN
 from varlog.model.projection import STRIPE_SIZE
@@ -196,7 +197,7 @@ class AdminService:
 
         def sealed(snapshot: Snapshot) -> bool:
             step = snapshot.steps.get(request.log_stream)
-            settled = isinstance(step, RepairReplica) or (isinstance(step, Nothing) and step.settled)
+            settled = isinstance(step, RepairReplica) or (isinstance(step, NoStep) and step.settled)
             return snapshot.stream(request.log_stream).state is StreamState.SEALED and settled
 
         snapshot = await self._watcher.wait(
@@ -313,8 +314,8 @@ class ReplicaAdmin:
             end = case.known[node].committed_end
             return messages.SyncReply(SyncStatus(SyncState.COMPLETE, node, end, end))
         if stream.state is not StreamState.SEALED or node not in case.known or not case.is_behind(node):
-            said = self._repair.reported_step(stream.log_stream) or "it is being sealed"
-            raise PreconditionFailed(f"the replica on node {node} cannot be synced now: {said}")
+            why = self._activity_text(stream) or "it is being sealed"
+            raise PreconditionFailed(f"the replica on node {node} cannot be synced now: {why}")
         sources = case.sources(node)
         if not sources:
             raise PreconditionFailed(
@@ -324,12 +325,16 @@ class ReplicaAdmin:
         ask = messages.SyncReplica(stream.log_stream, stream.epoch, ReplicaAddress(source, address))
         return await self._peers.ask(_address(snapshot, node), ask, messages.SyncReply)
 
+    def _activity_text(self, stream: LogStream) -> str:
+        activity = self._repair.activity(stream.log_stream)
+        return sentence(activity) if activity is not None else ""
+
     async def _sync_unit(self, snapshot: Snapshot, stream: LogStream, node: NodeID) -> Message:
         """Only who is away can be behind its chain; the repair loop has it filled, and joined, by itself."""
         projection = snapshot.view.projection(stream.topic)
         if projection is None or node not in snapshot.nodes:
             raise PreconditionFailed(
-                f"the unit on node {node} cannot be filled now: {self._repair.reported_step(stream.log_stream)}"
+                f"the unit on node {node} cannot be filled now: {self._activity_text(stream)}"
             )
         chain = projection.chain(stream.log_stream)
         if node in chain.nodes:

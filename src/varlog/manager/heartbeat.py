@@ -15,6 +15,7 @@ from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.model.cluster import StorageNode
 from varlog.model.errors import Unavailable, VarlogError
+from varlog.model.events import Event, EventKind
 from varlog.model.ids import NO_UUID, ClusterUUID, NodeID
 from varlog.model.status import NodeStatus
 from varlog.rpc.messages import GetNodeStatus, GetNodeStatusReply
@@ -84,8 +85,8 @@ class Heartbeat:
             self._why[node.node] = str(error)
             if node.node not in self._silent_since:
                 self._silent_since[node.node] = asyncio.get_running_loop().time()
-                self._events.record_warning(
-                    f"storage node {node.node} does not answer: {error}", address=node.address
+                self._events.record(
+                    Event(EventKind.NODE_SILENT, node=node.node, address=node.address, reason=str(error))
                 )
             return None
 
@@ -128,7 +129,7 @@ class Heartbeat:
             if await self._ask(node) is not None:
                 self._probed.pop(number, None)
                 if self._silent_since.pop(number, None) is not None:
-                    self._events.record(f"storage node {number} answers again", address=node.address)
+                    self._events.record(Event(EventKind.NODE_RETURNED, node=number, address=node.address))
                     self._on_return()
                 return
             await asyncio.sleep(min(PROBE_S, self._config.heartbeat_s))

@@ -9,7 +9,9 @@ from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.manager.snapshot import Snapshot
 from varlog.manager.zombie_rules import Zombie, unregistered
+from varlog.model.cluster import changed
 from varlog.model.errors import UnknownLogStream, VarlogError
+from varlog.model.events import Event, EventKind
 from varlog.model.ids import ClusterUUID
 from varlog.rpc.messages import Message, RemoveLogStream
 from varlog.runtime.tasks import Tasks
@@ -24,13 +26,13 @@ class OrphanCollector:
         self._events = events
         self._tasks = tasks
         self._seen_since: dict[Zombie, float] = {}
-        self._told: dict[Zombie, None] = {}
+        self._reported: dict[Zombie, None] = {}
 
     def look(self, snapshot: Snapshot) -> None:
         """Begin to remove those that have been seen for the whole grace time."""
         now, nodes = asyncio.get_running_loop().time(), snapshot.nodes
         seen = unregistered(snapshot.view, nodes, snapshot.was_registered, snapshot.wanted)
-        self._tell_foreign(seen.foreign)
+        self._report_foreign(seen.foreign)
         self._seen_since = {found: self._seen_since.get(found, now) for found in seen.zombies}
         for found, since in self._seen_since.items():
             if now - since >= self._config.zombie_grace_s:
@@ -41,15 +43,11 @@ class OrphanCollector:
                     self._remove(found, nodes[found.node].address, snapshot.view.uuid),
                 )
 
-    def _tell_foreign(self, foreign: tuple[Zombie, ...]) -> None:
+    def _report_foreign(self, foreign: tuple[Zombie, ...]) -> None:
         """Once each: an operator must know, and decide."""
-        for found in [found for found in foreign if found not in self._told]:
-            self._events.record(
-                f"node {found.node} has a replica of a stream that this metadata repository never had: it is kept. "
-                "Are its metadata lost, or is it another cluster's?",
-                found.log_stream,
-            )
-        self._told = dict.fromkeys(foreign)
+        for found in [found for found in foreign if found not in self._reported]:
+            self._events.record(_event(EventKind.FOREIGN_REPLICA_KEPT, found))
+        self._reported = dict.fromkeys(foreign)
 
     async def _remove(self, zombie: Zombie, address: str, cluster_uuid: ClusterUUID) -> None:
         try:
@@ -58,11 +56,10 @@ class OrphanCollector:
         except UnknownLogStream:
             return  # another manager was quicker
         except VarlogError as error:
-            self._events.record(
-                f"a replica that is not registered on node {zombie.node} cannot be removed: {error}",
-                zombie.log_stream,
-            )
+            self._events.record(changed(_event(EventKind.REMOVE_ORPHAN, zombie), failure=str(error)))
             return
-        self._events.record(
-            f"removed a replica that is not registered on node {zombie.node}", zombie.log_stream
-        )
+        self._events.record(_event(EventKind.REMOVE_ORPHAN, zombie))
+
+
+def _event(kind: EventKind, zombie: Zombie) -> Event:
+    return Event(kind, log_stream=zombie.log_stream, node=zombie.node, epoch=zombie.epoch)

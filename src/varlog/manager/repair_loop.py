@@ -11,20 +11,30 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
-from varlog.manager.committed.inputs import Move, RepairInputs
+from varlog.manager.committed.inputs import RepairInputs
 from varlog.manager.committed.rules import next_step
 from varlog.manager.committed.runner import StepRunner
 from varlog.manager.committed.slow_primaries import SlowPrimaries
 from varlog.manager.config import ManagerConfig
-from varlog.manager.events import EventLog
+from varlog.manager.events import EventLog, StreamActivity
 from varlog.manager.heartbeat import Heartbeat
 from varlog.manager.orphan_collector import OrphanCollector
 from varlog.manager.peers import Peers
-from varlog.manager.repair_steps import HELD, RUNS, Nothing, RepairReplica, Step, SyncReplica
+from varlog.manager.repair_steps import (
+    HELD,
+    RUNNING,
+    Move,
+    NoStep,
+    RepairReplica,
+    Step,
+    SyncReplica,
+    step_event,
+)
 from varlog.manager.sequenced.repair import SequencedRepair
 from varlog.manager.snapshot import Snapshot
-from varlog.model.cluster import ClusterView, LogStream
+from varlog.model.cluster import ClusterView, LogStream, changed
 from varlog.model.errors import Unavailable, VarlogError
+from varlog.model.events import Event, EventKind, sentence
 from varlog.model.ids import NO_UUID, ClusterUUID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages
 from varlog.runtime.logging import get_logger, logfmt
@@ -60,7 +70,7 @@ class RepairLoop:
         self._slow = SlowPrimaries(config.slow_after_s)
         self._busy: dict[LogStreamID, None] = {}
         self._touched: dict[LogStreamID, None] = {}
-        self._said: dict[LogStreamID, str] = {}
+        self._activity = StreamActivity(events)
         self._wake = asyncio.Event()
         self._rounds: list[asyncio.Future[Snapshot]] = []
         self._repository_answers = True
@@ -77,9 +87,9 @@ class RepairLoop:
         self.wake()
         return await seen
 
-    def reported_step(self, log_stream: LogStreamID) -> str:
-        """What is done for a stream, or waited for, in words."""
-        return self._said.get(log_stream, "") or self._sequenced_repair.reported_step(log_stream)
+    def activity(self, log_stream: LogStreamID) -> Event | None:
+        """What is done for a stream, or waited for. None: it runs."""
+        return self._activity.current(log_stream) or self._sequenced_repair.activity(log_stream)
 
     def making(self, topic: TopicID) -> AbstractContextManager[None]:
         """While streams of a topic are made: a sequenced one begins when they are all there."""
@@ -94,7 +104,7 @@ class RepairLoop:
             try:
                 unsettled = await self._round()
             except VarlogError as error:
-                self._tell_repository(str(error))
+                self._note_repository(str(error))
             except Exception:  # a bug in one round must not leave the cluster without a manager
                 log.exception("a round of the repair loop failed")
             delay_s = min(max(2 * delay_s, UNSETTLED_DELAY_S), self._config.heartbeat_s) if unsettled else 0.0
@@ -127,8 +137,8 @@ class RepairLoop:
             self._touched = dict(self._busy)
             self._sequenced_repair.begin_round()
             seen = await self._peers.ask_repository(messages.GetView(), messages.GetViewReply)
-            self._tell_repository("")
-            self._tell_cluster(seen.view.uuid)
+            self._note_repository("")
+            self._check_cluster(seen.view.uuid)
             nodes = await self._heartbeat.poll(seen.view.nodes, seen.view.uuid)
             await self._sequenced_repair.look(seen.view)
             snapshot = Snapshot(seen, nodes, self._heartbeat.away_s(), self._heartbeat.why_away())
@@ -163,21 +173,20 @@ class RepairLoop:
             for stream in snapshot.view.streams
             if not snapshot.is_sequenced(stream)  # these are the projector's
         }
-        for gone in [log_stream for log_stream in self._said if log_stream not in streams]:
-            del self._said[gone]
-            self._runner.forget(gone)
+        self._activity.retain(streams)
+        self._runner.retain(streams)
         for log_stream, stream in streams.items():
             step = next_step(stream, snapshot.statuses_of(stream), self._around(snapshot, stream))
             snapshot.decided(stream, step)
             if log_stream in self._touched or log_stream in self._busy:
                 continue
             unsettled |= isinstance(step, SyncReplica)
-            if isinstance(step, Nothing):
+            if isinstance(step, NoStep):
                 self._wait_for(stream, step)
                 unsettled |= not step.settled
             elif len(self._busy) < STEPS_MAX:
                 self._busy[log_stream] = None
-                _ = self._tasks.spawn(f"repair/ls={log_stream}", self._take(stream, step, snapshot))
+                _ = self._tasks.spawn(f"repair/ls={log_stream}", self._run_step(stream, step, snapshot))
         return unsettled
 
     def _around(self, snapshot: Snapshot, stream: LogStream) -> RepairInputs:
@@ -194,25 +203,20 @@ class RepairLoop:
         primary = self._slow.primary_for(stream, asyncio.get_running_loop().time())
         return RepairInputs(spares, away_s, self._config.replace_after_s, move, former, stopped, primary)
 
-    def _wait_for(self, stream: LogStream, step: Nothing) -> None:
-        if step == RUNS:
+    def _wait_for(self, stream: LogStream, step: NoStep) -> None:
+        if step == RUNNING:
             self._runner.forget(stream.log_stream)
-        if step == RUNS and stream.log_stream in self._said:
-            self._tell(
-                stream, step.why
-            )  # the end of a repair is one of its events: it tells how long it took
-        elif self._said.get(stream.log_stream) != step.why:
-            self._said[stream.log_stream] = step.why
-            log.info(logfmt(step.why, log_stream=stream.log_stream, state=stream.state, epoch=stream.epoch))
+        self._activity.no_step(stream.log_stream, stream.epoch, step)
 
-    async def _take(self, stream: LogStream, step: Step, snapshot: Snapshot) -> None:
+    async def _run_step(self, stream: LogStream, step: Step, snapshot: Snapshot) -> None:
         log_stream = stream.log_stream
+        event = step_event(step, epoch=stream.epoch)
         try:
-            self._tell(stream, str(step))
+            self._activity.begin_step(event, [log_stream])
             await self._runner.do(stream, step, snapshot.view, snapshot.found(log_stream))
         except VarlogError as error:
             # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.
-            self._tell(stream, f"{step}, which failed: {error}")
+            self._activity.begin_step(changed(event, failure=str(error)), [log_stream])
         else:
             if not isinstance(step, SyncReplica | RepairReplica):  # these have only begun
                 self.wake()
@@ -220,24 +224,19 @@ class RepairLoop:
             del self._busy[log_stream]
             self._touched[log_stream] = None
 
-    def _tell(self, stream: LogStream, what: str) -> None:
-        """Note what is done for a stream when it changes, not every heartbeat."""
-        before = self._said.get(stream.log_stream, "")
-        if not before.startswith(what):
-            self._said[stream.log_stream] = what
-            self.events.record(what, stream.log_stream, state=stream.state, epoch=stream.epoch)
-
-    def _tell_cluster(self, uuid: ClusterUUID) -> None:
+    def _check_cluster(self, uuid: ClusterUUID) -> None:
         """Nodes that the repository does not know any more are not asked, and so cannot say that they are of another cluster."""
         before = self.view.uuid if self.view is not None else NO_UUID
         if before not in (NO_UUID, uuid):
-            self.events.record_warning(
-                f"the metadata repository belongs to the cluster with UUID {uuid}, and belonged to {before} before: "
-                "start it on the right store, or rebuild it with `vmr recover`",
-                address=self._peers.repository,
+            self.events.record(
+                Event(
+                    EventKind.REPOSITORY_CHANGED,
+                    address=self._peers.repository.address,
+                    reason=f"UUID {uuid}, before: {before}",
+                )
             )
 
-    def _tell_repository(self, trouble: str) -> None:
+    def _note_repository(self, trouble: str) -> None:
         if bool(trouble) == self._repository_answers:
             self._repository_answers = not trouble
             if trouble:
@@ -299,7 +298,7 @@ class ClusterWatcher:
         if snapshot is None:
             return "the metadata repository does not answer"
         for stream in streams:
-            step, said = snapshot.steps.get(stream), self._repair.reported_step(stream)
-            if step not in (RUNS, HELD) and said:
-                return f"log stream {stream} is not there yet: {said}"
+            step, activity = snapshot.steps.get(stream), self._repair.activity(stream)
+            if step not in (RUNNING, HELD) and activity is not None:
+                return f"log stream {stream} does not run yet: {sentence(activity)}"
         return "the cluster did not follow in time: see `varlog status`"

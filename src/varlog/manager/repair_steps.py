@@ -1,122 +1,106 @@
-"""PURE. Step: one thing that the manager does for a log stream, or why it does nothing.
+"""PURE. Step: one repair action of the manager for a log stream, or why there is none.
 
-Each may be done twice, half, or arrive late: it says for which epoch it was decided, and whoever is asked refuses another one
-(law 7).
+Either ordering decides its own: manager/committed/rules.py and manager/sequenced/rules.py. Each step may be carried out twice, in
+part, or late: it names the epoch that it was decided for, and its receiver refuses any other (law 7).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from varlog.model.epoch import Epoch
-from varlog.model.ids import NodeID
+from varlog.model.epoch import NO_EPOCH, Epoch
+from varlog.model.events import NO_LOG_STREAM, NO_NODE, Event, EventKind
+from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import LLSN, NO_LLSN
 from varlog.reconfiguration.rules import Members, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An operator's request to move the replica on `old` to `new`. `replicas`: how many the stream had at that time."""
+
+    old: NodeID
+    new: NodeID
+    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SealStream:
     """Ask the repository to close the stream's epoch (R-SEAL-3)."""
 
-    why: str
-
-    def __str__(self) -> str:
-        return f"seals the stream: {self.why}"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SealReplicas:
-    """Tell these replicas where the closed epoch ends (R-SEAL-4)."""
+    """Seal these replicas at the end of the closed epoch (R-SEAL-4)."""
 
     nodes: tuple[NodeID, ...]
     epoch: Epoch
     committed_end: LLSN
 
-    def __str__(self) -> str:
-        return f"seals the replicas on {_nodes(self.nodes)} at {self.committed_end - 1} entries"
-
 
 @dataclass(frozen=True, slots=True)
 class UnsealReplicas:
-    """Let these replicas run; all of them hold the same entries (R-UNSEAL-1)."""
+    """Unseal these replicas; all of them have the same entries (R-UNSEAL-1)."""
 
     nodes: tuple[NodeID, ...]
     epoch: Epoch
 
-    def __str__(self) -> str:
-        return f"opens the replicas on {_nodes(self.nodes)}"
-
 
 @dataclass(frozen=True, slots=True)
 class UnsealStream:
-    """Tell the repository to order again in this epoch."""
+    """Ask the repository to order the stream's entries again, in this epoch."""
 
     epoch: Epoch
-    why: str
-
-    def __str__(self) -> str:
-        return f"unseals the stream: {self.why}"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class MakeReplica:
-    """Make the replica of a node that lost it, empty: a sync fills it."""
+class CreateReplica:
+    """Create an empty replica on a node that lost its own: a sync fills it."""
 
     node: NodeID
-
-    def __str__(self) -> str:
-        return f"makes the replica on node {self.node} anew, which has none"
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReplica:
-    """Set a replica that cannot go on aside, and make an empty one in its place."""
+    """Set a replica that cannot be used any more aside, and create an empty one in its place."""
 
     node: NodeID
     epoch: Epoch
-    why: str
+    reason: str
     sealed_end: LLSN = NO_LLSN
-
-    def __str__(self) -> str:
-        return f"rebuilds the replica on node {self.node}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReplica:
-    """Have a replica filled from a complete one (R-SYNC-1); with `backfill`: a log unit, while it serves."""
+    """Fill a replica from a complete one (R-SYNC-1); with `backfill`: a log unit, while it serves."""
 
     node: NodeID
     source: NodeID
     epoch: Epoch
     backfill: bool = False
 
-    def __str__(self) -> str:
-        return f"has the replica on node {self.node} synced from node {self.source}"
-
 
 @dataclass(frozen=True, slots=True)
 class RepairReplica:
-    """Have the damaged entries of a replica put right with the bytes of the others."""
+    """Overwrite the damaged entries of a replica with the bytes of the others."""
 
     node: NodeID
     sources: tuple[NodeID, ...]
 
-    def __str__(self) -> str:
-        return f"has the damaged entries on node {self.node} mended from {_nodes(self.sources)}"
-
 
 @dataclass(frozen=True, slots=True)
 class ReplaceReplica:
-    """R-REG-6: make a replica on `new`, then give the stream these replicas. `old` leaves; 0: nobody does yet."""
+    """R-REG-6: create a replica on `new`, then register these replicas. `old` leaves; 0: none does yet."""
 
     old: NodeID
     new: NodeID
     epoch: Epoch
     replicas: tuple[NodeID, ...]
-    why: str
-
-    def __str__(self) -> str:
-        return f"gives the stream the replicas on {_nodes(self.replicas)}: {self.why}"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,30 +109,23 @@ class BeginTopic:
 
     streams: Members
 
-    def __str__(self) -> str:
-        return "begins the topic: seals its units, and proposes the first projection"
-
 
 @dataclass(frozen=True, slots=True)
 class Reconfigure:
     """Seal a sequenced topic, and propose its next projection (R-SEQ-10)."""
 
     wish: Wish
-    why: str
-
-    def __str__(self) -> str:
-        return f"proposes the next projection: {self.why}"
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
-    """No step is possible or needed. `settled`: only an event from outside changes that; else look again soon."""
+class NoStep:
+    """No step is needed or possible. `settled`: only an event from outside changes that; otherwise check again soon."""
 
-    why: str
+    kind: EventKind
+    reason: str = ""
+    node: NodeID = NO_NODE
     settled: bool = True
-
-    def __str__(self) -> str:
-        return self.why
 
 
 Step = (
@@ -156,19 +133,61 @@ Step = (
     | SealReplicas
     | UnsealReplicas
     | UnsealStream
-    | MakeReplica
+    | CreateReplica
     | RebuildReplica
     | SyncReplica
     | RepairReplica
     | ReplaceReplica
     | BeginTopic
     | Reconfigure
-    | Nothing
+    | NoStep
 )
 
-RUNS = Nothing("it runs")
-HELD = Nothing("sealed by hand")
+RUNNING: Final = NoStep(EventKind.RUNNING)
+HELD: Final = NoStep(EventKind.HELD)
 
 
-def _nodes(nodes: tuple[NodeID, ...]) -> str:
-    return ("node " if len(nodes) == 1 else "nodes ") + ", ".join(map(str, nodes))
+def step_event(
+    step: Step, *, log_stream: LogStreamID = NO_LOG_STREAM, topic: str = "", epoch: Epoch = NO_EPOCH
+) -> Event:
+    """The event that says that this step is being carried out, or that there is none."""
+    kind, node, nodes, count, reason = _facts(step)
+    return Event(
+        kind,
+        log_stream=log_stream,
+        topic=topic,
+        node=node,
+        nodes=nodes,
+        epoch=epoch,
+        count=count,
+        reason=reason,
+    )
+
+
+def _facts(step: Step) -> tuple[EventKind, NodeID, tuple[NodeID, ...], int, str]:
+    """Kind, node, further nodes, count and reason, as Event has them."""
+    match step:
+        case SealStream(reason):
+            return EventKind.SEAL_STREAM, NO_NODE, (), 0, reason
+        case SealReplicas(nodes, _, committed_end):
+            return EventKind.SEAL_REPLICAS, NO_NODE, nodes, committed_end - 1, ""
+        case UnsealReplicas(nodes):
+            return EventKind.UNSEAL_REPLICAS, NO_NODE, nodes, 0, ""
+        case UnsealStream(_, reason):
+            return EventKind.UNSEAL_STREAM, NO_NODE, (), 0, reason
+        case CreateReplica(node):
+            return EventKind.CREATE_REPLICA, node, (), 0, ""
+        case RebuildReplica(node, _, reason):
+            return EventKind.REBUILD_REPLICA, node, (), 0, reason
+        case SyncReplica(node, source):
+            return EventKind.SYNC_REPLICA, node, (source,), 0, ""
+        case RepairReplica(node, sources):
+            return EventKind.REPAIR_REPLICA, node, sources, 0, ""
+        case ReplaceReplica(_, new, _, replicas, reason):
+            return EventKind.CHANGE_REPLICAS, new, replicas, 0, reason
+        case BeginTopic():
+            return EventKind.START_TOPIC, NO_NODE, (), 0, ""
+        case Reconfigure(_, reason):
+            return EventKind.RECONFIGURE, NO_NODE, (), 0, reason
+        case NoStep(kind, reason, node):
+            return kind, node, (), 0, reason

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from varlog.manager.committed.inputs import Statuses
 from varlog.manager.placement_rules import NodeLoad, loads, spares
-from varlog.manager.repair_steps import RUNS, RepairReplica, ReplaceReplica, Step
+from varlog.manager.repair_steps import RUNNING, RepairReplica, ReplaceReplica, Step
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.errors import UnknownLogStream
 from varlog.model.ids import LogStreamID, NodeID
@@ -87,7 +87,7 @@ class Snapshot:
             return False
         if self.is_sequenced(stream):
             return True
-        return step == RUNS or isinstance(step, RepairReplica)
+        return step == RUNNING or isinstance(step, RepairReplica)
 
     def write_s(self) -> dict[NodeID, float]:
         """How long a write takes on each node that answered; 0: too few to tell."""

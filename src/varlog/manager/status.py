@@ -6,12 +6,12 @@ from typing import Final
 
 from varlog.manager.peers import Peers
 from varlog.manager.repair_loop import ClusterWatcher, RepairLoop
-from varlog.manager.repair_steps import RUNS
+from varlog.manager.repair_steps import RUNNING, step_event
 from varlog.manager.snapshot import Snapshot
-from varlog.model.cluster import Topic
+from varlog.model.cluster import Topic, changed
 from varlog.model.commit import TopicMark
 from varlog.model.errors import VarlogError
-from varlog.model.ids import LogStreamID
+from varlog.model.events import Event
 from varlog.model.lsn import GLSN
 from varlog.reconfiguration.rules import Answer, slow_tail
 from varlog.rpc import messages
@@ -95,12 +95,12 @@ class StatusService:
         }
         return slow_tail(projection, newest)
 
-    def _waits(self, snapshot: Snapshot) -> tuple[tuple[LogStreamID, str], ...]:
+    def _waits(self, snapshot: Snapshot) -> tuple[Event, ...]:
         """For each stream that does not simply run: what is done for it, or waited for."""
         return tuple(
-            (log_stream, self._repair.reported_step(log_stream) or str(step))
+            changed(self._repair.activity(log_stream) or step_event(step), log_stream=log_stream)
             for log_stream, step in snapshot.steps.items()
-            if step != RUNS
+            if step != RUNNING
         )
 
 

@@ -20,6 +20,7 @@ from varlog.client.cluster_status import (
     unit_statuses,
 )
 from varlog.model.cluster import LogStream, Topic
+from varlog.model.events import Event, sentence
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.status import NodeStatus, ReplicaStatus, SyncState, SyncStatus, UnitStatus
 from varlog.proxy.gateway import Gateway
@@ -93,7 +94,7 @@ def writer_of(seen: GetClusterStatusReply, found: LogStream) -> NodeID:
 
 def status_document(seen: GetClusterStatusReply, rates: ClusterRates | None, now_us: int) -> StatusOut:
     view = seen.view
-    waits = dict(seen.waits)
+    waits = {wait.log_stream: wait for wait in seen.waits}
     return StatusOut(
         cluster=view.cluster,
         time=rfc3339(now_us),
@@ -105,7 +106,16 @@ def status_document(seen: GetClusterStatusReply, rates: ClusterRates | None, now
         log_streams=[log_stream_row(seen, found, waits) for found in view.streams],
         readers=reader_rows(seen, now_us),
         events=[
-            EventOut(time=rfc3339(event.time_us), message=event.what, log_stream=event.log_stream or None)
+            EventOut(
+                time=rfc3339(event.time_us),
+                kind=event.kind,
+                log_stream=event.log_stream or None,
+                topic=event.topic,
+                node=event.node or None,
+                epoch=event.epoch or None,
+                failure=event.failure,
+                message=sentence(event),
+            )
             for event in seen.events
         ],
         rates=_rates(rates),
@@ -202,11 +212,12 @@ def _topics(seen: GetClusterStatusReply, rates: ClusterRates | None) -> list[Top
 
 
 def log_stream_row(
-    seen: GetClusterStatusReply, found: LogStream, waits: Mapping[LogStreamID, str]
+    seen: GetClusterStatusReply, found: LogStream, waits: Mapping[LogStreamID, Event]
 ) -> LogStreamOut:
     sequenced = is_sequenced(seen.view, found)
     replicas = _units(seen, found) if sequenced else _replicas(seen, found)
     topic, chain = seen.view.topic(found.topic), chain_of(seen.view, found)
+    wait = waits.get(found.log_stream)
     return LogStreamOut(
         log_stream=found.log_stream,
         topic=topic.name if topic is not None else str(found.topic),
@@ -217,7 +228,8 @@ def log_stream_row(
         newest_llsn=_most(one.newest_llsn for one in replicas),
         high_watermark=_most(one.high_watermark for one in replicas),
         low_watermark=_most(one.low_watermark for one in replicas),
-        waiting_for=waits.get(found.log_stream, ""),
+        waiting_for=sentence(wait) if wait is not None else "",
+        waiting_kind=wait.kind if wait is not None else "",
         no_redundancy=chain is not None and chain.has_one_copy,
         replica_count=len(replicas),
         replicas_alive=sum(one.alive and one.state != "missing" for one in replicas),

@@ -227,8 +227,8 @@ class ReplicaOut(_Answer):
 
 class LogStreamOut(_Answer):
     """A shard of a topic. `sealed_by_admin`: an operator sealed it, and the manager leaves it so. `waiting_for`: what the manager
-    does for it, or waits for; empty where it simply runs. `no_redundancy`: one replica is left of several. `replicas_alive`: those
-    of `replica_count` whose node answers."""
+    does for it, or waits for, and `waiting_kind`: the same for programs; empty where it simply runs. `no_redundancy`: one replica
+    is left of several. `replicas_alive`: those of `replica_count` whose node answers."""
 
     log_stream: int
     topic: str
@@ -240,6 +240,7 @@ class LogStreamOut(_Answer):
     high_watermark: int | None
     low_watermark: int | None
     waiting_for: str
+    waiting_kind: str
     no_redundancy: bool
     replica_count: int
     replicas_alive: int
@@ -260,11 +261,17 @@ class ReaderOut(_Answer):
 
 
 class EventOut(_Answer):
-    """Something that the manager did or saw, in words."""
+    """Something that the manager did or saw. `kind` is for programs; `message` is a sentence for people, and may change. Null or
+    empty: it is about no log stream, topic, node or epoch. `failure`: the error that ended a step."""
 
     time: str
-    message: str
+    kind: str
     log_stream: int | None
+    topic: str
+    node: int | None
+    epoch: int | None
+    failure: str
+    message: str
 
 
 class StatusOut(_Answer):

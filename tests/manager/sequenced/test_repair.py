@@ -12,6 +12,7 @@ from varlog.model.batch import HEADER_BYTES
 from varlog.model.cluster import StreamState
 from varlog.model.epoch import Epoch
 from varlog.model.errors import PreconditionFailed, Unavailable
+from varlog.model.events import EventKind, sentence
 from varlog.model.ids import NodeID
 from varlog.model.lsn import LLSN
 from varlog.rpc import messages as m
@@ -75,8 +76,9 @@ def test_the_last_node_goes_on_alone_and_that_is_said_loudly() -> None:
         await cluster.append(b"alone")
         async with await cluster.admin() as admin:
             status = await admin.status()
-        assert "NO REDUNDANCY" in dict(status.waits)[first.chains[0].log_stream]
-        assert any("NO REDUNDANCY" in event.what for event in status.events)
+        [wait] = [wait for wait in status.waits if wait.log_stream == first.chains[0].log_stream]
+        assert wait.one_copy and "NO REDUNDANCY" in sentence(wait)
+        assert any(event.kind is EventKind.ONE_COPY_LEFT for event in status.events)
         assert status.tails[0].high_watermark >= max(cluster.written)
         for node in gone:
             cluster.nodes[node].boot()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from varlog.manager.repair_steps import Move
 from varlog.model.cluster import LogStream, StreamState
 from varlog.model.ids import NodeID
 from varlog.model.lsn import FIRST_LLSN
@@ -14,15 +15,6 @@ from varlog.model.status import ReplicaState, ReplicaStatus
 # What each node that answered says of its replica; None: it answered, and has none. A node that is missing did
 # not answer.
 Statuses = Mapping[NodeID, ReplicaStatus | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """An operator wants the replica on `old` to be on `new` instead; the stream had `replicas` of them when he said so."""
-
-    old: NodeID
-    new: NodeID
-    replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)

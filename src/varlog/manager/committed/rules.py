@@ -13,12 +13,13 @@ first: UnsealStream, then SealStream anew.
 
 from __future__ import annotations
 
-from varlog.manager.committed.inputs import ALONE, Move, RepairInputs, Statuses, StreamCondition
+from varlog.manager.committed.inputs import ALONE, RepairInputs, Statuses, StreamCondition
 from varlog.manager.repair_steps import (
     HELD,
-    RUNS,
-    MakeReplica,
-    Nothing,
+    RUNNING,
+    CreateReplica,
+    Move,
+    NoStep,
     RebuildReplica,
     RepairReplica,
     ReplaceReplica,
@@ -30,6 +31,7 @@ from varlog.manager.repair_steps import (
     UnsealStream,
 )
 from varlog.model.cluster import LogStream, StreamState
+from varlog.model.events import EventKind
 from varlog.model.ids import NodeID
 from varlog.model.status import ReplicaState, ReplicaStatus, SyncState
 
@@ -42,18 +44,18 @@ def next_step(stream: LogStream, statuses: Statuses, around: RepairInputs = ALON
     # What contradicts the repository may hold all that is left of the truth: nothing is touched before an operator has decided,
     # or the repository has taken the order from the nodes.
     if around.stopped:
-        return Nothing(f"the topic is STOPPED: {around.stopped}")
+        return NoStep(EventKind.TOPIC_STOPPED, f"the topic is STOPPED: {around.stopped}")
     if evidence := case.evidence():
-        return Nothing(evidence)
+        return NoStep(EventKind.CONTRADICTION, evidence)
     if any(status.epoch > stream.epoch for status in case.known.values()):
-        return Nothing("a replica knows a newer epoch than this view", settled=False)
+        return NoStep(EventKind.STALE_VIEW, "a replica knows a newer epoch than this view", settled=False)
     return _while_running(case) if stream.state is StreamState.RUNNING else _while_sealed(case)
 
 
 def _while_running(case: StreamCondition) -> Step:
     stream = case.stream
     if stream.held:
-        return SealStream(HELD.why)
+        return SealStream("an operator sealed it")
     if (move := case.move) is not None:
         return SealStream(f"its replica on node {move.old} moves to node {move.new}")
     for node in stream.replicas:
@@ -65,7 +67,7 @@ def _while_running(case: StreamCondition) -> Step:
         return step
     if case.new_primary is not None:
         return SealStream(_slowness(case, case.new_primary))
-    return RUNS
+    return RUNNING
 
 
 def _slowness(case: StreamCondition, new: NodeID) -> str:
@@ -137,38 +139,50 @@ def _can_be_sealed(case: StreamCondition, node: NodeID) -> bool:
     return not case.is_behind(node)
 
 
-def _wait(case: StreamCondition) -> Nothing | None:
+def _wait(case: StreamCondition) -> NoStep | None:
     """What must change before the stream can run: the first thing in the way."""
     for node in case.stream.replicas:
         if (why := _hindrance(case, node)) is not None:
             return why
     for node, status in case.known.items():
         if status.full:
-            return Nothing(
-                f"the disk of node {node} is full: free space there, or move the replica with `varlog stream replace`"
+            return NoStep(
+                EventKind.DISK_FULL,
+                f"the disk of node {node} is full: free space there, or move the replica with `varlog stream replace`",
+                node,
             )
     return None
 
 
-def _hindrance(case: StreamCondition, node: NodeID) -> Nothing | None:
+def _hindrance(case: StreamCondition, node: NodeID) -> NoStep | None:
     stream = case.stream
     if node not in case.statuses:
-        return Nothing(f"{case.absence(node)}{_prospect(case, node)}")
+        return NoStep(EventKind.NODE_AWAY, f"{case.absence(node)}{_prospect(case, node)}", node)
     if (status := case.known.get(node)) is None:
-        return Nothing(f"{case.absence(node)}, and no replica is complete that could fill one")
+        return NoStep(
+            EventKind.NO_SOURCE, f"{case.absence(node)}, and no replica is complete that could fill one", node
+        )
     if status.state is ReplicaState.FROZEN:
         why = status.trouble or "a law broke there"
-        return Nothing(f"the replica on node {node} is frozen, and no other is complete: {why}")
+        return NoStep(
+            EventKind.NO_SOURCE,
+            f"the replica on node {node} is frozen, and no other is complete: {why}",
+            node,
+        )
     if not case.is_behind(node):
         return None
     if status.sync is not None and status.sync.state is SyncState.IN_PROGRESS:
         tenths = 10 * (status.committed_end - 1) // max(1, stream.sealed_end - 1)
-        return Nothing(
+        return NoStep(
+            EventKind.SYNCING,
             f"the replica on node {node} is synced from node {status.sync.source}: {10 * tenths} % done",
+            node,
             settled=False,
         )
-    return Nothing(
+    return NoStep(
+        EventKind.CATCHING_UP,
         f"the replica on node {node} has {status.committed_end - 1} of {stream.sealed_end - 1} entries ordered",
+        node,
         settled=False,
     )
 
@@ -183,7 +197,7 @@ def _prospect(case: StreamCondition, node: NodeID) -> str:
 
 
 def _unseal(case: StreamCondition) -> Step:
-    """Every replica is SEALED, or was and RUNS again. Backups first: the primary's first append must find
+    """Every replica is SEALED, or was and RUNNING again. Backups first: the primary's first append must find
     them running."""
     stream = case.stream
     sealed = [node for node in stream.replicas if case.is_sealed(node)]
@@ -213,7 +227,7 @@ def refill(case: StreamCondition) -> Step | None:
 def _refill(case: StreamCondition, node: NodeID) -> Step | None:
     status = case.known.get(node)
     if status is None:
-        return MakeReplica(node) if case.is_complete_without(node) else None
+        return CreateReplica(node) if case.is_complete_without(node) else None
     if status.state is ReplicaState.FROZEN or (case.is_behind(node) and _must_be_rebuilt(status)):
         return _rebuild(case, node, status)
     return _sync(case, node, status) if case.is_behind(node) else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from varlog.manager.peers import Peers
 from varlog.manager.repair_steps import (
     BeginTopic,
-    MakeReplica,
-    Nothing,
+    CreateReplica,
+    NoStep,
     RebuildReplica,
     Reconfigure,
     RepairReplica,
@@ -48,9 +48,13 @@ class StepRunner:
         return {node: now - found for node, found in since.items() if found is not None}
 
     def forget(self, log_stream: LogStreamID) -> None:
-        """The stream runs, or left: nobody refuses it anything any more."""
+        """The stream runs: no node refuses it anything any more."""
         for key in [key for key in self._refused_since if key[0] == log_stream]:
             del self._refused_since[key]
+
+    def retain(self, streams: Container[LogStreamID]) -> None:
+        """Forget all streams but these."""
+        self._refused_since = {key: since for key, since in self._refused_since.items() if key[0] in streams}
 
     async def do(self, stream: LogStream, step: Step, view: ClusterView, found: Found) -> None:
         """Raises an error of the tree if somebody refuses, or does not answer."""
@@ -64,7 +68,7 @@ class StepRunner:
                 replicas = _addresses(stream.replicas, view)
                 unseal = messages.UnsealReplica(stream.log_stream, step.epoch, replicas)
                 _raise_first(await self._ask_all(step.nodes, view, unseal))
-            case MakeReplica(node):
+            case CreateReplica(node):
                 make = messages.AddLogStream(stream.topic, stream.log_stream, cluster_uuid=view.uuid)
                 await self._ask_nodes(stream, (node,), view, make)
             case RebuildReplica(node, epoch, _, sealed_end):
@@ -80,7 +84,7 @@ class StepRunner:
                 await self._ask(node, view, mend)
             case ReplaceReplica():
                 await self._replace(stream, step, view, found)
-            case BeginTopic() | Reconfigure() | Nothing():
+            case BeginTopic() | Reconfigure() | NoStep():
                 pass  # of sequenced topics: the projector's
 
     async def _ask_repository(self, stream: LogStream, step: SealStream | UnsealStream) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from varlog.manager.committed.inputs import Move
+from varlog.manager.repair_steps import Move
 from varlog.model.cluster import LogStream, Topic
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID

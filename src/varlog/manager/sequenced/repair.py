@@ -12,27 +12,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from varlog.manager.committed.inputs import Move
 from varlog.manager.config import ManagerConfig
-from varlog.manager.events import EventLog
+from varlog.manager.events import EventLog, StreamActivity
 from varlog.manager.peers import Peers
 from varlog.manager.repair_steps import (
-    RUNS,
     BeginTopic,
-    MakeReplica,
-    Nothing,
+    CreateReplica,
+    Move,
+    NoStep,
     RebuildReplica,
     Reconfigure,
     Step,
     SyncReplica,
+    step_event,
 )
 from varlog.manager.sequenced.inputs import TopicCondition, TopicRepairInputs
 from varlog.manager.sequenced.rules import Plan, plan
 from varlog.manager.sequenced.runner import ProjectionRunner
 from varlog.manager.sequenced.sequencer_watch import SequencerWatch
 from varlog.manager.snapshot import Snapshot
-from varlog.model.cluster import ClusterView, LogStream, Topic
+from varlog.model.cluster import ClusterView, LogStream, Topic, changed
 from varlog.model.errors import ProjectionConflict, StaleEpoch, VarlogError
+from varlog.model.events import Event, EventKind
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.projection import Projection, SequencerID
 from varlog.reconfiguration.rules import thin
@@ -71,7 +72,7 @@ class SequencedRepair:
         self._making: dict[TopicID, None] = {}
         self._busy: dict[Work, None] = {}
         self._touched: dict[Work, None] = {}
-        self._said: dict[LogStreamID, str] = {}
+        self._activity = StreamActivity(events)
         self._thin: dict[LogStreamID, None] = {}
         self._resting: dict[tuple[LogStreamID, NodeID], float] = {}
         self._refused: dict[tuple[LogStreamID, NodeID], None] = {}
@@ -79,10 +80,10 @@ class SequencedRepair:
         self._since: dict[object, float] = {}
         self._seen: dict[object, None] = {}
 
-    def reported_step(self, log_stream: LogStreamID) -> str:
-        """What is done for a stream, or waited for, in words."""
-        said = self._said.get(log_stream, "")
-        return f"NO REDUNDANCY, one copy is left: {said}" if log_stream in self._thin else said
+    def activity(self, log_stream: LogStreamID) -> Event | None:
+        """What is done for a stream, or waited for. None: it runs."""
+        found = self._activity.current(log_stream)
+        return found and changed(found, one_copy=log_stream in self._thin)
 
     @contextmanager
     def making(self, topic: TopicID) -> Iterator[None]:
@@ -128,9 +129,9 @@ class SequencedRepair:
     ) -> bool:
         if topic.stopped:
             for stream in streams:
-                waits = Nothing(f"the topic is STOPPED: {topic.stopped}")
+                waits = NoStep(EventKind.TOPIC_STOPPED, f"the topic is STOPPED: {topic.stopped}")
                 snapshot.decided(stream, waits)
-                self._wait_for(stream.log_stream, waits)
+                self._activity.no_step(stream.log_stream, stream.epoch, waits)
             return False
         units = {stream.log_stream: snapshot.units(stream.log_stream) for stream in streams}
         case = self._with_surroundings(
@@ -138,15 +139,15 @@ class SequencedRepair:
         )
         decided = plan(case)
         if case.projection is not None:
-            self._tell_thin(case.projection)
+            self._record_copies(case.projection)
         snapshot.wanted.update(decided.wanted)
         unsettled = self._start_change(snapshot, topic, decided)
         for stream in case.streams:
             step = decided.steps[stream.log_stream]
             snapshot.decided(stream, step)
-            unsettled |= isinstance(step, SyncReplica) or (isinstance(step, Nothing) and not step.settled)
-            if isinstance(step, Nothing):
-                self._wait_for(stream.log_stream, step)
+            unsettled |= isinstance(step, SyncReplica) or (isinstance(step, NoStep) and not step.settled)
+            if isinstance(step, NoStep):
+                self._activity.no_step(stream.log_stream, stream.epoch, step)
             elif not isinstance(step, BeginTopic | Reconfigure):
                 self._start_step(snapshot, topic, stream.log_stream, step)
         return unsettled
@@ -203,26 +204,27 @@ class SequencedRepair:
         if self._is_under_way(work) or self._is_under_way(topic.topic) or len(self._busy) >= STEPS_MAX:
             return
         self._busy[work] = None
-        _ = self._tasks.spawn(f"repair/ls={log_stream}", self._take(snapshot.view, topic, log_stream, step))
+        _ = self._tasks.spawn(
+            f"repair/ls={log_stream}", self._run_step(snapshot.view, topic, log_stream, step)
+        )
 
     def _is_under_way(self, work: Work) -> bool:
         return work in self._busy or work in self._touched
 
     async def _change(self, view: ClusterView, topic: Topic, change: BeginTopic | Reconfigure) -> None:
         streams = [stream.log_stream for stream in view.streams_of(topic.topic)]
+        event = step_event(change, topic=topic.name)
         try:
-            self._tell(streams, str(change))
+            self._activity.begin_step(event, streams)
             projection = await self._runner.change(view, topic, change)
         except (ProjectionConflict, StaleEpoch):
             pass  # somebody else was faster: whoever watches the view wakes the loop
         except VarlogError as error:
             # Not at once again: whatever refused it needs a moment, and the next heartbeat comes soon.
-            self._tell(streams, f"{change}, which failed: {error}")
+            self._activity.begin_step(changed(event, failure=str(error)), streams)
             self._rest(change, None)
         else:
-            self._events.record(
-                f"topic {topic.name!r} is in epoch {projection.epoch}", begin=projection.begin
-            )
+            self._events.record(Event(EventKind.EPOCH_STARTED, topic=topic.name, epoch=projection.epoch))
             self._rest(change, projection)
             self._wake()
         finally:
@@ -236,14 +238,15 @@ class SequencedRepair:
                 if projection is None or node not in projection.chain(log_stream).nodes:
                     self._resting[log_stream, node] = now + REST_S
 
-    async def _take(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+    async def _run_step(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
+        event = step_event(step)
         try:
-            self._tell([log_stream], str(step))
+            self._activity.begin_step(event, [log_stream])
             await self._runner.do(view, topic, log_stream, step)
         except VarlogError as error:
             if not isinstance(error, ConnectionLost | CallTimeout):
                 self._note_refusal(log_stream, step, refused=True)
-            self._tell([log_stream], f"{step}, which failed: {error}")
+            self._activity.begin_step(changed(event, failure=str(error)), [log_stream])
         else:
             self._note_refusal(log_stream, step, refused=False)
             if not isinstance(step, SyncReplica):  # that has only begun
@@ -253,7 +256,7 @@ class SequencedRepair:
 
     def _note_refusal(self, log_stream: LogStreamID, step: Step, *, refused: bool) -> None:
         """A unit that cannot be made is of no use; one that cannot be filled must be made anew."""
-        if not isinstance(step, MakeReplica | RebuildReplica | SyncReplica):
+        if not isinstance(step, CreateReplica | RebuildReplica | SyncReplica):
             return
         unit = (log_stream, step.node)
         kept = self._stuck if isinstance(step, SyncReplica) else self._refused
@@ -268,41 +271,27 @@ class SequencedRepair:
         del self._busy[work]
         self._touched[work] = None
 
-    # --- Tell -----------------------------------------------------------------------------------------------------------
+    # --- Record ---------------------------------------------------------------------------------------------------------
 
-    def _wait_for(self, log_stream: LogStreamID, step: Nothing) -> None:
-        if step == RUNS:
-            if self._said.pop(log_stream, "") not in ("", RUNS.why):
-                self._events.record(RUNS.why, log_stream)  # the end of a repair is one of its events
-        else:
-            self._said[log_stream] = step.why
-
-    def _tell(self, streams: list[LogStreamID], what: str) -> None:
-        """Note what is done when it changes, not every heartbeat; once, if it is for several streams."""
-        fresh = [found for found in streams if not self._said.get(found, "").startswith(what)]
-        for log_stream in fresh:
-            self._said[log_stream] = what
-        if fresh:
-            self._events.record(what, fresh[0] if len(streams) == 1 else None)
-
-    def _tell_thin(self, projection: Projection) -> None:
+    def _record_copies(self, projection: Projection) -> None:
         """R-SEQ-10: loudly, whoever reconfigured it."""
         alone = {chain.log_stream: chain for chain in thin(projection)}
         for log_stream, chain in alone.items():
             if log_stream not in self._thin:
                 self._thin[log_stream] = None
-                self._events.record_warning(
-                    f"NO REDUNDANCY: node {chain.head} has the only copy of log stream {log_stream}",
-                    away=list(chain.away),
+                self._events.record(
+                    Event(EventKind.ONE_COPY_LEFT, log_stream=log_stream, node=chain.head, nodes=chain.away)
                 )
         for chain in projection.chains:
             if chain.log_stream in self._thin and chain.log_stream not in alone:
                 del self._thin[chain.log_stream]
-                self._events.record(f"has {len(chain.nodes)} copies again", chain.log_stream)
+                self._events.record(
+                    Event(EventKind.COPIES_RESTORED, log_stream=chain.log_stream, count=len(chain.nodes))
+                )
 
     def _forget(self, streams: set[LogStreamID]) -> None:
         """Streams that are gone."""
-        self._said = {found: said for found, said in self._said.items() if found in streams}
+        self._activity.retain(streams)
         self._thin = {found: None for found in self._thin if found in streams}
         self._refused = {key: None for key in self._refused if key[0] in streams}
         self._stuck = {key: None for key in self._stuck if key[0] in streams}

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from varlog.manager.committed.inputs import Move
 from varlog.manager.repair_steps import (
-    RUNS,
+    RUNNING,
     BeginTopic,
-    MakeReplica,
-    Nothing,
+    CreateReplica,
+    Move,
+    NoStep,
     RebuildReplica,
     Reconfigure,
     Step,
@@ -27,13 +27,17 @@ from varlog.manager.repair_steps import (
 )
 from varlog.manager.sequenced.inputs import AHEAD_S, JOIN_LAG_ENTRIES, TopicCondition
 from varlog.model.cluster import Grouping, LogStream
+from varlog.model.events import EventKind
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.projection import Chain, Projection
 from varlog.model.status import SyncState
 from varlog.reconfiguration.rules import Wish
 
-NO_SEQUENCER = "no sequencer is there that may give positions: start one with `vseq start`"
-FILLED = Nothing("a unit is filled, and joins soon", settled=False)
+NO_SEQUENCER = NoStep(
+    EventKind.NO_SEQUENCER, "no sequencer may assign positions now: start one with `vseq start`"
+)
+CREATING_TOPIC = NoStep(EventKind.CREATING, "the topic is being created", settled=False)
+FILLED = NoStep(EventKind.JOINING, "a unit is filled, and joins soon", settled=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def plan(case: TopicCondition) -> Plan:
     if change is not None:
         concerned = _concerned(case, change)
         steps.update(dict.fromkeys(concerned, change))
-    made = Nothing("it is being made", settled=False)
+    made = NoStep(EventKind.CREATING, "the log stream is being created", settled=False)
     steps.update(
         {new.log_stream: _remade(case, new) or made for new in case.streams if new.log_stream not in steps}
     )
@@ -82,23 +86,23 @@ def plan(case: TopicCondition) -> Plan:
 
 def _beginning(case: TopicCondition) -> Plan:
     if case.around.making or not case.streams:
-        return Plan(None, _all(case, Nothing("the topic is being made", settled=False)))
+        return Plan(None, _all(case, CREATING_TOPIC))
     if not case.around.sequencers:
-        return Plan(None, _all(case, Nothing(NO_SEQUENCER)))
+        return Plan(None, _all(case, NO_SEQUENCER))
     if remade := {new.log_stream: step for new in case.streams if (step := _remade(case, new)) is not None}:
-        return Plan(None, {**_all(case, Nothing("the topic is being made", settled=False)), **remade})
+        return Plan(None, {**_all(case, CREATING_TOPIC), **remade})
     begin = BeginTopic({stream.log_stream: stream.replicas for stream in case.streams})
     return Plan(begin, _all(case, begin))
 
 
-def _remade(case: TopicCondition, stream: LogStream) -> MakeReplica | None:
+def _remade(case: TopicCondition, stream: LogStream) -> CreateReplica | None:
     """A new log stream that has no unit anywhere: whoever made it was so slow to register it that its units were swept away as
     zombies (R-REG-4). They were empty, and so are those in their place."""
     if case.around.making or any(case.unit(stream.log_stream, node) is not None for node in stream.replicas):
         return None
     if not all(node in case.nodes for node in stream.replicas):
         return None  # one that does not answer may have its unit
-    return MakeReplica(stream.replicas[0])
+    return CreateReplica(stream.replicas[0])
 
 
 def _all(case: TopicCondition, step: Step) -> dict[LogStreamID, Step]:
@@ -188,18 +192,25 @@ def _fill_chain(
 ) -> Step:
     """The first thing to do for who is away, or comes anew; else why nothing is done."""
     if not _answering(case, chain):
-        return Nothing(f"none of its nodes {list(chain.nodes)} answers: start one of them again")
+        return NoStep(
+            EventKind.NODE_AWAY, f"none of its nodes {list(chain.nodes)} answers: start one of them again"
+        )
     if awaited := case.awaited(chain):
-        return Nothing(
-            f"nodes {case.unverified(chain)} were restarted, and wait for nodes {awaited}, which may hold newer entries"
+        return NoStep(
+            EventKind.VERIFYING,
+            f"nodes {case.unverified(chain)} were restarted, and wait for nodes {awaited}, which may have newer entries",
         )
     if case.is_ahead(chain):
-        return Nothing(f"it is being taken into epoch {projection.epoch + 1}", settled=False)
+        return NoStep(EventKind.STALE_VIEW, f"epoch {projection.epoch + 1} is being started", settled=False)
     # The repository tells one that is alone that there is nobody to compare it with.
     if len(chain.nodes) > 1 and (unproven := case.unverified(chain)):
-        wait = Nothing(f"nodes {unproven} were restarted, and are compared with their chain", settled=False)
+        wait = NoStep(
+            EventKind.VERIFYING,
+            f"nodes {unproven} were restarted, and are compared with their chain",
+            settled=False,
+        )
         return _prove(case, projection, chain) or wait
-    waits: list[Nothing] = []
+    waits: list[NoStep] = []
     for node, old in _candidates(case, chain, preferred):
         if node not in chain.members:
             came.wanted.add((chain.log_stream, node))
@@ -208,17 +219,21 @@ def _fill_chain(
             came.join[chain.log_stream] = (*came.join.get(chain.log_stream, ()), node)
             if old is not None:
                 came.leave[chain.log_stream] = (*came.leave.get(chain.log_stream, ()), old)
-        elif not isinstance(step, Nothing):
+        elif not isinstance(step, NoStep):
             return step
         elif not step.settled:
             came.nearly |= case.lag(chain, node) <= JOIN_LAG_ENTRIES
-        if isinstance(step, Nothing):
+        if isinstance(step, NoStep):
             waits.append(step)
-    waits.extend(Nothing(_absence(case, chain, node)) for node in chain.away if node not in case.nodes)
+    waits.extend(
+        NoStep(EventKind.NODE_AWAY, _absence(case, chain, node), node)
+        for node in chain.away
+        if node not in case.nodes
+    )
     if waits:
         return min(waits, key=lambda wait: wait.settled)
     defects = [why for node in chain.nodes if (why := case.defect(chain.log_stream, node))]
-    return Nothing(f"{defects[0]}, and no other node can serve") if defects else RUNS
+    return NoStep(EventKind.UNUSABLE, f"{defects[0]}, and no other node can serve") if defects else RUNNING
 
 
 def _prove(case: TopicCondition, projection: Projection, chain: Chain) -> Step | None:
@@ -280,23 +295,31 @@ def _fill(case: TopicCondition, projection: Projection, chain: Chain, node: Node
     """What a unit that is not in the chain needs before it can be: FILLED if nothing."""
     unit = case.unit(chain.log_stream, node)
     if unit is None:
-        return MakeReplica(node)
+        return CreateReplica(node)
     if unit.full:
-        return Nothing(
-            f"the disk of node {node} is full: free space there, or move it with `varlog stream replace`"
+        return NoStep(
+            EventKind.DISK_FULL,
+            f"the disk of node {node} is full: free space there, or move it with `varlog stream replace`",
+            node,
         )
     # A node asks for a lease while it has a unit that is sound: one whose only unit is damaged gets none, and must be mended first.
     if node in chain.away and node in case.around.unleased_s and not unit.trouble:
-        return Nothing(f"node {node} has no lease yet")
+        return NoStep(EventKind.NO_LEASE, f"node {node} has no lease yet", node)
     if unit.epoch > projection.epoch:
-        return Nothing(f"node {node} knows a newer epoch than this view", settled=False)
+        return NoStep(
+            EventKind.STALE_VIEW, f"node {node} knows a newer epoch than this view", node, settled=False
+        )
     if (why := _must_be_rebuilt(case, chain, node)) is not None:
         if case.healthy(chain):
             return RebuildReplica(node, projection.epoch, why)
-        return Nothing(f"node {node} must be made anew ({why}), and no node of the chain is sound")
+        return NoStep(
+            EventKind.NO_SOURCE,
+            f"node {node} must be rebuilt ({why}), and no node of the chain is healthy",
+            node,
+        )
     if case.is_filled(chain, node):
         if (chain.log_stream, node) in case.around.resting:
-            return Nothing(f"node {node} is filled, and could not join: tried again soon")
+            return NoStep(EventKind.JOINING, f"node {node} is filled, and could not join: retried soon", node)
         return FILLED
     return _sync(case, projection, chain, node)
 
@@ -306,9 +329,19 @@ def _sync(case: TopicCondition, projection: Projection, chain: Chain, node: Node
     sync = unit.sync if unit is not None else None
     if sync is not None and sync.state is SyncState.IN_PROGRESS:
         tenths = 10 * (sync.copied_end - 1) // max(1, sync.target_end - 1)
-        return Nothing(f"node {node} is filled from node {sync.source}: {10 * tenths} % done", settled=False)
+        return NoStep(
+            EventKind.SYNCING,
+            f"node {node} is filled from node {sync.source}: {10 * tenths} % done",
+            node,
+            settled=False,
+        )
     if case.unit(chain.log_stream, chain.tail) is None:
-        return Nothing(f"node {node} is filled once the chain has a tail that answers", settled=False)
+        return NoStep(
+            EventKind.NODE_AWAY,
+            f"node {node} is filled once the chain has a tail that answers",
+            chain.tail,
+            settled=False,
+        )
     return SyncReplica(node, chain.tail, projection.epoch)
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from varlog.manager.peers import Peers
 from varlog.manager.repair_steps import (
     BeginTopic,
-    MakeReplica,
+    CreateReplica,
     RebuildReplica,
     Reconfigure,
     Step,
@@ -41,7 +41,7 @@ class ProjectionRunner:
     async def do(self, view: ClusterView, topic: Topic, log_stream: LogStreamID, step: Step) -> None:
         """Raises an error of the tree if somebody refuses, or does not answer."""
         match step:
-            case MakeReplica(node):
+            case CreateReplica(node):
                 make = messages.AddLogStream(
                     topic.topic, log_stream, ordering=Ordering.SEQUENCED, cluster_uuid=view.uuid
                 )

@@ -10,6 +10,7 @@ from varlog.manager.config import ManagerConfig
 from varlog.manager.events import EventLog
 from varlog.manager.peers import Peers
 from varlog.model.errors import VarlogError
+from varlog.model.events import Event, EventKind
 from varlog.model.projection import SequencerID
 from varlog.rpc.messages import GetSequencer, GetSequencerReply
 from varlog.rpc.transport import CallTimeout, ConnectionLost
@@ -46,7 +47,7 @@ class SequencerWatch:
         try:
             if await self._is_there(sequencer) and sequencer in self._silent:
                 del self._silent[sequencer]
-                self._events.record(f"the sequencer at {sequencer.address} answers again")
+                self._events.record(Event(EventKind.SEQUENCER_RETURNED, address=sequencer.address))
         finally:
             del self._asked_apart[sequencer]
 
@@ -57,7 +58,7 @@ class SequencerWatch:
             self._note_silent(sequencer, str(error))
             return False
         if answer.sequencer != sequencer:
-            self._note_silent(sequencer, "it was started again, and counts anew")
+            self._note_silent(sequencer, "it was restarted, and counts from the beginning")
             return False
         now = asyncio.get_running_loop().time()
         if answer.leased:
@@ -82,4 +83,4 @@ class SequencerWatch:
     def _note_silent(self, sequencer: SequencerID, why: str) -> None:
         if sequencer not in self._silent:
             self._silent[sequencer] = None
-            self._events.record_warning(f"the sequencer at {sequencer.address} does not answer: {why}")
+            self._events.record(Event(EventKind.SEQUENCER_SILENT, address=sequencer.address, reason=why))

@@ -9,7 +9,7 @@ export class Events {
   constructor(host) {
     this.now = h("ul", { class: "now", "aria-label": "Now" });
     this.list = h("ol", { class: "lately", "aria-label": "Lately" });
-    this.empty = h("p", { class: "empty", text: "Nothing yet. What it repairs, moves or makes is told here." });
+    this.empty = h("p", { class: "empty", text: "No events yet. Repairs, moves and new topics appear here." });
     this.known = false;
     host.append(this.now, this.list, this.empty);
   }
@@ -30,14 +30,14 @@ export class Events {
   }
 }
 
-/** What several streams wait for alike is told once. */
+/** What several streams wait for is shown once. */
 function grouped(streams) {
   const groups = new Map();
   for (const { log_stream: number, waiting_for: wait } of streams) groups.set(wait, [...(groups.get(wait) ?? []), number]);
   return [...groups].map(([wait, numbers]) => ({ wait, numbers: numbers.join(", ") }));
 }
 
-/** Two events of one moment may have the same words. */
+/** Two events of one moment may have the same text. */
 function numbered(events) {
   const seen = new Map();
   return events.map((event) => {

@@ -40,7 +40,6 @@ from varlog.rpc.messages.manager import (
     DeleteTopic,
     GetClusterStatus,
     GetClusterStatusReply,
-    ManagerEvent,
     NodeHealth,
     RemoveNode,
 )
@@ -197,7 +196,6 @@ __all__ = [
     "ListRowsReply",
     "ListUnit",
     "ListUnitReply",
-    "ManagerEvent",
     "MeasureRange",
     "MeasureRangeReply",
     "MeasureUnit",

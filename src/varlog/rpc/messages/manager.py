@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from varlog.model.cluster import ClusterView, Grouping, NamedReader, Ordering
 from varlog.model.commit import TopicMark
+from varlog.model.events import Event
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import GLSN
 from varlog.model.status import NodeStatus
@@ -98,24 +99,16 @@ class NodeHealth(Message, frozen=True):
     why: str = ""
 
 
-class ManagerEvent(Message, frozen=True):
-    """Something the manager did or saw, in words, at a time of day."""
-
-    time_us: int
-    what: str
-    log_stream: LogStreamID = LogStreamID(0)
-
-
 class GetClusterStatusReply(Message, frozen=True):
-    """`waits`: for each stream that does not run, what the manager does or waits for. `events`: its newest, oldest first.
-    `readers`:
-    the first ones by topic and name, if there are very many. `complaints`, `repository_corrupt_frames`: see GetViewReply."""
+    """`waits`: for each stream that does not run, what the manager does or waits for. `events`: the newest ones, oldest first.
+    `readers`: the first ones by topic and name, if there are very many. `complaints`, `repository_corrupt_frames`: see
+    GetViewReply."""
 
     view: ClusterView
     nodes: tuple[NodeHealth, ...]
     tails: tuple[TopicMark, ...]
-    waits: tuple[tuple[LogStreamID, str], ...] = ()
-    events: tuple[ManagerEvent, ...] = ()
+    waits: tuple[Event, ...] = ()
+    events: tuple[Event, ...] = ()
     suspects: tuple[NodeID, ...] = ()
     readers: tuple[NamedReader, ...] = ()
     complaints: tuple[str, ...] = ()

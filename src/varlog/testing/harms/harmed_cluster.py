@@ -27,6 +27,7 @@ from varlog.localcluster.wait import make_topic, runs_whole
 from varlog.model.batch import check_body, entries_of, walk
 from varlog.model.cluster import Ordering
 from varlog.model.errors import CorruptBatch, StartupError, Unavailable, VarlogError
+from varlog.model.events import sentence
 from varlog.model.lsn import FIRST_LLSN
 from varlog.rpc.messages import GetClusterStatusReply
 from varlog.storage.committed.row_file import ROW_BYTES, ROW_TYPE, ROWS_NAME, good_rows
@@ -246,7 +247,7 @@ class HarmedCluster:
                         status = await admin.status()
                         if runs_whole(status):
                             return
-                        seen = f"{status.waits}"
+                        seen = f"{[(wait.log_stream, sentence(wait)) for wait in status.waits]}"
                     except VarlogError as error:
                         seen = str(error)
                     await asyncio.sleep(0.05)
@@ -422,6 +423,6 @@ async def _shown(cluster: HarmedCluster) -> list[str]:
     try:
         seen = await cluster.status()
         stopped = [f"status: STOPPED: {topic.stopped}" for topic in seen.view.topics if topic.stopped]
-        return stopped + [f"status: log stream {stream}: {why}" for stream, why in seen.waits]
+        return stopped + [f"status: log stream {wait.log_stream}: {sentence(wait)}" for wait in seen.waits]
     except (TimeoutError, VarlogError) as error:
         return [f"status: {error}"]

@@ -13,6 +13,7 @@ from varlog.client.log import Log
 from varlog.model.batch import check_body, entries_of, walk
 from varlog.model.cluster import ClusterView, StreamState
 from varlog.model.errors import VarlogError
+from varlog.model.events import sentence
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.limits import MIB
 from varlog.model.status import ReplicaState
@@ -242,7 +243,7 @@ def what_is_wrong(status: GetClusterStatusReply, replicas: int) -> str:
         if health.status is not None
         for replica in health.status.replicas
     }
-    waits = dict(status.waits)
+    waits = {wait.log_stream: sentence(wait) for wait in status.waits}
     trims = {topic.topic: topic.trimmed for topic in view.topics}
     sequenced = {topic.topic for topic in view.topics if topic.sequenced}
     if trouble := what_is_wrong_with_chains(status, replicas):

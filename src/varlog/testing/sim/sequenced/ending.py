@@ -9,6 +9,7 @@ from pathlib import Path
 from varlog.model.batch import check_body, crc32c, entries_of, parse_header
 from varlog.model.cluster import ClusterView, StreamState, Topic
 from varlog.model.errors import CorruptBatch, CorruptReplica, VarlogError
+from varlog.model.events import sentence
 from varlog.model.ids import LogStreamID, NodeID
 from varlog.model.lsn import FIRST_LLSN, GLSN, LLSN
 from varlog.model.projection import Projection
@@ -35,6 +36,7 @@ def what_is_wrong_with_chains(status: GetClusterStatusReply, replicas: int) -> s
         if health.status is not None
         for unit in health.status.units
     }
+    waits = {wait.log_stream: sentence(wait) for wait in status.waits}
     for topic in view.topics:
         if not topic.sequenced:
             continue
@@ -45,9 +47,9 @@ def what_is_wrong_with_chains(status: GetClusterStatusReply, replicas: int) -> s
             return f"topic {topic.name} has no sequencer: {projection.sequencer} is none of {view.sequencers}"
         for stream in view.streams_of(topic.topic):
             if stream.state is not StreamState.RUNNING:
-                return f"log stream {stream.log_stream} is in no projection yet: {dict(status.waits).get(stream.log_stream, '')}"
+                return f"log stream {stream.log_stream} is in no projection yet: {waits.get(stream.log_stream, '')}"
         for chain in projection.chains:
-            why = dict(status.waits).get(chain.log_stream, "")
+            why = waits.get(chain.log_stream, "")
             if chain.away or len(chain.nodes) < replicas:
                 return f"{chain} is not full: {why}"
             for node in chain.nodes:
