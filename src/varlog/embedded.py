@@ -18,7 +18,8 @@ from varlog.client.log import TIMEOUT_S, Log
 from varlog.client.retry import Backoff
 from varlog.manager.config import ManagerConfig
 from varlog.manager.manager import Manager
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.cluster import Ordering
 from varlog.model.errors import PreconditionFailed, StartupError

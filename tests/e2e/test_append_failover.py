@@ -13,7 +13,8 @@ from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
 from varlog.manager.config import ManagerConfig
 from varlog.manager.manager import Manager
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.entry import Position
 from varlog.model.ids import ClusterID, LogStreamID, NodeID

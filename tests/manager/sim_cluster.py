@@ -11,7 +11,8 @@ from enum import StrEnum
 from varlog.client.connect import connect_log
 from varlog.client.log import Log
 from varlog.manager.manager import Manager, ManagerConfig
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.batch import Buffer
 from varlog.model.cluster import ClusterView, StreamState

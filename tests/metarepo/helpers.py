@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import ClusterView, LogStream
 from varlog.model.commit import CommitRow, Report, TopicMark

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.metarepo.helpers import CLUSTER, ScriptedNode, seeded_doors
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
 from varlog.model.errors import NotLeader, StartupError, Unavailable

@@ -18,9 +18,10 @@ from tests.metarepo.helpers import (
     until,
     world,
 )
+from varlog.metarepo.config import MetadataRepositoryConfig
 from varlog.metarepo.ordering import outbox
 from varlog.metarepo.ordering.sessions import MESSAGES_BEFORE_PAUSE
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import StreamState
 from varlog.model.commit import CommitRow

@@ -61,7 +61,7 @@ class Trial:
     def report(self, node: NodeID, log_stream: int, end: int, synced: int) -> None:
         stream = self.state.streams.get(LogStreamID(log_stream))
         epoch = stream.epoch if stream is not None else Epoch(1)
-        self.reports.take(node, [Report(LogStreamID(log_stream), epoch, LLSN(end), LLSN(synced))])
+        self.reports.record(node, [Report(LogStreamID(log_stream), epoch, LLSN(end), LLSN(synced))])
         self.loop.wake()
 
     def check_reload(self) -> None:
@@ -271,7 +271,7 @@ def test_cuts_of_many_streams_are_replaced_by_a_base_before_they_are_many(
         await settle()
         for end in range(2, 40):
             for node in NODES:
-                trial.reports.take(node, [_report(log_stream, end) for log_stream in (1, 2, 3)])
+                trial.reports.record(node, [_report(log_stream, end) for log_stream in (1, 2, 3)])
             trial.loop.wake()
             await settle()
         assert trial.state.order.version == 38
@@ -302,7 +302,7 @@ def test_after_a_cut_of_many_reports_gather_for_as_long_as_it_took(monkeypatch: 
         _prepare(trial, streams=3)
         await settle()
         for node in NODES:
-            trial.reports.take(node, [_report(log_stream, 2) for log_stream in (1, 2, 3)])
+            trial.reports.record(node, [_report(log_stream, 2) for log_stream in (1, 2, 3)])
         trial.loop.wake()
         await settle()
         assert trial.state.order.version == 1

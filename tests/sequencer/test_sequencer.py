@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.metarepo.helpers import ScriptedNode, until
-from varlog.metarepo.leader_term import WITNESS_GRACE_S
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import WITNESS_GRACE_S, MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.cluster import ClusterView, Ordering
 from varlog.model.epoch import Epoch

@@ -183,7 +183,8 @@ def start_vmr(
     log_level: _LogLevel = "info",
 ) -> None:
     """Start the metadata repository."""
-    from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+    from varlog.metarepo.config import MetadataRepositoryConfig
+    from varlog.metarepo.repository import MetadataRepository
     from varlog.rpc.tcp import TcpTransport
     from varlog.runtime.environment import system_environment
 

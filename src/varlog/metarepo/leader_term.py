@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import Final
 
 from varlog.metarepo import state as states
-from varlog.metarepo.membership import rules as rules
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.membership import rules
 from varlog.metarepo.membership.leases import Leases
 from varlog.metarepo.membership.rules import Members
 from varlog.metarepo.ordering.commit_loop import CommitLoop, Facts, MembershipOperation
@@ -22,74 +21,58 @@ from varlog.metarepo.state import RepositoryState
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, StaleTerm, Unavailable
-from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID, make_cluster_uuid
+from varlog.model.ids import LogStreamID, NodeID, TopicID, make_cluster_uuid
 from varlog.rpc.dispatch import Dispatcher
-from varlog.rpc.messages import Done, Message
+from varlog.rpc.messages import Done, Message, OpenSessionReply
 from varlog.rpc.transport import Call, Transport
 from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 
-# Seconds that positions wait, as a term begins, for a node that cannot be reached and may know more.
-WITNESS_GRACE_S: Final = 3.0
-
 _log = get_logger("metarepo")
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderContext:
-    """What every term is handed."""
-
-    cluster: ClusterID
-    store: MetadataStore
-    environment: Environment
-    transport: Transport
-    node_retry_s: float
-    leases_survive_restart: bool = True
-    witness_grace_s: float = WITNESS_GRACE_S
 
 
 class LeaderTerm:
     """Made by `begin`. Answers until it is over; then nothing of it answers, orders or pushes any more."""
 
-    def __init__(self, parts: LeaderContext, term: int, state: RepositoryState) -> None:
+    def __init__(
+        self,
+        config: MetadataRepositoryConfig,
+        store: MetadataStore,
+        environment: Environment,
+        transport: Transport,
+        term: int,
+        state: RepositoryState,
+    ) -> None:
         self.opened_term = term
         self.state = state
         self._raising_term = False
-        self._store = parts.store
+        self._store = store
         self._over: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._tasks = Tasks(f"term {term}", self._task_failed)
         self._dispatcher = Dispatcher("the metadata repository")
         reports = ReportTable()
-        self._commits = CommitLoop(state, reports, parts.store, self._applied)
+        self._commits = CommitLoop(state, reports, store, self._applied)
         self._leases = Leases(
             state,
-            parts.environment.clock,
-            leads=lambda: parts.store.leads,
-            tell=lambda node, lease: self.sessions.tell(node, lease),
-            survive_restart=parts.leases_survive_restart,
+            environment.clock,
+            leads=lambda: store.leads,
+            send=lambda node, lease: self.sessions.send_lease(node, lease),
+            survive_restart=config.leases_survive_restart,
         )
-        self.sessions = NodeSessions(
-            SessionParts(
-                state,
-                reports,
-                parts.environment,
-                parts.transport,
-                lambda: self.term,
-                parts.environment.entropy.getrandbits(62) + 1,
-                parts.node_retry_s,
-                self._commits.wake,
-                self._commits.asleep,
-                self._leases,
-                self._raise_ids,
-                lambda node, word: self.witnesses.opened(node, word),
-                lambda node: self.witnesses.ended(node),
-                self._term_over,
-                view_due := asyncio.Event(),
-            ),
-            self._tasks,
+        parts = SessionParts(
+            self,
+            state,
+            reports,
+            self._commits,
+            self._leases,
+            environment,
+            transport,
+            environment.entropy.getrandbits(62) + 1,
+            config.node_retry_s,
         )
-        self._copies = ViewCopies(state, lambda: self.term, self.sessions, view_due)
+        self.sessions = NodeSessions(parts, self._tasks)
+        self._copies = ViewCopies(state, lambda: self.term, self.sessions, parts.view_due)
         self.witnesses = Witnesses(
             state,
             reports,
@@ -97,7 +80,7 @@ class LeaderTerm:
             self.sessions.ask,
             self.sessions.restart,
             self._tasks,
-            parts.witness_grace_s,
+            config.witness_grace_s,
             lambda: self.term,
             self._leases.heard,
         )
@@ -108,22 +91,29 @@ class LeaderTerm:
             self._leases,
             self.witnesses,
             self._tasks,
-            lambda: parts.store.complaints,
-            lambda: parts.transport.corrupt_frames,
+            lambda: store.complaints,
+            lambda: transport.corrupt_frames,
             lambda: self.term,
         )
         self._service.register(self._dispatcher)
         BackupService(state, lambda: self.term).register(self._dispatcher)
 
     @classmethod
-    async def begin(cls, parts: LeaderContext, address: str) -> LeaderTerm:
+    async def begin(
+        cls,
+        config: MetadataRepositoryConfig,
+        store: MetadataStore,
+        environment: Environment,
+        transport: Transport,
+        address: str,
+    ) -> LeaderTerm:
         """Wait until the store is ours, load what it holds, and start. StartupError says why not."""
-        opened = await parts.store.open(address)
-        fresh_uuid = make_cluster_uuid(parts.environment.entropy.getrandbits(128))
-        state, first = states.load_state(opened.items, parts.cluster, parts.store.place, fresh_uuid)
+        opened = await store.open(address)
+        fresh_uuid = make_cluster_uuid(environment.entropy.getrandbits(128))
+        state, first = states.load_state(opened.items, config.cluster, store.place, fresh_uuid)
         if first:
-            await parts.store.commit(first)
-        leader_term = cls(parts, opened.term, state)
+            await store.commit(first)
+        leader_term = cls(config, store, environment, transport, opened.term, state)
         leader_term._start()
         return leader_term
 
@@ -160,7 +150,13 @@ class LeaderTerm:
         """The term of its sessions: that of the store, and what a store that went back in time has lost."""
         return self.opened_term + self.state.members.terms_lost
 
-    def _term_over(self, node: NodeID, stale: StaleTerm) -> None:
+    def session_opened(self, node: NodeID, opened: OpenSessionReply) -> None:
+        self.witnesses.opened(node, opened)
+
+    def session_ended(self, node: NodeID) -> None:
+        self.witnesses.ended(node)
+
+    def term_over(self, node: NodeID, stale: StaleTerm) -> None:
         """A node has seen a later term, or another opening in ours. Where somebody else leads, the store refuses to keep what
         follows, and this term is over. Else the store went back in time: then its terms go on above what was seen, and no topic
         is ordered before all nodes have told what they know."""
@@ -199,7 +195,7 @@ class LeaderTerm:
 
             self._commits.submit(MembershipOperation(decide, lambda answer: None))
 
-    def _raise_ids(self, largest_topic: TopicID, largest_log_stream: LogStreamID) -> None:
+    def raise_ids(self, largest_topic: TopicID, largest_log_stream: LogStreamID) -> None:
         """A node shows ids that were never given out here."""
 
         def decide(members: Members, facts: Facts) -> tuple[Members, Message]:

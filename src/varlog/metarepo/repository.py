@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
-from varlog.metarepo.leader_term import WITNESS_GRACE_S, LeaderContext, LeaderTerm
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.leader_term import LeaderTerm
 from varlog.metarepo.ordering.sessions import NodeSessions
 from varlog.metarepo.store.base import MetadataStore
 from varlog.model.cluster import ClusterView
 from varlog.model.errors import NotLeader, StartupError, Unavailable
-from varlog.model.ids import ClusterID
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call, Server, Transport
 from varlog.runtime.environment import Environment
@@ -22,22 +21,6 @@ from varlog.runtime.tasks import Tasks
 CAMPAIGN_PAUSE_S: Final = 0.1
 
 _log = get_logger("metarepo")
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataRepositoryConfig:
-    """`advertise` "": others reach it where it listens. A node that cannot be reached is dialled every `node_retry_s`.
-
-    `leases_survive_restart`: whoever got a lease before this start may still believe in it. False only where all of them live and
-    die with this very process. As a term begins, positions wait `witness_grace_s` for the word of a node that cannot be reached.
-    """
-
-    cluster: ClusterID
-    listen: str
-    advertise: str = ""
-    node_retry_s: float = 0.2
-    leases_survive_restart: bool = True
-    witness_grace_s: float = WITNESS_GRACE_S
 
 
 class MetadataRepository:
@@ -54,15 +37,6 @@ class MetadataRepository:
         self._store = store
         self._environment = environment
         self._transport = transport
-        self._parts = LeaderContext(
-            config.cluster,
-            store,
-            environment,
-            transport,
-            config.node_retry_s,
-            config.leases_survive_restart,
-            config.witness_grace_s,
-        )
         self._tasks = Tasks("metarepo", self._task_failed)
         self._server: Server | None = None
         self._leader_term: LeaderTerm | None = None
@@ -158,7 +132,9 @@ class MetadataRepository:
         return True
 
     async def _begin(self) -> None:
-        self._leader_term = leader_term = await LeaderTerm.begin(self._parts, self.address)
+        self._leader_term = leader_term = await LeaderTerm.begin(
+            self._config, self._store, self._environment, self._transport, self.address
+        )
         state = leader_term.state
         _log.info(
             logfmt(

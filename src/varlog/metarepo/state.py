@@ -101,7 +101,7 @@ class RepositoryState:
             return None
         candidates: list[Candidate] = []
         streams, ends = self.streams, self.order.committed_ends
-        for log_stream in reports.take_changed():
+        for log_stream in reports.drain_changed():
             stream = streams.get(log_stream)
             if stream is not None and self.may_give(stream.topic):
                 candidates.append((stream, ends.get(log_stream, FIRST_LLSN), reports.of(log_stream)))

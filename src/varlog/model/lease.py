@@ -1,7 +1,13 @@
-"""PURE. Leases as their holders count them (R-SEQ-13): by two clocks, and over as soon as either says so.
+"""PURE. Leases: how long a holder may rely on one, and when its granter may rely on its end (R-SEQ-13, law 7).
 
-A holder counts from when it asked, a little short; who granted the lease counts from when it answered, a little long, and takes it
-for over when both of its clocks do. So no clock needs to be right, and one of two may stand still or jump ahead.
+A holder counts from when it asked and stops a little early (`held_for_s`). A granter counts from when it answered, which is
+later, and waits a little longer (`ended_after_s`). So a lease ends at its holder first, although no clock is right: both allow
+for clocks that drift.
+
+Storage nodes and sequencers (HeldLease) and the repository that grants their leases (LeaseBook) count by two clocks each: a
+holder stops as soon as either clock says so, a granter waits for both, so that one of the two may stand still or jump ahead.
+A repository's own lease in etcd (ElectionLease) is counted by one clock, and its holder carries the whole margin: etcd ends a
+lease when its time is over, and waits for nobody's drift.
 """
 
 from __future__ import annotations
@@ -11,8 +17,19 @@ from typing import NamedTuple
 from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
 
 
+def held_for_s(lease_s: float, drift: float = CLOCK_DRIFT_MAX) -> float:
+    """How long a holder may rely on a lease, by its own clock, from when it asked. `drift`: the share by which its clock may be
+    slower than the one of the granter, beyond what that allows for itself."""
+    return lease_s * (1 - drift)
+
+
+def ended_after_s(lease_s: float) -> float:
+    """When a granter may rely on the end of a lease, by its own clock, from when it answered."""
+    return lease_s * (1 + CLOCK_DRIFT_MAX) / (1 - CLOCK_DRIFT_MAX)
+
+
 class Instant(NamedTuple):
-    """One moment by both clocks of a machine that never go back, in microseconds since moments of their own."""
+    """One moment by both clocks of a machine that never go back, in microseconds, each since an origin of its own."""
 
     steady_us: int  # counts while the machine sleeps
     monotonic_us: int  # may not
@@ -35,18 +52,18 @@ BEGINNING = Instant(0, 0)
 
 
 class HeldLease:
-    """What its holder knows of one lease. Each question has a stamp, which the answer repeats."""
+    """What its holder knows of one lease. Each request has a stamp, which the answer repeats."""
 
     __slots__ = ("_asked_us", "_stamp", "_until")
 
     def __init__(self) -> None:
         self._until = BEGINNING
-        self._stamp = 0  # of the newest question
-        # The monotonic clock's time of each question that an answer may still come to, by its stamp, oldest first.
+        self._stamp = 0  # of the newest request
+        # The monotonic clock's time of each request that may still be answered, by its stamp, oldest first.
         self._asked_us: dict[int, int] = {}
 
     def ask(self, now: Instant) -> int:
-        """The stamp of a new question: the steady clock's time, or a little more where that stands still."""
+        """The stamp of a new request: the steady clock's time, or a little more if that clock stands still."""
         self._stamp = max(now.steady_us, self._stamp + 1)
         over_us = now.monotonic_us - int(LEASE_S * 1_000_000)
         self._asked_us = {stamp: asked for stamp, asked in self._asked_us.items() if asked > over_us}
@@ -54,11 +71,11 @@ class HeldLease:
         return self._stamp
 
     def granted(self, stamp: int, lease_s: float) -> bool:
-        """The answer to the question with this stamp. False: none has it, or a later one was answered before."""
+        """The answer to the request with this stamp. False: no request has it, or a later one was answered before."""
         if (asked_us := self._asked_us.get(stamp)) is None:
             return False
         self._asked_us = {other: asked for other, asked in self._asked_us.items() if other >= stamp}
-        self._until = Instant(stamp, asked_us).after(int(lease_s * (1 - CLOCK_DRIFT_MAX) * 1_000_000))
+        self._until = Instant(stamp, asked_us).after(int(held_for_s(lease_s) * 1_000_000))
         return True
 
     def end(self) -> None:

@@ -11,7 +11,8 @@ import varlog
 from varlog.localcluster.ports import HOST, free_ports
 from varlog.manager.config import ManagerConfig
 from varlog.manager.manager import Manager
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.memory import MemoryMetadata, MemoryStore
 from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.tcp import TcpTransport

@@ -70,13 +70,13 @@ def test_a_newcomer_without_entries_is_no_error_and_gets_rows_once_it_is_filled(
 def test_rows_are_kept_for_a_newcomer_and_not_for_who_left() -> None:
     reports = ReportTable()
     for node in (ONE, TWO):
-        reports.take(node, [Report(LS, Epoch(1), LLSN(9), LLSN(9))])
+        reports.record(node, [Report(LS, Epoch(1), LLSN(9), LLSN(9))])
     stream = LogStream(LS, TopicID(1), (ONE, TWO), epoch=Epoch(2))
     assert reports.synced_end(stream) == 9
     moved = LogStream(LS, TopicID(1), (TWO, THREE), epoch=Epoch(3))
     reports.keep_only({LS: moved})
     assert reports.synced_end(moved) == 1
-    reports.take(THREE, [Report(LS, Epoch(3), LLSN(9), LLSN(6))])
+    reports.record(THREE, [Report(LS, Epoch(3), LLSN(9), LLSN(6))])
     assert reports.synced_end(moved) == 6
 
 
@@ -84,7 +84,7 @@ def test_what_a_node_said_before_it_left_does_not_count_when_it_comes_back() -> 
     """It may come back empty: rows that it lacks must not be forgotten for what its former replica had."""
     reports = ReportTable()
     for node in (ONE, TWO):
-        reports.take(node, [Report(LS, Epoch(1), LLSN(9), LLSN(9))])
+        reports.record(node, [Report(LS, Epoch(1), LLSN(9), LLSN(9))])
     reports.keep_only({LS: LogStream(LS, TopicID(1), (TWO, THREE), epoch=Epoch(2))})
     back = LogStream(LS, TopicID(1), (TWO, ONE), epoch=Epoch(3))
     reports.keep_only({LS: back})

@@ -189,3 +189,33 @@ def test_a_stream_that_leaves_is_told_no_more_and_one_that_comes_is() -> None:
     new = LogStream(LogStreamID(3), TopicID(2), (NodeID(1),))
     outbox.follow([found.streams[A], new])
     assert not outbox.empty
+
+
+# --- validate() --------------------------------------------------------------------------------------------------------
+
+
+def test_an_order_whose_rows_have_a_gap_is_not_valid() -> None:
+    found = order((3, 1), (4, 1), (2, 0))
+    del found._rows[A][1]
+    with pytest.raises(InvariantBroken, match="no gap"):
+        found.validate()
+
+
+def test_an_order_whose_newest_row_is_missing_is_not_valid() -> None:
+    found = order((3, 1), (4, 1))
+    found._rows[B].pop()
+    with pytest.raises(InvariantBroken, match="ends where its stream is ordered"):
+        found.validate()
+
+
+def test_an_outbox_that_would_send_rows_twice_is_not_valid() -> None:
+    found = state((3, 1))
+    outbox = begun(found)
+    outbox.next_message()
+    (newest,) = cuts((3, 1), (2, 0))[1:]
+    found.order.apply(newest)
+    outbox.add_rows([(A, (newest.topics[0].rows[0][1],))])
+    outbox.validate()
+    outbox._streams[A] = None
+    with pytest.raises(InvariantBroken, match="lacks nothing else"):
+        outbox.validate()

@@ -1,8 +1,6 @@
 """PURE. Leases (R-SEQ-13): until when a node or sequencer may still answer, and what its units must have done first.
 
-A lease counts from when its holder asked, by the holder's own clock. The repository counts it from when it answered, by its own:
-later, and allowing for the drift of both. So when it is over here it is over there, and no clock needs to be right. Each counts by
-two clocks, see model.lease.
+How a lease is counted, here and at its holder, is in model.lease.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from varlog.metarepo.membership.projection_rules import Handover
 from varlog.model.cluster import ClusterView
 from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
-from varlog.model.lease import BEGINNING, Instant
-from varlog.model.limits import CLOCK_DRIFT_MAX, LEASE_S
+from varlog.model.lease import BEGINNING, Instant, ended_after_s
+from varlog.model.limits import LEASE_S
 from varlog.model.lsn import GLSN, LLSN
 from varlog.model.projection import SequencerID
 
-# What a lease takes at most, from its grant on, by the clock of who granted it; generous.
-LEASE_US: Final = ceil(LEASE_S * 1_000_000 * (1 + CLOCK_DRIFT_MAX) / (1 - CLOCK_DRIFT_MAX))
+# After this time since its grant a lease is over at its holder.
+LEASE_US: Final = ceil(ended_after_s(LEASE_S) * 1_000_000)
 
 Holder = NodeID | SequencerID
 

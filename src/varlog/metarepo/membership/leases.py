@@ -56,13 +56,13 @@ class Leases:
         clock: Clock,
         *,
         leads: Callable[[], bool],
-        tell: Callable[[NodeID, LeaseReply], None],
+        send: Callable[[NodeID, LeaseReply], None],
         survive_restart: bool = True,
     ) -> None:
         self._state = state
         self._clock = clock
         self._leads = leads
-        self._tell = tell
+        self._send = send
         self._book = LeaseBook(instant_of(clock) if survive_restart else None)
         self._view: ClusterView | None = None
         self._duties: dict[LogStreamID, Duty] = {}
@@ -106,7 +106,7 @@ class Leases:
             self._book.grant(node, instant_of(self._clock))
             known.stamp, known.lease_s = known.asked, LEASE_S
         self._look_all()
-        self._tell(node, self._lease_of(node, known, demanded))
+        self._send(node, self._lease_of(node, known, demanded))
 
     def view_changed(self) -> None:
         """Nodes whose orders are others now hear of it at once."""
@@ -124,7 +124,7 @@ class Leases:
                 before = known.orders
                 lease = self._lease_of(node, known, self._demanded(node))
                 if lease.orders != before:
-                    self._tell(node, lease)
+                    self._send(node, lease)
 
     def _demanded(self, node: NodeID) -> dict[LogStreamID, Duty]:
         """What the units of this node must be like: those it is a member of, and those it has."""

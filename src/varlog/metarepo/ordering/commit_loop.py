@@ -204,10 +204,10 @@ class CommitLoop:
     def _apply(self, plan: _Plan) -> None:
         """It is durable: now it is so, and everyone may know."""
         began_s = _now_s()
-        self._take_in(plan)
+        self._apply_plan(plan)
         self._spent_s += _now_s() - began_s
 
-    def _take_in(self, plan: _Plan) -> None:
+    def _apply_plan(self, plan: _Plan) -> None:
         state = self._state
         before = state.view
         if plan.base is not None and plan.learned:
@@ -233,7 +233,7 @@ class CommitLoop:
                 self._reports.touch(log_stream)  # it may run now, and its reports wait
 
     def _fail(self, error: BaseException, undecided: list[_Answer]) -> None:
-        self._failed = error = _told(error)
+        self._failed = error = _reason(error)
         waiting, self._operations = self._operations, FairPlaces()
         for done, _ in undecided:
             done(Unavailable(f"the metadata repository failed, and this may or may not be done: {error}"))
@@ -264,8 +264,8 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _told(error: BaseException) -> BaseException:
-    """A loop that is ended from outside has nothing to say of it."""
+def _reason(error: BaseException) -> BaseException:
+    """Why it ended; a loop that is cancelled from outside does not know."""
     return Unavailable("it does not lead any more") if isinstance(error, asyncio.CancelledError) else error
 
 

@@ -7,6 +7,7 @@ Rows are forgotten only when the base is rewritten, so that memory and store hol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Final
 
 from varlog.metarepo.ordering.commit_rules import Cut, check_cut
@@ -27,11 +28,20 @@ class Order:
 
     def __init__(self, base: BaseRecord, cuts: Iterable[Cut] = (), topics: Iterable[Topic] = ()) -> None:
         """`topics`: those of the view. One that came after the base is nowhere else said to begin where it does."""
+        # The newest ordered position of each committed topic. Moved by `apply` and `learn`; `keep_only` follows the view.
         self.high_watermarks: dict[TopicID, GLSN] = {
             found.topic: _before_first(found) for found in topics if not found.sequenced
         }
+        # One past the last ordered LLSN of each stream. Moved together with the high watermark of its topic.
         self.committed_ends: dict[LogStreamID, LLSN] = {}
+        # The newest rows of each stream, oldest first and without a gap; the last one ends at its committed end. `apply` and
+        # `learn` add rows, `rebase` alone forgets the oldest ones.
         self._rows: dict[LogStreamID, list[CommitRow]] = {}
+        # Versions of the newest cut and of the base in the store: base_version <= version. `apply` moves the first, `rebase`
+        # the second, `learn` both.
+        self.version = self.base_version = 0
+        # Rows of the cuts after the base: 0 if there are none. Counted by `apply`, reset by `rebase` and `learn`.
+        self._rows_after_base = 0
         self._begin_at(base)
         for cut in cuts:
             self._know_left_topics(cut)
@@ -44,6 +54,36 @@ class Order:
         for stream in base.streams:
             self.committed_ends[stream.log_stream] = stream.committed_end
             self._rows[stream.log_stream] = list(stream.rows)
+
+    def validate(self) -> None:
+        """Check how the fields relate to each other (laws 3, 4). Looks at every row: for tests."""
+        invariant(
+            0 <= self.base_version <= self.version
+            and (self._rows_after_base == 0 or self.cuts_after_base > 0),
+            "the newest cut is not older than the base",
+            base=self.base_version,
+            version=self.version,
+            rows_after_base=self._rows_after_base,
+        )
+        for log_stream, rows in self._rows.items():
+            invariant(log_stream in self.committed_ends, "rows are of a known stream", log_stream=log_stream)
+            for before, row in pairwise(rows):
+                invariant(
+                    row.llsn_begin == before.llsn_end and row.glsn_begin >= before.glsn_end,
+                    "law 4: the rows of a stream have no gap, and their positions ascend",
+                    log_stream=log_stream,
+                    before=before,
+                    row=row,
+                )
+            if rows:
+                end = self.committed_ends[log_stream]
+                invariant(
+                    rows[-1].llsn_end == end and rows[-1].version <= self.version,
+                    "law 3: the newest row ends where its stream is ordered",
+                    row=rows[-1],
+                    end=end,
+                    version=self.version,
+                )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Order) and self._facts() == other._facts()

@@ -1,6 +1,7 @@
-"""[A8] Outbox: what one node in session still has to be logfmt: rows of its streams from where it stands, marks of its topics.
+"""[A8] Outbox: which commit rows and topic marks one node in session still lacks.
 
-It remembers positions, not messages: a node that reads slowly costs no memory, and gets everything it missed in one piece.
+It remembers positions, not messages: a node that reads slowly costs no memory and gets everything it
+missed in one message.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from varlog.metarepo.state import RepositoryState
 from varlog.model.cluster import LogStream
 from varlog.model.commit import CommitRow, TopicMark
 from varlog.model.ids import LogStreamID, TopicID
+from varlog.model.invariant import invariant
 from varlog.model.lsn import FIRST_LLSN, LLSN, NO_GLSN
 from varlog.rpc.messages import Commits
 from varlog.runtime.logging import get_logger, logfmt
@@ -32,19 +34,50 @@ class Outbox:
     def __init__(self, state: RepositoryState, node_name: str) -> None:
         self._state = state
         self._node_name = node_name
+        # Number of the newest message, 0 before the first. Moved by `next_message` alone.
         self._serial = 0
-        # The next LLSN to send; None where the node lacks rows that are no longer here: only a sync can help it.
-        self._cursors: dict[LogStreamID, int | None] = {}
-        # The latter: nearly always none, and asked for with every report.
-        self.needs_sync: set[LogStreamID] = set()
-        self._streams: dict[LogStreamID, None] = {}
-        # Rows of the newest cut, of streams that lack nothing else (none in `_streams`): nearly always the whole next message.
-        self._fresh: list[StreamRows] = []
-        self._topics: dict[TopicID, None] = {}
+        # The first message is due even if the node lacks nothing: it waits for it. Cleared by `next_message`.
         self._first = True
+        # For each stream of the node the next LLSN to send; None: the node lacks rows that are no longer here, so that only a
+        # sync can help. `begin` and `follow` set it, `next_message` advances it.
+        self._cursors: dict[LogStreamID, int | None] = {}
+        # The streams whose cursor is None, nearly always none: kept beside the cursors because every report asks for it.
+        self.needs_sync: set[LogStreamID] = set()
+        # Streams that may lack rows from their cursor on. `begin` and `add_rows` add, `next_message` removes them.
+        self._streams: dict[LogStreamID, None] = {}
+        # Rows of the newest cut, of streams that lack nothing else: they begin at the cursor, and are not in `_streams`. Nearly
+        # always the whole next message. `add_rows` sets them, and moves them to `_streams` when more come before a message.
+        self._fresh: list[StreamRows] = []
+        # Topics whose mark is to be sent. `add_topic` and `follow` add, `next_message` removes them.
+        self._topics: dict[TopicID, None] = {}
+
+    def validate(self) -> None:
+        """Check how the fields relate to each other. Looks at every stream: for tests."""
+        cursors, fresh = self._cursors, [log_stream for log_stream, _ in self._fresh]
+        invariant(self._first == (self._serial == 0), "the first message has serial 1", serial=self._serial)
+        invariant(
+            self.needs_sync == {log_stream for log_stream, cursor in cursors.items() if cursor is None},
+            "a sync is needed by the streams without a cursor",
+            cursors=cursors,
+            needs_sync=self.needs_sync,
+        )
+        invariant(
+            len(set(fresh)) == len(fresh) and not self._streams.keys() & set(fresh),
+            "a stream with fresh rows is listed once and lacks nothing else",
+            fresh=fresh,
+            streams=tuple(self._streams),
+        )
+        for log_stream, rows in self._fresh:
+            invariant(
+                cursors.get(log_stream) == rows[0].llsn_begin,
+                "fresh rows begin at the cursor",
+                log_stream=log_stream,
+                cursor=cursors.get(log_stream),
+                row=rows[0],
+            )
 
     def begin(self, log_stream: LogStreamID, committed_end: LLSN | None) -> None:
-        """The node stands at `committed_end` with its replica of this stream. None: it can be told nothing of it."""
+        """The node's replica of this stream is ordered up to `committed_end`. None: no row can be sent to it."""
         self._set_cursor(log_stream, committed_end)
         self._streams[log_stream] = None
 
@@ -56,8 +89,8 @@ class Outbox:
             self.needs_sync.discard(log_stream)
 
     def follow(self, streams: Iterable[LogStream]) -> None:
-        """These are the node's streams now. One it did not speak of is new there, or was lost: a sync fills it, and then it says
-        so (see `resume`)."""
+        """These are the node's streams now. One that it did not report when the session began is new there, or was lost: a sync
+        fills it, and its reports show that (see `resume`)."""
         current = {stream.log_stream: stream for stream in streams}
         for log_stream in [found for found in self._cursors if found not in current]:
             del self._cursors[log_stream]
@@ -74,7 +107,7 @@ class Outbox:
                     _log.info(logfmt("a replica is new on its node: it needs a sync", **facts))
 
     def resume(self, log_stream: LogStreamID, rows_synced_end: LLSN) -> None:
-        """A replica that lacked rows says it has them now (from another replica): go on from there."""
+        """A replica that lacked rows reports that it has them (from another replica): continue from there."""
         if (
             log_stream in self.needs_sync
             and self._state.order.rows_from(log_stream, rows_synced_end) is not None
@@ -82,8 +115,8 @@ class Outbox:
             self.begin(log_stream, rows_synced_end)
 
     def add_rows(self, rows: list[StreamRows]) -> None:
-        """The newest rows of some streams. They are kept only if they are all that the node lacks of them, and until more come:
-        then positions say it."""
+        """The newest rows of some streams. The rows themselves are kept only if the node lacks nothing else of their streams,
+        and only until more rows come; after that the cursors say what it lacks."""
         spilled, self._fresh = self._fresh, []
         if spilled:
             self._streams.update((log_stream, None) for log_stream, _ in spilled)
@@ -125,8 +158,8 @@ class Outbox:
             self._streams.clear()
             self._topics.clear()
         cursors = self._cursors
-        for log_stream, told_rows in rows:
-            last = told_rows[-1]
+        for log_stream, sent in rows:
+            last = sent[-1]
             cursors[log_stream] = last.llsn_begin + last.count
         if not rows and not marks and not self._first:
             return None
@@ -144,7 +177,7 @@ class Outbox:
                 continue
             found = rows_from(log_stream, LLSN(cursor))
             if found is None:
-                # Sending what comes after the gap would only make the node ask again, for ever.
+                # Sending what comes after the gap would only make the node ask again, forever.
                 self._set_cursor(log_stream, None)
                 _log.warning(
                     logfmt(
@@ -159,13 +192,13 @@ class Outbox:
         return lacking
 
     def _mark(self, topic: TopicID, whole: bool) -> TopicMark:
-        """A high watermark says that everything below it was sent; until that is so, only the trim is told."""
+        """A high watermark means that everything below it was sent; until then only the trim is sent."""
         mark = self._state.mark(topic)
         return mark if whole else TopicMark(topic, NO_GLSN, mark.trimmed)
 
 
 def _oldest(lacking: list[StreamRows]) -> list[StreamRows]:
-    """About ROWS_PER_MESSAGE_MAX of the oldest rows, whole versions only: rows are told in version order."""
+    """About ROWS_PER_MESSAGE_MAX of the oldest rows, whole versions only: rows are sent in version order."""
     versions = sorted(row.version for _, found in lacking for row in found)
     newest = versions[ROWS_PER_MESSAGE_MAX - 1]
     parts = (

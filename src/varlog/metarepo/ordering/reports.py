@@ -23,7 +23,7 @@ class ReportTable:
         # A dict, not a set: a simulated run must look at them in the same order every time.
         self.changed: dict[LogStreamID, None] = {}
 
-    def take(self, node: NodeID, reports: Iterable[Report]) -> None:
+    def record(self, node: NodeID, reports: Iterable[Report]) -> None:
         """The newest word of some replicas of a node. A smaller claim than before is taken as well: it is the safer one."""
         known, changed = self._reports, self.changed
         for report in reports:
@@ -33,7 +33,7 @@ class ReportTable:
             by_node[node] = report
             changed[report.log_stream] = None
 
-    def take_point(self, node: NodeID, point: ReplicaPoint, *, alone: bool = False) -> None:
+    def record_point(self, node: NodeID, point: ReplicaPoint, *, alone: bool = False) -> None:
         """Where a replica stands as a session opens. Only a running one claims new entries for the order: the tail of any
         other may be cut by the seal to come. What it reported before, in the same epoch, still counts.
 
@@ -44,7 +44,7 @@ class ReportTable:
         if point.state is not ReplicaState.RUNNING and not alone:
             before = known.durable_end if known is not None and known.epoch == point.epoch else FIRST_LLSN
             durable_end = min(before, point.durable_end)
-        self.take(node, (Report(point.log_stream, point.epoch, durable_end, point.rows_synced_end),))
+        self.record(node, (Report(point.log_stream, point.epoch, durable_end, point.rows_synced_end),))
 
     def touch(self, log_stream: LogStreamID) -> None:
         """Look at this stream again: its own state changed."""
@@ -53,7 +53,7 @@ class ReportTable:
     def of(self, log_stream: LogStreamID) -> Mapping[NodeID, Report]:
         return self._reports.get(log_stream, _NOTHING)
 
-    def take_changed(self) -> list[LogStreamID]:
+    def drain_changed(self) -> list[LogStreamID]:
         """The streams to look at, each once."""
         changed, self.changed = self.changed, {}
         return list(changed)

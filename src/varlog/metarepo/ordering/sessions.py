@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from varlog.metarepo.membership.leases import Leases
+from varlog.metarepo.ordering.commit_loop import CommitLoop
 from varlog.metarepo.ordering.commit_rules import Cut
 from varlog.metarepo.ordering.outbox import Outbox, StreamRows
 from varlog.metarepo.ordering.reports import ReportTable
@@ -123,13 +124,13 @@ class NodeSession:
         state, node = self._parts.state, self.node.node
         units = [stream.log_stream for stream in state.units_on.get(node, ())]
         registered = (*state.streams_on.get(node, {}), *units)
-        return OpenSession(self._parts.term(), state.view.uuid, registered, self._parts.nonce)
+        return OpenSession(self._parts.owner.term, state.view.uuid, registered, self._parts.nonce)
 
     async def _open(self, connection: Connection) -> OpenSessionReply:
         try:
             answer, _ = await connection.call(self._opening(), timeout_s=OPEN_TIMEOUT_S)
         except StaleTerm as stale:
-            self._parts.term_over(self.node.node, stale)
+            self._parts.owner.term_over(self.node.node, stale)
             raise
         return self._checked(answer)
 
@@ -149,7 +150,7 @@ class NodeSession:
         """Where the node stands -> what it lacks. Its first message is sent even if it lacks nothing: it waits for that."""
         state, reports = self._parts.state, self._parts.reports
         # First of all: what it knows of the order may stop a topic, before anything that it reports counts.
-        self._parts.on_word(self.node.node, opened)
+        self._parts.owner.session_opened(self.node.node, opened)
         registered = state.streams_on.get(self.node.node, {})
         held = Counter(point.topic for point in opened.replicas)
         for point in opened.replicas:
@@ -159,7 +160,7 @@ class NodeSession:
             alone = state.is_alone(stream) and held[stream.topic] == 1
             ahead = point.committed_end > state.order.committed_end(point.log_stream)
             if alone or not ahead:
-                reports.take_point(self.node.node, point, alone=alone)
+                reports.record_point(self.node.node, point, alone=alone)
             if ahead:
                 link.outbox.begin(point.log_stream, None)
                 continue
@@ -170,18 +171,18 @@ class NodeSession:
         link.begun = True
         self._parts.leases.session_began(self.node.node)
         for message in link.early:
-            self._take_in(link, message)
+            self._handle_message(link, message)
         link.early.clear()
         self.view_revision = opened.view_revision
         self._parts.view_due.set()
         members = state.members
         if opened.largest_topic >= members.next_topic or opened.largest_log_stream >= members.next_log_stream:
-            self._parts.raise_ids(opened.largest_topic, opened.largest_log_stream)
+            self._parts.owner.raise_ids(opened.largest_topic, opened.largest_log_stream)
         self._told_trouble = ""
         _log.info(logfmt("session opened", node=self.node.node, address=self.node.address))
         self.flush()
         if reports.changed:
-            self._parts.wake()
+            self._parts.commits.wake()
 
     async def ask(self, request: Message) -> tuple[Message, bytearray]:
         """A question to the node in session."""
@@ -197,7 +198,7 @@ class NodeSession:
 
     def _end(self) -> None:
         link, self._link = self._link, None
-        self._parts.on_silence(self.node.node)
+        self._parts.owner.session_ended(self.node.node)
         if link is not None and link.begun:
             _log.info(logfmt("session ended", node=self.node.node, address=self.node.address))
         self._trims_sent.clear()
@@ -219,30 +220,30 @@ class NodeSession:
             raise InvalidRequest(f"{type(message).__name__} is not for a session of the metadata repository")
         if link.begun:
             if link is self._link:
-                self._take_in(link, message)
+                self._handle_message(link, message)
         elif len(link.early) < EARLY_REPORTS_MAX:
             link.early.append(message)
         else:
             raise InvalidRequest("reports come before the session is opened")
 
-    def _take_in(self, link: _Link, message: Reports | RequestLease) -> None:
+    def _handle_message(self, link: _Link, message: Reports | RequestLease) -> None:
         if isinstance(message, Reports):
-            self._take(link, message)
+            self._record_reports(link, message)
         else:
             self._parts.leases.asked(self.node.node, message)
 
-    def tell(self, lease: LeaseReply) -> None:
+    def send_lease(self, lease: LeaseReply) -> None:
         """R-SEQ-13: few and small, so they do not wait for what else is under way."""
         link = self._link
         if link is not None and link.begun and link.connection is not None:
             with suppress(ConnectionLost):  # the session's task sees it as well
                 link.connection.send(lease)
 
-    def _take(self, link: _Link, message: Reports) -> None:
+    def _record_reports(self, link: _Link, message: Reports) -> None:
         """[A7] Into the table. A stream that is not registered on this node is not for it to report (law 2)."""
         registered = self._parts.state.streams_on.get(self.node.node, {})
         taken = [report for report in message.reports if report.log_stream in registered]
-        self._parts.reports.take(self.node.node, taken)
+        self._parts.reports.record(self.node.node, taken)
         if link.outbox.needs_sync:
             for report in taken:
                 link.outbox.resume(report.log_stream, report.rows_synced_end)
@@ -251,8 +252,8 @@ class NodeSession:
         if message.marks_applied and (self._trims_sent or self._trim_waits):
             self._trims_confirmed(message.marks_applied)
         # While a commit is under way the next one looks by itself at what came meanwhile.
-        if self._parts.asleep() and self._parts.state.may_order(self._parts.reports, taken):
-            self._parts.wake()
+        if self._parts.commits.asleep() and self._parts.state.may_order(self._parts.reports, taken):
+            self._parts.commits.wake()
 
     # --- commits out -----------------------------------------------------------------------------------------------------
 
@@ -328,26 +329,40 @@ class NodeSession:
                 self._trim_waits.append(wait)
 
 
+class SessionOwner(Protocol):
+    """The leader term whose sessions these are: it is notified of what concerns more than one session."""
+
+    @property
+    def term(self) -> int: ...
+
+    def session_opened(self, node: NodeID, opened: OpenSessionReply) -> None:
+        """Called with what a node knows as its session begins, before anything that it reports counts."""
+        ...
+
+    def session_ended(self, node: NodeID) -> None: ...
+
+    def raise_ids(self, largest_topic: TopicID, largest_log_stream: LogStreamID) -> None:
+        """A node has ids that were never given out here."""
+        ...
+
+    def term_over(self, node: NodeID, stale: StaleTerm) -> None:
+        """A node has seen a newer term, or another opening of the store in this term."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What every session is handed. `wake` tells the commit loop that reports came in; it needs that only while it is `asleep`.
-    `on_word` hears what a node knows as its session begins, `term_over` that a node has seen a newer term, or a twin of ours."""
+    """What all sessions share. `view_due` is set when nodes may lack the newest view."""
 
+    owner: SessionOwner
     state: RepositoryState
     reports: ReportTable
+    commits: CommitLoop
+    leases: Leases
     environment: Environment
     transport: Transport
-    term: Callable[[], int]
     nonce: int
     retry_s: float
-    wake: Callable[[], None]
-    asleep: Callable[[], bool]
-    leases: Leases
-    raise_ids: Callable[[TopicID, LogStreamID], None]
-    on_word: Callable[[NodeID, OpenSessionReply], None]
-    on_silence: Callable[[NodeID], None]
-    term_over: Callable[[NodeID, StaleTerm], None]
-    # Set when nodes may lack the newest view.
     view_due: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -410,10 +425,10 @@ class NodeSessions:
             found for found in self._sessions.values() if found.is_open and found.view_revision != revision
         ]
 
-    def tell(self, node: NodeID, lease: LeaseReply) -> None:
+    def send_lease(self, node: NodeID, lease: LeaseReply) -> None:
         """To a node in session; one that is not will ask."""
         if (session := self._sessions.get(node)) is not None:
-            session.tell(lease)
+            session.send_lease(lease)
 
     async def ask(self, node: NodeID, request: Message) -> tuple[Message, bytearray]:
         if (session := self._sessions.get(node)) is None:

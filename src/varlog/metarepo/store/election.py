@@ -18,6 +18,7 @@ from varlog.metarepo.store.keyspace import (
     TransactionResult,
 )
 from varlog.model.errors import Unavailable
+from varlog.model.lease import held_for_s
 from varlog.runtime.environment import Environment
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
@@ -185,26 +186,27 @@ class LeaderElection:
         self._told_trouble = trouble
 
 
-# Lease: how long this process may believe that it leads (law 7), by its own monotonic clock and nobody else's.
-#
-# The time of a lease is counted here from before its renewal was sent, there from when it arrived: it ends here first. A process
-# that stood still finds its lease over when it next looks, before it has answered anything.
-
-# What two clocks may differ by while they measure one lease, as a share of it. Real ones differ by a thousandth of that.
+# The share of a lease by which two clocks may differ while they measure it. Real ones differ by a thousandth of that.
 MARGIN_SHARE: Final = 0.1
-# So many renewals fit into a lease: one member that hangs and one election do not end it.
+# With this many renewals per lease, one member that hangs and one election of etcd do not end it.
 RENEWALS_PER_LEASE: Final = 6
-# After a silence there is no time to lose: the next try follows almost at once.
+# After a renewal without an answer the next try follows almost immediately.
 RETRIES_PER_LEASE: Final = 30
 
 
 class ElectionLease:
-    """One lease. `sent_at` is when it was asked for, in the loop's time."""
+    """How long this process may believe that it leads (law 7), by the clock of its loop alone. `sent_at`: when the lease was
+    requested.
+
+    It is counted from before a renewal was sent, and at etcd from when that arrived: it ends here first (see model.lease). A
+    process that was paused finds its lease over the next time it checks, before it has answered anything. A lease that is over
+    here stays over: others may have been told so.
+    """
 
     def __init__(self, number: int, ttl_s: float, sent_at: float) -> None:
         self.number = number
         self.ttl_s = ttl_s
-        self._until = sent_at + ttl_s * (1 - MARGIN_SHARE)
+        self._until = sent_at + held_for_s(ttl_s, MARGIN_SHARE)
         self._lost = asyncio.Event()
         self._why = ""
 
@@ -213,9 +215,9 @@ class ElectionLease:
         return not self._lost.is_set() and asyncio.get_running_loop().time() < self._until
 
     def renewed(self, ttl_s: float, sent_at: float) -> None:
-        """It was alive when the renewal that was sent then arrived. One that is over here stays over: others may have heard so."""
+        """It was alive when the renewal that was sent at `sent_at` arrived."""
         if self.holds:
-            self._until = max(self._until, sent_at + ttl_s * (1 - MARGIN_SHARE))
+            self._until = max(self._until, sent_at + held_for_s(ttl_s, MARGIN_SHARE))
 
     def lose(self, why: str) -> None:
         if not self._lost.is_set():

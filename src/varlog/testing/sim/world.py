@@ -17,7 +17,8 @@ import msgspec
 from varlog.client.connect import connect_admin, connect_log
 from varlog.client.log import Log
 from varlog.manager.manager import Manager, ManagerConfig
-from varlog.metarepo.repository import MetadataRepository, MetadataRepositoryConfig
+from varlog.metarepo.config import MetadataRepositoryConfig
+from varlog.metarepo.repository import MetadataRepository
 from varlog.metarepo.store.base import MetadataStore
 from varlog.metarepo.store.journal import journal_path
 from varlog.metarepo.store.memory import MemoryMetadata

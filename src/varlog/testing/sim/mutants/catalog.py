@@ -104,7 +104,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
                 "report is None",
             ),
             (
-                "varlog.metarepo.ordering.reports:ReportTable.take",
+                "varlog.metarepo.ordering.reports:ReportTable.record",
                 "        by_node[node] = report\n",
                 (
                     "        if node not in by_node or by_node[node].durable_end <= report.durable_end:\n"

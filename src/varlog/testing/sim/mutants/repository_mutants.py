@@ -110,7 +110,7 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A repository whose terms went back in time does not raise them, and no node accepts it (law 7).",
         (
             (
-                "varlog.metarepo.leader_term:LeaderTerm._term_over",
+                "varlog.metarepo.leader_term:LeaderTerm.term_over",
                 "return rules.raise_term(members, self.term, stale.seen), Done()",
                 "return members, Done()",
             ),
