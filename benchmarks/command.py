@@ -10,10 +10,10 @@ from pathlib import Path
 
 import typer
 
-from varlog.bench.catalogue import named
-from varlog.bench.settings import Settings
+from varlog.bench.catalogue import workloads_named
+from varlog.bench.settings import BenchSettings
 from varlog.bench.workload import Workload
-from varlog.cli.bench import data_directory, measure, print_workloads
+from varlog.cli.bench import data_directory, print_workloads, run_workloads
 from varlog.cli.output import WRONG_USAGE, complain
 
 Parser = argparse.ArgumentParser
@@ -60,13 +60,15 @@ def run_benchmark(benchmark: Benchmark, chosen: argparse.Namespace) -> None:
         return
     try:
         settings = _settings(benchmark, chosen)
-        workloads = named(chosen.workload, benchmark.table) if chosen.workload else list(benchmark.table)
+        workloads = (
+            workloads_named(chosen.workload, benchmark.table) if chosen.workload else list(benchmark.table)
+        )
         benchmark.prepare()
     except ValueError as error:
         complain(error)
         sys.exit(WRONG_USAGE)
     try:
-        measure(
+        run_workloads(
             settings,
             workloads,
             note=benchmark.note,
@@ -78,8 +80,8 @@ def run_benchmark(benchmark: Benchmark, chosen: argparse.Namespace) -> None:
         sys.exit(end.exit_code)
 
 
-def _settings(benchmark: Benchmark, chosen: argparse.Namespace) -> Settings:
-    return Settings(
+def _settings(benchmark: Benchmark, chosen: argparse.Namespace) -> BenchSettings:
+    return BenchSettings(
         data=data_directory(chosen.data),
         nodes=chosen.nodes,
         replicas=chosen.replicas if chosen.replicas is not None else min(3, chosen.nodes),

@@ -37,20 +37,29 @@ SIDE = """
 import asyncio, json, os, sys
 from dataclasses import replace
 from pathlib import Path
-try:
-    from varlog.bench.catalogue import WORKLOADS
-    from varlog.bench.context import BenchContext, Quiet, ground_for
-    from varlog.bench.settings import Settings
-except ImportError:  # a revision from before they had these names
-    from varlog.cli.bench.catalogue import WORKLOADS
-    from varlog.cli.bench.progress import Quiet
-    from varlog.cli.bench.settings import Settings
-    try:
-        from varlog.cli.bench.bench_context import BenchContext
-        from varlog.cli.bench.bench_target import ground_for
-    except ImportError:
-        from varlog.cli.bench.ground import ground_for
-        from varlog.cli.bench.stage import Stage as BenchContext
+from importlib import import_module
+
+def first_of(*places):
+    # The first of these names that this revision has: they were called differently before.
+    for module, _, name in (place.partition(":") for place in places):
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+    raise SystemExit(f"this revision has none of {places}")
+
+WORKLOADS = first_of("varlog.bench.catalogue:WORKLOADS", "varlog.cli.bench.catalogue:WORKLOADS")
+Quiet = first_of("varlog.bench.context:QuietDisplay", "varlog.bench.context:Quiet", "varlog.cli.bench.progress:Quiet")
+BenchContext = first_of(
+    "varlog.bench.context:BenchContext", "varlog.cli.bench.bench_context:BenchContext", "varlog.cli.bench.stage:Stage"
+)
+target_for = first_of(
+    "varlog.bench.context:target_for", "varlog.bench.context:ground_for",
+    "varlog.cli.bench.bench_target:ground_for", "varlog.cli.bench.ground:ground_for",
+)
+Settings = first_of(
+    "varlog.bench.settings:BenchSettings", "varlog.bench.settings:Settings", "varlog.cli.bench.settings:Settings"
+)
 
 def settings_of(data, options):
     fields, ordering = Settings.__dataclass_fields__, options.pop("ordering", "committed")
@@ -58,7 +67,6 @@ def settings_of(data, options):
         from varlog.model.cluster import Ordering
         options["ordering"] = Ordering(ordering)
     elif "measure" in fields:
-        from importlib import import_module
         options["measure"] = import_module(Settings.__module__).Measure(ordering)
     return Settings(data=Path(data), warm_up_s=0.2, **options)
 
@@ -72,13 +80,13 @@ def used_s(pids):
 async def main(data, name, options):
     workload = next(found for found in WORKLOADS if found.name == name)
     settings = settings_of(data, options)
-    async with ground_for(settings) as ground:
-        pids = [os.getpid(), *ground.processes().values()]
+    async with target_for(settings) as target:
+        pids = [os.getpid(), *target.processes().values()]
         lines = asyncio.get_running_loop()
         print("ready", flush=True)
         while await lines.run_in_executor(None, sys.stdin.readline):
             before = used_s(pids)
-            measured = await workload.run(BenchContext(settings, Quiet(), Path(data), f"bench-{name}", ground))
+            measured = await workload.run(BenchContext(settings, Quiet(), Path(data), f"bench-{name}", target))
             whole_s = settings.seconds + settings.warm_up_s
             calls = measured["calls"] / settings.seconds * whole_s
             measured["cpu_us_per_call"] = (used_s(pids) - before) / calls * 1e6

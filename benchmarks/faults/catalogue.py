@@ -18,7 +18,7 @@ from benchmarks.faults.kill import (
     sequencer,
     tail,
 )
-from varlog.bench.workload import Place, Workload
+from varlog.bench.workload import Workload, WorkloadPlace
 from varlog.model.cluster import Ordering
 
 _NODE_TARGET = (
@@ -27,13 +27,13 @@ _NODE_TARGET = (
 
 # Each has its own cluster, with the defaults of `varlog up` and two log streams.
 COMMITTED: tuple[Workload, ...] = (
-    Workload("kill-backup", "a backup killed", _NODE_TARGET, Place.DISK, Kill(backup), judge_node),
-    Workload("kill-primary", "a primary killed", _NODE_TARGET, Place.DISK, Kill(primary), judge_node),
+    Workload("kill-backup", "a backup killed", _NODE_TARGET, WorkloadPlace.DISK, Kill(backup), judge_node),
+    Workload("kill-primary", "a primary killed", _NODE_TARGET, WorkloadPlace.DISK, Kill(primary), judge_node),
     Workload(
         "kill-apart",
         "a primary killed, four nodes, two copies: the other stream is not hurt",
         _NODE_TARGET,
-        Place.DISK,
+        WorkloadPlace.DISK,
         Kill(primary, apart=True),
         judge_node,
     ),
@@ -41,7 +41,7 @@ COMMITTED: tuple[Workload, ...] = (
         "kill-leader",
         "the leading metadata repository killed (three of them)",
         "no append fails that may take 10 s",
-        Place.DISK,
+        WorkloadPlace.DISK,
         Kill(leader, replicated=True),
         judge_repository,
     ),
@@ -53,13 +53,13 @@ _REPOSITORY_TARGET = "no append fails that may take 10 s"
 
 def _killed(name: str, what: str, victim: Victim, ordering: Ordering) -> Workload:
     kill = Kill(victim, ordering=ordering)
-    return Workload(name, f"{ordering}: {what} killed", _PAUSE_TARGET, Place.DISK, kill, judge_pause)
+    return Workload(name, f"{ordering}: {what} killed", _PAUSE_TARGET, WorkloadPlace.DISK, kill, judge_pause)
 
 
 def _leader_killed(name: str, ordering: Ordering) -> Workload:
     title = f"{ordering}: the leading metadata repository killed (three of them)"
     kill = Kill(leader, replicated=True, ordering=ordering)
-    return Workload(name, title, _REPOSITORY_TARGET, Place.DISK, kill, judge_repository)
+    return Workload(name, title, _REPOSITORY_TARGET, WorkloadPlace.DISK, kill, judge_repository)
 
 
 SEQUENCED: tuple[Workload, ...] = (

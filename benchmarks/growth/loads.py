@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.growth.cluster import Cores, GrowthCluster, growth_cluster
 from benchmarks.growth.reader_processes import ReaderProcesses
 from benchmarks.growth.sweeps import Point, Sweep
-from varlog.bench.context import Quiet
+from varlog.bench.context import QuietDisplay
 from varlog.bench.figures import percentile
 from varlog.bench.machine import write_bandwidth
 from varlog.bench.meter import Meter, metered
@@ -148,7 +148,7 @@ async def _appended(
 
     cores, meter = Cores(cluster.supervisor.pids()), Meter(pace.warm_up_s, pace.seconds)
     cores.begin()
-    await metered(meter, Quiet(), appenders, append, each=entries)
+    await metered(meter, QuietDisplay(), appenders, append, each=entries)
     busy = cores.end()
     check(acknowledged, await _tails(logs) - before)
     return Point(load, meter.measured(entries=entries, entry_bytes=entry_bytes), busy)

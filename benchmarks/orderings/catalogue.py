@@ -11,7 +11,7 @@ from benchmarks.orderings.targets import (
     judge_sequencer,
 )
 from varlog.bench.catalogue import UNITS
-from varlog.bench.workload import Place, Workload
+from varlog.bench.workload import Workload, WorkloadPlace
 
 # A chain syncs one replica after the other and no order; the committed ordering syncs all replicas at once, and then the order.
 ALONE_RATIO_MAX = 0.8
@@ -25,7 +25,7 @@ def _latency(name: str, title: str, load: Load, *, alone: bool) -> Workload:
         _named(name, alone),
         _titled(title, alone),
         f"p50 at most {most:g} times the committed ordering's",
-        Place.IN_TURNS,
+        WorkloadPlace.IN_TURNS,
         InTurns(load, alone=alone),
         LatencyAgainstCommitted(most),
     )
@@ -37,7 +37,7 @@ def _rate(name: str, title: str, load: Load, *, alone: bool) -> Workload:
         _named(name, alone),
         _titled(title, alone),
         f"at least {least:.2g} of the committed ordering's entries/s",
-        Place.IN_TURNS,
+        WorkloadPlace.IN_TURNS,
         InTurns(load, alone=alone),
         RateAgainstCommitted(least),
     )
@@ -65,7 +65,7 @@ ORDERINGS: tuple[Workload, ...] = (
         "sequencer",
         "the sequencer alone, many positions per call",
         f"{POSITIONS_PER_S_MIN} positions/s",
-        Place.IN_TURNS,
+        WorkloadPlace.IN_TURNS,
         sequencer_positions,
         judge_sequencer,
     ),

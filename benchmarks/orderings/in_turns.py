@@ -17,7 +17,7 @@ from varlog.bench.log_workloads import (
     QUICK_FRACTION,
     SMALL_BYTES,
     SMALL_COUNT,
-    fill,
+    fill_topic,
     read_entries,
 )
 from varlog.bench.meter import Meter, metered
@@ -118,7 +118,7 @@ class Reading:
 
     async def prepare(self, stage: BenchContext, log: Log) -> None:
         entry_bytes = stage.settings.entry_bytes or ENTRY_BYTES
-        await fill(stage, log, READ_ENTRIES, entry_bytes, max(1, 64 * KIB // entry_bytes))
+        await fill_topic(stage, log, READ_ENTRIES, entry_bytes, max(1, 64 * KIB // entry_bytes))
 
     async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
         newest, latencies = await log.tail(), list[float]()
@@ -139,7 +139,7 @@ class Subscribing:
 
     async def prepare(self, stage: BenchContext, log: Log) -> None:
         count = SMALL_COUNT // QUICK_FRACTION if stage.settings.quick else SMALL_COUNT
-        await fill(stage, log, count, SMALL_BYTES, MIB // SMALL_BYTES // 2)
+        await fill_topic(stage, log, count, SMALL_BYTES, MIB // SMALL_BYTES // 2)
 
     async def turn(self, stage: BenchContext, log: Log, seconds: float) -> Measured:
         end, rates = GLSN(await log.tail() + 1), list[float]()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import varlog.aio
 from benchmarks.peers.ground import Journal, Keep
-from varlog.bench.context import connected, embedded
+from varlog.bench.context import open_cluster_log, open_embedded_log
 from varlog.client.log import Log
 from varlog.localcluster.plan import ClusterPlan
 from varlog.localcluster.ports import free_ports
@@ -43,7 +43,9 @@ class OurCluster:
         ordering = Ordering.SEQUENCED if "sequenced" in system else Ordering.COMMITTED
         replicas = 1 if system.endswith("-1") else NODES
         address = self._supervisor.address
-        async with connected(address, topic, streams=streams, ordering=ordering, replicas=replicas) as log:
+        async with open_cluster_log(
+            address, topic, streams=streams, ordering=ordering, replicas=replicas
+        ) as log:
             yield OurJournal(log)
         async with varlog.aio.admin(address) as admin:
             await admin.delete_topic(topic)
@@ -67,7 +69,7 @@ class OurProcess:
     @asynccontextmanager
     async def journal(self, system: str, topic: str, *, streams: int, callers: int) -> AsyncIterator[Journal]:
         path = self._directory / topic
-        async with embedded(path, topic, Ordering.COMMITTED, synced=True) as log:
+        async with open_embedded_log(path, topic, Ordering.COMMITTED, synced=True) as log:
             yield OurJournal(log)
         shutil.rmtree(path)
 

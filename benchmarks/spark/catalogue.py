@@ -6,14 +6,14 @@ from benchmarks.spark.read import ReadAgainstParquet, audit_against_reading, mem
 from benchmarks.spark.stream import streaming_latency
 from benchmarks.spark.targets import ReadJudge, judge_audit, judge_stream, judge_worker_memory, judge_write
 from benchmarks.spark.write import WriteAgainstParquet
-from varlog.bench.workload import Judge, Place, Runner, Workload
+from varlog.bench.workload import Judge, Runner, Workload, WorkloadPlace
 
 _WRITE_TARGET = "at least 0.8 of the lower of two: Spark writing the same rows to Parquet, and the log's own batch appends"
 
 
 def _workload(name: str, title: str, target: str, run: Runner, judge: Judge) -> Workload:
     quick_note = "quick: the start of the tasks is most of it"
-    return Workload(name, title, target, Place.IN_TURNS, run, judge, quick_note=quick_note)
+    return Workload(name, title, target, WorkloadPlace.IN_TURNS, run, judge, quick_note=quick_note)
 
 
 # On one cluster with two log streams per topic; each topic is filled once, by the first workload that needs it.

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from varlog.bench.context import BenchContext, connected
+from varlog.bench.context import BenchContext, open_cluster_log
 from varlog.bench.figures import median
 from varlog.model.errors import Unavailable
 from varlog.model.limits import MIB
@@ -161,7 +161,7 @@ def batch_rows(entry_bytes: int) -> int:
 async def filled(stage: BenchContext, entry_bytes: int) -> tuple[str, int]:
     """A topic with entries of this size, and how many it has; the first workload of a run that needs it fills it."""
     topic, count = f"bench-spark-{entry_bytes}", rows_of(stage, entry_bytes)
-    async with connected(stage.address, topic, streams=stage.settings.streams) as log:
+    async with open_cluster_log(stage.address, topic, streams=stage.settings.streams) as log:
         left = count - await log.tail()
 
         async def filler() -> None:

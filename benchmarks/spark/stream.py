@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.spark.session import activate, failure_text, spark_errors, start
-from varlog.bench.context import BenchContext, connected
+from varlog.bench.context import BenchContext, open_cluster_log
 from varlog.bench.figures import median, percentile
 from varlog.bench.workload import Measured
 from varlog.model.errors import Unavailable
@@ -39,7 +39,7 @@ async def streaming_latency(stage: BenchContext) -> Measured:
     quick = stage.settings.quick
     latencies: dict[str, list[float]] = {"log": [], "floor": []}
     legs = QUICK_LEGS if quick else LEGS
-    async with connected(stage.address, stage.topic, streams=stage.settings.streams) as log:
+    async with open_cluster_log(stage.address, stage.topic, streams=stage.settings.streams) as log:
 
         async def append(number: int) -> None:
             await log.append(b"%d" % number)

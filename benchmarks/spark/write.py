@@ -17,7 +17,7 @@ from benchmarks.spark.session import (
     start,
     timed,
 )
-from varlog.bench.context import BenchContext, connected
+from varlog.bench.context import BenchContext, open_cluster_log
 from varlog.bench.workload import Measured
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class WriteAgainstParquet:
     async def __call__(self, stage: BenchContext) -> Measured:
         spark = await asyncio.to_thread(start, stage)
         frame, rows = await self._rows(spark, stage)
-        async with connected(stage.address, stage.topic, streams=stage.settings.streams):
+        async with open_cluster_log(stage.address, stage.topic, streams=stage.settings.streams):
             pass  # created now: only the writing is measured
         numbers = itertools.count()
 
@@ -86,7 +86,7 @@ class WriteAgainstParquet:
         entries = random_entries(min(size, rows), self._entry_bytes)
         left = rows
 
-        async with connected(stage.address, stage.topic, streams=stage.settings.streams) as log:
+        async with open_cluster_log(stage.address, stage.topic, streams=stage.settings.streams) as log:
 
             async def appender() -> None:
                 nonlocal left

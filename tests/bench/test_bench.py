@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from varlog.bench.catalogue import EVERYTHING, UNITS, WORKLOADS, chosen
-from varlog.bench.context import BenchContext, Live, Quiet, display_for
+from varlog.bench.catalogue import EVERYTHING, UNITS, WORKLOADS, chosen_workloads
+from varlog.bench.context import BenchContext, LiveDisplay, QuietDisplay, display_for
 from varlog.bench.figures import format_count, format_mb_s, format_ms, growth, median, percentile
 from varlog.bench.machine import (
     Conditions,
@@ -35,12 +35,12 @@ from varlog.bench.machine import (
     usage_of,
 )
 from varlog.bench.meter import Meter, metered
-from varlog.bench.run import JSON_VERSION, Report, Run, expected
-from varlog.bench.settings import Settings
+from varlog.bench.run import JSON_VERSION, BenchReport, BenchRun, expected
+from varlog.bench.settings import BenchSettings
 from varlog.bench.workload import (
     Measured,
-    Place,
     Workload,
+    WorkloadPlace,
     appends_judge,
     bandwidth_judge,
     failed,
@@ -151,7 +151,7 @@ def test_every_caller_calls_until_the_window_is_over() -> None:
 
     async def body() -> Meter:
         meter = Meter(0.0, 0.05)
-        await metered(meter, Quiet(), 3, call, each=1)
+        await metered(meter, QuietDisplay(), 3, call, each=1)
         return meter
 
     meter = asyncio.run(body())
@@ -286,13 +286,15 @@ async def _measure(stage: BenchContext) -> Measured:
 def _workload(
     run: Callable[[BenchContext], Awaitable[Measured]] = _measure, *, beside_raw: bool = False
 ) -> Workload:
-    return Workload("mine", "my workload", "10 | more", Place.DISK, run, appends_judge(10), beside_raw)
+    return Workload(
+        "mine", "my workload", "10 | more", WorkloadPlace.DISK, run, appends_judge(10), beside_raw
+    )
 
 
-def _report() -> Report:
+def _report() -> BenchReport:
     met = judged(_workload(), {"appends_per_s": 12.0}, RAW, applies=True)
     open_ = judged(_workload(), {"appends_per_s": 12.0}, RAW, applies=False, note="another load")
-    return Report(CONDITIONS, (RAW, RAW), (met, open_, failed(_workload(), "no cluster")), took_s=3.0)
+    return BenchReport(CONDITIONS, (RAW, RAW), (met, open_, failed(_workload(), "no cluster")), took_s=3.0)
 
 
 def test_the_json_report_has_figures_by_name_and_says_what_was_not_measured() -> None:
@@ -341,16 +343,16 @@ def test_impossible_settings_are_refused_by_the_name_of_their_option(
     options: dict[str, object], named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
-        Settings(data=Path("x"), **options)  # type: ignore[arg-type]
+        BenchSettings(data=Path("x"), **options)  # type: ignore[arg-type]
 
 
 def test_workloads_are_chosen_by_name_in_the_order_of_the_table() -> None:
-    assert [one.name for one in chosen(["batch-1000", "append-1"])] == ["append-1", "batch-1000"]
-    assert chosen([]) == list(WORKLOADS)
-    sequenced = [one.name for one in chosen([], Ordering.SEQUENCED)]
+    assert [one.name for one in chosen_workloads(["batch-1000", "append-1"])] == ["append-1", "batch-1000"]
+    assert chosen_workloads([]) == list(WORKLOADS)
+    sequenced = [one.name for one in chosen_workloads([], Ordering.SEQUENCED)]
     assert set(sequenced) == {one.name for one in (*WORKLOADS, *UNITS)} - {"open", "sync"}
     with pytest.raises(ValueError, match="no workload is called append-2"):
-        chosen(["append-2"])
+        chosen_workloads(["append-2"])
 
 
 def test_workload_names_are_unique() -> None:
@@ -359,8 +361,8 @@ def test_workload_names_are_unique() -> None:
 
 
 def test_a_run_measures_raw_limits_around_a_workload_that_is_compared_with_them(tmp_path: Path) -> None:
-    settings = Settings(data=tmp_path, seconds=0.01, quick=True)
-    report = asyncio.run(Run(settings, [_workload(beside_raw=True)], Quiet()).report())
+    settings = BenchSettings(data=tmp_path, seconds=0.01, quick=True)
+    report = asyncio.run(BenchRun(settings, [_workload(beside_raw=True)], QuietDisplay()).report())
     assert len(report.rounds) == 4  # before and after the run, before and after the workload
     assert report.results[0].met is (True if report.conditions.quiet else None)
 
@@ -371,9 +373,9 @@ def test_a_workload_that_fails_is_said_and_the_next_one_runs(tmp_path: Path) -> 
             tasks.create_task(_raise(Unavailable("nobody is there")), name="fails")
         return {}
 
-    settings = Settings(data=tmp_path, quick=True)
-    other = Workload("other", "other", "t", Place.DISK, _measure, appends_judge(1))
-    report = asyncio.run(Run(settings, [_workload(fails), other], Quiet()).report())
+    settings = BenchSettings(data=tmp_path, quick=True)
+    other = Workload("other", "other", "t", WorkloadPlace.DISK, _measure, appends_judge(1))
+    report = asyncio.run(BenchRun(settings, [_workload(fails), other], QuietDisplay()).report())
     assert "nobody is there" in report.results[0].note
     assert report.results[1].met is True
 
@@ -389,9 +391,9 @@ def test_a_bug_is_not_taken_for_a_failed_workload() -> None:
 
 def test_a_terminal_gets_a_live_display_and_a_pipe_none() -> None:
     with open(os.devnull, "w") as nowhere:
-        assert isinstance(display_for(Console(file=nowhere)), Quiet)
+        assert isinstance(display_for(Console(file=nowhere)), QuietDisplay)
         with display_for(Console(file=nowhere, force_terminal=True)) as live:
-            assert isinstance(live, Live)
+            assert isinstance(live, LiveDisplay)
             live.begin("first")
             live.advance(0.5, "12 entries/s")
             live.begin("second")

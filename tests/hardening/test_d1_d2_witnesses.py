@@ -11,7 +11,7 @@ import pytest
 from tests.hardening.witness_cluster import RewoundCluster
 from varlog.model.errors import Rejected, Unavailable, VarlogError
 from varlog.testing.sim.core.host import VOLUME
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["nodes run", "nodes restart as well"])
@@ -46,7 +46,7 @@ def test_positions_that_a_repository_forgot_are_taken_from_the_nodes_and_never_g
         assert not await cluster.is_stopped()
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_an_older_copy_gives_no_position_of_one_log_stream_to_another() -> None:
@@ -73,7 +73,7 @@ def test_d2_an_older_copy_gives_no_position_of_one_log_stream_to_another() -> No
         await log.close()
         return newest.glsn, given
 
-    newest, given = run(story())
+    newest, given = run_simulated(story())
     assert given > newest, f"position {given} is given again: {newest} were acknowledged"
 
 
@@ -95,7 +95,7 @@ def test_d1_a_node_is_a_witness_of_positions_in_streams_that_it_does_not_hold() 
             await cluster.tail()
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
@@ -122,7 +122,7 @@ def test_d1_nothing_is_ordered_in_a_term_before_every_node_was_heard() -> None:
         await log.append(b"on and on")
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 @pytest.mark.parametrize("harm", ["damaged", "deleted"])
@@ -156,7 +156,7 @@ def test_d1_a_log_stream_whose_every_replica_is_lost_is_no_witness_and_nothing_i
             await log.tail(timeout_s=2.0)
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d1_nothing_is_told_or_given_while_a_replica_is_damaged_that_may_know_more() -> None:
@@ -194,4 +194,4 @@ def test_d1_nothing_is_told_or_given_while_a_replica_is_damaged_that_may_know_mo
             assert (await admin.adopt_order("orders", dry_run=True)).silent == (2,)
         await log.close()
 
-    run(story())
+    run_simulated(story())

@@ -20,12 +20,12 @@ from varlog.testing.harms.harm import (
     truncate_newest_bytes,
     zero_newest_sector,
 )
-from varlog.testing.harms.harmed_cluster import Outcome, Verdict, harmed_cluster, verdict_after_restart
+from varlog.testing.harms.harmed_cluster import HarmOutcome, HarmResult, harmed_cluster, result_after_restart
 
 pytestmark = pytest.mark.process
 
 
-async def after_power_loss(directory: Path, harm: Harm) -> Verdict:
+async def after_power_loss(directory: Path, harm: Harm) -> HarmResult:
     async with harmed_cluster(plan_for(directory, replicas=3), [Ordering.COMMITTED]) as cluster:
         await cluster.append(20)
         [journal] = (directory / "vmr").glob("*.journal")
@@ -34,7 +34,7 @@ async def after_power_loss(directory: Path, harm: Harm) -> Verdict:
         await cluster.append(300)
         cluster.kill_all()
         harm(journal, older)
-        return await verdict_after_restart(cluster, appends=300)
+        return await result_after_restart(cluster, appends=300)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ async def after_power_loss(directory: Path, harm: Harm) -> Verdict:
 )
 def test_one_bad_bit_or_sector_in_the_newest_record_loses_nothing(harm: Harm, tmp_path: Path) -> None:
     verdict = asyncio.run(after_power_loss(tmp_path, harm))
-    assert verdict.outcome is Outcome.HEALED, verdict
+    assert verdict.outcome is HarmOutcome.HEALED, verdict
 
 
 def test_missing_bytes_at_the_end_of_the_journal_are_noticed(tmp_path: Path) -> None:

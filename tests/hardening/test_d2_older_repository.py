@@ -17,7 +17,7 @@ from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped
 from varlog.model.events import EventKind
 from varlog.model.ids import LogStreamID
 from varlog.rpc import messages as m
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_d2_a_restored_repository_orders_nothing_says_so_and_takes_the_order_fro
             assert (await log.read(glsn)).data == data
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_copy_from_before_a_seal_is_taken_over_in_a_newer_epoch() -> None:
@@ -112,7 +112,7 @@ def test_d2_a_copy_from_before_a_seal_is_taken_over_in_a_newer_epoch() -> None:
         assert (await log.read(newest.glsn)).data == b"second"
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> None:
@@ -140,7 +140,7 @@ def test_d2_what_nobody_holds_is_said_to_be_missing_and_nothing_is_changed() -> 
         assert (await log.append(b"on")).glsn == last.glsn + 1
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_witness_that_comes_late_stops_the_topic_and_is_never_cut_or_removed() -> None:
@@ -167,7 +167,7 @@ def test_d2_a_witness_that_comes_late_stops_the_topic_and_is_never_cut_or_remove
         assert witness.high_watermark == newest[-1].glsn
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 async def apart(cluster: RewoundCluster, admin: Admin) -> tuple[LogStream, LogStream]:
@@ -240,7 +240,7 @@ def test_d2_nodes_that_alone_know_a_log_stream_are_waited_for_also_after_the_gra
             assert (await log.read(glsn)).data == data
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_the_tail_of_a_stopped_topic_is_not_answered_before_every_node_was_heard() -> None:
@@ -284,7 +284,7 @@ def test_d2_the_tail_of_a_stopped_topic_is_not_answered_before_every_node_was_he
             assert (await log.read(3)).data == b"c"
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_one_node_of_each_log_stream_is_enough_and_an_operator_may_continue_without_them() -> None:
@@ -323,4 +323,4 @@ def test_d2_one_node_of_each_log_stream_is_enough_and_an_operator_may_continue_w
             assert (await log.append(b"c", log_stream=idle.log_stream)).glsn == first.glsn + 2
         await log.close()
 
-    run(story())
+    run_simulated(story())

@@ -16,11 +16,11 @@ from varlog.testing.cluster_under_load import plan_for, process_of
 from varlog.testing.harms.harmed_cluster import (
     COMMITTED,
     HarmedCluster,
-    Outcome,
-    Verdict,
+    HarmOutcome,
+    HarmResult,
     harmed_cluster,
-    verdict,
-    verdict_after_restart,
+    result_after_restart,
+    result_of,
 )
 
 pytestmark = pytest.mark.process
@@ -41,13 +41,13 @@ async def with_an_older_copy(cluster: HarmedCluster) -> None:
 def test_an_older_copy_gives_no_position_again(tmp_path: Path) -> None:
     """Every node is there, and all of them agree: the newest cuts are taken from them."""
 
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
             await with_an_older_copy(cluster)
-            return await verdict_after_restart(cluster)
+            return await result_after_restart(cluster)
 
     found = asyncio.run(story())
-    assert found.outcome is Outcome.HEALED, found
+    assert found.outcome is HarmOutcome.HEALED, found
 
 
 @pytest.mark.faults
@@ -55,7 +55,7 @@ def test_nodes_that_start_late_are_waited_for(tmp_path: Path) -> None:
     """Two log streams without a common node: only the nodes that start last know what was ordered since the copy. Before, the other
     log stream was given their positions, acknowledged."""
 
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         plan = plan_for(tmp_path, nodes=4, replicas=2)
         async with harmed_cluster(plan, [Ordering.COMMITTED]) as cluster:
             await cluster.append(10)
@@ -73,16 +73,16 @@ def test_nodes_that_start_late_are_waited_for(tmp_path: Path) -> None:
             )
             assert await cluster.try_append(1), "a position was given without the nodes that know the order"
             await cluster.restart(*late)
-            return await verdict(cluster, cluster.log_sizes())
+            return await result_of(cluster, cluster.log_sizes())
 
     found = asyncio.run(story())
-    assert found.outcome is Outcome.HEALED, found
+    assert found.outcome is HarmOutcome.HEALED, found
 
 
 def test_a_topic_that_cannot_decide_is_stopped_and_an_operator_adopts_the_order(tmp_path: Path) -> None:
     """A node is away, which may know more: the status says so and has the remedy. A dry run changes nothing."""
 
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.COMMITTED]) as cluster:
             await with_an_older_copy(cluster)
             await cluster.restart(*(name for name in cluster.names() if name != AWAY))
@@ -95,7 +95,7 @@ def test_a_topic_that_cannot_decide_is_stopped_and_an_operator_adopts_the_order(
             done = cluster.varlog("topic", "adopt-order", COMMITTED, "--cluster", cluster.address, "--yes")
             assert done.returncode == 0, done.stdout + done.stderr
             await cluster.restart(AWAY)
-            return await verdict(cluster, cluster.log_sizes())
+            return await result_of(cluster, cluster.log_sizes())
 
     found = asyncio.run(story())
-    assert found.outcome is Outcome.HEALED, found
+    assert found.outcome is HarmOutcome.HEALED, found

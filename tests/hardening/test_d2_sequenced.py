@@ -19,7 +19,7 @@ from varlog.model.commit import OrderAdoption
 from varlog.model.errors import OutcomeUnknown, PreconditionFailed, TopicStopped, Trimmed
 from varlog.model.ids import NodeID
 from varlog.rpc import messages as m
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 
 class RewoundSequencedCluster(RewoundCluster, SequencedCluster):
@@ -121,7 +121,7 @@ def test_d2_a_lost_projection_and_a_lost_trim_are_taken_from_the_nodes(streams: 
         await cluster.wait_whole(streams)
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_newer_copy_that_is_put_back_later_is_followed_by_those_who_saw_the_older_one() -> None:
@@ -162,7 +162,7 @@ def test_d2_a_newer_copy_that_is_put_back_later_is_followed_by_those_who_saw_the
             assert (await log.read(glsn)).data == data
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_trim_that_the_copy_does_not_have_stops_a_sequenced_topic() -> None:
@@ -190,7 +190,7 @@ def test_d2_a_trim_that_the_copy_does_not_have_stops_a_sequenced_topic() -> None
         await log.append(b"after")
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_trim_that_the_copy_does_not_have_stops_a_committed_topic() -> None:
@@ -216,7 +216,7 @@ def test_d2_a_trim_that_the_copy_does_not_have_stops_a_committed_topic() -> None
         assert (await log.append(b"after")).glsn == 11
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_projection_that_no_node_in_session_keeps_names_the_nodes_that_may() -> None:
@@ -259,7 +259,7 @@ def test_d2_a_projection_that_no_node_in_session_keeps_names_the_nodes_that_may(
         assert after > 2 and (await log.read(2)).data == b"second"
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_projection_that_is_in_no_copy_of_the_view_was_kept_by_its_chain_before_it_was_made(
@@ -293,7 +293,7 @@ def test_d2_a_projection_that_is_in_no_copy_of_the_view_was_kept_by_its_chain_be
         assert after > 2 and (await log.read(2)).data == b"second"
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_late_node_that_alone_knows_the_newest_projection_is_evidence() -> None:
@@ -336,7 +336,7 @@ def test_d2_a_late_node_that_alone_knows_the_newest_projection_is_evidence() -> 
         assert unit is not None and unit.newest == 2 and unit.sync is None
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d2_a_sequenced_topic_of_which_no_chain_was_heard_waits_for_its_nodes() -> None:
@@ -365,4 +365,4 @@ def test_d2_a_sequenced_topic_of_which_no_chain_was_heard_waits_for_its_nodes() 
         await appended(log, b"second")
         await log.close()
 
-    run(story())
+    run_simulated(story())

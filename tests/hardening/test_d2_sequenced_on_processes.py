@@ -20,10 +20,10 @@ from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harms.harmed_cluster import (
     SEQUENCED,
     HarmedCluster,
-    Outcome,
-    Verdict,
+    HarmOutcome,
+    HarmResult,
     harmed_cluster,
-    verdict,
+    result_of,
 )
 from varlog.testing.processes import PATIENCE_S
 
@@ -57,7 +57,7 @@ async def trimmed(cluster: HarmedCluster) -> list[str]:
 
 
 def test_d2_an_older_copy_of_the_repository_of_a_sequenced_topic(tmp_path: Path) -> None:
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=3), [Ordering.SEQUENCED]) as cluster:
             await cluster.append(30)
             before = await projection(cluster)
@@ -109,9 +109,9 @@ def test_d2_an_older_copy_of_the_repository_of_a_sequenced_topic(tmp_path: Path)
                 )
             done = cluster.varlog("topic", "adopt-order", SEQUENCED, "--yes", *where)
             assert done.returncode == 0 and "done" in done.stdout, done.stdout + done.stderr
-            found = await verdict(cluster, cluster.log_sizes())
+            found = await result_of(cluster, cluster.log_sizes())
             assert await trimmed(cluster) == []
             return found
 
     found = asyncio.run(story())
-    assert found.outcome is Outcome.HEALED, found
+    assert found.outcome is HarmOutcome.HEALED, found

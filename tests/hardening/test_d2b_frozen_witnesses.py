@@ -23,7 +23,7 @@ from varlog.model.lsn import GLSN, LLSN
 from varlog.model.status import NodeStatus, ReplicaState, ReplicaStatus
 from varlog.rpc import messages as m
 from varlog.storagenode.node import StorageNodeServer
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 STREAM = LogStream(
     LogStreamID(1), TopicID(1), (NodeID(1), NodeID(2), NodeID(3)), StreamState.SEALED, Epoch(2), LLSN(5)
@@ -132,4 +132,4 @@ def test_d2b_frozen_witnesses_are_kept_by_the_nodes_themselves_and_go_on_once_no
             await cluster.ask(node, below)
         await log.close()
 
-    run(story())
+    run_simulated(story())

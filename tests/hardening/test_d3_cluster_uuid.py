@@ -30,7 +30,7 @@ from varlog.storage.committed.log_store import LogStore
 from varlog.storage.identity import IDENTITY_NAME
 from varlog.storage.volume import NodeVolumes
 from varlog.testing.sim.core.host import VOLUME, Host
-from varlog.testing.sim.core.loop import Process, run
+from varlog.testing.sim.core.loop import Process, run_simulated
 from varlog.testing.sim.core.network import SimNetwork
 
 ONE = make_cluster_uuid(1 << 100 | 1)
@@ -57,7 +57,7 @@ def test_a_node_refuses_the_session_of_another_cluster_and_names_both_and_the_re
                 await cluster.ask("sn1:7110", change)
         assert await read_all(cluster, "orders") == ENTRIES
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_repository_refuses_to_register_a_node_of_another_cluster() -> None:
@@ -112,7 +112,7 @@ def test_a_repository_begins_above_the_ids_of_a_node_that_belonged_to_no_cluster
         assert bound == {40: NO_UUID, 41: view.uuid}
         assert status.cluster_uuid == view.uuid
 
-    run(story())
+    run_simulated(story())
 
 
 # --- one node's volumes -----------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_what_is_registered_is_bound_once_and_what_is_bound_is_refused_to_others
         again.check_change(LogStreamID(5), ONE, blank=True)
         assert again.largest_log_stream == 5
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_replica_of_another_cluster_on_this_nodes_volume_is_foreign() -> None:
@@ -187,7 +187,7 @@ def test_a_replica_of_another_cluster_on_this_nodes_volume_is_foreign() -> None:
         with pytest.raises(PreconditionFailed, match=OTHER):
             again.bind(ONE, (STREAM,))
 
-    run(story())
+    run_simulated(story())
 
 
 def test_an_identity_from_an_older_copy_learns_its_cluster_from_its_replicas() -> None:
@@ -203,7 +203,7 @@ def test_an_identity_from_an_older_copy_learns_its_cluster_from_its_replicas() -
         disk.replace_file(identity, old)
         assert _open(host).cluster_uuid == ONE
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_flipped_bit_in_an_identity_is_found() -> None:
@@ -219,7 +219,7 @@ def test_a_flipped_bit_in_an_identity_is_found() -> None:
         with pytest.raises(StartupError, match="checksum"):
             _open(host)
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_damaged_cluster_file_binds_to_nothing() -> None:
@@ -239,4 +239,4 @@ def test_a_damaged_cluster_file_binds_to_nothing() -> None:
         again.bind(ONE, (STREAM,))
         assert again.cluster_of(STREAM) == ONE
 
-    run(story())
+    run_simulated(story())

@@ -13,7 +13,7 @@ from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.model.errors import VarlogError
 from varlog.model.events import EventKind
 from varlog.rpc import messages as m
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 
 def _kept(cluster: SimCluster) -> set[str]:
@@ -51,7 +51,7 @@ def test_a_repository_that_lost_its_metadata_deletes_nothing_of_the_old_cluster(
         assert await read_all(cluster, "bills") == ENTRIES
         assert not cluster.complaints
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_manager_that_outlives_the_metadata_says_that_they_are_of_another_cluster() -> None:
@@ -70,4 +70,4 @@ def test_a_manager_that_outlives_the_metadata_says_that_they_are_of_another_clus
         assert sum(event.kind is EventKind.REPOSITORY_CHANGED for event in status.events) == 1
         assert not cluster.complaints
 
-    run(story())
+    run_simulated(story())

@@ -17,7 +17,7 @@ from varlog.metarepo.store.sqlite import SqliteStore
 from varlog.model.errors import PreconditionFailed, StartupError
 from varlog.rpc import messages as m
 from varlog.runtime.environment import system_environment
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 
 async def _fill(cluster: SimCluster, topic: str, count: int) -> None:
@@ -58,7 +58,7 @@ def test_a_backup_of_a_running_repository_holds_everything_and_starts() -> None:
         await log.close()
         assert not cluster.complaints
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_backup_is_one_moment_though_it_is_fetched_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_backup_is_one_moment_though_it_is_fetched_piece_by_piece(monkeypatch:
         assert copy.state.order.high_watermark(copy.state.view.topics[0].topic) >= 3
         await filling
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_piece_of_another_backup_is_refused() -> None:
@@ -86,7 +86,7 @@ def test_a_piece_of_another_backup_is_refused() -> None:
         with pytest.raises(PreconditionFailed, match="begin again"):
             await cluster.ask(REPOSITORY, m.GetBackup(64, 77))
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_backup_goes_into_a_new_store_alone(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_backup_goes_into_a_new_store_alone(tmp_path: Path) -> None:
         items = await fetch_backup(cluster.transport, REPOSITORY)
         (tmp_path / "items").write_bytes(msgspec.msgpack.encode(items))
 
-    run(story())
+    run_simulated(story())
     items = msgspec.msgpack.decode((tmp_path / "items").read_bytes(), type=dict[str, bytes])
 
     async def real() -> None:

@@ -29,7 +29,7 @@ from varlog.rpc import messages as m
 from varlog.rpc.tcp import TcpTransport
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.processes import PATIENCE_S, command
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 NODES = ["sn1:7110", "sn2:7110", "sn3:7110", "sn4:7110"]
 
@@ -100,7 +100,7 @@ def test_everything_acknowledged_is_at_its_old_position_after_a_recovery() -> No
         assert view.streams[-1].log_stream > before.streams[-1].log_stream + 1
         assert not cluster.complaints
 
-    run(story())
+    run_simulated(story())
 
 
 def test_nodes_that_were_restarted_without_a_repository_still_prove_everything() -> None:
@@ -121,7 +121,7 @@ def test_nodes_that_were_restarted_without_a_repository_still_prove_everything()
         await cluster.wait_whole(1)
         await _check(cluster, "orders", 1, 301)
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_node_that_does_not_answer_stops_the_recovery_unless_it_is_given_up() -> None:
@@ -145,7 +145,7 @@ def test_a_node_that_does_not_answer_stops_the_recovery_unless_it_is_given_up() 
         await cluster.wait_whole(1)
         await _check(cluster, "orders", 1, 101)
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_repository_that_runs_is_not_rebuilt() -> None:
@@ -158,7 +158,7 @@ def test_a_repository_that_runs_is_not_rebuilt() -> None:
         assert recovery.rebuilt.stops
         assert any("in session" in problem for problem in recovery.rebuilt.problems)
 
-    run(story())
+    run_simulated(story())
 
 
 def _evidence() -> tuple[NodeEvidence, ...]:
@@ -171,7 +171,7 @@ def _evidence() -> tuple[NodeEvidence, ...]:
             await _append(cluster, topic, 1, 100)
         return (await _without_repository(cluster)).nodes
 
-    return run(story())
+    return run_simulated(story())
 
 
 def test_rows_that_nobody_has_are_listed_and_only_that_topic_is_left_out() -> None:

@@ -16,10 +16,10 @@ from varlog.localcluster.wait import wait_until
 from varlog.testing.cluster_under_load import plan_for
 from varlog.testing.harms.harmed_cluster import (
     SEQUENCED,
-    Outcome,
-    Verdict,
+    HarmOutcome,
+    HarmResult,
     harmed_cluster,
-    verdict_after_restart,
+    result_after_restart,
 )
 from varlog.testing.processes import command
 
@@ -37,7 +37,7 @@ def every_node_knows_the_names(directory: Path) -> bool:
 def test_a_lost_repository_is_rebuilt_from_the_nodes(tmp_path: Path) -> None:
     """Topics of both orderings; the nodes run meanwhile, the repository and the manager do not."""
 
-    async def story() -> Verdict:
+    async def story() -> HarmResult:
         async with harmed_cluster(plan_for(tmp_path, replicas=NODES)) as cluster:
             await cluster.append(60)
             await cluster.wait_rows_synced()
@@ -53,7 +53,7 @@ def test_a_lost_repository_is_rebuilt_from_the_nodes(tmp_path: Path) -> None:
             recover = ("vmr", "recover", f"--store={tmp_path / 'vmr' / 'metadata.db'}", f"--nodes={nodes}")
             done = command("varlog.cli.serve", [*recover, "--yes"])
             print(done.returncode, done.stdout + done.stderr)
-            return await verdict_after_restart(cluster, "vmr", "vseq", "vmc")
+            return await result_after_restart(cluster, "vmr", "vseq", "vmc")
 
     found = asyncio.run(story())
-    assert found.outcome is Outcome.HEALED, found
+    assert found.outcome is HarmOutcome.HEALED, found

@@ -17,7 +17,7 @@ from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Proposal, Range, SequencerID, Stripe
 from varlog.rpc import messages as m
 from varlog.runtime.disk import OsDisk
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 NODE = NodeID(3)
 
@@ -69,7 +69,7 @@ def test_d6_a_node_that_restarts_still_refuses_the_terms_before() -> None:
             with pytest.raises(StaleTerm):
                 await cluster.ask("sn1:7110", m.OpenSession(term, nonce=99))
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d6_a_forged_term_locks_nobody_out() -> None:
@@ -89,7 +89,7 @@ def test_d6_a_forged_term_locks_nobody_out() -> None:
         with pytest.raises(PreconditionFailed, match="too far above"):
             await cluster.ask("sn1:7110", m.OpenSession(1 << 62))
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d6_a_repository_whose_terms_went_back_rises_above_them_and_checks_every_topic() -> None:
@@ -123,7 +123,7 @@ def test_d6_a_repository_whose_terms_went_back_rises_above_them_and_checks_every
         assert (await log.append(b"and on")).glsn == len(appended) + 2
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_d6_the_witness_file_is_kept_on_every_volume_and_a_damaged_copy_does_no_harm(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from varlog.rpc.messages import Append, Done, GetClusterStatusReply, Message
 from varlog.rpc.tcp import TcpServer, TcpTransport, split_address
 from varlog.rpc.transport import Call, Connection, Handler
 from varlog.runtime.logging import LineLimit
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 from varlog.testing.sim.core.network import SimTransport
 
 HERE = ClusterID(7)

@@ -22,7 +22,7 @@ from varlog.model.errors import NotAccepted, OutcomeUnknown
 from varlog.model.ids import ProducerID
 from varlog.model.lsn import GLSN, LLSN
 from varlog.runtime.tasks import Tasks
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0

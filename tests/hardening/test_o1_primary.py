@@ -28,7 +28,7 @@ from varlog.storagenode.committed import replica as replica_module
 from varlog.storagenode.committed import writer as writer_module
 from varlog.storagenode.committed.ack_queue import AckQueue
 from varlog.storagenode.committed.admission_queue import AdmissionQueue, PendingAppend
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0

@@ -33,7 +33,7 @@ from varlog.storage.sequenced.page_store import PageRef
 from varlog.storagenode.sequenced import unit as unit_module
 from varlog.storagenode.sequenced import writer as unit_writer_module
 from varlog.storagenode.sequenced.writer import UnitWrite, UnitWriter
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 DATA = bytes(1000)
 TIMEOUT_S = 1.0

@@ -17,7 +17,7 @@ from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.rpc.messages import Append
 from varlog.rpc.transport import Call
 from varlog.runtime.metrics import TrafficMeter
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 if TYPE_CHECKING:
     from varlog.manager.committed.slow_primaries import SlowPrimaries

@@ -26,7 +26,7 @@ from varlog.storagenode.committed import admission_queue as intake_module
 from varlog.storagenode.committed import replica as replica_module
 from varlog.storagenode.committed import writer as writer_module
 from varlog.storagenode.committed.admission_queue import AdmissionQueue, PendingAppend
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 
 class Waits:

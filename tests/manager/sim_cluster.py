@@ -24,7 +24,7 @@ from varlog.rpc.transport import Connection, Handler, Server, Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNodeServer
-from varlog.testing.sim.core.host import VOLUME, Host, Service
+from varlog.testing.sim.core.host import VOLUME, Host, SimService
 from varlog.testing.sim.core.loop import Process, ProcessCrashed
 from varlog.testing.sim.core.network import SimNetwork
 
@@ -149,10 +149,10 @@ class SimCluster:
 
     # --- the parts ------------------------------------------------------------------------------------------------
 
-    def _host(self, name: str, make: Callable[[Environment, Transport], Service]) -> Host:
+    def _host(self, name: str, make: Callable[[Environment, Transport], SimService]) -> Host:
         return Host(name, "1", self.network, make, lambda text: None, self.complaints.append)
 
-    def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
+    def _node(self, number: int) -> Callable[[Environment, Transport], SimService]:
         config = StorageNodeConfig(
             CLUSTER,
             NodeID(number),
@@ -163,11 +163,11 @@ class SimCluster:
         )
         return lambda environment, transport: StorageNodeServer(config, environment, transport)
 
-    def _make_repository(self, environment: Environment, transport: Transport) -> Service:
+    def _make_repository(self, environment: Environment, transport: Transport) -> SimService:
         config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)
         return MetadataRepository(config, MemoryStore(self._metadata), environment, transport)
 
-    def _make_manager(self, environment: Environment, transport: Transport) -> Service:
+    def _make_manager(self, environment: Environment, transport: Transport) -> SimService:
         cutting = CutTransport(transport, self.cut, self.manager.crash)
         return Manager(self._manager_config("mc:7101"), environment, cutting)
 

@@ -18,7 +18,7 @@ from varlog.rpc import messages
 from varlog.rpc.messages import Message
 from varlog.rpc.transport import Call
 from varlog.runtime.environment import system_environment
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 STREAM = LogStreamID(1)
 # With nodes 1 to 3 as replicas of stream 1 of the topic "orders", and node 4 idle.

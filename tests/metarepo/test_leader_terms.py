@@ -17,7 +17,7 @@ from varlog.model.errors import NotLeader, StartupError, Unavailable
 from varlog.model.ids import ClusterID, LogStreamID, NodeID, TopicID
 from varlog.rpc import messages as m
 from varlog.rpc.memory import MemoryTransport
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 LEASE_S = 2.0
 NAMES = ("mr1", "mr2", "mr3")
@@ -90,7 +90,7 @@ def test_the_first_leads_the_others_say_so_and_the_view_names_all() -> None:
         assert answer.view.repositories == ("mr1:7100", "mr2:7100", "mr3:7100")
         await group.stop_all()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_leader_that_stops_hands_over_at_once_and_the_next_one_knows_everything() -> None:
@@ -113,7 +113,7 @@ def test_a_leader_that_stops_hands_over_at_once_and_the_next_one_knows_everythin
         await group.stop_all()
         await node.stop()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_leader_that_is_cut_off_from_the_store_is_silent_before_another_answers() -> None:
@@ -138,7 +138,7 @@ def test_a_leader_that_is_cut_off_from_the_store_is_silent_before_another_answer
         assert error.value.leader == f"{group.leading()[0]}:7100"
         await group.stop_all()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_what_a_lost_reign_had_under_way_is_not_answered_as_done_or_as_refused() -> None:
@@ -160,7 +160,7 @@ def test_what_a_lost_reign_had_under_way_is_not_answered_as_done_or_as_refused()
         assert isinstance(answer, m.GetViewReply) and answer.view.topics == ()
         await group.stop_all()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_process_that_stood_still_for_longer_than_its_lease_answers_nothing_more() -> None:
@@ -180,7 +180,7 @@ def test_a_process_that_stood_still_for_longer_than_its_lease_answers_nothing_mo
         assert await group.leader() in NAMES
         await group.stop_all()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_reign_after_another_in_the_same_process_orders_on() -> None:
@@ -216,7 +216,7 @@ def test_a_reign_after_another_in_the_same_process_orders_on() -> None:
         await group.stop_all()
         await node.stop()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_metadata_of_another_cluster_end_the_process_with_a_word() -> None:
@@ -231,4 +231,4 @@ def test_metadata_of_another_cluster_end_the_process_with_a_word() -> None:
         assert not foreign.leads
         await group.stop_all()
 
-    run(body())
+    run_simulated(body())

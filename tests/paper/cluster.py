@@ -32,8 +32,8 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNodeServer
-from varlog.testing.sim.core.host import VOLUME, Host, Service
-from varlog.testing.sim.core.loop import Process, ProcessCrashed, run
+from varlog.testing.sim.core.host import VOLUME, Host, SimService
+from varlog.testing.sim.core.loop import Process, ProcessCrashed, run_simulated
 from varlog.testing.sim.core.network import SimNetwork
 
 T = TypeVar("T")
@@ -260,7 +260,7 @@ class PaperCluster:
 
     # --- The processes ------------------------------------------------------------------------------------------------
 
-    def _host(self, name: str, make: Callable[[Environment, Transport], Service]) -> Host:
+    def _host(self, name: str, make: Callable[[Environment, Transport], SimService]) -> Host:
         return Host(name, "wokl", self.network, make, lambda text: None, self.complaints.append)
 
     def _idle(self, name: str) -> Idle:
@@ -272,12 +272,12 @@ class PaperCluster:
     def _node_config(self, number: int) -> StorageNodeConfig:
         return StorageNodeConfig(CLUSTER, NodeID(number), (VOLUME,), listen=node_address(number))
 
-    def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
+    def _node(self, number: int) -> Callable[[Environment, Transport], SimService]:
         return lambda environment, transport: StorageNodeServer(
             self._node_config(number), environment, transport
         )
 
-    def _make_repository(self, environment: Environment, transport: Transport) -> Service:
+    def _make_repository(self, environment: Environment, transport: Transport) -> SimService:
         config = MetadataRepositoryConfig(CLUSTER, REPOSITORY)
         return MetadataRepository(config, MemoryStore(self._metadata), environment, transport)
 
@@ -290,7 +290,7 @@ class PaperCluster:
             replicas=self.replicas,
         )
 
-    def _make_manager(self, environment: Environment, transport: Transport) -> Service:
+    def _make_manager(self, environment: Environment, transport: Transport) -> SimService:
         return Manager(
             self._manager_config(), environment, ToldTransport(MANAGER, transport, self.transcript)
         )
@@ -303,4 +303,4 @@ def told(story: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async with asyncio.timeout(STORY_S):
             return await story()
 
-    return run(within())
+    return run_simulated(within())

@@ -45,7 +45,7 @@ from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNodeServer
-from varlog.testing.sim.core.host import Service
+from varlog.testing.sim.core.host import SimService
 
 __all__ = ["OURS", "Varlog", "check_drawn", "of", "told"]
 
@@ -195,8 +195,8 @@ class Varlog(PaperCluster):
 
     # --- The processes ------------------------------------------------------------------------------------------------
 
-    def _node(self, number: int) -> Callable[[Environment, Transport], Service]:
-        def make(environment: Environment, transport: Transport) -> Service:
+    def _node(self, number: int) -> Callable[[Environment, Transport], SimService]:
+        def make(environment: Environment, transport: Transport) -> SimService:
             network = ToldTransport(node_address(number), transport, self.transcript, late=False)
             return StorageNodeServer(self._node_config(number), environment, network)
 
@@ -205,7 +205,7 @@ class Varlog(PaperCluster):
     def _node_config(self, number: int) -> StorageNodeConfig:
         return replace(super()._node_config(number), scrub_bytes_per_s=0, **self.node_settings)
 
-    def _make_repository(self, environment: Environment, transport: Transport) -> Service:
+    def _make_repository(self, environment: Environment, transport: Transport) -> SimService:
         network = ToldTransport("MR", transport, self.transcript, late=False)
         return super()._make_repository(environment, network)
 

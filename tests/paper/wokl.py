@@ -14,7 +14,7 @@ from varlog.model.status import UnitStatus
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.sequencer.sequencer import Sequencer, SequencerConfig
-from varlog.testing.sim.core.host import Host, Service
+from varlog.testing.sim.core.host import Host, SimService
 
 __all__ = ["Wokl", "told"]
 
@@ -91,5 +91,5 @@ class Wokl(PaperCluster):
         """Of the first log unit of each."""
         return [self.units(name)[0].epoch for name in names]
 
-    def _make_sequencer(self, environment: Environment, transport: Transport) -> Service:
+    def _make_sequencer(self, environment: Environment, transport: Transport) -> SimService:
         return Sequencer(SequencerConfig(CLUSTER, REPOSITORY, SEQUENCER), environment, transport)

@@ -153,7 +153,7 @@ def run_parties(
         async with asyncio.timeout(DEADLINE_S):
             await body(*parties)
 
-    loop.run(run())
+    loop.run_simulated(run())
 
 
 async def passed(seconds: float) -> None:

@@ -14,7 +14,7 @@ from varlog.aio import Opening
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.envelope import Envelope, Opener
 from varlog.recipes.core.replicated import ReplicatedStateMachine
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 NAME = "list"
 
@@ -68,7 +68,7 @@ def in_virtual_time(body: Callable[[ScriptedLog], Coroutine[Any, Any, None]]) ->
         async with asyncio.timeout(1000):
             await body(ScriptedLog())
 
-    run(work())
+    run_simulated(work())
 
 
 def copies(log: ScriptedLog, command: bytes) -> int:

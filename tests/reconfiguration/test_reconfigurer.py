@@ -20,7 +20,7 @@ from varlog.reconfiguration.reconfigurer import Reconfigurer
 from varlog.reconfiguration.rules import Answer, Wish, first_projection
 from varlog.rpc import messages as m
 from varlog.rpc.messages import Message
-from varlog.testing.sim.core.loop import run as run_in_virtual_time
+from varlog.testing.sim.core.loop import run_simulated as run_in_virtual_time
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)

@@ -37,7 +37,7 @@ from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
 from varlog.sequencer.sequencer import Sequencer, SequencerConfig
-from varlog.testing.sim.core.loop import run as run_virtual
+from varlog.testing.sim.core.loop import run_simulated as run_virtual
 
 M = TypeVar("M", bound=m.Message)
 

@@ -19,13 +19,14 @@ from varlog.rpc.transport import Connection, ConnectionLost, Handler, Transport
 from varlog.runtime.environment import Environment
 from varlog.testing.sim.core import loop
 from varlog.testing.sim.core.drive import BLOCK_BYTES
-from varlog.testing.sim.core.host import VOLUME, Service, SimClock
+from varlog.testing.sim.core.host import VOLUME, SimClock, SimService
 from varlog.testing.sim.core.host import Host as Machine
 from varlog.testing.sim.core.loop import Process
 from varlog.testing.sim.core.network import SimNetwork, damaged
-from varlog.testing.sim.core.plan import COPY_LOSSES, LATER_KINDS, Kind, Plan
+from varlog.testing.sim.core.plan import COPY_LOSSES, LATER_KINDS, FaultKind, SimPlan
 from varlog.testing.sim.faults.harm import Harm, Past, files_of, harm_file
-from varlog.testing.sim.world import LogLines, World
+from varlog.testing.sim.simulate import LogLines
+from varlog.testing.sim.world import World
 
 
 def test_a_lost_write_is_read_until_the_page_cache_lets_go_of_it_and_is_never_on_the_platter() -> None:
@@ -106,7 +107,7 @@ class Idle:
 
 
 def machine() -> Machine:
-    def make(environment: Environment, transport: Transport) -> Service:
+    def make(environment: Environment, transport: Transport) -> SimService:
         return Idle()
 
     found = Machine("sn1", "1", SimNetwork(random.Random(1)), make, lambda text: None, lambda text: None)
@@ -150,7 +151,7 @@ def test_a_steady_clock_that_stood_still_goes_on_from_there() -> None:
         await asyncio.sleep(2.0)
         assert clock.steady_us() == 3_000_000
 
-    loop.run(work())
+    loop.run_simulated(work())
 
 
 def test_a_damaged_message_has_one_other_number() -> None:
@@ -185,12 +186,12 @@ def test_nothing_of_a_damaged_message_arrives_and_its_connection_ends() -> None:
         with pytest.raises(ConnectionLost):
             connection.send(CopyUnit(LogStreamID(6), LLSN(61), LLSN(71), 100))
 
-    loop.run(work())
+    loop.run_simulated(work())
 
 
 def test_a_share_of_the_seeds_has_each_of_the_later_kinds_and_calm_ones_have_none() -> None:
     for ordering in Ordering:
-        plans = [Plan.of(seed, ordering) for seed in range(1, 200)]
+        plans = [SimPlan.of(seed, ordering) for seed in range(1, 200)]
         assert {kind for plan in plans for kind in plan.kinds()} >= set(LATER_KINDS) - COPY_LOSSES
         harmed = [plan for plan in plans if set(LATER_KINDS) & plan.kinds()]
         assert len(plans) / 5 < len(harmed) < len(plans) / 2
@@ -199,7 +200,7 @@ def test_a_share_of_the_seeds_has_each_of_the_later_kinds_and_calm_ones_have_non
         # In half of them all lose power at the end, in the others those that run have to find what is wrong.
         ends = {plan.last_blackout for plan in plans if COPY_LOSSES & plan.kinds()}
         assert ends == {True, False}
-    assert Kind.REWIND in COPY_LOSSES
+    assert FaultKind.REWIND in COPY_LOSSES
     assert Path(VOLUME).is_absolute()
 
 
@@ -239,4 +240,4 @@ def test_only_a_start_that_began_on_a_failing_disk_may_fail_when_the_faults_have
         await asyncio.sleep(1.0)
         return complaints
 
-    assert bool(loop.run(story())) is not excused
+    assert bool(loop.run_simulated(story())) is not excused

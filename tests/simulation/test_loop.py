@@ -21,7 +21,7 @@ def test_hours_pass_in_no_time_and_time_starts_at_zero() -> None:
         await asyncio.sleep(7200)
         return before, running.time()
 
-    assert loop.run(work()) == (0.0, 7200.0)
+    assert loop.run_simulated(work()) == (0.0, 7200.0)
 
 
 def test_timers_of_one_moment_fire_in_the_order_they_were_made() -> None:
@@ -32,7 +32,7 @@ def test_timers_of_one_moment_fire_in_the_order_they_were_made() -> None:
         await asyncio.sleep(2)
         return fired
 
-    assert loop.run(work()) == list(range(50))
+    assert loop.run_simulated(work()) == list(range(50))
 
 
 def test_a_timeout_of_asyncio_works_in_virtual_time() -> None:
@@ -42,7 +42,7 @@ def test_a_timeout_of_asyncio_works_in_virtual_time() -> None:
                 await asyncio.get_running_loop().create_future()
         return asyncio.get_running_loop().time()
 
-    assert loop.run(work()) == 30.0
+    assert loop.run_simulated(work()) == 30.0
 
 
 def test_waiting_for_what_nobody_will_do_is_told_with_the_names_of_the_tasks() -> None:
@@ -50,7 +50,7 @@ def test_waiting_for_what_nobody_will_do_is_told_with_the_names_of_the_tasks() -
         await asyncio.get_running_loop().create_task(_for_ever(), name="the-waiter")
 
     with pytest.raises(loop.SimulationStuck, match=r"nothing is left to happen.*the-waiter"):
-        loop.run(work())
+        loop.run_simulated(work())
 
 
 def test_a_run_without_end_is_stopped() -> None:
@@ -59,7 +59,7 @@ def test_a_run_without_end_is_stopped() -> None:
             await asyncio.sleep(0)
 
     with pytest.raises(loop.SimulationStuck, match="no end after"):
-        loop.run(work(), steps_max=1000)
+        loop.run_simulated(work(), steps_max=1000)
 
 
 def test_a_callback_that_never_returns_is_stopped_and_named() -> None:
@@ -104,7 +104,7 @@ def test_a_dead_process_never_runs_again_not_even_its_finally() -> None:
         told = list(seen)
         return told
 
-    assert loop.run(work()) == ["alive", "callback", "alive"]
+    assert loop.run_simulated(work()) == ["alive", "callback", "alive"]
 
 
 def test_a_process_that_stands_still_does_later_what_was_due_and_in_order() -> None:
@@ -130,7 +130,7 @@ def test_a_process_that_stands_still_does_later_what_was_due_and_in_order() -> N
         await task
         return ticks
 
-    assert loop.run(work()) == [1.0, 4.5, 5.5, 6.5]
+    assert loop.run_simulated(work()) == [1.0, 4.5, 5.5, 6.5]
 
 
 def test_tasks_made_by_a_process_belong_to_it() -> None:
@@ -149,7 +149,7 @@ def test_tasks_made_by_a_process_belong_to_it() -> None:
         await child()
         return names
 
-    assert loop.run(work()) == ["sn1#1", "nobody"]
+    assert loop.run_simulated(work()) == ["sn1#1", "nobody"]
 
 
 def test_an_error_that_nobody_looks_at_is_kept() -> None:
@@ -162,7 +162,7 @@ def test_an_error_that_nobody_looks_at_is_kept() -> None:
         assert isinstance(running, loop.SimLoop)
         complaints.extend(running.complaints)
 
-    loop.run(work())
+    loop.run_simulated(work())
     assert len(complaints) == 1 and "planted" in complaints[0]
 
 
@@ -182,7 +182,7 @@ async def work():
     await asyncio.sleep(1)
     return order
 
-print(loop.run(work()))
+print(loop.run_simulated(work()))
 """
 
 

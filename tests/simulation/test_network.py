@@ -16,7 +16,7 @@ from varlog.rpc.transport import Call, CallTimeout, Connection, ConnectionLost, 
 from varlog.testing.sim.core import loop
 from varlog.testing.sim.core.loop import Process
 from varlog.testing.sim.core.network import KEEP_ALIVE_S, SimNetwork
-from varlog.testing.sim.faults.fault_actions import Echoes
+from varlog.testing.sim.faults.fault_actions import DuplicateDelivery
 
 ADDRESS = "b:1"
 
@@ -65,7 +65,7 @@ def test_frames_arrive_in_order_and_a_call_is_answered_behind_them() -> None:
         assert (answer, payload) == (Done(), b"body")
         return [message.node for message, _ in pair.got if isinstance(message, RemoveNode)]
 
-    assert loop.run(work()) == list(range(50))
+    assert loop.run_simulated(work()) == list(range(50))
 
 
 def test_an_error_of_the_tree_is_raised_again_at_the_caller() -> None:
@@ -75,7 +75,7 @@ def test_an_error_of_the_tree_is_raised_again_at_the_caller() -> None:
         with pytest.raises(UnknownTopic, match="planted"):
             await pair.as_client(connection.call(AddNode("x"), timeout_s=5))
 
-    loop.run(work())
+    loop.run_simulated(work())
 
 
 def test_a_call_nobody_answers_ends_by_its_deadline() -> None:
@@ -89,7 +89,7 @@ def test_a_call_nobody_answers_ends_by_its_deadline() -> None:
         await asyncio.sleep(1)
         return asyncio.get_running_loop().time()
 
-    assert 3.0 < loop.run(work()) < 4.0
+    assert 3.0 < loop.run_simulated(work()) < 4.0
 
 
 def test_a_crash_breaks_the_connection_and_the_other_side_notices() -> None:
@@ -112,7 +112,7 @@ def test_a_crash_breaks_the_connection_and_the_other_side_notices() -> None:
         await asyncio.sleep(0)
         return told
 
-    assert loop.run(work()) == ["closed", "at once"]
+    assert loop.run_simulated(work()) == ["closed", "at once"]
 
 
 def test_what_was_under_way_when_the_sender_died_arrives_as_a_prefix() -> None:
@@ -130,7 +130,7 @@ def test_what_was_under_way_when_the_sender_died_arrives_as_a_prefix() -> None:
             assert got == list(range(len(got)))
             return len(got)
 
-        lengths.add(loop.run(work()))
+        lengths.add(loop.run_simulated(work()))
     assert {0, 10} <= lengths and len(lengths) > 4
 
 
@@ -142,7 +142,7 @@ def test_nobody_listens_is_told_as_never_sent() -> None:
             await process.spawn("c", network.transport(process).connect("nowhere:1", timeout_s=5))
         return lost.value.sent
 
-    assert loop.run(work()) is False
+    assert loop.run_simulated(work()) is False
 
 
 def test_an_address_is_listened_at_once_and_free_again_after_a_crash() -> None:
@@ -157,7 +157,7 @@ def test_an_address_is_listened_at_once_and_free_again_after_a_crash() -> None:
         server = await heir.spawn("serve", transport.serve(ADDRESS, pair.make_handler))
         return server.address
 
-    assert loop.run(work()) == ADDRESS
+    assert loop.run_simulated(work()) == ADDRESS
 
 
 def test_a_payload_written_to_after_it_was_sent_is_told() -> None:
@@ -173,7 +173,7 @@ def test_a_payload_written_to_after_it_was_sent_is_told() -> None:
         assert pair.got[0][1] == b"before"
         return pair.network.complaints
 
-    assert len(loop.run(work())) == 1
+    assert len(loop.run_simulated(work())) == 1
 
 
 @pytest.mark.parametrize("whom", ["", "a"])
@@ -189,7 +189,7 @@ def test_what_is_sent_to_a_host_that_is_cut_off_arrives_late_and_in_order(whom: 
         assert [message.node for message, _ in pair.got if isinstance(message, RemoveNode)] == [0, 1, 2]
         return arrived
 
-    first, *_, last = loop.run(work())
+    first, *_, last = loop.run_simulated(work())
     assert 3.0 <= first <= last < 3.5
 
 
@@ -199,17 +199,17 @@ def test_what_a_host_says_into_a_one_way_cut_arrives_late_and_what_it_is_told_do
         connection = await pair.connect()
         told: list[float] = []
 
-        def hear(call: Call | None, message: Message, payload: bytearray) -> None:
+        def observe(call: Call | None, message: Message, payload: bytearray) -> None:
             told.append(asyncio.get_running_loop().time())
 
-        connection.serve_with(hear)  # type: ignore[attr-defined]
+        connection.serve_with(observe)  # type: ignore[attr-defined]
         pair.network.cut_off("a", "b", until=3.0, one_way=True)
         connection.other.send(Done())  # type: ignore[attr-defined]
         await pair.as_client(connection.call(GetView(), timeout_s=5))
         return told[0], asyncio.get_running_loop().time()
 
-    heard, answered = loop.run(work())
-    assert heard < 1.0 and 3.0 <= answered < 3.5
+    observe, answered = loop.run_simulated(work())
+    assert observe < 1.0 and 3.0 <= answered < 3.5
 
 
 @pytest.mark.parametrize("one_way", [True, False])
@@ -231,7 +231,7 @@ def test_what_is_lost_never_arrives_and_both_ends_learn_of_it_late(one_way: bool
         await pair.as_client(again.call(GetView(), timeout_s=1.0))
         return len(pair.got), began
 
-    got, noticed = loop.run(work())
+    got, noticed = loop.run_simulated(work())
     assert got == 1 and noticed < KEEP_ALIVE_S
 
 
@@ -251,24 +251,24 @@ def test_a_request_that_straggles_is_taken_behind_the_one_that_was_sent_again() 
         await asyncio.sleep(3.0)
         return [message.node for message, _ in pair.got if isinstance(message, RemoveNode)]
 
-    assert loop.run(work()) == [2, 1]
+    assert loop.run_simulated(work()) == [2, 1]
 
 
 def test_an_echo_of_a_control_request_comes_later_over_another_connection() -> None:
     async def work() -> list[str]:
         pair = Pair()
         connection = await pair.connect()
-        echoes = Echoes(pair.network, random.Random(1))
-        echoes.wanted = 1
+        duplicates = DuplicateDelivery(pair.network, random.Random(1))
+        duplicates.wanted = 1
         request = SealStream(LogStreamID(1))
-        assert echoes.heard(connection, GetView()) is None  # type: ignore[arg-type]
-        assert echoes.heard(connection, request) is not None  # type: ignore[arg-type]
+        assert duplicates.observe(connection, GetView()) is None  # type: ignore[arg-type]
+        assert duplicates.observe(connection, request) is not None  # type: ignore[arg-type]
         await pair.as_client(connection.call(request, timeout_s=1.0))
         pair.client.die()
         await asyncio.sleep(6.0)
         return [type(message).__name__ for message, _ in pair.got]
 
-    assert loop.run(work()) == ["SealStream", "SealStream"]
+    assert loop.run_simulated(work()) == ["SealStream", "SealStream"]
 
 
 def test_a_connection_that_snaps_ends_on_both_sides() -> None:
@@ -282,7 +282,7 @@ def test_a_connection_that_snaps_ends_on_both_sides() -> None:
             await pair.as_client(connection.call(GetView(), timeout_s=1))
         return connection.closed, len(pair.got)
 
-    assert loop.run(work()) == (True, 0)
+    assert loop.run_simulated(work()) == (True, 0)
 
 
 def test_a_server_that_closes_ends_its_connections() -> None:
@@ -297,4 +297,4 @@ def test_a_server_that_closes_ends_its_connections() -> None:
         await asyncio.sleep(5)
         return connection.closed
 
-    assert loop.run(work()) is True
+    assert loop.run_simulated(work()) is True

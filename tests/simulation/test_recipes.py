@@ -9,13 +9,13 @@ import pytest
 
 from varlog.model.cluster import Ordering
 from varlog.testing.sim.core import limits
-from varlog.testing.sim.core.plan import NEED_AN_OPERATOR, Plan
+from varlog.testing.sim.core.plan import NEED_AN_OPERATOR, SimPlan
 from varlog.testing.sim.mutants.recipe_mutants import RECIPE_MUTANTS
 from varlog.testing.sim.recipes.plan import RecipePlan, Store, Work, cluster_plan
 from varlog.testing.sim.recipes.user import JOBS
 from varlog.testing.sim.recipes.world import RecipeWorld, simulate_recipes
 from varlog.testing.sim.runner import replay_command
-from varlog.verify.history import Outcome
+from varlog.verify.history import CallOutcome
 from varlog.verify.serializability import anomalies
 from varlog.verify.transaction_history import history_of_lists
 
@@ -81,11 +81,11 @@ def test_seeds_with_recipes_cover_what_they_are_for() -> None:
 def told_of(world: RecipeWorld, text: str) -> set[str]:
     """What a run had in it besides the ways in which calls ended."""
     history = world.recipes
-    grants = [deed.got for deed in history.of("lock", "acquire") if deed.done]
+    grants = [call.got for call in history.of("lock", "acquire") if call.done]
     found = {
-        "a claim lost": any(deed.got is False for deed in history.of("queue", "done")),
+        "a claim lost": any(call.got is False for call in history.of("queue", "done")),
         "a lock busy": None in grants,
-        "a lock that changed hands": len({deed.client for deed in history.of("lock", "acquire") if deed.got})
+        "a lock that changed hands": len({call.client for call in history.of("lock", "acquire") if call.got})
         > 1,
         "stopped at a fence": "is stopped at the fence" in text,
         "a jump to a snapshot": "goes on from a snapshot" in text,
@@ -103,7 +103,9 @@ def told_of(world: RecipeWorld, text: str) -> set[str]:
 
 def level_seeds(work: Work, count: int) -> list[int]:
     """The first seeds in which a calm enough cluster has users of this level."""
-    return [seed for seed in range(1, 400) if work in RecipePlan.of(seed, Plan.of(seed).calm).works][:count]
+    return [seed for seed in range(1, 400) if work in RecipePlan.of(seed, SimPlan.of(seed).calm).works][
+        :count
+    ]
 
 
 def test_write_skew_is_shown_under_snapshot_and_never_under_serializable() -> None:
@@ -132,7 +134,7 @@ def test_plans_of_recipes_differ_and_cover_every_recipe() -> None:
 @pytest.mark.parametrize("ordering", Ordering)
 def test_the_cluster_of_a_seed_has_the_faults_of_that_seed(ordering: Ordering) -> None:
     for seed in range(40):
-        with_recipes, without = cluster_plan(seed, ordering), Plan.of(seed, ordering)
+        with_recipes, without = cluster_plan(seed, ordering), SimPlan.of(seed, ordering)
         # A topic that is stopped stays so until an operator comes, and users of recipes have none.
         expected = {kind: rate for kind, rate in without.rates.items() if kind not in NEED_AN_OPERATOR}
         assert (with_recipes.rates, with_recipes.pair, with_recipes.nodes) == (
@@ -153,7 +155,7 @@ def test_bounds_of_recipes_have_their_place_in_the_code() -> None:
 
 
 def test_a_calm_run_ends_every_call_well() -> None:
-    calm = next(seed for seed in range(1, 200) if Plan.of(seed).calm)
+    calm = next(seed for seed in range(1, 200) if SimPlan.of(seed).calm)
     result, world = simulate_recipes(calm)
     assert result.violations == ()
-    assert {deed.outcome for deed in world.recipes.deeds} == {Outcome.DONE}
+    assert {call.outcome for call in world.recipes.calls} == {CallOutcome.DONE}

@@ -10,11 +10,11 @@ from varlog.model.cluster import Grouping, Ordering
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.testing.sim.core import loop
 from varlog.testing.sim.core.host import SimClock
-from varlog.testing.sim.core.plan import SEQUENCED_KINDS, Kind, Plan
+from varlog.testing.sim.core.plan import SEQUENCED_KINDS, FaultKind, SimPlan
 from varlog.testing.sim.mutants.sequenced_mutants import SEQUENCED_MUTANTS
 from varlog.testing.sim.runner import replay_command
-from varlog.testing.sim.world import simulate
-from varlog.verify.history import Append, Outcome, Read
+from varlog.testing.sim.simulate import simulate
+from varlog.verify.history import AppendCall, CallOutcome, ReadCall
 
 SEQUENCED = Ordering.SEQUENCED
 # Some of all, and those that once showed a bug: what it was is told beside each.
@@ -71,9 +71,9 @@ def test_seeds_of_sequenced_topics_cover_what_they_are_for() -> None:
         text = "\n".join(lines)
         seen |= {what for what in TOLD if what in text}
         for operation in world.history.operations:
-            if isinstance(operation, Append):
+            if isinstance(operation, AppendCall):
                 seen.add(f"append {operation.outcome}")
-            elif isinstance(operation, Read) and operation.outcome is Outcome.FILLED:
+            elif isinstance(operation, ReadCall) and operation.outcome is CallOutcome.FILLED:
                 seen.add("read filled")
         if seen >= {*TOLD, "append done", "append unknown", "append rejected", "read filled"}:
             return
@@ -81,28 +81,28 @@ def test_seeds_of_sequenced_topics_cover_what_they_are_for() -> None:
 
 
 def test_plans_of_sequenced_topics_differ_from_seed_to_seed() -> None:
-    plans = [Plan.of(seed, SEQUENCED) for seed in range(300)]
+    plans = [SimPlan.of(seed, SEQUENCED) for seed in range(300)]
     assert {plan.sequencers for plan in plans} == {1, 2}
     assert {plan.grouping for plan in plans} == set(Grouping)
     assert {plan.mixed for plan in plans} == {True, False}
     assert {bool(plan.meddling) for plan in plans} == {True, False}
     assert {plan.drift for plan in plans} == {0.0, CLOCK_DRIFT_MAX / 2, CLOCK_DRIFT_MAX}
-    assert {kind for plan in plans for kind in plan.rates} == set(Kind)
+    assert {kind for plan in plans for kind in plan.rates} == set(FaultKind)
     assert {kind for plan in plans if plan.pair for kind in plan.pair} >= set(SEQUENCED_KINDS)
     assert all(not plan.rates and not plan.meddling for plan in plans if plan.calm)
 
 
 def test_the_committed_plan_of_a_seed_knows_nothing_of_sequenced_topics() -> None:
-    plans = [Plan.of(seed) for seed in range(100)]
+    plans = [SimPlan.of(seed) for seed in range(100)]
     assert not any(set(SEQUENCED_KINDS) & set(plan.rates) or plan.sequencers or plan.drift for plan in plans)
 
 
 def test_what_rots_has_a_chain_that_nothing_else_shortens() -> None:
     """Rot is made good from the nodes that serve: the simulator never takes them away at the same time."""
-    rotten = [plan for seed in range(2000) if Kind.FLIP in (plan := Plan.of(seed, SEQUENCED)).rates]
+    rotten = [plan for seed in range(2000) if FaultKind.FLIP in (plan := SimPlan.of(seed, SEQUENCED)).rates]
     assert rotten
     for plan in rotten:
-        assert set(plan.rates) <= {Kind.FLIP, Kind.ECHO, Kind.CLOCK}
+        assert set(plan.rates) <= {FaultKind.FLIP, FaultKind.ECHO, FaultKind.CLOCK}
         assert not (plan.meddling or plan.pair)
 
 
@@ -116,7 +116,7 @@ def test_a_steady_clock_drifts_and_never_jumps() -> None:
         await asyncio.sleep(10.0)
         return before, clock.steady_us()
 
-    before, after = loop.run(work())
+    before, after = loop.run_simulated(work())
     assert after - before == pytest.approx(9_500_000, rel=0.001)
 
 

@@ -19,14 +19,14 @@ from varlog.model.cluster import Ordering
 from varlog.rpc.messages import AddStream, Message
 from varlog.testing.sim.__main__ import main
 from varlog.testing.sim.core import limits
-from varlog.testing.sim.core.plan import Plan
-from varlog.testing.sim.ending import Judge
+from varlog.testing.sim.core.plan import SimPlan
+from varlog.testing.sim.ending import EndingCheck
 from varlog.testing.sim.mutants import patch
 from varlog.testing.sim.mutants.catalog import MUTANTS, RARE, plant
 from varlog.testing.sim.runner import search_mutants
+from varlog.testing.sim.simulate import RunResult, simulate
 from varlog.testing.sim.users.user import User
-from varlog.testing.sim.world import Result, simulate
-from varlog.verify.history import Append, Outcome, Trim
+from varlog.verify.history import AppendCall, CallOutcome, TrimCall
 
 SEEDS = range(1, 13)
 
@@ -46,7 +46,7 @@ def test_the_same_seed_is_the_same_history_twice_in_one_process() -> None:
 def test_the_same_seed_is_the_same_history_in_processes_with_other_hash_seeds() -> None:
     """Nothing depends on PYTHONHASHSEED, on addresses, or on what ran before."""
     script = (
-        "import sys; from varlog.testing.sim.world import simulate; "
+        "import sys; from varlog.testing.sim.simulate import simulate; "
         "print(*(simulate(int(seed))[0].digest for seed in sys.argv[1:]))"
     )
     told = [
@@ -99,16 +99,16 @@ TOLD = (
     "gives the stream the replicas",
     "removed a replica that is not registered",
     "positions from 1000001 on",
-    "the bookkeeper has read",
-    "the bookkeeper trimmed",
-    "the bookkeeper began batch",
-    "the bookkeeper ended batch",
+    "the registry client has read",
+    "the registry client trimmed",
+    "the registry client began batch",
+    "the registry client ended batch",
 )
 
 
 def test_what_an_operator_gave_up_is_over_before_a_cluster_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """A manager finishes what it has begun. A log stream that it makes after all was well is not known to the judge."""
-    add_stream, heal = AdminService._add_stream, Judge.heal
+    add_stream, heal = AdminService._add_stream, EndingCheck.heal
     well: list[float] = []
     done: list[float] = []
 
@@ -121,14 +121,14 @@ def test_what_an_operator_gave_up_is_over_before_a_cluster_is_judged(monkeypatch
         done.append(loop.time())
         return answer
 
-    async def healed(judge: Judge) -> bool:
+    async def healed(judge: EndingCheck) -> bool:
         is_well = await heal(judge)
         well.append(asyncio.get_running_loop().time())
         return is_well
 
     monkeypatch.setattr(AdminService, "_add_stream", late)
-    monkeypatch.setattr(Judge, "heal", healed)
-    calm = (seed for seed in range(1, 2000) if (plan := Plan.of(seed)).calm and plan.new_streams)
+    monkeypatch.setattr(EndingCheck, "heal", healed)
+    calm = (seed for seed in range(1, 2000) if (plan := SimPlan.of(seed)).calm and plan.new_streams)
     result, _ = simulate(next(calm))
     assert done
     assert well
@@ -148,15 +148,15 @@ def test_seeds_cover_what_they_are_for() -> None:
         text = "\n".join(lines)
         seen |= {what for what in TOLD if what in text}
         for operation in world.history.operations:
-            if isinstance(operation, Append):
+            if isinstance(operation, AppendCall):
                 seen.add(f"append {operation.outcome}")
-            elif isinstance(operation, Trim) and operation.outcome is Outcome.DONE:
+            elif isinstance(operation, TrimCall) and operation.outcome is CallOutcome.DONE:
                 seen.add("trim")
     assert wanted - seen == set()
 
 
 def test_plans_differ_from_seed_to_seed() -> None:
-    plans = [Plan.seeded(random.Random(seed)) for seed in range(60)]
+    plans = [SimPlan.seeded(random.Random(seed)) for seed in range(60)]
     assert {plan.replicas for plan in plans} == {1, 2, 3}
     assert {plan.nodes for plan in plans} == {1, 2, 3, 4, 5}
     assert {plan.calm for plan in plans} == {True, False}
@@ -165,7 +165,7 @@ def test_plans_differ_from_seed_to_seed() -> None:
 # Each in a process of its own, forked from one that has everything loaded: nothing of a bug may stay, and nothing is loaded twice.
 _PLANT_ALL = """
 import os, sys
-import varlog.testing.sim.world
+import varlog.testing.sim.simulate
 from varlog.testing.sim.mutants.catalog import MUTANTS, plant
 for mutant in MUTANTS:
     sys.stdout.flush()
@@ -245,9 +245,9 @@ def test_a_nightly_search_ends_when_its_time_is_over(
 def test_a_seed_that_fails_by_night_is_kept_with_its_replay_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = Result(7, Ordering.SEQUENCED, "", (("Dense", "law 4", "a gap"),), 1, 1, 1.0, {})
+    bad = RunResult(7, Ordering.SEQUENCED, "", (("Dense", "law 4", "a gap"),), 1, 1, 1.0, {})
 
-    def one(*_: object, **__: object) -> Iterator[Result]:
+    def one(*_: object, **__: object) -> Iterator[RunResult]:
         yield bad
 
     monkeypatch.setattr("varlog.testing.sim.__main__.run_seeds", one)

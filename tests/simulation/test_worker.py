@@ -24,7 +24,7 @@ def test_jobs_run_in_order_and_take_time() -> None:
         await asyncio.sleep(0)
         return ran, answered, asyncio.get_running_loop().time()
 
-    ran, answered, took = loop.run(work())
+    ran, answered, took = loop.run_simulated(work())
     assert ran == answered == list(range(30))
     assert took > 0
 
@@ -41,7 +41,7 @@ def test_an_error_reaches_the_waiter_and_the_next_job_runs() -> None:
             await failed
         return await fine
 
-    assert loop.run(work()) == "fine"
+    assert loop.run_simulated(work()) == "fine"
 
 
 def test_a_dead_process_has_no_worker() -> None:
@@ -57,4 +57,4 @@ def test_a_dead_process_has_no_worker() -> None:
             await worker.run(lambda: None)
         return ran
 
-    assert loop.run(work()) == []
+    assert loop.run_simulated(work()) == []

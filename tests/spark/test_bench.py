@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 import varlog.spark
 from benchmarks.spark import session
 from benchmarks.spark.catalogue import SPARK
-from varlog.bench.context import BenchContext, Cluster, Quiet
+from varlog.bench.context import BenchContext, ClusterTarget, QuietDisplay
 from varlog.bench.machine import RawLimits
-from varlog.bench.settings import Settings
+from varlog.bench.settings import BenchSettings
 from varlog.bench.workload import Measured, Workload, judged
 from varlog.testing.tcp_cluster import TcpCluster
 
@@ -39,9 +39,9 @@ def test_every_kind_of_workload_measures_something_that_its_judge_understands(
 ) -> None:
     monkeypatch.setattr(session, "QUICK_BYTES", 128 * 1024)
     monkeypatch.setattr(varlog.spark, "session", lambda *_: spark)
-    settings = Settings(data=data, streams=2, seconds=0.01, warm_up_s=0.0, quick=True)
-    ground = Cluster(cluster.repository.address, 2)
-    stage = BenchContext(settings, Quiet(), tmp_path, f"bench-{workload.name}", ground)
+    settings = BenchSettings(data=data, streams=2, seconds=0.01, warm_up_s=0.0, quick=True)
+    ground = ClusterTarget(cluster.repository.address, 2)
+    stage = BenchContext(settings, QuietDisplay(), tmp_path, f"bench-{workload.name}", ground)
 
     async def run() -> Measured:
         return await workload.run(stage)

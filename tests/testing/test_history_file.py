@@ -5,17 +5,28 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from varlog.testing.history_file import HistoryFile, HistoryWriter, RealHistory, merged
-from varlog.verify.history import Append, Operation, Outcome, Read, Seen, Subscription, Tail, Trim
+from varlog.testing.history_file import HistoryFile, HistoryWriter, RealHistory, merged_history
+from varlog.verify.history import (
+    AppendCall,
+    CallOutcome,
+    ClientCall,
+    ReadCall,
+    Seen,
+    SubscribeCall,
+    TailCall,
+    TrimCall,
+)
 
-OPERATIONS: list[Operation] = [
-    Append(topic="t", client="a", started=3, entries=(b"x", b"y"), first=Seen(1, 1, 2, b"x"), ended=9),
-    Read(topic="t", client="a", started=4, glsn=1, got=Seen(1, 1, 2, b"x"), ended=5, outcome=Outcome.DONE),
-    Subscription(
+OPERATIONS: list[ClientCall] = [
+    AppendCall(topic="t", client="a", started=3, entries=(b"x", b"y"), first=Seen(1, 1, 2, b"x"), ended=9),
+    ReadCall(
+        topic="t", client="a", started=4, glsn=1, got=Seen(1, 1, 2, b"x"), ended=5, outcome=CallOutcome.DONE
+    ),
+    SubscribeCall(
         topic="t", client="a", started=6, begin=1, end=None, got=[(7, Seen(1, 1, 2, b"x"))], ended=8
     ),
-    Trim(topic="t", client="a", started=10, glsn=1, ended=11, binding=False),
-    Tail(topic="t", client="a", started=12, glsn=2, ended=13),
+    TrimCall(topic="t", client="a", started=10, glsn=1, ended=11, binding=False),
+    TailCall(topic="t", client="a", started=12, glsn=2, ended=13),
 ]
 
 
@@ -50,16 +61,18 @@ def test_a_file_is_read_while_it_grows_and_a_torn_record_waits(tmp_path: Path) -
 
 
 def test_the_end_of_an_operation_replaces_its_begin(tmp_path: Path) -> None:
-    begun = Append(topic="t", client="a", started=3, entries=(b"x",))
-    ended = Append(topic="t", client="a", started=3, entries=(b"x",), ended=4, outcome=Outcome.REJECTED)
-    left = Append(topic="t", client="a", started=5, entries=(b"z",))
+    begun = AppendCall(topic="t", client="a", started=3, entries=(b"x",))
+    ended = AppendCall(
+        topic="t", client="a", started=3, entries=(b"x",), ended=4, outcome=CallOutcome.REJECTED
+    )
+    left = AppendCall(topic="t", client="a", started=5, entries=(b"z",))
     with HistoryWriter(tmp_path / "a") as writer:
         for operation in (begun, ended, left):
             writer.write(operation)
-    found = merged([HistoryFile(tmp_path / "a")]).operations
+    found = merged_history([HistoryFile(tmp_path / "a")]).operations
     assert [(one.outcome, one.abandoned) for one in found] == [
-        (Outcome.REJECTED, False),
-        (Outcome.OPEN, True),
+        (CallOutcome.REJECTED, False),
+        (CallOutcome.OPEN, True),
     ]
 
 
@@ -67,8 +80,8 @@ def test_clients_are_merged_in_the_order_of_their_clock(tmp_path: Path) -> None:
     for name, starts in (("a", (1, 5)), ("b", (2, 4))):
         with HistoryWriter(tmp_path / name) as writer:
             for started in starts:
-                writer.write(Tail(topic="t", client=name, started=started, glsn=0, ended=started + 1))
-    found = merged(HistoryFile(tmp_path / name) for name in ("a", "b"))
+                writer.write(TailCall(topic="t", client=name, started=started, glsn=0, ended=started + 1))
+    found = merged_history(HistoryFile(tmp_path / name) for name in ("a", "b"))
     assert [(one.client, one.started) for one in found.operations] == [("a", 1), ("b", 2), ("b", 4), ("a", 5)]
 
 

@@ -32,7 +32,7 @@ def test_every_module_says_in_its_docstring_what_it_is() -> None:
 
 def test_the_code_map_is_current() -> None:
     text = (ROOT / "docs/internals/codemap.md").read_text(encoding="utf-8")
-    assert codemap.update(text, codemap.PACKAGE) == text, "the code map is stale: run `make codemap`"
+    assert codemap.update_codemap(text, codemap.PACKAGE) == text, "the code map is stale: run `make codemap`"
 
 
 def test_the_map_goes_from_the_bottom_layer_up_and_keeps_the_text_around_it(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_map_goes_from_the_bottom_layer_up_and_keeps_the_text_around_it(tmp_
             "model/deep/er.py": '"""Deepest."""',
         },
     )
-    assert codemap.update(f"head\n{codemap.BEGIN}old{codemap.END}\ntail", package).splitlines() == [
+    assert codemap.update_codemap(f"head\n{codemap.BEGIN}old{codemap.END}\ntail", package).splitlines() == [
         "head",
         codemap.BEGIN,
         "```text",
@@ -71,10 +71,10 @@ def test_a_silent_module_a_nameless_package_and_missing_markers_are_named(tmp_pa
         {"__init__.py": '"""The whole."""', "model/__init__.py": '"""Values."""', "model/lsn.py": "x = 1"},
     )
     with pytest.raises(codemap.CodemapError, match=r"lsn\.py has no docstring"):
-        codemap.render(package)
+        codemap.render_codemap(package)
     (package / "model" / "__init__.py").unlink()
     with pytest.raises(codemap.CodemapError, match=r"model has no __init__\.py"):
-        codemap.render(package)
+        codemap.render_codemap(package)
     sound = _package(tmp_path / "sound", {"__init__.py": '"""The whole."""'})
     with pytest.raises(codemap.CodemapError, match="markers"):
-        codemap.update("no markers here", sound)
+        codemap.update_codemap("no markers here", sound)

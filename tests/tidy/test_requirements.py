@@ -59,7 +59,7 @@ def test_tests_cite_rules_only_where_they_prove_them() -> None:
 
 def test_the_list_of_tests_is_current() -> None:
     document = DOCUMENT.read_text("utf-8")
-    assert requirements.update(document, _citations()) == document, "run `make requirements`"
+    assert requirements.update_document(document, _citations()) == document, "run `make requirements`"
 
 
 def test_a_citation_proves_a_rule_in_the_docstring_of_a_test_or_of_an_invariant_alone() -> None:
@@ -110,7 +110,7 @@ def test_the_rendered_list_names_each_test_once_per_file() -> None:
         Citation("R-A-1", "tests/a.py", 2, "test_a"),
         Citation("R-A-1", "tests/a.py", 5, ""),
     ]
-    assert requirements.render(rules, cited).splitlines() == [
+    assert requirements.render_proofs(rules, cited).splitlines() == [
         "### Tests of R-A-1",
         "",
         "- `tests/a.py`",
@@ -128,4 +128,4 @@ def test_the_rendered_list_names_each_test_once_per_file() -> None:
 @pytest.mark.parametrize("document", ["", requirements.BEGIN, requirements.END])
 def test_a_document_without_markers_is_refused(document: str) -> None:
     with pytest.raises(CodemapError, match="markers"):
-        requirements.update(document, [])
+        requirements.update_document(document, [])

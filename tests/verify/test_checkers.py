@@ -6,23 +6,23 @@ import pytest
 
 from varlog.verify import checkers, sequenced_checkers
 from varlog.verify.checker import Checker
-from varlog.verify.checkers import CHECKERS, MISSED, CalmSucceeds, check
+from varlog.verify.checkers import CHECKERS, MISSED, CalmSucceeds, check_history
 from varlog.verify.history import (
     STOPPED,
-    Account,
-    Append,
+    AppendCall,
+    CallOutcome,
+    ClientCall,
     Ending,
+    HarmAccount,
     History,
-    Operation,
-    Outcome,
-    Read,
+    IdempotentWrite,
+    ReadCall,
     Seen,
     StoredEntry,
-    Subscription,
-    Tail,
-    Trim,
+    SubscribeCall,
+    TailCall,
+    TrimCall,
     Window,
-    WriteTask,
 )
 
 TOPIC = "t"
@@ -32,34 +32,36 @@ A, B, C, D = (Seen(glsn, glsn, 1, name) for glsn, name in enumerate((b"a", b"b",
 class Story(History):
     """A history written by hand: every operation starts after the one before it ended."""
 
-    def add(self, operation: Operation, outcome: Outcome = Outcome.DONE) -> Operation:
+    def add(self, operation: ClientCall, outcome: CallOutcome = CallOutcome.DONE) -> ClientCall:
         operation.topic, operation.client = TOPIC, "c1"
         operation.started = self.event()
         operation.ended = self.event()
         operation.ended_s, operation.outcome = 1.0, outcome
-        if isinstance(operation, Subscription):
+        if isinstance(operation, SubscribeCall):
             operation.got = [(self.event(), seen) for _, seen in operation.got]
         self.operations.append(operation)
         return operation
 
-    def append(self, seen: Seen, *more: bytes, outcome: Outcome = Outcome.DONE) -> Operation:
-        first = seen if outcome is Outcome.DONE else None
-        return self.add(Append(topic="", client="", entries=(seen.data, *more), first=first), outcome)
+    def append(self, seen: Seen, *more: bytes, outcome: CallOutcome = CallOutcome.DONE) -> ClientCall:
+        first = seen if outcome is CallOutcome.DONE else None
+        return self.add(AppendCall(topic="", client="", entries=(seen.data, *more), first=first), outcome)
 
-    def read(self, glsn: int, got: Seen | None, outcome: Outcome = Outcome.DONE) -> Operation:
-        return self.add(Read(topic="", client="", glsn=glsn, got=got), outcome)
+    def read(self, glsn: int, got: Seen | None, outcome: CallOutcome = CallOutcome.DONE) -> ClientCall:
+        return self.add(ReadCall(topic="", client="", glsn=glsn, got=got), outcome)
 
     def subscribe(
-        self, begin: int, end: int | None, *got: Seen, outcome: Outcome = Outcome.DONE
-    ) -> Operation:
+        self, begin: int, end: int | None, *got: Seen, outcome: CallOutcome = CallOutcome.DONE
+    ) -> ClientCall:
         came = [(0, seen) for seen in got]
-        return self.add(Subscription(topic="", client="", begin=begin, end=end, got=came), outcome)
+        return self.add(SubscribeCall(topic="", client="", begin=begin, end=end, got=came), outcome)
 
-    def trim(self, glsn: int, outcome: Outcome = Outcome.DONE, *, beyond_tail: bool = False) -> Operation:
-        return self.add(Trim(topic="", client="", glsn=glsn, beyond_tail=beyond_tail), outcome)
+    def trim(
+        self, glsn: int, outcome: CallOutcome = CallOutcome.DONE, *, beyond_tail: bool = False
+    ) -> ClientCall:
+        return self.add(TrimCall(topic="", client="", glsn=glsn, beyond_tail=beyond_tail), outcome)
 
-    def tail(self, glsn: int) -> Operation:
-        return self.add(Tail(topic="", client="", glsn=glsn))
+    def tail(self, glsn: int) -> ClientCall:
+        return self.add(TailCall(topic="", client="", glsn=glsn))
 
     def end(self, *entries: Seen, trimmed: int = 0, tail: int | None = None) -> Ending:
         newest = entries[-1].glsn if entries else trimmed
@@ -77,32 +79,32 @@ def good() -> Story:
     story.append(A)
     story.tail(1)
     story.append(Seen(2, 2, 1, b"b"), b"c")
-    story.append(D, outcome=Outcome.UNKNOWN)  # was stored all the same
-    story.append(Seen(0, 0, 1, b"x"), outcome=Outcome.UNKNOWN)  # was not
-    story.append(Seen(0, 0, 1, b"y"), outcome=Outcome.REJECTED)
+    story.append(D, outcome=CallOutcome.UNKNOWN)  # was stored all the same
+    story.append(Seen(0, 0, 1, b"x"), outcome=CallOutcome.UNKNOWN)  # was not
+    story.append(Seen(0, 0, 1, b"y"), outcome=CallOutcome.REJECTED)
     story.read(2, B)
-    story.read(9, None, Outcome.NOT_WRITTEN)
+    story.read(9, None, CallOutcome.NOT_WRITTEN)
     story.subscribe(1, 4, A, B, C)
-    story.subscribe(2, None, B, outcome=Outcome.OPEN).abandoned = True
-    story.trim(9, Outcome.REJECTED, beyond_tail=True)
+    story.subscribe(2, None, B, outcome=CallOutcome.OPEN).abandoned = True
+    story.trim(9, CallOutcome.REJECTED, beyond_tail=True)
     story.trim(1)
-    story.read(1, None, Outcome.TRIMMED)
-    story.subscribe(1, 3, outcome=Outcome.TRIMMED)
+    story.read(1, None, CallOutcome.TRIMMED)
+    story.subscribe(1, 3, outcome=CallOutcome.TRIMMED)
     story.tail(4)
-    story.tell_order(1, 1, 1, 3, 1, "mr#1")
-    story.tell_order(1, 3, 3, 2, 1, "mr#2")
-    story.tell_seal(1, 1, 1)
-    story.tell_seal(1, 2, 5)
+    story.record_order(1, 1, 1, 3, 1, "mr#1")
+    story.record_order(1, 3, 3, 2, 1, "mr#2")
+    story.record_seal(1, 1, 1)
+    story.record_seal(1, 2, 5)
     story.end(B, C, D, trimmed=1)
     return story
 
 
 def told(story: History) -> set[str]:
-    return {checker.name for checker, _ in check(story)}
+    return {checker.name for checker, _ in check_history(story)}
 
 
 def test_a_good_history_is_accepted_by_every_checker() -> None:
-    assert check(good()) == []
+    assert check_history(good()) == []
 
 
 def test_a_topic_may_be_stopped_while_its_order_is_in_doubt() -> None:
@@ -113,7 +115,7 @@ def test_a_topic_may_be_stopped_while_its_order_is_in_doubt() -> None:
     story.store_harms.append(story.event())
     _stopped(story)
     story.adopted = story.event()
-    assert check(story) == []
+    assert check_history(story) == []
 
 
 def _lost_with_its_disk() -> History:
@@ -139,7 +141,7 @@ def _lost() -> Story:
 
 def _read_and_lost() -> Story:
     story = Story()
-    story.append(A, outcome=Outcome.UNKNOWN)
+    story.append(A, outcome=CallOutcome.UNKNOWN)
     story.read(1, A)
     story.end()
     return story
@@ -147,7 +149,7 @@ def _read_and_lost() -> Story:
 
 def _doubled() -> Story:
     story = Story()
-    story.append(A, outcome=Outcome.UNKNOWN)
+    story.append(A, outcome=CallOutcome.UNKNOWN)
     story.end(A, Seen(2, 2, 1, b"a"))
     return story
 
@@ -162,8 +164,8 @@ def _position_given_twice() -> Story:
 
 def _changed_under_a_reader() -> Story:
     story = Story()
-    story.append(A, outcome=Outcome.UNKNOWN)
-    story.append(B, outcome=Outcome.UNKNOWN)
+    story.append(A, outcome=CallOutcome.UNKNOWN)
+    story.append(B, outcome=CallOutcome.UNKNOWN)
     story.read(1, Seen(1, 1, 1, b"b"))
     story.end(A, Seen(2, 2, 1, b"b"))
     return story
@@ -202,14 +204,14 @@ def _gap_in_a_stream() -> Story:
 
 def _torn_batch() -> Story:
     story = Story()
-    story.append(A, b"b", outcome=Outcome.UNKNOWN)
+    story.append(A, b"b", outcome=CallOutcome.UNKNOWN)
     story.end(A)
     return story
 
 
 def _interleaved_batch() -> Story:
     story = Story()
-    story.append(A, b"c", outcome=Outcome.UNKNOWN)
+    story.append(A, b"c", outcome=CallOutcome.UNKNOWN)
     story.append(B)
     story.end(A, B, C)
     return story
@@ -226,21 +228,21 @@ def _late_append_in_front() -> Story:
 def _unknown_append_in_front_of_a_told_tail() -> Story:
     story = Story()
     story.tail(2)
-    story.append(A, outcome=Outcome.UNKNOWN)
-    story.append(B, outcome=Outcome.UNKNOWN)
+    story.append(A, outcome=CallOutcome.UNKNOWN)
+    story.append(B, outcome=CallOutcome.UNKNOWN)
     story.end(A, B)
     return story
 
 
 def _skipped() -> Story:
     story = good()
-    story.subscribe(2, None, B, D, outcome=Outcome.OPEN)
+    story.subscribe(2, None, B, D, outcome=CallOutcome.OPEN)
     return story
 
 
 def _repeated() -> Story:
     story = good()
-    story.subscribe(2, None, B, C, C, D, outcome=Outcome.OPEN)
+    story.subscribe(2, None, B, C, C, D, outcome=CallOutcome.OPEN)
     return story
 
 
@@ -258,7 +260,7 @@ def _beyond_its_end() -> Story:
 
 def _refused_and_there() -> Story:
     story = Story()
-    story.append(A, outcome=Outcome.REJECTED)
+    story.append(A, outcome=CallOutcome.REJECTED)
     story.end(A)
     return story
 
@@ -298,13 +300,13 @@ def _subscribed_below_a_trim() -> Story:
 
 def _trimmed_too_much() -> Story:
     story = good()
-    story.read(2, None, Outcome.TRIMMED)
+    story.read(2, None, CallOutcome.TRIMMED)
     return story
 
 
 def _subscriber_told_of_a_trim_that_never_was() -> Story:
     story = good()
-    story.subscribe(2, 4, B, outcome=Outcome.TRIMMED)
+    story.subscribe(2, 4, B, outcome=CallOutcome.TRIMMED)
     return story
 
 
@@ -328,7 +330,7 @@ def _ends_trimmed_beyond_what_was_asked() -> Story:
 
 def _trim_refused_wrongly() -> Story:
     story = good()
-    story.trim(3, Outcome.REJECTED, beyond_tail=True)
+    story.trim(3, CallOutcome.REJECTED, beyond_tail=True)
     return story
 
 
@@ -347,7 +349,7 @@ def _trimmed_entry_on_disk() -> Story:
 
 def _ordered_behind_its_seal() -> Story:
     story = good()
-    story.tell_order(1, 5, 5, 1, 1, "mr#1")
+    story.record_order(1, 5, 5, 1, 1, "mr#1")
     return story
 
 
@@ -367,8 +369,8 @@ def _newer_epoch_before_its_seal() -> Story:
 def _ordered_in_an_older_epoch_behind_a_newer_one() -> Story:
     story = good()
     story.seals.clear()  # as where the repository's store went back in time
-    story.tell_order(1, 5, 5, 1, 2, "mr#1")
-    story.tell_order(1, 6, 6, 1, 1, "mr#1")
+    story.record_order(1, 5, 5, 1, 2, "mr#1")
+    story.record_order(1, 6, 6, 1, 1, "mr#1")
     return story
 
 
@@ -383,27 +385,27 @@ def _stored_in_an_older_epoch_behind_a_newer_one() -> Story:
 
 def _epoch_begins_at_two_places() -> Story:
     story = good()
-    story.tell_seal(1, 2, 4)
+    story.record_seal(1, 2, 4)
     return story
 
 
 def _deposed_and_heard() -> Story:
     story = good()
-    story.tell_order(1, 4, 5, 1, 1, "mr#1")
+    story.record_order(1, 4, 5, 1, 1, "mr#1")
     return story
 
 
 def _deposed_and_written() -> Story:
     story = good()
-    story.tell_commit(3, 7)
-    story.tell_commit(5, 8)
-    story.tell_commit(3, 8)
+    story.record_commit(3, 7)
+    story.record_commit(5, 8)
+    story.record_commit(3, 8)
     return story
 
 
 def _ordered_and_gone() -> Story:
     story = good()
-    story.tell_order(1, 5, 5, 1, 2, "mr#1")
+    story.record_order(1, 5, 5, 1, 2, "mr#1")
     return story
 
 
@@ -421,7 +423,7 @@ def _tail_ahead_of_the_log() -> Story:
 
 def _known_and_not_written() -> Story:
     story = good()
-    story.read(3, None, Outcome.NOT_WRITTEN)
+    story.read(3, None, CallOutcome.NOT_WRITTEN)
     return story
 
 
@@ -457,7 +459,9 @@ def _never_ended() -> Story:
 
 
 def _stopped(story: Story, why: str = "node 2 knows positions up to 9, the repository up to 4") -> Story:
-    story.add(Tail(topic="", client=""), Outcome.FAILED).message = f"Refused: topic 't' {STOPPED}: {why}"
+    story.add(
+        TailCall(topic="", client=""), CallOutcome.FAILED
+    ).message = f"Refused: topic 't' {STOPPED}: {why}"
     return story
 
 
@@ -494,7 +498,7 @@ def _ill() -> Story:
 def _refused_in_the_calm() -> Story:
     story = good()
     story.calm = True
-    story.operations = [one for one in story.operations if one.outcome is not Outcome.UNKNOWN]
+    story.operations = [one for one in story.operations if one.outcome is not CallOutcome.UNKNOWN]
     return story
 
 
@@ -502,7 +506,7 @@ def _unanswered_in_the_calm() -> Story:
     story = Story()
     story.calm = True
     story.append(A)
-    subscription = story.subscribe(1, 2, outcome=Outcome.OPEN)
+    subscription = story.subscribe(1, 2, outcome=CallOutcome.OPEN)
     subscription.deadline_s = 5.0
     story.end(A)
     return story
@@ -511,8 +515,8 @@ def _unanswered_in_the_calm() -> Story:
 def _task(*entries: Seen, finished: bool = True, after: int = 0, failure: str = "") -> Story:
     """A task of rows a and b, and what is in the log at the end."""
     story = Story()
-    story.append(Seen(0, 0, 1, b"x"), outcome=Outcome.UNKNOWN)
-    story.tasks.append(WriteTask(TOPIC, 1, 7, after, (b"a", b"b"), 1, finished, failure))
+    story.append(Seen(0, 0, 1, b"x"), outcome=CallOutcome.UNKNOWN)
+    story.tasks.append(IdempotentWrite(TOPIC, 1, 7, after, (b"a", b"b"), 1, finished, failure))
     story.end(*entries)
     return story
 
@@ -552,9 +556,9 @@ def _copied_to_another_place() -> Story:
 
 
 def test_a_task_half_written_and_a_copy_half_done_are_no_violation() -> None:
-    assert check(_task(A, finished=False)) == []
-    assert check(_task(A, B)) == []
-    assert check(_copied(Seen(1, 1, 2, b"a"))) == []
+    assert check_history(_task(A, finished=False)) == []
+    assert check_history(_task(A, B)) == []
+    assert check_history(_copied(Seen(1, 1, 2, b"a"))) == []
 
 
 def _broken() -> Story:
@@ -563,27 +567,27 @@ def _broken() -> Story:
     return story
 
 
-def _beyond(outcome: Outcome = Outcome.FAILED, *, shown: str = "", gone: str = "") -> Story:
+def _beyond(outcome: CallOutcome = CallOutcome.FAILED, *, shown: str = "", gone: str = "") -> Story:
     """Harm that replication does not survive: position 1 was acknowledged, and cannot be read any more."""
     story = Story()
     story.beyond = True
     story.append(A)
     read = story.read(1, None, outcome)
-    assert isinstance(read, Read)
-    story.accounts.append(Account(TOPIC, shown, gone, [] if gone else [read]))
+    assert isinstance(read, ReadCall)
+    story.accounts.append(HarmAccount(TOPIC, shown, gone, [] if gone else [read]))
     return story
 
 
 def _lost_as_trimmed() -> Story:
-    return _beyond(Outcome.TRIMMED, shown="stream 1 does not run")
+    return _beyond(CallOutcome.TRIMMED, shown="stream 1 does not run")
 
 
 def _lost_as_junk() -> Story:
-    return _beyond(Outcome.FILLED, shown="stream 1 does not run")
+    return _beyond(CallOutcome.FILLED, shown="stream 1 does not run")
 
 
 def _lost_as_not_written() -> Story:
-    return _beyond(Outcome.NOT_WRITTEN, shown="stream 1 does not run")
+    return _beyond(CallOutcome.NOT_WRITTEN, shown="stream 1 does not run")
 
 
 def _lost_and_all_is_well() -> Story:
@@ -746,7 +750,7 @@ def test_a_bad_history_is_rejected(story: object, by: str) -> None:
 def test_an_append_that_was_abandoned_by_its_client_may_stay_open() -> None:
     story = good()
     story.operations[0].ended_s, story.operations[0].abandoned = None, True
-    assert check(story) == []
+    assert check_history(story) == []
 
 
 @pytest.mark.parametrize("sequenced", [True, False])
@@ -756,7 +760,7 @@ def test_an_append_that_a_trim_overtook_may_be_unknown_in_a_sequenced_topic(sequ
     story.calm = True
     if sequenced:
         story.sequenced.add(TOPIC)
-    unknown = story.append(A, outcome=Outcome.UNKNOWN)
+    unknown = story.append(A, outcome=CallOutcome.UNKNOWN)
     before = list(CalmSucceeds().check(story))
     trim = story.trim(9)
     unknown.ended = trim.ended
@@ -768,11 +772,11 @@ def test_a_calm_history_in_which_everything_is_answered_is_accepted() -> None:
     story = Story()
     story.calm = True
     story.append(A)
-    story.read(5, None, Outcome.NOT_WRITTEN)
-    story.subscribe(1, None, A, outcome=Outcome.OPEN)
-    story.trim(9, Outcome.REJECTED, beyond_tail=True)
+    story.read(5, None, CallOutcome.NOT_WRITTEN)
+    story.subscribe(1, None, A, outcome=CallOutcome.OPEN)
+    story.trim(9, CallOutcome.REJECTED, beyond_tail=True)
     story.end(A)
-    assert check(story) == []
+    assert check_history(story) == []
 
 
 def test_a_trim_that_a_node_out_of_session_may_not_have_heard_binds_reads_only_once_all_is_well() -> None:
@@ -781,11 +785,11 @@ def test_a_trim_that_a_node_out_of_session_may_not_have_heard_binds_reads_only_o
     story.append(A)
     story.append(B)
     trim = story.trim(1)
-    assert isinstance(trim, Trim)
+    assert isinstance(trim, TrimCall)
     trim.binding = False
     story.read(1, A)
     story.end(B, trimmed=1)
-    assert check(story) == []
+    assert check_history(story) == []
     story.healed = story.event()
     story.read(1, A)
     assert told(story) == {"TrimsExact"}

@@ -7,11 +7,25 @@ from typing import Any
 import pytest
 
 from varlog.verify import recipe_checkers
-from varlog.verify.history import Outcome
+from varlog.verify.history import CallOutcome
 from varlog.verify.linearizability import CounterModel, KeyModel, explain
 from varlog.verify.recipe_checkers import RECIPE_CHECKERS, RecipeChecker, check_recipes
-from varlog.verify.recipe_history import Changed, Deed, Hold, Leader, Passed, RecipeHistory, Watching
-from varlog.verify.transaction_history import ListRead, ListTransaction, Transaction, read, write
+from varlog.verify.recipe_history import (
+    Changed,
+    HoldSeen,
+    LeaderSeen,
+    Passed,
+    RecipeCall,
+    RecipeHistory,
+    Watching,
+)
+from varlog.verify.transaction_history import (
+    ListRead,
+    ListTransaction,
+    RecordedTransaction,
+    read_op,
+    write_op,
+)
 
 
 class Tale(RecipeHistory):
@@ -27,15 +41,15 @@ class Tale(RecipeHistory):
 
     def add(
         self, recipe: str, what: str, key: str = "k", given: Any = None, got: Any = None, client: str = "c1",
-        outcome: Outcome = Outcome.DONE, during: tuple[int, int] | None = None,
-    ) -> Deed:  # fmt: skip
+        outcome: CallOutcome = CallOutcome.DONE, during: tuple[int, int] | None = None,
+    ) -> RecipeCall:  # fmt: skip
         started, ended = during or (self.tick(), self.tick())
-        deed = Deed(
+        call = RecipeCall(
             recipe=recipe, client=client, what=what, key=key, given=given, got=got,
             started=started, ended=ended, ended_s=1.0, outcome=outcome,
         )  # fmt: skip
-        self.deeds.append(deed)
-        return deed
+        self.calls.append(call)
+        return call
 
 
 def told(tale: RecipeHistory) -> set[str]:
@@ -45,14 +59,14 @@ def told(tale: RecipeHistory) -> set[str]:
 def good() -> Tale:
     tale = Tale()
     for position, state in ((3, b"a"), (4, b"b"), (3, b"a")):
-        tale.tell_state("m", position, state, "c1")
+        tale.record_state("m", position, state, "c1")
     tale.add("ledger", "execute", given=b"1", got=0)
-    tale.add("ledger", "execute", given=b"2", outcome=Outcome.UNKNOWN)
-    tale.add("ledger", "execute", given=b"x", outcome=Outcome.REJECTED)
+    tale.add("ledger", "execute", given=b"2", outcome=CallOutcome.UNKNOWN)
+    tale.add("ledger", "execute", given=b"x", outcome=CallOutcome.REJECTED)
     tale.add("ledger", "look", got=(b"1", b"2"))
     tale.ledger = [b"1", b"2"]
     tale.add("counter", "add", given=5, got=5)
-    tale.add("counter", "add", given=7, outcome=Outcome.UNKNOWN)
+    tale.add("counter", "add", given=7, outcome=CallOutcome.UNKNOWN)
     tale.add("counter", "get", got=12)
     tale.add("kv", "put", given=b"a", got=10)
     tale.add("kv", "cas", given=(b"b", 10), got=11)
@@ -66,11 +80,14 @@ def good() -> Tale:
     tale.watches.append(Watching("c1", "k", 10, tale.changes[1:], until=12))
     for recipe in ("lock", "election"):
         tale.add(recipe, "acquire", given="c1", got=20)
-        tale.holds.append(Hold(tale.tick(), recipe, "k", "c1", 20))
+        tale.holds.append(HoldSeen(tale.tick(), recipe, "k", "c1", 20))
         tale.add(recipe, "acquire", given="c2", got=25, client="c2")
-        tale.holds.append(Hold(tale.tick(), recipe, "k", "c2", 25))
+        tale.holds.append(HoldSeen(tale.tick(), recipe, "k", "c2", 25))
     tale.passed += [Passed(tale.tick(), "k", "c1", 20), Passed(tale.tick(), "k", "c2", 25)]
-    tale.leaders += [Leader(tale.tick(), "k", "c3", 20, "c1"), Leader(tale.tick(), "k", "c3", 25, "c2")]
+    tale.leaders += [
+        LeaderSeen(tale.tick(), "k", "c3", 20, "c1"),
+        LeaderSeen(tale.tick(), "k", "c3", 25, "c2"),
+    ]
     tale.add("queue", "put", given=b"1")
     tale.add("queue", "put", given=b"2")
     tale.add("queue", "take", got=(b"1", 30, 1))
@@ -84,7 +101,10 @@ def good() -> Tale:
         ListTransaction("T1", [ListRead("x", ()), ("x", 1)], began=1, ended=2),
         ListTransaction("T2", [ListRead("x", (1,))], began=3, ended=4),
     ]
-    tale.registers["read_committed"] = [Transaction("T1", [write("r", 1)]), Transaction("T2", [read("r", 1)])]
+    tale.registers["read_committed"] = [
+        RecordedTransaction("T1", [write_op("r", 1)]),
+        RecordedTransaction("T2", [read_op("r", 1)]),
+    ]
     tale.revisions = [("r", 1, 1)]
     return tale
 
@@ -104,7 +124,7 @@ def test_every_checker_cites_its_rule_and_is_in_the_list() -> None:
 
 
 def _two_states(tale: Tale) -> None:
-    tale.tell_state("m", 4, b"c", "c9")
+    tale.record_state("m", 4, b"c", "c9")
 
 
 def _twice_in_the_ledger(tale: Tale) -> None:
@@ -165,7 +185,7 @@ def _watch_ends_early(tale: Tale) -> None:
 
 
 def _believes_too_long(tale: Tale) -> None:
-    tale.holds.append(Hold(tale.tick(), "lock", "k", "c1", 20))
+    tale.holds.append(HoldSeen(tale.tick(), "lock", "k", "c1", 20))
 
 
 def _one_token_twice(tale: Tale) -> None:
@@ -181,11 +201,11 @@ def _fence_open(tale: Tale) -> None:
 
 
 def _two_leaders(tale: Tale) -> None:
-    tale.leaders.append(Leader(tale.tick(), "k", "c4", 25, "c1"))
+    tale.leaders.append(LeaderSeen(tale.tick(), "k", "c4", 25, "c1"))
 
 
 def _terms_go_back(tale: Tale) -> None:
-    tale.leaders.append(Leader(tale.tick(), "k", "c3", 20, "c1"))
+    tale.leaders.append(LeaderSeen(tale.tick(), "k", "c3", 20, "c1"))
 
 
 def _item_lost(tale: Tale) -> None:
@@ -205,7 +225,7 @@ def _item_from_nowhere(tale: Tale) -> None:
 
 
 def _item_held_by_two(tale: Tale) -> None:
-    tale.holds.append(Hold(tale.tick(), "queue", "1", "c1", 30))
+    tale.holds.append(HoldSeen(tale.tick(), "queue", "1", "c1", 30))
 
 
 def _item_out_of_order(tale: Tale) -> None:
@@ -234,8 +254,8 @@ def _lost_update(tale: Tale) -> None:
 
 def _aborted_read(tale: Tale) -> None:
     tale.registers["read_committed"] += [
-        Transaction("T3", [write("r", 5)], committed=False),
-        Transaction("T4", [read("r", 5)]),
+        RecordedTransaction("T3", [write_op("r", 5)], committed=False),
+        RecordedTransaction("T4", [read_op("r", 5)]),
     ]
 
 
@@ -248,7 +268,7 @@ def _calm_fails(tale: Tale) -> None:
 
 
 BAD = [
-    (_two_states, "ReplicasOfOneMind"),
+    (_two_states, "ReplicasOfOneState"),
     (_twice_in_the_ledger, "CommandsOnce"),
     (_refused_and_there, "CommandsOnce"),
     (_elsewhere_in_the_ledger, "CommandsOnce"),
@@ -266,8 +286,8 @@ BAD = [
     (_one_token_twice, "OneHolder"),
     (_token_goes_back, "OneHolder"),
     (_fence_open, "FencesHold"),
-    (_two_leaders, "OneLeaderATerm"),
-    (_terms_go_back, "OneLeaderATerm"),
+    (_two_leaders, "OneLeaderPerTerm"),
+    (_terms_go_back, "OneLeaderPerTerm"),
     (_item_lost, "QueuesKeep"),
     (_item_done_twice, "QueuesKeep"),
     (_item_comes_again, "QueuesKeep"),
@@ -297,26 +317,26 @@ def test_calls_that_overlap_may_come_in_any_order_and_others_not() -> None:
     tale = Tale()
     tale.add("counter", "add", given=1, got=3, during=(1, 4))
     tale.add("counter", "add", given=2, got=2, during=(2, 3))
-    assert explain(tale.deeds, CounterModel()) == ""
-    tale.deeds[1].started, tale.deeds[1].ended = 5, 6
-    assert "no order explains 2 calls" in explain(tale.deeds, CounterModel())
+    assert explain(tale.calls, CounterModel()) == ""
+    tale.calls[1].started, tale.calls[1].ended = 5, 6
+    assert "no order explains 2 calls" in explain(tale.calls, CounterModel())
 
 
 def test_a_call_without_an_answer_may_happen_late_or_never() -> None:
     tale = Tale()
-    tale.add("kv", "put", given=b"a", outcome=Outcome.UNKNOWN)
+    tale.add("kv", "put", given=b"a", outcome=CallOutcome.UNKNOWN)
     tale.add("kv", "get", got=None)
     tale.add("kv", "get", got=(b"a", 7))
-    assert explain(tale.deeds, KeyModel(tale.deeds)) == ""
+    assert explain(tale.calls, KeyModel(tale.calls)) == ""
     tale.add("kv", "get", got=None)
-    assert "can be placed" in explain(tale.deeds, KeyModel(tale.deeds))
+    assert "can be placed" in explain(tale.calls, KeyModel(tale.calls))
 
 
 def test_a_refused_call_has_no_effect() -> None:
     tale = Tale()
-    tale.add("kv", "put", given=b"a", outcome=Outcome.REJECTED)
+    tale.add("kv", "put", given=b"a", outcome=CallOutcome.REJECTED)
     tale.add("kv", "get", got=(b"a", 7))
-    assert explain(tale.deeds, KeyModel(tale.deeds)) != ""
+    assert explain(tale.calls, KeyModel(tale.calls)) != ""
 
 
 def test_two_histories_with_the_same_digest_are_the_same() -> None:

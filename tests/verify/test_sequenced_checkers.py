@@ -12,8 +12,8 @@ from varlog.model.epoch import Epoch
 from varlog.model.ids import LogStreamID, NodeID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Chain, Projection, Range, SequencerID, Stripe
-from varlog.verify.checkers import check
-from varlog.verify.history import Ending, Outcome, Seen, StoredPage, Tokens
+from varlog.verify.checkers import check_history
+from varlog.verify.history import CallOutcome, Ending, GrantedTokens, Seen, StoredPage
 
 ONE, TWO = (SequencerID(f"sq{number}:1", number) for number in (1, 2))
 # Two stripes of two positions each: stream 1 has 1 2 5 6, stream 2 has 3 4 7 8.
@@ -27,9 +27,9 @@ def _projection(epoch: int = 1, begin: int = 1, nodes: tuple[int, ...] = (1, 2))
     return Projection(TopicID(1), Epoch(epoch), GLSN(begin), (RANGE,), chains, ONE)
 
 
-def _tell(story: Story, *projections: Projection) -> None:
-    story.event_texts.names[1] = TOPIC
-    story.event_texts.projections[1] = {projection.epoch: projection for projection in projections}
+def _trace(story: Story, *projections: Projection) -> None:
+    story.sequenced_facts.names[1] = TOPIC
+    story.sequenced_facts.projections[1] = {projection.epoch: projection for projection in projections}
 
 
 def _end(story: Story, *entries: Seen, junk: set[int], tail: int) -> Ending:
@@ -43,17 +43,17 @@ def good() -> Story:
     """Two holes were filled, a sequencer was lost with what it had given, and everybody was told so."""
     story = Story()
     story.sequenced = {TOPIC}
-    _tell(story, _projection(), _projection(2, 6), _projection(3, 6, (1,)))
-    story.event_texts.tokens = [Tokens(1, 1, 1, 3, "sq1#1"), Tokens(1, 2, 3, 6, "sq1#1")]
+    _trace(story, _projection(), _projection(2, 6), _projection(3, 6, (1,)))
+    story.sequenced_facts.tokens = [GrantedTokens(1, 1, 1, 3, "sq1#1"), GrantedTokens(1, 2, 3, 6, "sq1#1")]
     story.append(A)
     story.tail(9)  # positions that nobody was to write
     story.append(B)
     story.append(E)
     story.tail(5)
-    story.read(2, None, Outcome.FILLED)
+    story.read(2, None, CallOutcome.FILLED)
     story.subscribe(1, 6, A, B, E)
     story.subscribe(2, 5, B)
-    story.subscribe(1, None, A, outcome=Outcome.OPEN)
+    story.subscribe(1, None, A, outcome=CallOutcome.OPEN)
     ending = _end(story, A, B, E, junk={2, 4}, tail=5)
     page = StoredPage(1, 2, False, 77)
     ending.units = {1: {"sn1": [page], "sn2": [page]}}
@@ -61,7 +61,7 @@ def good() -> Story:
 
 
 def test_a_good_history_of_a_sequenced_topic_is_accepted() -> None:
-    assert check(good()) == []
+    assert check_history(good()) == []
 
 
 def _passed_over_an_entry() -> Story:
@@ -91,7 +91,7 @@ def _beyond_the_end() -> Story:
 
 def _filled_and_written() -> Story:
     story = good()
-    story.read(3, None, Outcome.FILLED)
+    story.read(3, None, CallOutcome.FILLED)
     return story
 
 
@@ -116,19 +116,19 @@ def _stale_tail() -> Story:
 
 def _stale_not_written() -> Story:
     story = good()
-    story.read(4, None, Outcome.NOT_WRITTEN)
+    story.read(4, None, CallOutcome.NOT_WRITTEN)
     return story
 
 
 def _moved() -> Story:
     story = good()
-    _tell(story, _projection(), changed(_projection(2), ranges=(Range(GLSN(1), RANGE.stripes, 1),)))
+    _trace(story, _projection(), changed(_projection(2), ranges=(Range(GLSN(1), RANGE.stripes, 1),)))
     return story
 
 
 def _range_lost() -> Story:
     story = good()
-    _tell(story, _projection(), changed(_projection(2, 6), ranges=(Range(GLSN(1), RANGE.stripes, 1),)))
+    _trace(story, _projection(), changed(_projection(2, 6), ranges=(Range(GLSN(1), RANGE.stripes, 1),)))
     return story
 
 
@@ -140,45 +140,45 @@ def _units_differ() -> Story:
 
 def _chain_turned_round() -> Story:
     story = good()
-    _tell(story, _projection(), _projection(2, 6, (2, 1)))
+    _trace(story, _projection(), _projection(2, 6, (2, 1)))
     return story
 
 
 def _joined_at_the_head() -> Story:
     story = good()
-    _tell(story, _projection(), _projection(2, 6, (3, 1, 2)))
+    _trace(story, _projection(), _projection(2, 6, (3, 1, 2)))
     return story
 
 
 def _begins_earlier() -> Story:
     story = good()
-    _tell(story, _projection(1, 6), _projection(2, 5))
+    _trace(story, _projection(1, 6), _projection(2, 5))
     return story
 
 
 def _two_of_one_epoch() -> Story:
     story = good()
-    story.event_texts.contradictions.append("topic 1 has two projections of epoch 2")
+    story.sequenced_facts.contradictions.append("topic 1 has two projections of epoch 2")
     return story
 
 
 def _given_twice() -> Story:
     story = good()
-    story.event_texts.tokens.append(Tokens(1, 2, 5, 6, "sq1#1"))
+    story.sequenced_facts.tokens.append(GrantedTokens(1, 2, 5, 6, "sq1#1"))
     return story
 
 
 def _given_from_before_its_time() -> Story:
     story = good()
-    _tell(story, _projection(), changed(_projection(2, 6), sequencer=TWO))
-    story.event_texts.tokens = [Tokens(1, 2, 5, 6, "sq2#1")]
+    _trace(story, _projection(), changed(_projection(2, 6), sequencer=TWO))
+    story.sequenced_facts.tokens = [GrantedTokens(1, 2, 5, 6, "sq2#1")]
     return story
 
 
 def _told(what: str) -> Callable[[], Story]:
     def make() -> Story:
         story = good()
-        getattr(story.event_texts, what).append("it did")
+        getattr(story.sequenced_facts, what).append("it did")
         return story
 
     return make
@@ -189,8 +189,8 @@ BAD: list[tuple[Callable[[], Story], str]] = [
     (_passed_over_what_is_no_junk, "SubscribersPassOverJunkAlone"),
     (_repeated, "SubscribersPassOverJunkAlone"),
     (_beyond_the_end, "SubscribersPassOverJunkAlone"),
-    (_filled_and_written, "FilledForEver"),
-    (_filled_and_not_written, "FilledForEver"),
+    (_filled_and_written, "JunkStaysJunk"),
+    (_filled_and_not_written, "JunkStaysJunk"),
     (_hole, "Dense"),
     (_stale_tail, "WatermarksMonotone"),
     (_stale_not_written, "WatermarksMonotone"),

@@ -10,15 +10,15 @@ from varlog.verify.serializability import FORBIDDEN, anomalies, violations
 from varlog.verify.transaction_history import (
     ListRead,
     ListTransaction,
-    Transaction,
+    RecordedTransaction,
     TransactionHistory,
     history_of_lists,
-    read,
-    write,
+    read_op,
+    write_op,
 )
 
 
-def registers(*transactions: Transaction, **orders: list[int]) -> TransactionHistory:
+def registers(*transactions: RecordedTransaction, **orders: list[int]) -> TransactionHistory:
     """Versions in the order that is given, a revision each."""
     revisions = [(key, at, version) for key, order in orders.items() for at, version in enumerate(order)]
     return TransactionHistory.of_registers(transactions, revisions)
@@ -34,9 +34,11 @@ def lists(*transactions: ListTransaction) -> TransactionHistory:
 
 def test_a_serial_history_has_no_anomaly() -> None:
     history = registers(
-        Transaction("T1", [read("x", None), write("x", 1), write("y", 1)], began=1, ended=2),
-        Transaction("T2", [read("x", 1), read("y", 1), write("y", 2), read("y", 2)], began=3, ended=4),
-        Transaction("T3", [read("y", 2)], began=5, ended=6),
+        RecordedTransaction("T1", [read_op("x", None), write_op("x", 1), write_op("y", 1)], began=1, ended=2),
+        RecordedTransaction(
+            "T2", [read_op("x", 1), read_op("y", 1), write_op("y", 2), read_op("y", 2)], began=3, ended=4
+        ),
+        RecordedTransaction("T3", [read_op("y", 2)], began=5, ended=6),
         x=[1],
         y=[1, 2],
     )
@@ -45,8 +47,8 @@ def test_a_serial_history_has_no_anomaly() -> None:
 
 def test_writes_that_cross_are_g0() -> None:
     history = registers(
-        Transaction("T1", [write("x", 1), write("y", 1)]),
-        Transaction("T2", [write("x", 2), write("y", 2)]),
+        RecordedTransaction("T1", [write_op("x", 1), write_op("y", 1)]),
+        RecordedTransaction("T2", [write_op("x", 2), write_op("y", 2)]),
         x=[1, 2],
         y=[2, 1],
     )
@@ -57,22 +59,26 @@ def test_writes_that_cross_are_g0() -> None:
 
 def test_a_read_of_what_was_aborted_is_g1a() -> None:
     history = registers(
-        Transaction("T1", [write("x", 1)], committed=False), Transaction("T2", [read("x", 1)]), x=[]
+        RecordedTransaction("T1", [write_op("x", 1)], committed=False),
+        RecordedTransaction("T2", [read_op("x", 1)]),
+        x=[],
     )
     assert kinds(history) == {"G1a"}
 
 
 def test_a_read_of_what_was_written_over_by_its_own_writer_is_g1b() -> None:
     history = registers(
-        Transaction("T1", [write("x", 1), write("x", 2)]), Transaction("T2", [read("x", 1)]), x=[2]
+        RecordedTransaction("T1", [write_op("x", 1), write_op("x", 2)]),
+        RecordedTransaction("T2", [read_op("x", 1)]),
+        x=[2],
     )
     assert kinds(history) == {"G1b"}
 
 
 def test_two_that_read_each_other_are_g1c() -> None:
     history = registers(
-        Transaction("T1", [write("x", 1), read("y", 1)]),
-        Transaction("T2", [write("y", 1), read("x", 1)]),
+        RecordedTransaction("T1", [write_op("x", 1), read_op("y", 1)]),
+        RecordedTransaction("T2", [write_op("y", 1), read_op("x", 1)]),
         x=[1],
         y=[1],
     )
@@ -81,8 +87,8 @@ def test_two_that_read_each_other_are_g1c() -> None:
 
 def test_a_lost_update_is_g_single() -> None:
     history = registers(
-        Transaction("T1", [read("x", None), write("x", 1)]),
-        Transaction("T2", [read("x", None), write("x", 2)]),
+        RecordedTransaction("T1", [read_op("x", None), write_op("x", 1)]),
+        RecordedTransaction("T2", [read_op("x", None), write_op("x", 2)]),
         x=[1, 2],
     )
     assert kinds(history) == {"G-single"}
@@ -90,8 +96,8 @@ def test_a_lost_update_is_g_single() -> None:
 
 def test_half_of_what_another_wrote_is_read_skew_and_g_single() -> None:
     history = registers(
-        Transaction("T1", [write("x", 1), write("y", 1)]),
-        Transaction("T2", [read("x", None), read("y", 1)]),
+        RecordedTransaction("T1", [write_op("x", 1), write_op("y", 1)]),
+        RecordedTransaction("T2", [read_op("x", None), read_op("y", 1)]),
         x=[1],
         y=[1],
     )
@@ -99,8 +105,8 @@ def test_half_of_what_another_wrote_is_read_skew_and_g_single() -> None:
 
 
 WRITE_SKEW = (
-    Transaction("T1", [read("x", None), read("y", None), write("x", 1)]),
-    Transaction("T2", [read("x", None), read("y", None), write("y", 1)]),
+    RecordedTransaction("T1", [read_op("x", None), read_op("y", None), write_op("x", 1)]),
+    RecordedTransaction("T2", [read_op("x", None), read_op("y", None), write_op("y", 1)]),
 )
 
 
@@ -115,10 +121,10 @@ def test_write_skew_is_g2_which_a_snapshot_allows_and_serializable_does_not() ->
 def test_two_antidependencies_that_are_not_in_a_row_are_forbidden_under_snapshot() -> None:
     """A long fork: two readers see two writes in different orders."""
     history = registers(
-        Transaction("W1", [write("x", 1)]),
-        Transaction("W2", [write("y", 1)]),
-        Transaction("R1", [read("x", 1), read("y", None)]),
-        Transaction("R2", [read("x", None), read("y", 1)]),
+        RecordedTransaction("W1", [write_op("x", 1)]),
+        RecordedTransaction("W2", [write_op("y", 1)]),
+        RecordedTransaction("R1", [read_op("x", 1), read_op("y", None)]),
+        RecordedTransaction("R2", [read_op("x", None), read_op("y", 1)]),
         x=[1],
         y=[1],
     )
@@ -128,8 +134,8 @@ def test_two_antidependencies_that_are_not_in_a_row_are_forbidden_under_snapshot
 
 def test_an_old_read_behind_the_end_of_a_write_is_told_by_real_time_alone() -> None:
     history = registers(
-        Transaction("T1", [write("x", 1)], began=1, ended=2),
-        Transaction("T2", [read("x", None)], began=3, ended=4),
+        RecordedTransaction("T1", [write_op("x", 1)], began=1, ended=2),
+        RecordedTransaction("T2", [read_op("x", None)], began=3, ended=4),
         x=[1],
     )
     assert kinds(history) == {"G-single-realtime"}
@@ -137,12 +143,14 @@ def test_an_old_read_behind_the_end_of_a_write_is_told_by_real_time_alone() -> N
 
 
 def test_one_whose_outcome_is_unknown_counts_where_it_was_seen_and_else_does_not() -> None:
-    torn = [write("x", 1), write("y", 1)]
-    unseen = registers(Transaction("T1", torn, committed=None), Transaction("T2", [read("x", None)]))
+    torn = [write_op("x", 1), write_op("y", 1)]
+    unseen = registers(
+        RecordedTransaction("T1", torn, committed=None), RecordedTransaction("T2", [read_op("x", None)])
+    )
     assert anomalies(unseen) == []
     seen = registers(
-        Transaction("T1", torn, committed=None),
-        Transaction("T2", [read("x", 1), read("y", None)]),
+        RecordedTransaction("T1", torn, committed=None),
+        RecordedTransaction("T2", [read_op("x", 1), read_op("y", None)]),
         x=[1],
         y=[1],
     )
@@ -151,10 +159,10 @@ def test_one_whose_outcome_is_unknown_counts_where_it_was_seen_and_else_does_not
 
 def test_reads_that_change_that_miss_own_writes_or_that_nobody_wrote_are_told() -> None:
     history = registers(
-        Transaction("T1", [write("x", 1)]),
-        Transaction("T2", [read("x", None), read("x", 1)]),
-        Transaction("T3", [write("y", 1), read("y", None)]),
-        Transaction("T4", [read("z", 9)]),
+        RecordedTransaction("T1", [write_op("x", 1)]),
+        RecordedTransaction("T2", [read_op("x", None), read_op("x", 1)]),
+        RecordedTransaction("T3", [write_op("y", 1), read_op("y", None)]),
+        RecordedTransaction("T4", [read_op("z", 9)]),
         x=[1],
         y=[1],
     )
@@ -213,24 +221,24 @@ def test_what_is_run_one_by_one_is_clean_and_one_stale_read_is_found(case: int) 
     """A serial run of random transactions has no anomaly; one of its reads made older has one at least."""
     rng = random.Random(case)
     state: dict[str, list[int]] = {"a": [], "b": [], "c": []}
-    transactions: list[Transaction] = []
+    transactions: list[RecordedTransaction] = []
     for number in range(30):
-        acts = []
+        ops = []
         for key in rng.sample(sorted(state), rng.randint(1, 3)):
-            acts.append(read(key, state[key][-1] if state[key] else None))
+            ops.append(read_op(key, state[key][-1] if state[key] else None))
             if rng.random() < 0.5:
                 state[key].append(number)
-                acts.append(write(key, number))
-        transactions.append(Transaction(f"T{number}", acts, began=2 * number, ended=2 * number + 1))
+                ops.append(write_op(key, number))
+        transactions.append(RecordedTransaction(f"T{number}", ops, began=2 * number, ended=2 * number + 1))
     assert anomalies(registers(*transactions, **state)) == []
     late = [
         (one, at)
         for one in transactions
-        for at, act in enumerate(one.acts)
-        if not act.writes and act.version is not None
+        for at, op in enumerate(one.ops)
+        if not op.writes and op.version is not None
     ]
     one, at = rng.choice(late)
-    key, version = one.acts[at].key, one.acts[at].version
+    key, version = one.ops[at].key, one.ops[at].version
     before = state[key].index(int(version or 0)) - 1
-    one.acts[at] = read(key, state[key][before] if before >= 0 else None)
+    one.ops[at] = read_op(key, state[key][before] if before >= 0 else None)
     assert violations(registers(*transactions, **state), "serializable")

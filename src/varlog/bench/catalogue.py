@@ -24,8 +24,8 @@ from varlog.bench.log_workloads import (
 )
 from varlog.bench.replica_workloads import open_replica, sync_replica, sync_unit
 from varlog.bench.workload import (
-    Place,
     Workload,
+    WorkloadPlace,
     appends_judge,
     bandwidth_judge,
     entries_judge,
@@ -43,7 +43,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "append-1",
         "1 appender, 1 KiB",
         "p50 within 6 times the raw 1 KiB write+fdatasync p50",
-        Place.LOG,
+        WorkloadPlace.LOG,
         Appenders(1),
         judge_latency,
         beside_raw=True,
@@ -52,7 +52,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "append-64",
         "64 appenders, 1 KiB, one entry per call",
         "10 000 appends/s",
-        Place.LOG,
+        WorkloadPlace.LOG,
         Appenders(64),
         appends_judge(10_000),
     ),
@@ -60,7 +60,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "append-256",
         "256 appenders, 1 KiB, one entry per call",
         "16 000 appends/s",
-        Place.LOG,
+        WorkloadPlace.LOG,
         Appenders(256),
         appends_judge(16_000),
     ),
@@ -68,7 +68,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "batch-1000",
         "batches of 1000 x 1 KiB",
         "copies x MB/s at least 0.7 of the raw sequential write+fdatasync bandwidth",
-        Place.LOG,
+        WorkloadPlace.LOG,
         append_batches,
         judge_batches,
         beside_raw=True,
@@ -77,7 +77,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "subscribe",
         "subscribe from the start, 100 B, into Python",
         "500 000 entries/s",
-        Place.LOG,
+        WorkloadPlace.LOG,
         Subscribe(read_entries, SMALL_BYTES, SMALL_COUNT),
         entries_judge(500_000),
     ),
@@ -85,7 +85,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "subscribe-lists",
         "the same, in lists (log.subscribe_lists)",
         "500 000 entries/s",
-        Place.LOG,
+        WorkloadPlace.LOG,
         Subscribe(read_lists, SMALL_BYTES, SMALL_COUNT),
         entries_judge(500_000),
     ),
@@ -93,7 +93,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "subscribe-arrow",
         "subscribe from the start, 100 B, log.arrow",
         "2 000 000 entries/s",
-        Place.LOG,
+        WorkloadPlace.LOG,
         Subscribe(read_arrow, SMALL_BYTES, SMALL_COUNT),
         entries_judge(2_000_000),
     ),
@@ -101,7 +101,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "subscribe-4k",
         "subscribe from the start, 4 KiB, into Python",
         "400 MB/s",
-        Place.LOG,
+        WorkloadPlace.LOG,
         Subscribe(read_entries, LARGE_BYTES, LARGE_COUNT),
         bandwidth_judge(400e6),
     ),
@@ -109,7 +109,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "idle",
         "idle cluster",
         "no disk writes, under 1 % of a core per process",
-        Place.CLUSTER,
+        WorkloadPlace.CLUSTER,
         idle_cluster,
         judge_idle,
     ),
@@ -117,7 +117,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "memory",
         "storage node under full load, one stalled subscriber",
         "memory flat, under 300 MB",
-        Place.CLUSTER,
+        WorkloadPlace.CLUSTER,
         load_beside_stalled_subscriber,
         judge_memory,
     ),
@@ -125,7 +125,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "embedded",
         "embedded, batches of 1000 x 100 B, sync off",
         "500 000 entries/s",
-        Place.DISK,
+        WorkloadPlace.DISK,
         append_embedded,
         entries_judge(500_000),
     ),
@@ -133,7 +133,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "open",
         "open a replica of 2 GiB",
         "under 1 s, memory under 100 MB",
-        Place.DISK,
+        WorkloadPlace.DISK,
         open_replica,
         judge_open,
         quick_note="quick: a smaller replica than the target's",
@@ -142,7 +142,7 @@ WORKLOADS: tuple[Workload, ...] = (
         "sync",
         "fill an empty replica from a sealed one of 512 MiB",
         "MB/s at least 0.5 of the raw sequential write+fdatasync bandwidth",
-        Place.DISK,
+        WorkloadPlace.DISK,
         sync_replica,
         judge_sync,
         beside_raw=True,
@@ -155,7 +155,7 @@ UNITS: tuple[Workload, ...] = (
         "unit-sync",
         "fill an empty log unit from one of 512 MiB",
         "MB/s at least 0.5 of the raw sequential write+fdatasync bandwidth",
-        Place.DISK,
+        WorkloadPlace.DISK,
         sync_unit,
         judge_sync,
         beside_raw=True,
@@ -167,16 +167,16 @@ EVERYTHING: tuple[Workload, ...] = (*WORKLOADS, *UNITS)
 _COMMITTED_ONLY = ("open", "sync")
 
 
-def chosen(names: Sequence[str], ordering: Ordering = Ordering.COMMITTED) -> list[Workload]:
+def chosen_workloads(names: Sequence[str], ordering: Ordering = Ordering.COMMITTED) -> list[Workload]:
     """The named workloads; without a name, all of this ordering."""
     if names:
-        return named(names, EVERYTHING)
+        return workloads_named(names, EVERYTHING)
     if ordering is Ordering.COMMITTED:
         return list(WORKLOADS)
     return [*(workload for workload in WORKLOADS if workload.name not in _COMMITTED_ONLY), *UNITS]
 
 
-def named(names: Sequence[str], table: Sequence[Workload]) -> list[Workload]:
+def workloads_named(names: Sequence[str], table: Sequence[Workload]) -> list[Workload]:
     """The workloads of a table with these names, in the table's order. ValueError for a name it does not have."""
     known = {workload.name for workload in table}
     if unknown := [name for name in names if name not in known]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 import varlog.aio
-from varlog.bench.settings import Settings
+from varlog.bench.settings import BenchSettings
 from varlog.client.log import Log
 from varlog.localcluster.plan import ClusterPlan
 from varlog.localcluster.ports import free_ports
@@ -26,7 +26,7 @@ from varlog.model.cluster import Ordering
 class BenchContext:
     """One workload's own: no other workload has used its topic or its directory."""
 
-    settings: Settings
+    settings: BenchSettings
     display: Display
     directory: Path
     topic: str
@@ -45,7 +45,7 @@ class BenchContext:
     def embedded_log(self, *, synced: bool) -> AbstractAsyncContextManager[Log]:
         """A log in this process, whatever the settings say."""
         ordering = self.settings.ordering
-        return embedded(self.directory / "embedded", self.topic, ordering, synced=synced)
+        return open_embedded_log(self.directory / "embedded", self.topic, ordering, synced=synced)
 
     @property
     def address(self) -> str:
@@ -82,7 +82,7 @@ class BenchTarget(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterTarget:
     """A cluster behind an address; `supervisor` only if this run has started it."""
 
     address: str
@@ -90,14 +90,16 @@ class Cluster:
     supervisor: Supervisor | None = None
 
     def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]:
-        return connected(self.address, topic, streams=self.streams, ordering=ordering, replicas=replicas)
+        return open_cluster_log(
+            self.address, topic, streams=self.streams, ordering=ordering, replicas=replicas
+        )
 
     def processes(self) -> dict[str, int]:
         return self.supervisor.pids() if self.supervisor is not None else {}
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class EmbeddedTarget:
     """A directory, opened by this process."""
 
     path: Path
@@ -107,19 +109,19 @@ class Embedded:
         raise ValueError("an embedded log has no address")
 
     def log(self, topic: str, ordering: Ordering, replicas: int = 0) -> AbstractAsyncContextManager[Log]:
-        return embedded(self.path, topic, ordering, synced=True)
+        return open_embedded_log(self.path, topic, ordering, synced=True)
 
     def processes(self) -> dict[str, int]:
         return {}
 
 
 @asynccontextmanager
-async def ground_for(settings: Settings) -> AsyncIterator[BenchTarget]:
+async def target_for(settings: BenchSettings) -> AsyncIterator[BenchTarget]:
     """What the settings ask for; a cluster that is started here is stopped at the end."""
     if settings.embedded:
-        yield Embedded(settings.data / "log")
+        yield EmbeddedTarget(settings.data / "log")
     elif settings.cluster:
-        yield Cluster(settings.cluster, settings.streams)
+        yield ClusterTarget(settings.cluster, settings.streams)
     else:
         plan = ClusterPlan(
             data=settings.data / "cluster",
@@ -131,13 +133,13 @@ async def ground_for(settings: Settings) -> AsyncIterator[BenchTarget]:
         await supervisor.start()
         try:
             await wait_nodes(plan)
-            yield Cluster(supervisor.address, settings.streams, supervisor)
+            yield ClusterTarget(supervisor.address, settings.streams, supervisor)
         finally:
             await supervisor.stop()
 
 
 @asynccontextmanager
-async def connected(
+async def open_cluster_log(
     address: str,
     topic: str,
     *,
@@ -154,7 +156,9 @@ async def connected(
 
 
 @asynccontextmanager
-async def embedded(path: Path, topic: str, ordering: Ordering, *, synced: bool) -> AsyncIterator[Log]:
+async def open_embedded_log(
+    path: Path, topic: str, ordering: Ordering, *, synced: bool
+) -> AsyncIterator[Log]:
     """A topic of a log in this process."""
     async with varlog.aio.open(path, topic, sync=synced, ordering=ordering, timeout_s=TIMEOUT_S) as log:
         yield log
@@ -185,7 +189,7 @@ class Display(Protocol):
         ...
 
 
-class Quiet:
+class QuietDisplay:
     """For pipes, files and tests."""
 
     def __enter__(self) -> Self:
@@ -206,7 +210,7 @@ class Quiet:
         return None
 
 
-class Live:
+class LiveDisplay:
     """One bar on a terminal. It writes to stderr, so that --json can be piped while somebody watches."""
 
     def __init__(self, console: Console) -> None:
@@ -246,4 +250,4 @@ class Live:
 
 def display_for(console: Console) -> Display:
     """Live where somebody watches."""
-    return Live(console) if console.is_terminal else Quiet()
+    return LiveDisplay(console) if console.is_terminal else QuietDisplay()

@@ -7,13 +7,13 @@ import sys
 
 import uvloop
 
-from varlog.bench.context import connected
+from varlog.bench.context import open_cluster_log
 from varlog.model.lsn import FIRST_GLSN
 
 
-async def follow(address: str, topic: str) -> None:
+async def follow_topic(address: str, topic: str) -> None:
     """Read for ever, from the start."""
-    async with connected(address, topic) as log:
+    async with open_cluster_log(address, topic) as log:
         said = False
         async for _ in log.subscribe(FIRST_GLSN):
             if not said:
@@ -23,4 +23,4 @@ async def follow(address: str, topic: str) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(follow(sys.argv[1], sys.argv[2]))
+        runner.run(follow_topic(sys.argv[1], sys.argv[2]))

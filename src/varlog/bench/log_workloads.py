@@ -138,7 +138,9 @@ class Subscribe:
         total = max(1, self._count * self._entry_bytes // entry_bytes)
         count = total // QUICK_FRACTION if settings.quick else total
         async with stage.log() as log:
-            await fill(stage, log, count, entry_bytes, settings.batch or max(1, MIB // entry_bytes // 2))
+            await fill_topic(
+                stage, log, count, entry_bytes, settings.batch or max(1, MIB // entry_bytes // 2)
+            )
             end = GLSN(await log.tail() + 1)
             rates = await self._passes(stage, log, end)
         rate = sum(rates) / len(rates)
@@ -168,7 +170,7 @@ class Subscribe:
         return rates
 
 
-async def fill(stage: BenchContext, log: Log, count: int, entry_bytes: int, batch: int) -> None:
+async def fill_topic(stage: BenchContext, log: Log, count: int, entry_bytes: int, batch: int) -> None:
     """Append `count` entries, in batches, a few at a time."""
     if log.topic.sequenced and len(log.streams) > 1:
         batch = min(batch, log.topic.stripe_size)  # a batch lies within one turn of a stripe

@@ -26,11 +26,11 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from varlog.bench.context import BenchTarget, Display, Quiet, ground_for
+from varlog.bench.context import BenchTarget, Display, QuietDisplay, target_for
 from varlog.bench.figures import format_count, format_ms, percentile
 from varlog.bench.machine import Conditions, busy_cores, conditions_of
 from varlog.bench.meter import Meter, metered
-from varlog.bench.settings import Settings
+from varlog.bench.settings import BenchSettings
 from varlog.client.log import Log
 from varlog.client.ordering import AppendTransport
 from varlog.model.cluster import Ordering
@@ -257,7 +257,7 @@ class Arrivals:
 class OpenLoop:
     """One run: a cluster, and for each ordering its capacity and the points of its curve."""
 
-    def __init__(self, settings: Settings, multiples: Sequence[float], deadline_s: float) -> None:
+    def __init__(self, settings: BenchSettings, multiples: Sequence[float], deadline_s: float) -> None:
         if not multiples or any(multiple <= 0 for multiple in multiples):
             raise ValueError("--offered must be above 0: it is a multiple of the capacity")
         if deadline_s <= 0:
@@ -265,7 +265,7 @@ class OpenLoop:
         self._settings = settings
         self._multiples = tuple(multiples)
         self._deadline_s = deadline_s
-        self._display: Display = Quiet()
+        self._display: Display = QuietDisplay()
         self._sizes = (settings.entry_bytes,) if settings.entry_bytes else ENTRY_BYTES
 
     async def curve(self, display: Display) -> Curve:
@@ -278,7 +278,7 @@ class OpenLoop:
         capacity: dict[str, Capacity] = {}
         points: list[Point] = []
         self._display.begin("starting the cluster")
-        async with ground_for(settings) as ground:
+        async with target_for(settings) as ground:
             ordering = settings.ordering
             capacity[ordering] = await self._capacity(ground, ordering)
             for multiple in self._multiples:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from varlog.bench.context import BenchContext, BenchTarget, Display, ground_for
+from varlog.bench.context import BenchContext, BenchTarget, Display, target_for
 from varlog.bench.figures import format_mb_s, format_ms
 from varlog.bench.machine import DEFINITION, Conditions, RawLimits, combined, conditions_of, measure_raw
-from varlog.bench.settings import Settings
-from varlog.bench.workload import Place, Result, Workload, failed, judged
+from varlog.bench.settings import BenchSettings
+from varlog.bench.workload import Workload, WorkloadPlace, WorkloadResult, failed, judged
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
 
@@ -23,11 +23,11 @@ RAW_S = 3.0
 QUICK_RAW_S = 1.0
 
 
-class Run:
+class BenchRun:
     """One run over the chosen workloads. `note`: how they are measured, for the conditions in the report."""
 
     def __init__(
-        self, settings: Settings, workloads: Sequence[Workload], display: Display, note: str = ""
+        self, settings: BenchSettings, workloads: Sequence[Workload], display: Display, note: str = ""
     ) -> None:
         self._settings = settings
         self._workloads = workloads
@@ -35,9 +35,9 @@ class Run:
         self._how = f". {note}" if note else ""
         self._rounds: list[RawLimits] = []
         self._quiet = True
-        self._results: list[Result] = []
+        self._results: list[WorkloadResult] = []
 
-    async def report(self) -> Report:
+    async def report(self) -> BenchReport:
         """Run everything. The data directory must exist; the caller removes what is created in it."""
         started = time.perf_counter()
         settings = self._settings
@@ -52,13 +52,15 @@ class Run:
             self._measure_raw()
             ground: BenchTarget | None = None
             for workload in self._workloads:
-                if ground is None and workload.place is not Place.DISK:
+                if ground is None and workload.place is not WorkloadPlace.DISK:
                     self._display.begin("starting the cluster")
-                    ground = await stack.enter_async_context(ground_for(settings))
+                    ground = await stack.enter_async_context(target_for(settings))
                 await self._measure(workload, ground)
         # Once more without the cluster's processes: they are idle before, but not free of cost on a small machine.
         self._measure_raw()
-        return Report(conditions, tuple(self._rounds), tuple(self._results), time.perf_counter() - started)
+        return BenchReport(
+            conditions, tuple(self._rounds), tuple(self._results), time.perf_counter() - started
+        )
 
     def _measure_raw(self) -> None:
         self._display.begin("raw limits")
@@ -67,10 +69,10 @@ class Run:
         self._rounds.append(measure_raw(self._settings.data, seconds))
 
     async def _measure(self, workload: Workload, ground: BenchTarget | None) -> None:
-        if workload.place is Place.IN_TURNS and self._settings.embedded:
+        if workload.place is WorkloadPlace.IN_TURNS and self._settings.embedded:
             self._results.append(failed(workload, "needs a cluster: it measures work of several processes"))
             return
-        if workload.place is Place.CLUSTER and (ground is None or not ground.processes()):
+        if workload.place is WorkloadPlace.CLUSTER and (ground is None or not ground.processes()):
             self._results.append(failed(workload, "needs a cluster that the bench has started itself"))
             return
         if workload.beside_raw:
@@ -108,11 +110,14 @@ class Run:
         settings = self._settings
         if settings.own_load:
             return "another load than the target's"
-        if settings.embedded and workload.place is Place.LOG:
+        if settings.embedded and workload.place is WorkloadPlace.LOG:
             return "embedded: the target is a cluster's"
-        if settings.ordering is Ordering.SEQUENCED and workload.place in (Place.LOG, Place.CLUSTER):
+        if settings.ordering is Ordering.SEQUENCED and workload.place in (
+            WorkloadPlace.LOG,
+            WorkloadPlace.CLUSTER,
+        ):
             return "the target is the committed ordering's"
-        if (workload.beside_raw or workload.place is Place.IN_TURNS) and not self._quiet:
+        if (workload.beside_raw or workload.place is WorkloadPlace.IN_TURNS) and not self._quiet:
             return "other work had the cores"
         return workload.quick_note if settings.quick else ""
 
@@ -136,12 +141,12 @@ _HEADINGS = ("workload", "measured", "against the raw limit", "target", "met")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BenchReport:
     """Conditions, raw limits (each round) and results."""
 
     conditions: Conditions
     rounds: tuple[RawLimits, ...]
-    results: tuple[Result, ...]
+    results: tuple[WorkloadResult, ...]
     took_s: float
 
     @property
@@ -211,7 +216,7 @@ class Report:
         console.print(f"took {self.took_s:.0f} s", highlight=False, style="dim")
 
 
-def _met(result: Result) -> str:
+def _met(result: WorkloadResult) -> str:
     if result.met is None:
         return result.note or "–"
     return ("yes" if result.met else "no") + (f" ({result.note})" if result.note else "")

@@ -9,7 +9,7 @@ from varlog.model.cluster import Ordering
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BenchSettings:
     """`None` for entry_bytes, appenders and batch: each workload uses the values that its target is stated for."""
 
     data: Path

@@ -19,7 +19,7 @@ Runner = Callable[["BenchContext"], Awaitable[Measured]]
 Judge = Callable[[Measured, RawLimits], "BenchResult"]
 
 
-class Place(StrEnum):
+class WorkloadPlace(StrEnum):
     """Where a workload runs."""
 
     LOG = "log"  # on the cluster, or embedded if that is asked for
@@ -45,7 +45,7 @@ class Workload:
     name: str
     title: str
     target: str
-    place: Place
+    place: WorkloadPlace
     run: Runner
     judge: Judge
     # The raw limits are measured right before and right after: only what ran side by side is compared.
@@ -55,7 +55,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class WorkloadResult:
     """One workload, measured and assessed. `met` is None where the target does not apply."""
 
     workload: str
@@ -91,10 +91,10 @@ def judged(
     applies: bool,
     note: str = "",
     series: dict[str, list[float]] | None = None,
-) -> Result:
+) -> WorkloadResult:
     """The result; where the target does not apply (another load than the table's) it is left open."""
     assessed = workload.judge(measured, raw)
-    return Result(
+    return WorkloadResult(
         workload.name,
         workload.title,
         workload.target,
@@ -108,9 +108,11 @@ def judged(
     )
 
 
-def failed(workload: Workload, why: str) -> Result:
+def failed(workload: Workload, why: str) -> WorkloadResult:
     """A workload that could not be measured: reported, not left out."""
-    return Result(workload.name, workload.title, workload.target, {}, "not measured", None, "", None, why)
+    return WorkloadResult(
+        workload.name, workload.title, workload.target, {}, "not measured", None, "", None, why
+    )
 
 
 # Targets: pure functions from figures and raw limits to a BenchResult, one per kind of workload.

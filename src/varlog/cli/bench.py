@@ -16,8 +16,8 @@ from varlog.model.cluster import Ordering
 
 if TYPE_CHECKING:
     from varlog.bench.open_loop import Curve, OpenLoop
-    from varlog.bench.run import Report
-    from varlog.bench.settings import Settings
+    from varlog.bench.run import BenchReport
+    from varlog.bench.settings import BenchSettings
     from varlog.bench.workload import Workload
 
 DEFAULT_DATA = Path("varlog-data")
@@ -85,15 +85,15 @@ def bench_command(
 ) -> None:
     """Measure a cluster (started for it, or running) or an embedded log against the raw limits of this machine."""
     # Imported here: `varlog --help` must not wait for them.
-    from varlog.bench.catalogue import EVERYTHING, chosen
-    from varlog.bench.settings import Settings
+    from varlog.bench.catalogue import EVERYTHING, chosen_workloads
+    from varlog.bench.settings import BenchSettings
 
     if list_:
         print_workloads(EVERYTHING)
         return
     directory = data_directory(data)
     try:
-        settings = Settings(
+        settings = BenchSettings(
             data=directory,
             nodes=nodes,
             replicas=replicas if replicas is not None else min(3, nodes),
@@ -108,11 +108,11 @@ def bench_command(
             quick=quick,
             ordering=ordering,
         )
-        workloads = chosen(workload or [], ordering)
+        workloads = chosen_workloads(workload or [], ordering)
         load = _open_loop(settings, offered, deadline) if open_loop or offered else None
     except ValueError as error:
         fail(error, WRONG_USAGE)
-    measure(settings, load or workloads, keep=keep, as_json=json_, as_markdown=markdown)
+    run_workloads(settings, load or workloads, keep=keep, as_json=json_, as_markdown=markdown)
 
 
 def print_workloads(workloads: Sequence[Workload]) -> None:
@@ -125,8 +125,8 @@ def data_directory(data: Path | None) -> Path:
     return ((data or DEFAULT_DATA) / f"bench-{os.getpid()}").absolute()
 
 
-def measure(
-    settings: Settings,
+def run_workloads(
+    settings: BenchSettings,
     load: Sequence[Workload] | OpenLoop,
     *,
     note: str = "",
@@ -139,7 +139,7 @@ def measure(
 
     from varlog.bench.context import display_for
     from varlog.bench.open_loop import OpenLoop
-    from varlog.bench.run import Run
+    from varlog.bench.run import BenchRun
 
     directory = settings.data
     created = [parent for parent in (directory, *directory.parents) if not parent.exists()]
@@ -153,7 +153,7 @@ def measure(
             if isinstance(load, OpenLoop):
                 _show(run(load.curve(display)), as_json=as_json, as_markdown=as_markdown)
                 return
-            report = run(Run(settings, load, display, note).report())
+            report = run(BenchRun(settings, load, display, note).report())
     finally:
         if not keep:
             _remove(created)
@@ -170,13 +170,13 @@ def _remove(created: list[Path]) -> None:
             parent.rmdir()
 
 
-def _open_loop(settings: Settings, offered: list[float] | None, deadline_s: float) -> OpenLoop:
+def _open_loop(settings: BenchSettings, offered: list[float] | None, deadline_s: float) -> OpenLoop:
     from varlog.bench.open_loop import MULTIPLES, OpenLoop
 
     return OpenLoop(settings, offered or MULTIPLES, deadline_s)
 
 
-def _show(report: Report | Curve, *, as_json: bool, as_markdown: bool) -> None:
+def _show(report: BenchReport | Curve, *, as_json: bool, as_markdown: bool) -> None:
     from rich.console import Console
 
     if as_json:

@@ -28,12 +28,12 @@ from varlog.runtime.environment import system_environment
 from varlog.storage.committed.log_store import LogStore
 from varlog.storage.disk_space import DiskSpace
 from varlog.storage.sequenced.page_store import PageStore
-from varlog.testing.history_file import RealHistory, merged
-from varlog.testing.load_client import STOP_TIMEOUT_S, Load, LoadClient
-from varlog.testing.sim.ending import Judge, stored_entries
+from varlog.testing.history_file import RealHistory, merged_history
+from varlog.testing.load_client import STOP_TIMEOUT_S, ClientLoad, LoadClient
+from varlog.testing.sim.ending import EndingCheck, stored_entries
 from varlog.testing.sim.sequenced.ending import write_down
 from varlog.testing.workload import Mix
-from varlog.verify.checkers import check
+from varlog.verify.checkers import check_history
 
 TOPIC = "orders"
 CLIENTS = 3
@@ -133,7 +133,7 @@ class ClusterUnderLoad:
         self, count: int = CLIENTS, *, trims: bool = False, entry_bytes_max: int = ENTRY_BYTES_MAX
     ) -> None:
         for number in range(len(self.clients) + 1, len(self.clients) + count + 1):
-            load = Load(
+            load = ClientLoad(
                 name=f"client-{number}",
                 cluster=self.address,
                 topic=TOPIC,
@@ -174,7 +174,7 @@ class ClusterUnderLoad:
     async def judged(self) -> list[str]:
         """What was broken, in words; nothing if every law held. Stops clients and cluster."""
         await self.stop_clients()
-        history = merged(client.written for client in self.clients)
+        history = merged_history(client.written for client in self.clients)
         if self.ordering is Ordering.SEQUENCED:
             history.sequenced.add(TOPIC)
         await self._read_back(history)
@@ -187,12 +187,16 @@ class ClusterUnderLoad:
         print(
             f"{len(history.operations)} operations, {sum(len(one.entries) for one in history.endings)} entries"
         )
-        return [f"{checker.name} ({checker.law}): {violation}" for checker, violation in check(history)]
+        return [
+            f"{checker.name} ({checker.law}): {violation}" for checker, violation in check_history(history)
+        ]
 
     async def _read_back(self, history: RealHistory) -> None:
         cluster = ClusterID(self.plan.cluster)
         copies = self.plan.replicas
-        judge = Judge(system_environment(), TcpTransport(cluster), self.address, [TOPIC], copies, history)
+        judge = EndingCheck(
+            system_environment(), TcpTransport(cluster), self.address, [TOPIC], copies, history
+        )
         if await judge.heal():
             history.healed = history.event()
             await judge.read_back()
@@ -210,7 +214,7 @@ Story = Callable[[ClusterUnderLoad], Awaitable[None]]
 
 
 @asynccontextmanager
-async def running(cluster: ClusterUnderLoad) -> AsyncIterator[ClusterUnderLoad]:
+async def running_cluster(cluster: ClusterUnderLoad) -> AsyncIterator[ClusterUnderLoad]:
     """Started, and without clients; no process is left, however the body ends."""
     try:
         await cluster.start()
@@ -228,7 +232,7 @@ async def run_story(
     entry_bytes_max: int = ENTRY_BYTES_MAX,
 ) -> list[str]:
     """The whole: start, load, the story's faults, heal, more load, and the verdict."""
-    async with running(ClusterUnderLoad(plan, ordering=ordering)) as cluster:
+    async with running_cluster(ClusterUnderLoad(plan, ordering=ordering)) as cluster:
         cluster.start_clients(trims=trims, entry_bytes_max=entry_bytes_max)
         await cluster.wait_acknowledged(BEFORE)
         await story(cluster)

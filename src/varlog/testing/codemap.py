@@ -65,7 +65,7 @@ def first_docstring_line(module: Path) -> str:
     return docstring.splitlines()[0]
 
 
-def render(package: Path) -> str:
+def render_codemap(package: Path) -> str:
     """The whole map of `package` as text."""
     lines: list[_Line] = [_Line(0, f"{package.name}/", first_docstring_line(package / "__init__.py"))]
     for layer in LAYERS:
@@ -78,9 +78,9 @@ def render(package: Path) -> str:
     return "\n".join(f"{line.label:<{width}}{line.says}" for line in lines)
 
 
-def update(text: str, package: Path) -> str:
+def update_codemap(text: str, package: Path) -> str:
     """`text` with the map between its two markers made new."""
-    return replace_between(text, BEGIN, END, f"```text\n{render(package)}\n```\n")
+    return replace_between(text, BEGIN, END, f"```text\n{render_codemap(package)}\n```\n")
 
 
 def replace_between(text: str, begin: str, end: str, rendered: str) -> str:
@@ -114,7 +114,7 @@ def main() -> int:
     document: Path = parser.parse_args().document
     try:
         old = document.read_text(encoding="utf-8")
-        new = update(old, PACKAGE)
+        new = update_codemap(old, PACKAGE)
     except (CodemapError, OSError) as problem:
         print(f"codemap: {document}: {problem}", file=sys.stderr)
         return 1

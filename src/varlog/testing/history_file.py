@@ -10,10 +10,10 @@ from typing import BinaryIO, Self
 
 import msgspec
 
-from varlog.verify.history import Append, History, Operation, Read, Subscription, Tail, Trim
+from varlog.verify.history import AppendCall, ClientCall, History, ReadCall, SubscribeCall, TailCall, TrimCall
 
-_KINDS: dict[str, type[Operation]] = {
-    kind.__name__: kind for kind in (Append, Read, Subscription, Trim, Tail)
+_KINDS: dict[str, type[ClientCall]] = {
+    kind.__name__: kind for kind in (AppendCall, ReadCall, SubscribeCall, TrimCall, TailCall)
 }
 _COMPLAINT = "complaint"
 _LENGTH_BYTES = 4
@@ -41,7 +41,7 @@ class HistoryWriter:
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("ab", buffering=0)
 
-    def write(self, operation: Operation) -> None:
+    def write(self, operation: ClientCall) -> None:
         """Once when it begins, so that an entry has its owner whatever happens, and once when it has ended."""
         self._put(type(operation).__name__, msgspec.msgpack.encode(operation))
 
@@ -67,12 +67,12 @@ class HistoryFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_bytes = 0
-        self._operations: dict[tuple[str, int], Operation] = {}
+        self._operations: dict[tuple[str, int], ClientCall] = {}
         self.complaints: list[str] = []
         self.acknowledged = 0
 
     @property
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[ClientCall]:
         return list(self._operations.values())
 
     def refresh(self) -> None:
@@ -83,7 +83,7 @@ class HistoryFile:
                 continue
             operation = msgspec.msgpack.decode(body, type=_KINDS[kind])
             self._operations[operation.client, operation.started] = operation
-            if isinstance(operation, Append) and operation.first is not None:
+            if isinstance(operation, AppendCall) and operation.first is not None:
                 self.acknowledged += 1
 
     def _records(self) -> Iterator[tuple[str, bytes]]:
@@ -105,7 +105,7 @@ class HistoryFile:
         self._read_bytes += at
 
 
-def merged(files: Iterable[HistoryFile]) -> RealHistory:
+def merged_history(files: Iterable[HistoryFile]) -> RealHistory:
     """One history of all clients, in real-time order. A client that was killed left its last operations open."""
     history = RealHistory()
     for file in files:

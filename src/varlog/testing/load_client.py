@@ -1,6 +1,6 @@
 """LoadClient: a client process that works on a topic until its stdin ends, and writes down what it was told.
 
-python -m varlog.testing.load_client LOAD     # LOAD: a `Load` as JSON
+python -m varlog.testing.load_client LOAD     # LOAD: a `ClientLoad` as JSON
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from varlog.client.log import Log
 from varlog.model.errors import VarlogError
 from varlog.testing.history_file import HistoryFile, HistoryWriter, RealHistory
 from varlog.testing.workload import Client, Mix
-from varlog.verify.history import Operation, Trim
+from varlog.verify.history import ClientCall, TrimCall
 
 CONNECT_TIMEOUT_S = 5.0
 # Longer than any operation: a client that is told to stop finishes what it has begun.
@@ -28,7 +28,7 @@ STOP_TIMEOUT_S = 60.0
 _FOR_EVER = 10**12
 
 
-class Load(msgspec.Struct, frozen=True):
+class ClientLoad(msgspec.Struct, frozen=True):
     """What one client process does. Trims are left out unless asked for: what is trimmed cannot be missed any more."""
 
     name: str
@@ -51,7 +51,7 @@ class Load(msgspec.Struct, frozen=True):
 class LoadClient:
     """The parent's side: start, look at what it wrote, stop."""
 
-    def __init__(self, load: Load, *, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(self, load: ClientLoad, *, prefix: tuple[str, ...] = ()) -> None:
         """`prefix` is put before the command: whatever moves it to another place."""
         self.load = load
         self.written = HistoryFile(Path(load.history))
@@ -95,7 +95,7 @@ class LoadClient:
         return self._popen is None or self._popen.poll() is not None
 
 
-async def work(load: Load, stopping: Callable[[], bool]) -> None:
+async def work(load: ClientLoad, stopping: Callable[[], bool]) -> None:
     """Connect, then so many loops of operations until it is time to stop."""
     history = RealHistory()
     with HistoryWriter(Path(load.history)) as writer:
@@ -103,8 +103,8 @@ async def work(load: Load, stopping: Callable[[], bool]) -> None:
         if log is None:
             return
 
-        def ended(operation: Operation) -> None:
-            if isinstance(operation, Trim):
+        def ended(operation: ClientCall) -> None:
+            if isinstance(operation, TrimCall):
                 operation.binding = False  # nobody here knows which nodes heard of it
             writer.write(operation)
             while history.complaints:
@@ -119,7 +119,7 @@ async def work(load: Load, stopping: Callable[[], bool]) -> None:
                 group.create_task(client.run(_FOR_EVER, stopping), name=name)
 
 
-async def _connect(load: Load, stopping: Callable[[], bool]) -> Log | None:
+async def _connect(load: ClientLoad, stopping: Callable[[], bool]) -> Log | None:
     while not stopping():
         try:
             return await aio.connect(load.cluster, load.topic, create=False, timeout_s=CONNECT_TIMEOUT_S)
@@ -128,7 +128,7 @@ async def _connect(load: Load, stopping: Callable[[], bool]) -> Log | None:
     return None
 
 
-async def _main(load: Load) -> None:
+async def _main(load: ClientLoad) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(sys.stdin.fileno(), stop.set)
@@ -139,4 +139,4 @@ async def _main(load: Load) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(_main(msgspec.json.decode(sys.argv[1], type=Load)))
+    uvloop.run(_main(msgspec.json.decode(sys.argv[1], type=ClientLoad)))

@@ -62,10 +62,10 @@ def page(title: str, introduction: str, *parts: str) -> str:
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell(text) for text in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(escape_cell(text) for text in line) + " |" for line in lines)
 
 
-def cell(text: str) -> str:
+def escape_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -78,7 +78,7 @@ def citations_under(root: Path, files: Iterable[Path]) -> list[Citation]:
     ]
 
 
-def render(rules: Iterable[Rule], citations: Iterable[Citation]) -> str:
+def render_proofs(rules: Iterable[Rule], citations: Iterable[Citation]) -> str:
     """Each rule with the tests that prove it."""
     proofs: dict[str, dict[str, set[str]]] = {}
     for citation in citations:
@@ -96,9 +96,9 @@ def render(rules: Iterable[Rule], citations: Iterable[Citation]) -> str:
     return "\n".join(lines)
 
 
-def update(document: str, citations: Iterable[Citation]) -> str:
+def update_document(document: str, citations: Iterable[Citation]) -> str:
     """`document` with the list of tests between its markers rendered from `citations`."""
-    return replace_between(document, BEGIN, END, "\n" + render(rules_in(document), citations))
+    return replace_between(document, BEGIN, END, "\n" + render_proofs(rules_in(document), citations))
 
 
 def test_files(root: Path) -> list[Path]:
@@ -122,7 +122,7 @@ def main() -> int:
     root = Path.cwd()
     try:
         old = document.read_text("utf-8")
-        new = update(old, citations_under(root, test_files(root)))
+        new = update_document(old, citations_under(root, test_files(root)))
     except (CodemapError, OSError, SyntaxError) as problem:
         print(f"requirements: {document}: {problem}", file=sys.stderr)
         return 1

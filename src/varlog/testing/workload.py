@@ -23,18 +23,18 @@ from varlog.model.errors import (
 )
 from varlog.verify.history import (
     STOPPED,
-    Append,
+    AppendCall,
+    CallOutcome,
+    ClientCall,
     History,
-    Operation,
-    Outcome,
-    Read,
+    ReadCall,
     Seen,
-    Subscription,
-    Tail,
-    Trim,
+    SubscribeCall,
+    TailCall,
+    TrimCall,
 )
 
-O = TypeVar("O", bound=Operation)  # noqa: E741 - an operation
+O = TypeVar("O", bound=ClientCall)  # noqa: E741 - an operation
 
 
 @dataclass
@@ -84,8 +84,8 @@ class Client:
         history: History,
         rng: random.Random,
         mix: Mix,
-        on_begin: Callable[[Operation], None] = lambda operation: None,
-        on_end: Callable[[Operation], None] = lambda operation: None,
+        on_begin: Callable[[ClientCall], None] = lambda operation: None,
+        on_end: Callable[[ClientCall], None] = lambda operation: None,
     ) -> None:
         self.name = name
         self.topic = topic
@@ -101,7 +101,7 @@ class Client:
 
     async def run(self, operations: int, stopping: Callable[[], bool]) -> None:
         """So many operations, one after the other, unless it is time to stop."""
-        actions: dict[str, Callable[[], Awaitable[Operation]]] = {
+        actions: dict[str, Callable[[], Awaitable[ClientCall]]] = {
             "append": self.append,
             "batch": self.append_batch,
             "stream": self.append_to_stream,
@@ -121,9 +121,9 @@ class Client:
 
     # --- operations ---------------------------------------------------------------------------------------------
 
-    async def append(self, stream: int | None = None) -> Append:
+    async def append(self, stream: int | None = None) -> AppendCall:
         operation = self._begin(
-            Append(topic=self.topic, client=self.name, entries=(self._entry(),), stream=stream)
+            AppendCall(topic=self.topic, client=self.name, entries=(self._entry(),), stream=stream)
         )
 
         async def work() -> None:
@@ -135,14 +135,14 @@ class Client:
         await self._end_append(operation, work())
         return operation
 
-    async def append_to_stream(self) -> Append:
+    async def append_to_stream(self) -> AppendCall:
         # Of a sequenced topic the position says which stream it is.
         streams = () if self.log.topic.sequenced else self.log.streams
         return await self.append(self._rng.choice(streams).log_stream if streams else None)
 
-    async def append_batch(self) -> Append:
+    async def append_batch(self) -> AppendCall:
         entries = tuple(self._entry() for _ in range(self._rng.randint(1, self._mix.batch_max)))
-        operation = self._begin(Append(topic=self.topic, client=self.name, entries=entries))
+        operation = self._begin(AppendCall(topic=self.topic, client=self.name, entries=entries))
 
         async def work() -> None:
             run = await self.log.append_batch(entries, timeout_s=_patience(operation))
@@ -152,9 +152,9 @@ class Client:
         await self._end_append(operation, work())
         return operation
 
-    async def read(self, glsn: int | None = None) -> Read:
+    async def read(self, glsn: int | None = None) -> ReadCall:
         operation = self._begin(
-            Read(topic=self.topic, client=self.name, glsn=self._some_glsn() if glsn is None else glsn)
+            ReadCall(topic=self.topic, client=self.name, glsn=self._some_glsn() if glsn is None else glsn)
         )
 
         async def work() -> None:
@@ -163,11 +163,13 @@ class Client:
         await self._end(operation, work())
         return operation
 
-    async def read_stream(self) -> Read:
+    async def read_stream(self) -> ReadCall:
         if not self._known:
             return await self.read()
         like = self._rng.choice(self._known)
-        operation = self._begin(Read(topic=self.topic, client=self.name, stream=like.stream, llsn=like.llsn))
+        operation = self._begin(
+            ReadCall(topic=self.topic, client=self.name, stream=like.stream, llsn=like.llsn)
+        )
 
         async def work() -> None:
             operation.got = _seen(
@@ -177,16 +179,16 @@ class Client:
         await self._end(operation, work())
         return operation
 
-    async def subscribe_bounded(self) -> Subscription:
+    async def subscribe_bounded(self) -> SubscribeCall:
         begin = self._some_glsn()
         return await self.subscribe(begin, begin + self._rng.randint(1, 40))
 
     async def subscribe(
         self, begin: int | None = None, end: int | None = None, patience_s: float | None = None
-    ) -> Subscription:
+    ) -> SubscribeCall:
         """Take what comes until the end, or until patience is over."""
         operation = self._begin(
-            Subscription(
+            SubscribeCall(
                 topic=self.topic,
                 client=self.name,
                 begin=self._some_glsn() if begin is None else begin,
@@ -197,7 +199,7 @@ class Client:
             patience_s = self._rng.uniform(0.05, 3.0)
         operation.deadline_s = operation.started_s + patience_s
 
-        async def work() -> Outcome:
+        async def work() -> CallOutcome:
             try:
                 async with (
                     asyncio.timeout(patience_s),
@@ -208,36 +210,36 @@ class Client:
                         if self._rng.random() < 0.02:
                             await asyncio.sleep(self._rng.uniform(0, 0.3))
             except TimeoutError:
-                return Outcome.OPEN
-            return Outcome.DONE
+                return CallOutcome.OPEN
+            return CallOutcome.DONE
 
         await self._end(operation, work())
         if operation.got:
             self._remember(operation.got[-1][1])
         return operation
 
-    async def trim(self, glsn: int | None = None) -> Trim:
+    async def trim(self, glsn: int | None = None) -> TrimCall:
         """Mostly some way behind the newest position; now and then beyond it."""
         newest = max((seen.glsn for seen in self._known), default=1)
         if glsn is None:
             glsn = newest + 1000 if self._rng.random() < 0.05 else max(1, newest - self._rng.randint(0, 30))
-        operation = self._begin(Trim(topic=self.topic, client=self.name, glsn=glsn))
+        operation = self._begin(TrimCall(topic=self.topic, client=self.name, glsn=glsn))
 
-        async def work() -> Outcome:
+        async def work() -> CallOutcome:
             try:
                 await self.log.trim(operation.glsn, timeout_s=_patience(operation))
             except TrimBeyondTail:
                 operation.beyond_tail = True
-                return Outcome.REJECTED
-            return Outcome.DONE
+                return CallOutcome.REJECTED
+            return CallOutcome.DONE
 
         await self._end(operation, work())
-        if operation.outcome is Outcome.DONE:
+        if operation.outcome is CallOutcome.DONE:
             self._trimmed = max(self._trimmed, operation.glsn)
         return operation
 
-    async def tail(self) -> Tail:
-        operation = self._begin(Tail(topic=self.topic, client=self.name))
+    async def tail(self) -> TailCall:
+        operation = self._begin(TailCall(topic=self.topic, client=self.name))
 
         async def work() -> None:
             operation.glsn = await self.log.tail(timeout_s=_patience(operation))
@@ -257,27 +259,27 @@ class Client:
         self._on_begin(operation)
         return operation
 
-    async def _end(self, operation: Operation, work: Awaitable[Outcome | None]) -> None:
+    async def _end(self, operation: ClientCall, work: Awaitable[CallOutcome | None]) -> None:
         """Wait for the answer and write it down. Anything that is not of the error tree is a bug, and is told as one."""
         try:
-            operation.outcome = await work or Outcome.DONE
+            operation.outcome = await work or CallOutcome.DONE
         except NotWritten as error:
-            operation.outcome, operation.message = Outcome.NOT_WRITTEN, str(error)
+            operation.outcome, operation.message = CallOutcome.NOT_WRITTEN, str(error)
         except Trimmed as error:
-            operation.outcome, operation.message = Outcome.TRIMMED, str(error)
+            operation.outcome, operation.message = CallOutcome.TRIMMED, str(error)
         except JunkPosition as error:
-            operation.outcome, operation.message = Outcome.FILLED, str(error)
+            operation.outcome, operation.message = CallOutcome.FILLED, str(error)
         except OutcomeUnknown as error:
-            operation.outcome, operation.message = Outcome.UNKNOWN, str(error)
+            operation.outcome, operation.message = CallOutcome.UNKNOWN, str(error)
         except Rejected as error:
-            operation.outcome, operation.message = Outcome.REJECTED, str(error)
+            operation.outcome, operation.message = CallOutcome.REJECTED, str(error)
         except VarlogError as error:
-            operation.outcome, operation.message = Outcome.FAILED, f"{type(error).__name__}: {error}"
+            operation.outcome, operation.message = CallOutcome.FAILED, f"{type(error).__name__}: {error}"
             # Whether a topic may be stopped at this moment is judged later (StoppedWhereDue).
             if not isinstance(error, Unavailable) and STOPPED not in str(error):
                 self._history.complaints.append(f"an error that has no place here: {operation}")
         except Exception as error:  # noqa: BLE001 - told to the checkers
-            operation.outcome, operation.message = Outcome.FAILED, repr(error)
+            operation.outcome, operation.message = CallOutcome.FAILED, repr(error)
             self._history.complaints.append(f"not an error of the tree: {operation}")
         operation.ended = self._history.event()
         operation.ended_s = asyncio.get_running_loop().time()
@@ -285,9 +287,9 @@ class Client:
             self._remember(seen)
         self._on_end(operation)
 
-    async def _end_append(self, operation: Append, work: Awaitable[Outcome | None]) -> None:
+    async def _end_append(self, operation: AppendCall, work: Awaitable[CallOutcome | None]) -> None:
         await self._end(operation, work)
-        if operation.outcome not in (Outcome.DONE, Outcome.REJECTED, Outcome.UNKNOWN):
+        if operation.outcome not in (CallOutcome.DONE, CallOutcome.REJECTED, CallOutcome.UNKNOWN):
             self._history.complaints.append(
                 f"an append ends in a position, Rejected or OutcomeUnknown: {operation}"
             )
@@ -319,5 +321,5 @@ def _seen(entry: Entry) -> Seen:
     return Seen(entry.glsn, entry.llsn, entry.log_stream, entry.data)
 
 
-def _patience(operation: Operation) -> float:
+def _patience(operation: ClientCall) -> float:
     return operation.deadline_s - operation.started_s

@@ -8,19 +8,19 @@ from itertools import pairwise
 from varlog.verify.checker import Checker
 from varlog.verify.history import (
     STOPPED,
-    Append,
+    AppendCall,
+    CallOutcome,
+    ClientCall,
     Ending,
     History,
     KnownTail,
-    Operation,
-    Outcome,
-    Read,
+    OrderedAt,
+    ReadCall,
     Seen,
     StoredEntry,
-    Subscription,
-    Tail,
-    Told,
-    Trim,
+    SubscribeCall,
+    TailCall,
+    TrimCall,
     Window,
 )
 from varlog.verify.sequenced_checkers import SEQUENCED_CHECKERS
@@ -72,7 +72,7 @@ class RightOrSaid(Checker):
                 yield f"topic {account.topic} is gone, and nobody reports a loss: {account.gone}"
             for read in account.reads:
                 lost = held[read.glsn]
-                if read.outcome in (Outcome.TRIMMED, Outcome.FILLED, Outcome.NOT_WRITTEN):
+                if read.outcome in (CallOutcome.TRIMMED, CallOutcome.FILLED, CallOutcome.NOT_WRITTEN):
                     yield f"{_entry(lost)} is lost, and that is not said: {read}"
                 elif read.got is None and not account.shown:
                     yield f"{_entry(lost)} cannot be read, and the status shows nothing: {read}"
@@ -159,7 +159,7 @@ class BeginsAtFirst(Checker):
                 if seen.glsn < history.first:
                     yield f"{_entry(seen)} is before the first position {history.first}, seen by {who}"
             for operation in history.of(topic):
-                told = operation.glsn if isinstance(operation, Tail) else None
+                told = operation.glsn if isinstance(operation, TailCall) else None
                 if told is not None and told < history.first - 1:
                     yield f"{operation}, but the topic begins at {history.first}"
 
@@ -200,7 +200,7 @@ class RealTimeOrder(Checker):
             for _, seen, _ in history.sightings(topic):
                 place.setdefault(seen.data, seen.glsn)
             for operation in history.of(topic):
-                if isinstance(operation, Append) and operation.entries[0] in place:
+                if isinstance(operation, AppendCall) and operation.entries[0] in place:
                     glsn, before = place[operation.entries[0]], known.before(operation.started)
                     if glsn <= before:
                         yield f"{operation} is at {glsn}, but position {before} was known before it started"
@@ -214,7 +214,7 @@ class SubscribersSeePrefixes(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for operation in history.operations:
-            if not isinstance(operation, Subscription) or operation.topic in history.sequenced:
+            if not isinstance(operation, SubscribeCall) or operation.topic in history.sequenced:
                 continue
             expected = operation.begin
             for _, seen in operation.got:
@@ -225,7 +225,7 @@ class SubscribersSeePrefixes(Checker):
                 expected += 1
             else:
                 if (
-                    operation.outcome is Outcome.DONE
+                    operation.outcome is CallOutcome.DONE
                     and operation.end is not None
                     and expected < operation.end
                 ):
@@ -249,7 +249,7 @@ class RefusedNowhere(Checker):
                     continue
                 if seen.data not in owner:
                     yield f"nobody appended {_entry(seen)}, seen by {who}"
-                elif owner[seen.data][0].outcome is Outcome.REJECTED:
+                elif owner[seen.data][0].outcome is CallOutcome.REJECTED:
                     yield f"{owner[seen.data][0]}, and yet {_entry(seen)} was seen by {who}"
 
 
@@ -292,7 +292,7 @@ class TrimsExact(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for topic in history.topics():
-            trims = [one for one in history.of(topic) if isinstance(one, Trim)]
+            trims = [one for one in history.of(topic) if isinstance(one, TrimCall)]
             known = KnownTail(history, topic)
             for operation in history.of(topic):
                 healed = history.healed is not None and operation.started > history.healed
@@ -300,9 +300,11 @@ class TrimsExact(Checker):
             for ending in history.endings:
                 if ending.topic != topic:
                     continue
-                done = [trim for trim in trims if trim.outcome is Outcome.DONE and not trim.forgettable]
+                done = [trim for trim in trims if trim.outcome is CallOutcome.DONE and not trim.forgettable]
                 acknowledged = max((trim.glsn for trim in done), default=0)
-                asked = max((trim.glsn for trim in trims if trim.outcome is not Outcome.REJECTED), default=0)
+                asked = max(
+                    (trim.glsn for trim in trims if trim.outcome is not CallOutcome.REJECTED), default=0
+                )
                 if not acknowledged <= ending.trimmed <= asked:
                     yield (
                         f"topic {topic} ends trimmed up to {ending.trimmed}; acknowledged was {acknowledged}, "
@@ -310,23 +312,23 @@ class TrimsExact(Checker):
                     )
 
     def _check_one(
-        self, operation: Operation, trims: list[Trim], known: KnownTail, healed: bool
+        self, operation: ClientCall, trims: list[TrimCall], known: KnownTail, healed: bool
     ) -> Iterator[str]:
-        if isinstance(operation, Read):
-            if operation.outcome is Outcome.TRIMMED and operation.glsn > _asked(trims, operation.ended):
+        if isinstance(operation, ReadCall):
+            if operation.outcome is CallOutcome.TRIMMED and operation.glsn > _asked(trims, operation.ended):
                 yield f"{operation}, but nobody had trimmed so far"
             answered = _answered(trims, operation.started, everywhere=healed)
             if operation.got is not None and operation.got.glsn <= answered:
                 yield f"{operation}, but a trim of it had been answered before"
-        elif isinstance(operation, Subscription):
+        elif isinstance(operation, SubscribeCall):
             following = operation.got[-1][1].glsn + 1 if operation.got else operation.begin
-            if operation.outcome is Outcome.TRIMMED and following > _asked(trims, operation.ended):
+            if operation.outcome is CallOutcome.TRIMMED and following > _asked(trims, operation.ended):
                 yield f"{operation} at {following}, but nobody had trimmed so far"
             # A subscription begins with a question to the repository, which knows of every trim it answered.
             if operation.got and operation.begin <= _answered(trims, operation.started, everywhere=True):
                 yield f"{operation} got {operation.begin}, but a trim of it had been answered before"
         elif (
-            isinstance(operation, Trim)
+            isinstance(operation, TrimCall)
             and operation.beyond_tail
             and operation.glsn <= known.before(operation.started)
         ):
@@ -418,7 +420,7 @@ class WatermarksMonotone(Checker):
             newest = max((ending.tail for ending in history.endings if ending.topic == topic), default=None)
             for operation in history.of(topic):
                 before = known.before(operation.started)
-                if isinstance(operation, Tail) and operation.glsn is not None:
+                if isinstance(operation, TailCall) and operation.glsn is not None:
                     if operation.glsn < before:
                         yield f"{operation}, but position {before} was known before"
                     if (
@@ -428,8 +430,8 @@ class WatermarksMonotone(Checker):
                     ):
                         yield f"{operation}, but the last tail of all is {newest}"
                 elif (
-                    isinstance(operation, Read)
-                    and operation.outcome is Outcome.NOT_WRITTEN
+                    isinstance(operation, ReadCall)
+                    and operation.outcome is CallOutcome.NOT_WRITTEN
                     and 0 < operation.glsn <= before
                 ):
                     yield f"{operation}, but position {before} was known before"
@@ -554,7 +556,7 @@ class GrayStaysLocal(Checker):
             done = [
                 one
                 for one in history.of(window.topic)
-                if isinstance(one, Append) and one.outcome is Outcome.DONE and one.first is not None
+                if isinstance(one, AppendCall) and one.outcome is CallOutcome.DONE and one.first is not None
             ]
             there = [one for one in done if window.stream in (0, one.first and one.first.stream)]
             _, slow = _within(window, there)
@@ -576,7 +578,7 @@ class GrayStaysLocal(Checker):
         yield from history.slow_primaries
 
 
-def _within(window: Window, appends: Sequence[Append]) -> tuple[int, int]:
+def _within(window: Window, appends: Sequence[AppendCall]) -> tuple[int, int]:
     """How many of them ended before the host was slow, and meanwhile."""
     ends = [one.ended_s for one in appends if one.ended_s is not None]
     before = sum(window.before_begin_s <= end < window.before_end_s for end in ends)
@@ -594,34 +596,34 @@ class CalmSucceeds(Checker):
         for topic in history.topics():
             known = KnownTail(history, topic)
             for operation in history.of(topic):
-                if isinstance(operation, Subscription):
+                if isinstance(operation, SubscribeCall):
                     there = operation.end is not None and operation.end <= known.before(operation.started) + 1
                     patient = operation.deadline_s - operation.started_s >= PATIENCE_S
-                    failed = operation.outcome is Outcome.FAILED or (
-                        operation.outcome is Outcome.OPEN and there and patient
+                    failed = operation.outcome is CallOutcome.FAILED or (
+                        operation.outcome is CallOutcome.OPEN and there and patient
                     )
                 else:
-                    refused = operation.outcome is Outcome.REJECTED
-                    beyond_tail = isinstance(operation, Trim) and (
+                    refused = operation.outcome is CallOutcome.REJECTED
+                    beyond_tail = isinstance(operation, TrimCall) and (
                         operation.beyond_tail or operation.respectful
                     )
-                    failed = operation.outcome in (Outcome.OPEN, Outcome.UNKNOWN, Outcome.FAILED)
+                    failed = operation.outcome in (CallOutcome.OPEN, CallOutcome.UNKNOWN, CallOutcome.FAILED)
                     failed = failed or (refused and not beyond_tail)
                 if failed and not _overtaken_by_trim(history, operation):
                     yield f"{operation}, although nothing was broken"
 
 
-def _overtaken_by_trim(history: History, operation: Operation) -> bool:
+def _overtaken_by_trim(history: History, operation: ClientCall) -> bool:
     """An append of a sequenced topic has its position before it is written: a trim may come in between, and is the last thing that
     anybody can know of it."""
-    if operation.topic not in history.sequenced or not isinstance(operation, Append):
+    if operation.topic not in history.sequenced or not isinstance(operation, AppendCall):
         return False
-    if operation.outcome is not Outcome.UNKNOWN:
+    if operation.outcome is not CallOutcome.UNKNOWN:
         return False
     end = operation.ended
     return any(
-        isinstance(trim, Trim)
-        and trim.outcome is Outcome.DONE
+        isinstance(trim, TrimCall)
+        and trim.outcome is CallOutcome.DONE
         and trim.ended is not None
         and trim.ended > operation.started
         and (end is None or trim.started < end)
@@ -670,49 +672,49 @@ CHECKERS: tuple[Checker, ...] = (
 )
 
 # One violation brings many others with it; the first few of each property tell enough.
-TOLD_MAX = 3
+REPORTED_MAX = 3
 
 
-def check(history: History) -> list[tuple[Checker, str]]:
+def check_history(history: History) -> list[tuple[Checker, str]]:
     """Every violation, by property."""
     found: list[tuple[Checker, str]] = []
     for checker in CHECKERS:
         if history.beyond and not checker.beyond:
             continue
         for number, violation in enumerate(checker.check(history)):
-            if number == TOLD_MAX:
+            if number == REPORTED_MAX:
                 break
             found.append((checker, violation))
     return found
 
 
-def _owners(history: History, topic: str) -> dict[bytes, tuple[Append, int]]:
+def _owners(history: History, topic: str) -> dict[bytes, tuple[AppendCall, int]]:
     """Who appended each entry: entries of a workload are unique."""
     return {
         data: (operation, index)
         for operation in history.of(topic)
-        if isinstance(operation, Append)
+        if isinstance(operation, AppendCall)
         for index, data in enumerate(operation.entries)
     }
 
 
-def _orders(history: History, stream: int) -> list[tuple[int, Told]]:
+def _orders(history: History, stream: int) -> list[tuple[int, OrderedAt]]:
     return list(history.orders.get(stream, {}).items())
 
 
-def _asked(trims: list[Trim], event: int | None) -> int:
+def _asked(trims: list[TrimCall], event: int | None) -> int:
     """The highest position whose trim was asked for before `event`."""
-    asked = (trim for trim in trims if trim.outcome is not Outcome.REJECTED)
+    asked = (trim for trim in trims if trim.outcome is not CallOutcome.REJECTED)
     return max((trim.glsn for trim in asked if event is None or trim.started < event), default=0)
 
 
-def _answered(trims: list[Trim], event: int, *, everywhere: bool) -> int:
+def _answered(trims: list[TrimCall], event: int, *, everywhere: bool) -> int:
     """The highest position whose trim was acknowledged before `event`. Unless `everywhere`, those that a living node may not
     have heard of do not count."""
     done = (
         trim
         for trim in trims
-        if trim.outcome is Outcome.DONE and (trim.binding or everywhere) and not trim.forgettable
+        if trim.outcome is CallOutcome.DONE and (trim.binding or everywhere) and not trim.forgettable
     )
     return max((trim.glsn for trim in done if trim.ended is not None and trim.ended < event), default=0)
 

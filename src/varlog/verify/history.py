@@ -17,7 +17,7 @@ DEADLINE_SLACK_S = 0.25
 STOPPED = "is STOPPED"
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     """What is known of an operation."""
 
     OPEN = "open"  # its client died, or the run ended, before it was answered
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Operation:
+class ClientCall:
     """One call of one client. `started` and `ended` count the events of the run: smaller means earlier in real time."""
 
     topic: str
@@ -50,7 +50,7 @@ class Operation:
     deadline_s: float = float("inf")
     ended: int | None = None
     ended_s: float | None = None
-    outcome: Outcome = Outcome.OPEN
+    outcome: CallOutcome = CallOutcome.OPEN
     message: str = ""  # the error, for people
     abandoned: bool = False  # its client died
 
@@ -67,7 +67,7 @@ class Operation:
 
 
 @dataclass(slots=True, kw_only=True)
-class Append(Operation):
+class AppendCall(ClientCall):
     """One entry or a batch. `first` is where its first entry is, once acknowledged."""
 
     entries: tuple[bytes, ...]
@@ -91,7 +91,7 @@ class Append(Operation):
 
 
 @dataclass(slots=True, kw_only=True)
-class Read(Operation):
+class ReadCall(ClientCall):
     """One position: of the topic (glsn), or of a stream (stream, llsn)."""
 
     glsn: int = 0
@@ -109,7 +109,7 @@ class Read(Operation):
 
 
 @dataclass(slots=True, kw_only=True)
-class Subscription(Operation):
+class SubscribeCall(ClientCall):
     """Entries from `begin` on, up to `end` if there is one; `got` has each with the event at which it came."""
 
     begin: int
@@ -125,7 +125,7 @@ class Subscription(Operation):
 
 
 @dataclass(slots=True, kw_only=True)
-class Trim(Operation):
+class TrimCall(ClientCall):
     """Everything at or below `glsn` is to go. `beyond_tail`: refused, as nothing is there yet. `binding` is false where a
     living node was out of session with the repository meanwhile: such a node learns of the trim when it is back. `respectful`: to
     be refused where a named reader has not read so far. `forgettable`: no storage node heard of it, and the repository's store went
@@ -142,7 +142,7 @@ class Trim(Operation):
 
 
 @dataclass(slots=True, kw_only=True)
-class Tail(Operation):
+class TailCall(ClientCall):
     """The newest position, asked of the metadata repository."""
 
     glsn: int | None = None
@@ -188,7 +188,7 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Account:
+class HarmAccount:
     """What became of a topic after harm that replication does not survive.
 
     `shown` is what the cluster's status reports as wrong, a refusal to start included; '' if it reports that all is well.
@@ -199,7 +199,7 @@ class Account:
     topic: str
     shown: str
     gone: str = ""
-    reads: list[Read] = field(default_factory=list)
+    reads: list[ReadCall] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Window:
 
 
 @dataclass(slots=True)
-class WriteTask:
+class IdempotentWrite:
     """Rows that are to be in the log once, however many attempts write them. `finished`: one of them was told that they are.
     `failure`: why the last one, in a healed cluster, was not."""
 
@@ -232,7 +232,7 @@ class WriteTask:
     failure: str = ""
 
 
-class Told(NamedTuple):
+class OrderedAt(NamedTuple):
     """Where a repository said that an entry is, in which epoch, and which of them said it first."""
 
     glsn: int
@@ -240,7 +240,7 @@ class Told(NamedTuple):
     who: str
 
 
-class Tokens(NamedTuple):
+class GrantedTokens(NamedTuple):
     """Positions that a sequencer gave: [begin, end)."""
 
     topic: int
@@ -251,12 +251,12 @@ class Tokens(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sequenced:
+class SequencedFacts:
     """What a witness heard and an inspector saw of sequenced topics while they were at work."""
 
     names: dict[int, str] = field(default_factory=dict)  # of sequenced topics
     projections: dict[int, dict[int, Projection]] = field(default_factory=dict)  # by topic and epoch
-    tokens: list[Tokens] = field(default_factory=list)
+    tokens: list[GrantedTokens] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)  # of two projections
     stale_answers: list[str] = field(default_factory=list)  # by units that were sealed before
     broken_chains: list[str] = field(default_factory=list)  # the tail has what others before it have not
@@ -267,9 +267,9 @@ class History:
     """Everything the checkers look at."""
 
     def __init__(self) -> None:
-        self.operations: list[Operation] = []
+        self.operations: list[ClientCall] = []
         self.endings: list[Ending] = []
-        self.accounts: list[Account] = []
+        self.accounts: list[HarmAccount] = []
         self.windows: list[Window] = []
         # Streams whose primary was still on a node with a slow disk when the manager had had time enough to move it.
         self.slow_primaries: list[str] = []
@@ -289,19 +289,19 @@ class History:
         self.deadline_slack_s = DEADLINE_SLACK_S
         # What repositories told: where each epoch begins, by stream and epoch; the order of each stream, by LLSN.
         self.seals: dict[int, dict[int, int]] = {}
-        self.orders: dict[int, dict[int, Told]] = {}
+        self.orders: dict[int, dict[int, OrderedAt]] = {}
         self.contradictions: list[str] = []  # of two such words
         self.broken_words: list[str] = []  # given to named readers and writers, and not kept
         self.first = 1  # the position at which the order of every topic begins
-        self.tasks: list[WriteTask] = []
+        self.tasks: list[IdempotentWrite] = []
         self.copies: dict[str, str] = {}  # a topic that is to be equal to another one, position by position
         self.sequenced: set[str] = set()  # the names of topics whose positions a sequencer gives
-        self.event_texts = Sequenced()
+        self.sequenced_facts = SequencedFacts()
         self._last_commit = (0, 0)
-        self._rows_told: set[tuple[int, int, int, int, int]] = set()
+        self._rows_recorded: set[tuple[int, int, int, int, int]] = set()
         self._events = 0
 
-    def tell_seal(self, stream: int, epoch: int, sealed_end: int) -> None:
+    def record_seal(self, stream: int, epoch: int, sealed_end: int) -> None:
         """A repository said that this epoch of a stream begins at `sealed_end`: what is below is of older ones."""
         first = self.seals.setdefault(stream, {}).setdefault(epoch, sealed_end)
         if first != sealed_end:
@@ -309,7 +309,7 @@ class History:
                 f"epoch {epoch} of stream {stream} begins at {first}, and then at {sealed_end}"
             )
 
-    def tell_commit(self, term: int, serial: int) -> None:
+    def record_commit(self, term: int, serial: int) -> None:
         """The store that repositories share holds a commit of this term, the newest of all."""
         if (term, serial) < self._last_commit:
             self.contradictions.append(
@@ -317,15 +317,15 @@ class History:
             )
         self._last_commit = term, serial
 
-    def tell_order(self, stream: int, llsn: int, glsn: int, count: int, epoch: int, who: str) -> None:
+    def record_order(self, stream: int, llsn: int, glsn: int, count: int, epoch: int, who: str) -> None:
         """A repository said that so many entries of a stream, from `llsn` on, are at `glsn` and behind it."""
         row = stream, llsn, glsn, count, epoch
-        if row in self._rows_told:
+        if row in self._rows_recorded:
             return
-        self._rows_told.add(row)
+        self._rows_recorded.add(row)
         known = self.orders.setdefault(stream, {})
         for at in range(count):
-            told = known.setdefault(llsn + at, Told(glsn + at, epoch, who))
+            told = known.setdefault(llsn + at, OrderedAt(glsn + at, epoch, who))
             if told[:2] != (glsn + at, epoch):
                 self.contradictions.append(
                     f"stream {stream} llsn {llsn + at} is at {told.glsn} (epoch {told.epoch}) by {told.who}, "
@@ -338,7 +338,7 @@ class History:
         self._events += 1
         return self._events
 
-    def of(self, topic: str) -> list[Operation]:
+    def of(self, topic: str) -> list[ClientCall]:
         return [operation for operation in self.operations if operation.topic == topic]
 
     def topics(self) -> list[str]:
@@ -381,11 +381,11 @@ class KnownTail:
             facts.extend((event, seen.glsn) for event, seen in operation.seen())
             if operation.ended is None:
                 continue
-            if isinstance(operation, Tail) and operation.glsn is not None:
+            if isinstance(operation, TailCall) and operation.glsn is not None:
                 # A sequencer may be lost with positions that it gave and nobody wrote: its heir's tail is a smaller one.
                 if topic not in history.sequenced:
                     facts.append((operation.ended, operation.glsn))
-            elif isinstance(operation, Read) and operation.outcome is Outcome.FILLED:
+            elif isinstance(operation, ReadCall) and operation.outcome is CallOutcome.FILLED:
                 facts.append((operation.ended, operation.glsn))
         facts.sort()
         self._events: list[int] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
-from varlog.verify.recipe_history import Deed
+from varlog.verify.recipe_history import RecipeCall
 
 # So many steps at most: a history that takes longer is left undecided, which is not a violation.
 STEPS_MAX = 300_000
@@ -20,14 +20,14 @@ class Model(Protocol):
 
     first: Hashable
 
-    def step(self, state: Hashable, deed: Deed) -> Iterable[Hashable]: ...
+    def step(self, state: Hashable, call: RecipeCall) -> Iterable[Hashable]: ...
 
 
-def explain(deeds: Sequence[Deed], model: Model, steps_max: int = STEPS_MAX) -> str:
+def explain(calls: Sequence[RecipeCall], model: Model, steps_max: int = STEPS_MAX) -> str:
     """'' if there is such an order, or if it was not decided within `steps_max`; else a sentence about where it ends."""
-    calls = sorted((deed for deed in deeds if deed.possible), key=lambda deed: deed.started)
-    endless = max((deed.ended or deed.started for deed in calls), default=0) + 1
-    ends = [deed.ended if deed.done and deed.ended is not None else endless for deed in calls]
+    calls = sorted((call for call in calls if call.possible), key=lambda call: call.started)
+    endless = max((call.ended or call.started for call in calls), default=0) + 1
+    ends = [call.ended if call.done and call.ended is not None else endless for call in calls]
     must = sum(1 << at for at, end in enumerate(ends) if end < endless)
     tried: set[tuple[int, Hashable]] = set()
     waiting: list[tuple[int, Hashable]] = [(0, model.first)]
@@ -39,7 +39,7 @@ def explain(deeds: Sequence[Deed], model: Model, steps_max: int = STEPS_MAX) -> 
         if len(tried) > steps_max:
             return ""
         limit = _first_end(ends, placed)
-        possible = [at for at, deed in enumerate(calls) if not placed >> at & 1 and deed.started < limit]
+        possible = [at for at, call in enumerate(calls) if not placed >> at & 1 and call.started < limit]
         # The ones that end first are tried first: the stack is last in, first out.
         for at in sorted(possible, key=lambda at: -ends[at]):
             for after in model.step(state, calls[at]):
@@ -66,10 +66,10 @@ class CounterModel:
 
     first: Hashable = 0
 
-    def step(self, state: Hashable, deed: Deed) -> Iterable[Hashable]:
+    def step(self, state: Hashable, call: RecipeCall) -> Iterable[Hashable]:
         value = state if isinstance(state, int) else 0
-        after = value + deed.given if deed.what == "add" else value
-        return (after,) if not deed.done or deed.got == after else ()
+        after = value + call.given if call.what == "add" else value
+        return (after,) if not call.done or call.got == after else ()
 
 
 class KeyModel:
@@ -81,40 +81,40 @@ class KeyModel:
 
     first: Hashable = None
 
-    def __init__(self, deeds: Iterable[Deed]) -> None:
+    def __init__(self, calls: Iterable[RecipeCall]) -> None:
         self.revisions: dict[bytes, int] = {}
-        for deed in deeds:
-            if deed.done and deed.got is not None:
-                if deed.what == "get":
-                    self.revisions[deed.got[0]] = deed.got[1]
-                elif deed.what in ("put", "cas") and (value := _written(deed)) is not None:
-                    self.revisions[value] = deed.got
+        for call in calls:
+            if call.done and call.got is not None:
+                if call.what == "get":
+                    self.revisions[call.got[0]] = call.got[1]
+                elif call.what in ("put", "cas") and (value := _written(call)) is not None:
+                    self.revisions[value] = call.got
 
-    def step(self, state: Hashable, deed: Deed) -> Iterable[Hashable]:
+    def step(self, state: Hashable, call: RecipeCall) -> Iterable[Hashable]:
         value = state if isinstance(state, bytes) else None
-        match deed.what:
+        match call.what:
             case "get":
                 found = None if value is None else (value, self.revisions.get(value, 0))
-                return (state,) if not deed.done or deed.got == found else ()
+                return (state,) if not call.done or call.got == found else ()
             case "put":
-                return (_written(deed),) if not deed.done or deed.got is not None else ()
+                return (_written(call),) if not call.done or call.got is not None else ()
             case "delete":
-                fits = not deed.done or (deed.got is None) == (value is None)
+                fits = not call.done or (call.got is None) == (value is None)
                 return (None,) if fits else ()
             case _:
-                return self._compare(value, deed)
+                return self._compare(value, call)
 
-    def _compare(self, value: bytes | None, deed: Deed) -> Iterable[Hashable]:
+    def _compare(self, value: bytes | None, call: RecipeCall) -> Iterable[Hashable]:
         """The revision of a value that nobody was told of may be the expected one or not."""
-        expected = deed.given[1]
+        expected = call.given[1]
         known = 0 if value is None else self.revisions.get(value)
         may_fit, may_miss = known in (None, expected), known is None or known != expected
-        if may_fit and (not deed.done or deed.got is not None):
-            yield _written(deed)
-        if may_miss and (not deed.done or deed.got is None):
+        if may_fit and (not call.done or call.got is not None):
+            yield _written(call)
+        if may_miss and (not call.done or call.got is None):
             yield value
 
 
-def _written(deed: Deed) -> bytes | None:
-    value = deed.given[0] if deed.what == "cas" else deed.given
+def _written(call: RecipeCall) -> bytes | None:
+    value = call.given[0] if call.what == "cas" else call.given
     return value if isinstance(value, bytes) else None

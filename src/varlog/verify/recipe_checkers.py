@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar
 
-from varlog.verify.checkers import TOLD_MAX
-from varlog.verify.history import Outcome
+from varlog.verify.checkers import REPORTED_MAX
+from varlog.verify.history import CallOutcome
 from varlog.verify.linearizability import CounterModel, KeyModel, explain
-from varlog.verify.recipe_history import Deed, RecipeHistory
+from varlog.verify.recipe_history import RecipeCall, RecipeHistory
 from varlog.verify.serializability import violations
 from varlog.verify.transaction_history import TransactionHistory, history_of_lists
 
@@ -27,7 +27,7 @@ class RecipeChecker(ABC):
     def check(self, history: RecipeHistory) -> Iterator[str]: ...
 
 
-class ReplicasOfOneMind(RecipeChecker):
+class ReplicasOfOneState(RecipeChecker):
     """Replicas of a machine that have applied the same position have the same state."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
@@ -42,43 +42,43 @@ class CommandsOnce(RecipeChecker):
         ledger = history.ledger
         if ledger is None:
             return
-        deeds = list(history.of("ledger", "execute"))
-        for deed in deeds:
-            count = ledger.count(deed.given)
+        calls = list(history.of("ledger", "execute"))
+        for call in calls:
+            count = ledger.count(call.given)
             if count > 1:
-                yield f"{deed}, and it is there {count} times"
-            elif count and not deed.possible:
-                yield f"{deed}, and it is there"
-            elif deed.done and ledger[deed.got : deed.got + 1] != [deed.given]:
-                yield f"{deed}, and there is {ledger[deed.got : deed.got + 1] or 'nothing'}"
-        yield from self._in_order(deeds)
+                yield f"{call}, and it is there {count} times"
+            elif count and not call.possible:
+                yield f"{call}, and it is there"
+            elif call.done and ledger[call.got : call.got + 1] != [call.given]:
+                yield f"{call}, and there is {ledger[call.got : call.got + 1] or 'nothing'}"
+        yield from self._in_order(calls)
         for look in history.of("ledger", "look"):
             if look.done:
-                yield from self._look(look, ledger, deeds)
+                yield from self._look(look, ledger, calls)
 
-    def _in_order(self, deeds: list[Deed]) -> Iterator[str]:
-        latest: Deed | None = None
-        for deed in sorted((deed for deed in deeds if deed.done), key=lambda deed: deed.got):
-            if latest is not None and deed.ended is not None and deed.ended < latest.started:
-                yield f"{deed} ended before {latest} began, and is behind it"
-            if latest is None or deed.started > latest.started:
-                latest = deed
+    def _in_order(self, calls: list[RecipeCall]) -> Iterator[str]:
+        latest: RecipeCall | None = None
+        for call in sorted((call for call in calls if call.done), key=lambda call: call.got):
+            if latest is not None and call.ended is not None and call.ended < latest.started:
+                yield f"{call} ended before {latest} began, and is behind it"
+            if latest is None or call.started > latest.started:
+                latest = call
 
-    def _look(self, look: Deed, ledger: list[bytes], deeds: list[Deed]) -> Iterator[str]:
+    def _look(self, look: RecipeCall, ledger: list[bytes], calls: list[RecipeCall]) -> Iterator[str]:
         seen = list(look.got)
         if ledger[: len(seen)] != seen:
             yield f"{look} is no beginning of what is there at the end"
-        for deed in deeds:
-            if deed.done and deed.ended is not None and deed.ended < look.started and deed.given not in seen:
-                yield f"{look} began behind the end of {deed}, and did not see it"
+        for call in calls:
+            if call.done and call.ended is not None and call.ended < look.started and call.given not in seen:
+                yield f"{look} began behind the end of {call}, and did not see it"
 
 
 class CountsExactly(RecipeChecker):
     """A counter is linearizable: every add counts once, where it was not refused."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
-        for key in sorted({deed.key for deed in history.of("counter")}):
-            wrong = explain([deed for deed in history.of("counter") if deed.key == key], CounterModel())
+        for key in sorted({call.key for call in history.of("counter")}):
+            wrong = explain([call for call in history.of("counter") if call.key == key], CounterModel())
             if wrong:
                 yield f"counter {key}: {wrong}"
 
@@ -88,18 +88,18 @@ class KeysLinearizable(RecipeChecker):
     goes back."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
-        deeds = list(history.of("kv", "put", "get", "cas", "delete"))
-        for key in sorted({deed.key for deed in deeds}):
-            mine = [deed for deed in deeds if deed.key == key]
+        calls = list(history.of("kv", "put", "get", "cas", "delete"))
+        for key in sorted({call.key for call in calls}):
+            mine = [call for call in calls if call.key == key]
             if wrong := explain(mine, KeyModel(mine)):
                 yield f"key {key}: {wrong}"
         newest: dict[tuple[str, str], int] = {}
-        for deed in history.of("kv", "stale"):
-            if deed.done and deed.got is not None:
-                before = newest.setdefault((deed.client, deed.key), deed.got[1])
-                if deed.got[1] < before:
-                    yield f"{deed}, although this client has seen revision {before} before"
-                newest[deed.client, deed.key] = max(before, deed.got[1])
+        for call in history.of("kv", "stale"):
+            if call.done and call.got is not None:
+                before = newest.setdefault((call.client, call.key), call.got[1])
+                if call.got[1] < before:
+                    yield f"{call}, although this client has seen revision {before} before"
+                newest[call.client, call.key] = max(before, call.got[1])
 
 
 class WatchesWhole(RecipeChecker):
@@ -132,18 +132,18 @@ class OneHolder(RecipeChecker):
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
         for recipe in ("lock", "election"):
-            for key in sorted({deed.key for deed in history.of(recipe, "acquire")}):
+            for key in sorted({call.key for call in history.of(recipe, "acquire")}):
                 grants = [
-                    deed
-                    for deed in history.of(recipe, "acquire")
-                    if deed.key == key and deed.done and deed.got
+                    call
+                    for call in history.of(recipe, "acquire")
+                    if call.key == key and call.done and call.got
                 ]
-                grants.sort(key=lambda deed: deed.ended or 0)
+                grants.sort(key=lambda call: call.ended or 0)
                 yield from self._tokens(grants)
                 yield from self._beliefs(recipe, key, grants, history)
 
-    def _tokens(self, grants: list[Deed]) -> Iterator[str]:
-        given: dict[int, Deed] = {}
+    def _tokens(self, grants: list[RecipeCall]) -> Iterator[str]:
+        given: dict[int, RecipeCall] = {}
         for grant in grants:
             first = given.setdefault(grant.got, grant)
             if first is not grant:
@@ -153,7 +153,9 @@ class OneHolder(RecipeChecker):
                 if grant.ended is not None and grant.ended < later.started and later.got < grant.got:
                     yield f"{later} is behind {grant} in time, and its token is older"
 
-    def _beliefs(self, recipe: str, key: str, grants: list[Deed], history: RecipeHistory) -> Iterator[str]:
+    def _beliefs(
+        self, recipe: str, key: str, grants: list[RecipeCall], history: RecipeHistory
+    ) -> Iterator[str]:
         for hold in history.holds:
             if (hold.recipe, hold.key) != (recipe, key):
                 continue
@@ -174,14 +176,14 @@ class FencesHold(RecipeChecker):
             newest[passed.key] = max(passed.token, newest.get(passed.key, 0))
 
 
-class OneLeaderATerm(RecipeChecker):
+class OneLeaderPerTerm(RecipeChecker):
     """Whoever looks sees the same leader for the same term; for one who looks, terms never go back; a leader is who was told so."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
         leaders: dict[tuple[str, int], str] = {
-            (deed.key, deed.got): str(deed.given)
-            for deed in history.of("election", "acquire")
-            if deed.done and deed.got
+            (call.key, call.got): str(call.given)
+            for call in history.of("election", "acquire")
+            if call.done and call.got
         }
         newest: dict[tuple[str, str], int] = {}
         for seen in history.leaders:
@@ -198,19 +200,19 @@ class QueuesKeep(RecipeChecker):
     """Nothing that was put is lost, nothing is done twice, nothing comes that was not put; what was put first is taken first."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
-        for key in sorted({deed.key for deed in history.of("queue")}):
-            deeds = [deed for deed in history.of("queue") if deed.key == key]
-            puts = {deed.given: deed for deed in deeds if deed.what == "put"}
-            takes = [deed for deed in deeds if deed.what == "take" and deed.done and deed.got]
+        for key in sorted({call.key for call in history.of("queue")}):
+            calls = [call for call in history.of("queue") if call.key == key]
+            puts = {call.given: call for call in calls if call.what == "put"}
+            takes = [call for call in calls if call.what == "take" and call.done and call.got]
             yield from self._nothing_new(puts, takes)
-            yield from self._done_once(deeds)
-            if any(deed.what == "drained" for deed in deeds):
-                yield from self._nothing_lost(puts, deeds)
+            yield from self._done_once(calls)
+            if any(call.what == "drained" for call in calls):
+                yield from self._nothing_lost(puts, calls)
             yield from self._in_order(puts, takes)
             yield from self._one_at_a_time(takes, history)
 
-    def _nothing_new(self, puts: dict[object, Deed], takes: list[Deed]) -> Iterator[str]:
-        tokens: dict[int, Deed] = {}
+    def _nothing_new(self, puts: dict[object, RecipeCall], takes: list[RecipeCall]) -> Iterator[str]:
+        tokens: dict[int, RecipeCall] = {}
         for take in takes:
             item, token, _ = take.got
             put = puts.get(item)
@@ -220,7 +222,7 @@ class QueuesKeep(RecipeChecker):
             if first is not take:
                 yield f"one claim, two holders: {first} and {take}"
 
-    def _one_at_a_time(self, takes: list[Deed], history: RecipeHistory) -> Iterator[str]:
+    def _one_at_a_time(self, takes: list[RecipeCall], history: RecipeHistory) -> Iterator[str]:
         """Who has an item by his own clock has it alone."""
         for hold in history.holds:
             for take in takes if hold.recipe == "queue" else ():
@@ -228,29 +230,29 @@ class QueuesKeep(RecipeChecker):
                 if hold.key == item.decode() and token > hold.token and (take.ended or 0) < hold.event:
                     yield f"{hold.client} believes to have {hold.key} by claim {hold.token}, and {take}"
 
-    def _done_once(self, deeds: list[Deed]) -> Iterator[str]:
+    def _done_once(self, calls: list[RecipeCall]) -> Iterator[str]:
         """A claim that was told done ends its item: nobody else is told so, and nobody takes it later."""
-        done: dict[object, Deed] = {}
-        for deed in deeds:
-            if deed.what == "done" and deed.done and deed.got:
-                first = done.setdefault(deed.given[0], deed)
-                if first is not deed and first.given != deed.given:
-                    yield f"done twice: {first} and {deed}"
-        for take in (deed for deed in deeds if deed.what == "take" and deed.done and deed.got):
+        done: dict[object, RecipeCall] = {}
+        for call in calls:
+            if call.what == "done" and call.done and call.got:
+                first = done.setdefault(call.given[0], call)
+                if first is not call and first.given != call.given:
+                    yield f"done twice: {first} and {call}"
+        for take in (call for call in calls if call.what == "take" and call.done and call.got):
             end = done.get(take.got[0])
             if end is not None and end.ended is not None and end.ended < take.started:
                 yield f"{take}, and it was done before: {end}"
 
-    def _nothing_lost(self, puts: dict[object, Deed], deeds: list[Deed]) -> Iterator[str]:
+    def _nothing_lost(self, puts: dict[object, RecipeCall], calls: list[RecipeCall]) -> Iterator[str]:
         """At the end all is taken and done: by somebody who was told so, or may have been without hearing of it."""
-        ended = {deed.given[0] for deed in deeds if deed.what == "done" and deed.possible}
+        ended = {call.given[0] for call in calls if call.what == "done" and call.possible}
         for item, put in puts.items():
             if put.done and item not in ended:
                 yield f"{put}, and it is lost"
 
-    def _in_order(self, puts: dict[object, Deed], takes: list[Deed]) -> Iterator[str]:
+    def _in_order(self, puts: dict[object, RecipeCall], takes: list[RecipeCall]) -> Iterator[str]:
         """What nobody had before is given in the order in which it was put; claims have the order of their tokens."""
-        latest: Deed | None = None
+        latest: RecipeCall | None = None
         fresh = [take for take in takes if take.got[2] == 1 and take.got[0] in puts]
         for take in sorted(fresh, key=lambda take: take.got[1]):
             put = puts[take.got[0]]
@@ -278,28 +280,28 @@ class RecipesInTime(RecipeChecker):
     law = "law 10, house rule 4"
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
-        for deed in history.deeds:
-            late = deed.ended_s is not None and deed.ended_s > deed.deadline_s + history.deadline_slack_s
-            if late and deed.client.partition(".")[0] not in history.paused:
-                yield f"{deed} was to end by {deed.deadline_s:.3f} s and ended at {deed.ended_s:.3f} s"
-            if history.calm and deed.outcome in (
-                Outcome.UNKNOWN,
-                Outcome.FAILED,
-                Outcome.REJECTED,
-                Outcome.OPEN,
+        for call in history.calls:
+            late = call.ended_s is not None and call.ended_s > call.deadline_s + history.deadline_slack_s
+            if late and call.client.partition(".")[0] not in history.paused:
+                yield f"{call} was to end by {call.deadline_s:.3f} s and ended at {call.ended_s:.3f} s"
+            if history.calm and call.outcome in (
+                CallOutcome.UNKNOWN,
+                CallOutcome.FAILED,
+                CallOutcome.REJECTED,
+                CallOutcome.OPEN,
             ):
-                yield f"{deed}, although nothing was broken"
+                yield f"{call}, although nothing was broken"
 
 
 RECIPE_CHECKERS: tuple[RecipeChecker, ...] = (
-    ReplicasOfOneMind(),
+    ReplicasOfOneState(),
     CommandsOnce(),
     CountsExactly(),
     KeysLinearizable(),
     WatchesWhole(),
     OneHolder(),
     FencesHold(),
-    OneLeaderATerm(),
+    OneLeaderPerTerm(),
     QueuesKeep(),
     Isolated(),
     RecipesInTime(),
@@ -311,7 +313,7 @@ def check_recipes(history: RecipeHistory) -> list[tuple[RecipeChecker, str]]:
     found: list[tuple[RecipeChecker, str]] = []
     for checker in RECIPE_CHECKERS:
         for number, violation in enumerate(checker.check(history)):
-            if number == TOLD_MAX:
+            if number == REPORTED_MAX:
                 break
             found.append((checker, violation))
     return found

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from varlog.recipes.lock.fenced import FencedResource
-from varlog.verify.history import Outcome
-from varlog.verify.transaction_history import ListTransaction, Transaction
+from varlog.verify.history import CallOutcome
+from varlog.verify.transaction_history import ListTransaction, RecordedTransaction
 
 
 @dataclass(slots=True, kw_only=True)
-class Deed:
+class RecipeCall:
     """One call of one user on one recipe. `started` and `ended` count the events of the run: smaller is earlier in real time.
 
     `key` is what it is about (a key, a lock), `given` what it was given, `got` what it was told.
@@ -30,7 +30,7 @@ class Deed:
     started_s: float = 0.0
     ended_s: float | None = None
     deadline_s: float = float("inf")
-    outcome: Outcome = Outcome.OPEN
+    outcome: CallOutcome = CallOutcome.OPEN
     message: str = ""  # the error, for people
 
     def __str__(self) -> str:
@@ -40,15 +40,15 @@ class Deed:
 
     @property
     def done(self) -> bool:
-        return self.outcome is Outcome.DONE
+        return self.outcome is CallOutcome.DONE
 
     @property
     def possible(self) -> bool:
         """Whether it may have had an effect."""
-        return self.outcome is not Outcome.REJECTED
+        return self.outcome is not CallOutcome.REJECTED
 
 
-class Hold(NamedTuple):
+class HoldSeen(NamedTuple):
     """At this event `client` believed to hold the lock, or to lead, by this token."""
 
     event: int
@@ -58,7 +58,7 @@ class Hold(NamedTuple):
     token: int
 
 
-class Leader(NamedTuple):
+class LeaderSeen(NamedTuple):
     """At this event `client` saw that `leader` leads the term."""
 
     event: int
@@ -100,14 +100,14 @@ class RecipeHistory:
     """Everything that checkers of recipes look at."""
 
     def __init__(self) -> None:
-        self.deeds: list[Deed] = []
-        self.holds: list[Hold] = []
-        self.leaders: list[Leader] = []
+        self.calls: list[RecipeCall] = []
+        self.holds: list[HoldSeen] = []
+        self.leaders: list[LeaderSeen] = []
         self.passed: list[Passed] = []
         self.fences: dict[str, FencedResource] = {}
         self.watches: list[Watching] = []
         self.lists: dict[str, list[ListTransaction]] = {}  # by isolation level
-        self.registers: dict[str, list[Transaction]] = {}  # by isolation level
+        self.registers: dict[str, list[RecordedTransaction]] = {}  # by isolation level
         self.revisions: list[tuple[str, int, int | str | None]] = []  # of registers: key, revision, version
         self.disagreements: list[str] = []  # of two replicas at one position
         self.ledger: list[bytes] | None = None  # of the replicated state machine, at the end
@@ -117,11 +117,11 @@ class RecipeHistory:
         self.deadline_slack_s = 0.25
         self._states: dict[tuple[str, int], tuple[str, str]] = {}
 
-    def of(self, recipe: str, *whats: str) -> Iterator[Deed]:
+    def of(self, recipe: str, *whats: str) -> Iterator[RecipeCall]:
         """The deeds of one recipe, of these kinds; of all if none is named."""
-        return (deed for deed in self.deeds if deed.recipe == recipe and (not whats or deed.what in whats))
+        return (call for call in self.calls if call.recipe == recipe and (not whats or call.what in whats))
 
-    def tell_state(self, machine: str, position: int, state: bytes, who: str) -> None:
+    def record_state(self, machine: str, position: int, state: bytes, who: str) -> None:
         """A replica that has applied everything up to `position` has this state."""
         digest = hashlib.sha256(state).hexdigest()[:12]
         first, by = self._states.setdefault((machine, position), (digest, who))
@@ -139,7 +139,7 @@ class RecipeHistory:
         """Two runs with the same digest were the same run."""
         told = hashlib.sha256()
         for thing in (
-            *self.deeds,
+            *self.calls,
             *self.holds,
             *self.leaders,
             *self.passed,

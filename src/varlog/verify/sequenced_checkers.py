@@ -8,7 +8,15 @@ from itertools import pairwise
 from varlog.model.lsn import GLSN
 from varlog.model.projection import Projection
 from varlog.verify.checker import Checker
-from varlog.verify.history import Ending, History, Outcome, Read, StoredPage, Subscription, Tokens
+from varlog.verify.history import (
+    CallOutcome,
+    Ending,
+    GrantedTokens,
+    History,
+    ReadCall,
+    StoredPage,
+    SubscribeCall,
+)
 
 
 class SubscribersPassOverJunkAlone(Checker):
@@ -22,11 +30,11 @@ class SubscribersPassOverJunkAlone(Checker):
             entries = {seen.glsn: who for _, seen, who in history.sightings(topic)}
             ending = _ending(history, topic)
             for operation in history.of(topic):
-                if isinstance(operation, Subscription):
+                if isinstance(operation, SubscribeCall):
                     yield from self._check_one(operation, entries, ending)
 
     def _check_one(
-        self, operation: Subscription, entries: dict[int, str], ending: Ending | None
+        self, operation: SubscribeCall, entries: dict[int, str], ending: Ending | None
     ) -> Iterator[str]:
         expected = operation.begin
         for _, seen in operation.got:
@@ -38,11 +46,11 @@ class SubscribersPassOverJunkAlone(Checker):
                 return
             yield from self._check_passed(operation, range(expected, seen.glsn), entries, ending)
             expected = seen.glsn + 1
-        if operation.outcome is Outcome.DONE and operation.end is not None:
+        if operation.outcome is CallOutcome.DONE and operation.end is not None:
             yield from self._check_passed(operation, range(expected, operation.end), entries, ending)
 
     def _check_passed(
-        self, operation: Subscription, passed: range, entries: dict[int, str], ending: Ending | None
+        self, operation: SubscribeCall, passed: range, entries: dict[int, str], ending: Ending | None
     ) -> Iterator[str]:
         for glsn in passed:
             if glsn in entries:
@@ -51,7 +59,7 @@ class SubscribersPassOverJunkAlone(Checker):
                 yield f"{operation}: passed over {glsn}, which is no junk"
 
 
-class FilledForEver(Checker):
+class JunkStaysJunk(Checker):
     """A position that was told to be junk never holds anything else, for anyone."""
 
     law = "law 8, R-SEQ-7"
@@ -63,8 +71,8 @@ class FilledForEver(Checker):
             ending = _ending(history, topic)
             for operation in history.of(topic):
                 if (
-                    not isinstance(operation, Read)
-                    or operation.outcome is not Outcome.FILLED
+                    not isinstance(operation, ReadCall)
+                    or operation.outcome is not CallOutcome.FILLED
                     or not operation.glsn
                 ):
                     continue
@@ -82,8 +90,8 @@ class PlacesFollowPositions(Checker):
 
     def check(self, history: History) -> Iterator[str]:
         for topic in sorted(history.sequenced):
-            for number, projections in history.event_texts.projections.items():
-                if history.event_texts.names.get(number) != topic:
+            for number, projections in history.sequenced_facts.projections.items():
+                if history.sequenced_facts.names.get(number) != topic:
                     continue
                 newest = projections[max(projections)]
                 for _, seen, who in history.sightings(topic):
@@ -115,7 +123,7 @@ class WrittenOnce(Checker):
     law = "law 8, R-SEQ-5"
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.event_texts.written_twice
+        yield from history.sequenced_facts.written_twice
 
 
 class ChainsFillHeadToTail(Checker):
@@ -124,7 +132,7 @@ class ChainsFillHeadToTail(Checker):
     law = "law 8, R-SEQ-4"
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.event_texts.broken_chains
+        yield from history.sequenced_facts.broken_chains
 
 
 class SealsHold(Checker):
@@ -134,7 +142,7 @@ class SealsHold(Checker):
     beyond = True
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.event_texts.stale_answers
+        yield from history.sequenced_facts.stale_answers
 
 
 class ProjectionsFollow(Checker):
@@ -144,8 +152,8 @@ class ProjectionsFollow(Checker):
     beyond = True
 
     def check(self, history: History) -> Iterator[str]:
-        yield from history.event_texts.contradictions
-        for projections in history.event_texts.projections.values():
+        yield from history.sequenced_facts.contradictions
+        for projections in history.sequenced_facts.projections.values():
             ordered = [projections[epoch] for epoch in sorted(projections)]
             for one, two in pairwise(ordered):
                 yield from self._check_pair(one, two)
@@ -177,15 +185,15 @@ class TokensOnce(Checker):
     beyond = True
 
     def check(self, history: History) -> Iterator[str]:
-        given: dict[tuple[int, str], list[Tokens]] = {}
-        for tokens in history.event_texts.tokens:
+        given: dict[tuple[int, str], list[GrantedTokens]] = {}
+        for tokens in history.sequenced_facts.tokens:
             given.setdefault((tokens.topic, tokens.who), []).append(tokens)
         for (topic, who), all_of_it in given.items():
             in_order = sorted(all_of_it, key=lambda tokens: (tokens.begin, tokens.end))
             for one, two in pairwise(in_order):
                 if two.begin < one.end:
                     yield f"{who} gave positions of topic {topic} twice: {one} and {two}"
-            projections = history.event_texts.projections.get(topic, {})
+            projections = history.sequenced_facts.projections.get(topic, {})
             for tokens in in_order:
                 epochs = _reign(projections, tokens.epoch)
                 if epochs is not None and tokens.begin < projections[epochs].begin:
@@ -195,8 +203,8 @@ class TokensOnce(Checker):
 
     def _check_ending(self, history: History, ending: Ending) -> Iterator[str]:
         """A batch has the epoch in which its position was given: one from before a sequencer took over is below its first."""
-        for topic, name in history.event_texts.names.items():
-            projections = history.event_texts.projections.get(topic, {})
+        for topic, name in history.sequenced_facts.names.items():
+            projections = history.sequenced_facts.projections.get(topic, {})
             begins = {
                 epoch: projections[epoch].begin
                 for epoch in projections
@@ -234,7 +242,7 @@ def _first_difference(one: list[StoredPage], two: list[StoredPage]) -> str:
 
 SEQUENCED_CHECKERS: tuple[Checker, ...] = (
     SubscribersPassOverJunkAlone(),
-    FilledForEver(),
+    JunkStaysJunk(),
     PlacesFollowPositions(),
     UnitsEqual(),
     WrittenOnce(),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from varlog.verify.cycles import Edge, Graph, components, shortest_cycle
-from varlog.verify.transaction_history import Transaction, TransactionHistory, Version
+from varlog.verify.transaction_history import RecordedTransaction, TransactionHistory, Version
 
 WW, WR, RW, RT = "ww", "wr", "rw", "rt"
 REALTIME = "-realtime"
@@ -60,7 +60,7 @@ def violations(history: TransactionHistory, level: str) -> list[Anomaly]:
 class Dependencies:
     """The graph: a node is a transaction that counts, by its number in `transactions`."""
 
-    transactions: list[Transaction]
+    transactions: list[RecordedTransaction]
     graph: Graph
     wrong: list[Anomaly]
 
@@ -75,35 +75,35 @@ class Dependencies:
 
     def _read_wrongly(self, history: TransactionHistory) -> None:
         """What no cycle is needed for: reads of what was aborted, was not final, or nobody wrote; a read that changes."""
-        writer: dict[tuple[str, Version], Transaction] = {
-            (act.key, act.version): one for one in history.transactions for act in one.acts if act.writes
+        writer: dict[tuple[str, Version], RecordedTransaction] = {
+            (op.key, op.version): one for one in history.transactions for op in one.ops if op.writes
         }
         for one in self.transactions:
             seen: dict[str, Version] = {}
-            for act in one.reads_of_others():
-                if seen.setdefault(act.key, act.version) != act.version:
-                    self._tell("unrepeatable", f"{one} read {act.key} as {seen[act.key]} and {act.version}")
-                if act.version is None:
+            for op in one.reads_of_others():
+                if seen.setdefault(op.key, op.version) != op.version:
+                    self._trace("unrepeatable", f"{one} read {op.key} as {seen[op.key]} and {op.version}")
+                if op.version is None:
                     continue
-                by = writer.get((act.key, act.version))
+                by = writer.get((op.key, op.version))
                 if by is None:
-                    self._tell("garbage-read", f"{one} read {act.version} of {act.key}, which nobody wrote")
+                    self._trace("garbage-read", f"{one} read {op.version} of {op.key}, which nobody wrote")
                 elif by.committed is False:
-                    self._tell("G1a", f"{one} read {act.version} of {act.key}, of {by}, which was aborted")
-                elif by is not one and by.last_writes()[act.key] != act.version:
-                    self._tell("G1b", f"{one} read {act.version} of {act.key}, which {by} wrote over")
+                    self._trace("G1a", f"{one} read {op.version} of {op.key}, of {by}, which was aborted")
+                elif by is not one and by.last_writes()[op.key] != op.version:
+                    self._trace("G1b", f"{one} read {op.version} of {op.key}, which {by} wrote over")
             for key, version in _own_reads(one):
-                self._tell("internal", f"{one} read {version} of {key} behind its own write of another")
+                self._trace("internal", f"{one} read {version} of {key} behind its own write of another")
 
-    def _tell(self, kind: str, sentence: str) -> None:
+    def _trace(self, kind: str, sentence: str) -> None:
         self.wrong.append(Anomaly(kind, sentence))
 
     def _depend(self, orders: dict[str, list[Version]]) -> None:
         writer: dict[tuple[str, Version], int] = {
-            (act.key, act.version): number
+            (op.key, op.version): number
             for number, one in enumerate(self.transactions)
-            for act in one.acts
-            if act.writes
+            for op in one.ops
+            if op.writes
         }
         following: dict[tuple[str, Version], Version] = {}
         for key, order in orders.items():
@@ -113,13 +113,13 @@ class Dependencies:
                     why = f"wrote {after} of {key} behind {before} of"
                     self.graph.add(writer[key, before], writer[key, after], WW, why)
         for number, one in enumerate(self.transactions):
-            for act in one.reads_of_others():
-                if (key_version := (act.key, act.version)) in writer:
-                    self.graph.add(writer[key_version], number, WR, f"read {act.version} of {act.key} by")
-                overwriter = self._overwriter(number, act.key, act.version, following, writer)
+            for op in one.reads_of_others():
+                if (key_version := (op.key, op.version)) in writer:
+                    self.graph.add(writer[key_version], number, WR, f"read {op.version} of {op.key} by")
+                overwriter = self._overwriter(number, op.key, op.version, following, writer)
                 if overwriter is not None:
                     by, version = overwriter
-                    self.graph.add(number, by, RW, f"wrote {version} of {act.key} over {act.version} seen by")
+                    self.graph.add(number, by, RW, f"wrote {version} of {op.key} over {op.version} seen by")
 
     def _overwriter(
         self,
@@ -226,15 +226,15 @@ def _within(graph: Graph, part: set[int]) -> list[Edge]:
     return [edge for edge in graph.all() if edge.source in part and edge.target in part]
 
 
-def _that_count(history: TransactionHistory) -> list[Transaction]:
+def _that_count(history: TransactionHistory) -> list[RecordedTransaction]:
     """Those that committed. One of which nobody could say counts if its work was seen: by one that committed, or in the order."""
     seen = {(key, version) for key, order in history.orders.items() for version in order}
     seen |= {
-        (act.key, act.version)
+        (op.key, op.version)
         for one in history.transactions
         if one.committed
-        for act in one.acts
-        if not act.writes
+        for op in one.ops
+        if not op.writes
     }
     return [
         one
@@ -244,11 +244,11 @@ def _that_count(history: TransactionHistory) -> list[Transaction]:
     ]
 
 
-def _own_reads(transaction: Transaction) -> Iterator[tuple[str, Version]]:
+def _own_reads(transaction: RecordedTransaction) -> Iterator[tuple[str, Version]]:
     """Reads behind an own write that show something else."""
     own: dict[str, Version] = {}
-    for act in transaction.acts:
-        if act.writes:
-            own[act.key] = act.version
-        elif act.key in own and own[act.key] != act.version:
-            yield act.key, act.version
+    for op in transaction.ops:
+        if op.writes:
+            own[op.key] = op.version
+        elif op.key in own and own[op.key] != op.version:
+            yield op.key, op.version

@@ -13,7 +13,7 @@ from typing import NamedTuple
 Version = int | str | None
 
 
-class Act(NamedTuple):
+class MicroOp(NamedTuple):
     """One step of a transaction. Of a list, `version` is the element that is appended, or the last one that was read."""
 
     writes: bool
@@ -21,41 +21,41 @@ class Act(NamedTuple):
     version: Version
 
 
-def read(key: str, version: Version) -> Act:
-    return Act(False, key, version)
+def read_op(key: str, version: Version) -> MicroOp:
+    return MicroOp(False, key, version)
 
 
-def write(key: str, version: Version) -> Act:
-    return Act(True, key, version)
+def write_op(key: str, version: Version) -> MicroOp:
+    return MicroOp(True, key, version)
 
 
 @dataclass(slots=True)
-class Transaction:
+class RecordedTransaction:
     """One attempt. `committed` None: nobody could say. `began` and `ended` count the events of the run."""
 
     name: str
-    acts: list[Act] = field(default_factory=list)
+    ops: list[MicroOp] = field(default_factory=list)
     committed: bool | None = True
     began: int = 0
     ended: int | None = None
 
     def __str__(self) -> str:
-        steps = ", ".join(f"{'w' if act.writes else 'r'}({act.key}, {act.version})" for act in self.acts)
+        steps = ", ".join(f"{'w' if op.writes else 'r'}({op.key}, {op.version})" for op in self.ops)
         return f"{self.name}[{steps}]"
 
     def last_writes(self) -> dict[str, Version]:
         """What it leaves behind."""
-        return {act.key: act.version for act in self.acts if act.writes}
+        return {op.key: op.version for op in self.ops if op.writes}
 
-    def reads_of_others(self) -> list[Act]:
+    def reads_of_others(self) -> list[MicroOp]:
         """Reads of a key before its own first write to it."""
         own: set[str] = set()
-        found: list[Act] = []
-        for act in self.acts:
-            if act.writes:
-                own.add(act.key)
-            elif act.key not in own:
-                found.append(act)
+        found: list[MicroOp] = []
+        for op in self.ops:
+            if op.writes:
+                own.add(op.key)
+            elif op.key not in own:
+                found.append(op)
         return found
 
 
@@ -63,13 +63,13 @@ class Transaction:
 class TransactionHistory:
     """Transactions, the order of the versions of each key, and what is wrong already before any cycle is looked for."""
 
-    transactions: list[Transaction]
+    transactions: list[RecordedTransaction]
     orders: dict[str, list[Version]]
     wrong: list[tuple[str, str]] = field(default_factory=list)  # (kind of anomaly, sentence)
 
     @classmethod
     def of_registers(
-        cls, transactions: Sequence[Transaction], revisions: Iterable[tuple[str, int, Version]]
+        cls, transactions: Sequence[RecordedTransaction], revisions: Iterable[tuple[str, int, Version]]
     ) -> TransactionHistory:
         """`revisions`: (key, revision, version), as often as anybody was told; a larger revision is a newer version."""
         known: dict[str, dict[int, Version]] = {}
@@ -100,7 +100,7 @@ class ListTransaction:
     """A transaction of appends (key, element) and reads of whole lists."""
 
     name: str
-    acts: list[tuple[str, int] | ListRead] = field(default_factory=list)
+    ops: list[tuple[str, int] | ListRead] = field(default_factory=list)
     committed: bool | None = True
     began: int = 0
     ended: int | None = None
@@ -113,12 +113,12 @@ def history_of_lists(transactions: Sequence[ListTransaction]) -> TransactionHist
     """
     history = TransactionHistory([], {})
     for one in transactions:
-        made = Transaction(one.name, [], one.committed, one.began, one.ended)
-        for act in one.acts:
-            if isinstance(act, ListRead):
-                made.acts.append(read(act.key, act.elements[-1] if act.elements else None))
+        made = RecordedTransaction(one.name, [], one.committed, one.began, one.ended)
+        for op in one.ops:
+            if isinstance(op, ListRead):
+                made.ops.append(read_op(op.key, op.elements[-1] if op.elements else None))
             else:
-                made.acts.append(write(*act))
+                made.ops.append(write_op(*op))
         history.transactions.append(made)
     reads = [(one, seen) for one in transactions if one.committed for seen in _outer_reads(one)]
     for one, seen in sorted(reads, key=lambda pair: len(pair[1].elements), reverse=True):
@@ -143,12 +143,12 @@ def _outer_reads(transaction: ListTransaction) -> list[ListRead]:
     """Reads of lists to which the transaction had not appended yet."""
     own: set[str] = set()
     found: list[ListRead] = []
-    for act in transaction.acts:
-        if isinstance(act, ListRead):
-            if act.key not in own:
-                found.append(act)
+    for op in transaction.ops:
+        if isinstance(op, ListRead):
+            if op.key not in own:
+                found.append(op)
         else:
-            own.add(act[0])
+            own.add(op[0])
     return found
 
 
@@ -163,13 +163,11 @@ def _lost(
         last[seen.key] = max(last.get(seen.key, -1), reader.began)
     found: list[tuple[str, str]] = []
     for one in transactions:
-        for act in one.acts if one.committed and one.ended is not None else ():
-            if isinstance(act, ListRead) or act[0] not in ever or act[1] in ever[act[0]]:
+        for op in one.ops if one.committed and one.ended is not None else ():
+            if isinstance(op, ListRead) or op[0] not in ever or op[1] in ever[op[0]]:
                 continue
-            if one.ended is not None and one.ended < last[act[0]]:
-                found.append(
-                    ("lost-append", f"{one.name} appended {act[1]} to {act[0]}, and it is not there")
-                )
+            if one.ended is not None and one.ended < last[op[0]]:
+                found.append(("lost-append", f"{one.name} appended {op[1]} to {op[0]}, and it is not there"))
     return found
 
 
@@ -179,20 +177,18 @@ def _inner(transactions: Sequence[ListTransaction]) -> list[tuple[str, str]]:
     for one in transactions:
         expected: dict[str, tuple[int, ...]] = {}
         added: dict[str, tuple[int, ...]] = {}
-        for act in one.acts:
-            if not isinstance(act, ListRead):
-                key, element = act
+        for op in one.ops:
+            if not isinstance(op, ListRead):
+                key, element = op
                 added[key] = (*added.get(key, ()), element)
                 if key in expected:
                     expected[key] = (*expected[key], element)
                 continue
-            own = added.get(act.key, ())
-            right = act.elements[len(act.elements) - len(own) :] == own
-            if act.key in expected and own:
-                right = act.elements == expected[act.key]
+            own = added.get(op.key, ())
+            right = op.elements[len(op.elements) - len(own) :] == own
+            if op.key in expected and own:
+                right = op.elements == expected[op.key]
             if not right:
-                found.append(
-                    ("internal", f"{one.name} does not see its own work in {act.key}: {act.elements}")
-                )
-            expected[act.key] = act.elements
+                found.append(("internal", f"{one.name} does not see its own work in {op.key}: {op.elements}"))
+            expected[op.key] = op.elements
     return found

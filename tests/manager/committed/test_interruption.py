@@ -17,7 +17,7 @@ from varlog.client.connect import connect_admin
 from varlog.model.errors import VarlogError
 from varlog.model.ids import LogStreamID
 from varlog.rpc import messages as m
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 pytestmark = pytest.mark.thorough
 
@@ -119,11 +119,11 @@ def test_a_manager_that_is_cut_off_at_any_step_leaves_nothing_that_the_next_cann
 ) -> None:
     """R-REG-4, R-REG-6, R-FAIL-1: the next manager repairs the stream and removes what was left; each
     acknowledged entry is there."""
-    calls = run(_story(how, Cut()))
+    calls = run_simulated(_story(how, Cut()))
     assert 1 <= len(calls) <= CALLS_MAX, calls
     for number in range(1, len(calls) + 1):
         cut = Cut(number, when)
-        done = run(_story(how, cut))
+        done = run_simulated(_story(how, cut))
         assert cut.fell or len(done) < number, "it made that call, and was not cut off"
 
 
@@ -161,10 +161,10 @@ async def _create(cluster: SimCluster) -> None:
 @pytest.mark.parametrize("when", When)
 def test_a_topic_that_is_made_by_managers_that_are_cut_off_has_its_streams_and_no_more(when: When) -> None:
     """R-REG-4."""
-    calls = run(_creating(Cut()))
+    calls = run_simulated(_creating(Cut()))
     assert "RegisterLogStream" in calls and len(calls) <= CALLS_MAX
     for number in range(1, len(calls) + 1):
-        assert run(_creating(Cut(number, when))), number
+        assert run_simulated(_creating(Cut(number, when))), number
 
 
 @pytest.mark.parametrize("how", BREAKS, ids=lambda how: how.__name__.strip("_"))
@@ -179,7 +179,7 @@ def test_two_managers_at_once_end_in_the_same_cluster(how: Break) -> None:
         await _check_whole(cluster, entries)
         assert second.up and cluster.manager.up
 
-    run(story())
+    run_simulated(story())
 
 
 @pytest.mark.parametrize("when", When)
@@ -201,10 +201,10 @@ def test_a_move_by_hand_that_is_cut_off_is_finished_or_undone(when: When) -> Non
         await _check_whole(cluster, entries)
         return calls
 
-    calls = run(story(Cut()))
+    calls = run_simulated(story(Cut()))
     assert "SetReplicas" in calls
     for number in range(1, len(calls) + 1):
-        assert run(story(Cut(number, when))), number
+        assert run_simulated(story(Cut(number, when))), number
 
 
 async def _move(cluster: SimCluster, old: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.manager.sim_cluster import SimCluster
 from varlog.client.connect import connect_admin
 from varlog.model.cluster import StreamState
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 
 def test_a_replica_made_anew_knows_what_was_trimmed_before_it_was_made() -> None:
@@ -38,7 +38,7 @@ def test_a_replica_made_anew_knows_what_was_trimmed_before_it_was_made() -> None
         assert found == [b"x", b"x"]
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_hung_node_is_found_within_a_second_and_holds_nobody_up() -> None:
@@ -66,7 +66,7 @@ def test_a_hung_node_is_found_within_a_second_and_holds_nobody_up() -> None:
         assert loop.time() - sealed < 0.05
         await log.close()
 
-    run(story())
+    run_simulated(story())
 
 
 @pytest.mark.parametrize(("grace_s", "kept"), [(10.0, []), (math.inf, [1])])
@@ -89,4 +89,4 @@ def test_what_left_a_stream_is_kept_for_the_grace_time_also_forever(grace_s: flo
         assert [replica.log_stream for replica in status.replicas] == kept
         await log.close()
 
-    run(story())
+    run_simulated(story())

@@ -14,7 +14,7 @@ from varlog.client.connect import connect_admin
 from varlog.model.cluster import Ordering
 from varlog.model.errors import VarlogError
 from varlog.model.ids import NodeID
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 pytestmark = pytest.mark.thorough
 
@@ -105,11 +105,11 @@ def test_a_manager_that_is_cut_off_at_any_step_leaves_nothing_that_the_next_cann
 ) -> None:
     """R-SEQ-14, R-REG-4: the next manager fills each chain and removes what was left; each acknowledged entry
     is on all its nodes."""
-    calls = run(_story(how, Cut()))
+    calls = run_simulated(_story(how, Cut()))
     assert 1 <= len(calls) <= CALLS_MAX, calls
     for number in range(1, len(calls) + 1):
         cut = Cut(number, when)
-        done = run(_story(how, cut))
+        done = run_simulated(_story(how, cut))
         assert cut.fell or len(done) < number, "it made that call, and was not cut off"
 
 
@@ -123,7 +123,7 @@ def test_two_managers_at_once_end_in_the_same_cluster(how: Break) -> None:
         await _check_whole(cluster)
         assert second.up and cluster.manager.up
 
-    run(story())
+    run_simulated(story())
 
 
 async def _persistently(cluster: SequencedCluster, ask: Callable[..., Awaitable[object]]) -> None:
@@ -163,10 +163,10 @@ def test_a_topic_that_is_made_by_managers_that_are_cut_off_has_its_streams_and_n
         await _check_whole(cluster, streams=2)
         return calls
 
-    calls = run(story(Cut()))
+    calls = run_simulated(story(Cut()))
     assert calls.count("ProposeProjection") == 1 and len(calls) <= CALLS_MAX, calls
     for number in range(1, len(calls) + 1):
-        assert run(story(Cut(number, when))), number
+        assert run_simulated(story(Cut(number, when))), number
 
 
 @pytest.mark.parametrize("when", When)
@@ -189,7 +189,7 @@ def test_a_move_by_hand_that_is_cut_off_is_finished_or_undone(when: When) -> Non
         await _check_whole(cluster)
         return calls
 
-    calls = run(story(Cut()))
+    calls = run_simulated(story(Cut()))
     assert "SyncUnit" in calls and "ProposeProjection" in calls
     for number in range(1, len(calls) + 1):
-        assert run(story(Cut(number, when))), number
+        assert run_simulated(story(Cut(number, when))), number

@@ -16,7 +16,7 @@ from varlog.model.events import EventKind, sentence
 from varlog.model.ids import NodeID
 from varlog.model.lsn import LLSN
 from varlog.rpc import messages as m
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 
 def test_a_sequenced_topic_is_made_sealed_and_projected() -> None:
@@ -37,7 +37,7 @@ def test_a_sequenced_topic_is_made_sealed_and_projected() -> None:
         assert [await cluster.append(b"entry") for _ in range(10)] == list(range(1, 11))
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_dead_node_is_left_out_at_once_and_comes_back_behind_the_tail() -> None:
@@ -60,7 +60,7 @@ def test_a_dead_node_is_left_out_at_once_and_comes_back_behind_the_tail() -> Non
         await cluster.append(b"after")
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_the_last_node_goes_on_alone_and_that_is_said_loudly() -> None:
@@ -89,7 +89,7 @@ def test_the_last_node_goes_on_alone_and_that_is_said_loudly() -> None:
             status = await admin.status()
         assert status.waits == ()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_lost_sequencer_is_replaced_and_no_position_is_given_twice() -> None:
@@ -111,7 +111,7 @@ def test_a_lost_sequencer_is_replaced_and_no_position_is_given_twice() -> None:
         await cluster.wait_whole(2)
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_sequencer_that_was_started_again_at_once_is_another_one() -> None:
@@ -127,7 +127,7 @@ def test_a_sequencer_that_was_started_again_at_once_is_another_one() -> None:
         assert (await cluster.projection()).sequencer != first.sequencer
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_node_that_lost_its_disk_is_filled_anew() -> None:
@@ -144,7 +144,7 @@ def test_a_node_that_lost_its_disk_is_filled_anew() -> None:
         await cluster.wait_whole(2)
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_node_that_stays_away_is_replaced_and_its_unit_swept() -> None:
@@ -166,7 +166,7 @@ def test_a_node_that_stays_away_is_replaced_and_its_unit_swept() -> None:
         await cluster.wait_whole()
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_an_operator_moves_a_unit_and_adds_a_stream_while_the_log_goes_on() -> None:
@@ -191,7 +191,7 @@ def test_an_operator_moves_a_unit_and_adds_a_stream_while_the_log_goes_on() -> N
         await cluster.wait_whole(2)
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_an_epoch_that_was_begun_and_never_proposed_is_ended() -> None:
@@ -208,7 +208,7 @@ def test_an_epoch_that_was_begun_and_never_proposed_is_ended() -> None:
         assert (await cluster.projection()).epoch == 2
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_deleted_topic_leaves_nothing_behind() -> None:
@@ -222,7 +222,7 @@ def test_a_deleted_topic_leaves_nothing_behind() -> None:
         assert (view.streams, view.projections) == ((), ())
         assert all(not status.units for status in (await cluster.statuses()).values())
 
-    run(story())
+    run_simulated(story())
 
 
 def test_without_a_sequencer_a_topic_waits_and_says_for_what() -> None:
@@ -237,7 +237,7 @@ def test_without_a_sequencer_a_topic_waits_and_says_for_what() -> None:
             host.boot()
         await cluster.wait_whole()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_groups_of_storage_nodes_take_turns_in_the_chain() -> None:
@@ -251,7 +251,7 @@ def test_groups_of_storage_nodes_take_turns_in_the_chain() -> None:
         assert {frozenset(chain) for chain in chains} == {frozenset({1, 2, 3})}
         assert {chain[0] for chain in chains} == {chain[-1] for chain in chains} == {1, 2, 3}
 
-    run(story())
+    run_simulated(story())
 
 
 def test_one_stream_of_a_sequenced_topic_cannot_be_sealed_by_hand() -> None:
@@ -263,7 +263,7 @@ def test_one_stream_of_a_sequenced_topic_cannot_be_sealed_by_hand() -> None:
             with pytest.raises(PreconditionFailed, match="sequenced"):
                 await admin.seal_stream(log_stream)
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_damaged_unit_is_left_out_made_anew_and_filled() -> None:
@@ -286,7 +286,7 @@ def test_a_damaged_unit_is_left_out_made_anew_and_filled() -> None:
         assert (await cluster.projection()).epoch == 3  # without it, and with it again
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())
 
 
 def test_a_node_without_a_lease_is_left_out_and_comes_back() -> None:
@@ -305,4 +305,4 @@ def test_a_node_without_a_lease_is_left_out_and_comes_back() -> None:
         await cluster.wait_whole()
         await cluster.check_written()
 
-    run(story())
+    run_simulated(story())

@@ -14,7 +14,7 @@ from varlog.model.errors import InvalidRequest, PreconditionFailed, ReaderBehind
 from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.lsn import GLSN
 from varlog.rpc import messages as m
-from varlog.testing.sim.core.loop import run as run_virtual
+from varlog.testing.sim.core.loop import run_simulated as run_virtual
 
 ORDERS = TopicID(1)
 STREAM = (LogStreamID(1),)

@@ -25,7 +25,7 @@ from varlog.rpc import messages as m
 from varlog.runtime.disk import OsDisk
 from varlog.runtime.environment import Environment
 from varlog.runtime.worker import ThreadWorker
-from varlog.testing.sim.core.loop import run as run_virtual
+from varlog.testing.sim.core.loop import run_simulated as run_virtual
 
 NODES = (NodeID(1), NodeID(2), NodeID(3))
 SEQUENCER, OTHER = SequencerID("s1:1", 1), SequencerID("s2:1", 2)

@@ -14,7 +14,7 @@ from varlog.metarepo.store.election import ElectionLease
 from varlog.metarepo.store.memory import MemoryMetadata
 from varlog.metarepo.store.memory_replicated import InMemoryReplicatedStore
 from varlog.model.errors import Unavailable
-from varlog.testing.sim.core.loop import CURRENT, Process, run
+from varlog.testing.sim.core.loop import CURRENT, Process, run_simulated
 
 LEASE_S = 2.0
 
@@ -42,7 +42,7 @@ def test_a_lease_ends_here_before_it_can_end_where_it_was_granted() -> None:
         lease.renewed(2.0, sent_at=loop.time())
         assert not lease.holds, "one that is over stays over"
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_lease_is_kept_while_renewals_arrive_and_lost_when_they_do_not() -> None:
@@ -66,7 +66,7 @@ def test_a_lease_is_kept_while_renewals_arrive_and_lost_when_they_do_not() -> No
         assert loop.time() - cut_at <= 2.0
         await keeping
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_leader_that_is_cut_off_stops_before_the_next_one_leads() -> None:
@@ -96,7 +96,7 @@ def test_a_leader_that_is_cut_off_stops_before_the_next_one_leads() -> None:
         assert (await first.open()).items == {"y": b"second"}
         await first.close()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_commit_that_was_sent_and_then_held_up_does_nothing_in_a_later_term() -> None:
@@ -117,7 +117,7 @@ def test_a_commit_that_was_sent_and_then_held_up_does_nothing_in_a_later_term() 
         await second.close()
         assert (await store(metadata).open()).items == {"y": b""}
 
-    run(body())
+    run_simulated(body())
 
 
 # --- lost answers ------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_for_again_and_takes_effect_once(
         assert (await holder.open()).items == {"x": b"1", "y": b"2"}
         await holder.close()
 
-    run(body())
+    run_simulated(body())
 
 
 def test_a_try_that_arrives_after_later_commits_does_nothing() -> None:
@@ -172,7 +172,7 @@ def test_a_try_that_arrives_after_later_commits_does_nothing() -> None:
         assert (await holder.open()).items == {"x": b"2", "y": b""}
         await holder.close()
 
-    run(body())
+    run_simulated(body())
 
 
 @pytest.mark.parametrize("step", range(1, 6))
@@ -196,7 +196,7 @@ def test_an_answer_that_is_lost_while_it_opens_costs_no_more_than_a_try(step: in
         await holder.commit([PutItem("x", b"")])
         await holder.close()
 
-    run(body())
+    run_simulated(body())
 
 
 # --- large commits -------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_a_crash_at_any_step_of_a_large_commit_leaves_all_or_nothing(after: bool
     """The heir finishes what was decided, and finds nothing of what was not; never a part."""
     outcomes = []
     for step in range(1, 50):
-        found, reached = run(crashed_at(step, after=after))
+        found, reached = run_simulated(crashed_at(step, after=after))
         if not reached:
             break
         assert found in (BEFORE, AFTER)

@@ -21,7 +21,7 @@ from varlog.model.errors import (
 from varlog.model.lsn import GLSN
 from varlog.recipes.core.replicated import WITHOUT_SNAPSHOTS, ReplicatedStateMachine
 from varlog.recipes.errors import BehindTrim, MachineFailed, ResultLost
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 # --- Snapshots and trims ----------------------------------------------------------------------------------------------------
 
@@ -350,4 +350,4 @@ def test_a_topic_that_does_not_begin_at_1_is_no_trimmed_one() -> None:
             assert await replica.execute(b"a") == 1
             assert replica.applied == 1001
 
-    run(work())
+    run_simulated(work())

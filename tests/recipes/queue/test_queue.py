@@ -15,7 +15,7 @@ from varlog.model.errors import InvalidRequest, NotAccepted, Unavailable
 from varlog.recipes.core.counter import Counter
 from varlog.recipes.errors import ClaimLost
 from varlog.recipes.queue.queue import Queue
-from varlog.testing.sim.core.loop import run
+from varlog.testing.sim.core.loop import run_simulated
 
 TTL_S = 10.0
 
@@ -45,7 +45,7 @@ def in_virtual_time(body: Callable[[ScriptedLog], Coroutine[Any, Any, None]]) ->
         async with asyncio.timeout(10_000):
             await body(ScriptedLog())
 
-    run(work())
+    run_simulated(work())
 
 
 def now() -> float:

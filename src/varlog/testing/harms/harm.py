@@ -77,7 +77,7 @@ def truncate_to_nothing(path: Path, older: bytes) -> None:
     os.truncate(path, 0)
 
 
-def delete(path: Path, older: bytes) -> None:
+def delete_file(path: Path, older: bytes) -> None:
     path.unlink()
 
 

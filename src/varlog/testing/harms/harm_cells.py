@@ -21,18 +21,18 @@ from varlog.runtime.environment import system_environment
 from varlog.storage.cluster_file import CLUSTER_NAME
 from varlog.storage.disk_space import BALLAST_NAME
 from varlog.testing.cluster_under_load import plan_for
-from varlog.testing.harms.harm_table import HARMS, KINDS, NAMELESS, RUNNING, STOPPED, Cell, cell, kinds_in
+from varlog.testing.harms.harm_table import HARMS, KINDS, NAMELESS, RUNNING, STOPPED, Cell, cell_of, kinds_in
 from varlog.testing.harms.harmed_cluster import (
     COMMITTED,
     SEQUENCED,
     HarmedCluster,
-    Outcome,
+    HarmOutcome,
+    HarmResult,
     Record,
-    Verdict,
     harmed_cluster,
     read_all,
-    verdict,
-    verdict_after_restart,
+    result_after_restart,
+    result_of,
 )
 from varlog.testing.harms.small_segments import (
     SCRUB_INTERVAL_S,
@@ -81,25 +81,25 @@ async def cluster_cells(directory: Path, asked: Sequence[Asked], *, mirrored: bo
         number += 1
         place = directory / f"cluster-{number}"
         async with harmed_cluster(small_plan(place, mirrored=mirrored)) as cluster:
-            await fill(cluster)
+            await fill_cluster(cluster)
             while left:
                 one = left.pop(0)
                 found = await _cluster_cell(cluster, *one)
-                cells.append(cell(part, *one, found))
+                cells.append(cell_of(part, *one, found))
                 print(f"{cells[-1].name}: {cells[-1].outcome} {cells[-1].words}", flush=True)
-                if found.outcome is not Outcome.HEALED:
+                if found.outcome is not HarmOutcome.HEALED:
                     break
         shutil.rmtree(place)
     return cells
 
 
-async def fill(cluster: HarmedCluster) -> None:
+async def fill_cluster(cluster: HarmedCluster) -> None:
     for _ in range(5):
         await cluster.append(FILL // 5)
     await cluster.wait_healed()
 
 
-async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: str) -> Verdict:
+async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: str) -> HarmResult:
     try:
         await cluster.wait_healed()
         path = await _wait_there(cluster, kind)
@@ -109,7 +109,7 @@ async def _cluster_cell(cluster: HarmedCluster, kind: str, harmed: str, when: st
             return await _harm_repository(cluster, path, older, harmed, when, sizes)
         return await _harm_node(cluster, path, older, harmed, when, sizes)
     except (TimeoutError, VarlogError) as error:
-        return Verdict(Outcome.SILENT, (f"{type(error).__name__}: {error}",))
+        return HarmResult(HarmOutcome.SILENT, (f"{type(error).__name__}: {error}",))
 
 
 async def _wait_there(cluster: HarmedCluster, kind: str) -> Path:
@@ -122,7 +122,7 @@ async def _wait_there(cluster: HarmedCluster, kind: str) -> Path:
 
 async def _harm_node(
     cluster: HarmedCluster, path: Path, older: bytes, harmed: str, when: str, sizes: dict[str, int]
-) -> Verdict:
+) -> HarmResult:
     await cluster.append(MORE)
     if when == STOPPED:
         cluster.kill(VICTIM)
@@ -130,32 +130,32 @@ async def _harm_node(
     else:
         _apply(path, older, harmed)
         left = _identity(path)
-        found = await verdict(cluster, sizes, appends=AFTER)
+        found = await result_of(cluster, sizes, appends=AFTER)
         found = await _wait_named(path, left, harmed, found)
         cluster.kill(VICTIM)
-        if found.outcome is not Outcome.HEALED:
+        if found.outcome is not HarmOutcome.HEALED:
             return found
     number = int(VICTIM.partition("-")[2])
     # Else the status could be that of before the kill.
     await cluster.wait_status(lambda seen: not any(node.node == number and node.alive for node in seen.nodes))
-    found = await verdict_after_restart(cluster, VICTIM, appends=AFTER)
-    if found.outcome is Outcome.SAID and cluster.supervisor.pids().get(VICTIM) is None:
+    found = await result_after_restart(cluster, VICTIM, appends=AFTER)
+    if found.outcome is HarmOutcome.SAID and cluster.supervisor.pids().get(VICTIM) is None:
         # It refuses to start: what the others have must be all the same.
         different = await cluster.differences()
         if different:
-            return Verdict(Outcome.LOST, tuple(different))
+            return HarmResult(HarmOutcome.LOST, tuple(different))
     return found
 
 
 async def _harm_repository(
     cluster: HarmedCluster, path: Path, older: bytes, harmed: str, when: str, sizes: dict[str, int]
-) -> Verdict:
+) -> HarmResult:
     if when == RUNNING:
         _apply(path, older, harmed)
         left = _identity(path)
-        found = await verdict(cluster, sizes, appends=AFTER)
+        found = await result_of(cluster, sizes, appends=AFTER)
         found = await _wait_named(path, left, harmed, found)
-        if found.outcome is not Outcome.HEALED:
+        if found.outcome is not HarmOutcome.HEALED:
             return found
     # All at once: the nodes have not synced the rows of these, and only the repository knows their order.
     await cluster.append(MORE)
@@ -164,13 +164,15 @@ async def _harm_repository(
     cluster.kill_all()
     if when == STOPPED:
         _apply(path, older, harmed)
-    return await verdict_after_restart(cluster, appends=AFTER)
+    return await result_after_restart(cluster, appends=AFTER)
 
 
-async def _wait_named(path: Path, left: tuple[int, bytes] | None, harmed: str, found: Verdict) -> Verdict:
+async def _wait_named(
+    path: Path, left: tuple[int, bytes] | None, harmed: str, found: HarmResult
+) -> HarmResult:
     """Wait until the process has looked for the names of its files. What it needs at its next start and does not have then was not
     noticed. A replaced file that is left as it is was right, or is judged by what comes."""
-    if harmed not in NAMELESS or found.outcome is not Outcome.HEALED:
+    if harmed not in NAMELESS or found.outcome is not HarmOutcome.HEALED:
         return found
     try:
         async with asyncio.timeout(LOOK_S):
@@ -178,8 +180,8 @@ async def _wait_named(path: Path, left: tuple[int, bytes] | None, harmed: str, f
                 await asyncio.sleep(0.05)
     except TimeoutError:
         if left is None and path.name not in MADE_LATER:
-            return Verdict(
-                Outcome.SILENT, (f"{path.name} was deleted {LOOK_S:g} s ago, and is not there again",)
+            return HarmResult(
+                HarmOutcome.SILENT, (f"{path.name} was deleted {LOOK_S:g} s ago, and is not there again",)
             )
     return found
 
@@ -235,12 +237,12 @@ async def embedded_cells(directory: Path, asked: Iterable[Asked]) -> list[Cell]:
     cells = []
     for one in asked:
         found = await _embedded_cell(directory / "cell", image, *one)
-        cells.append(cell(EMBEDDED, *one, found))
+        cells.append(cell_of(EMBEDDED, *one, found))
         print(f"{cells[-1].name}: {cells[-1].outcome} {cells[-1].words}", flush=True)
     return cells
 
 
-async def _embedded_cell(place: Path, image: EmbeddedImage, kind: str, harmed: str, when: str) -> Verdict:
+async def _embedded_cell(place: Path, image: EmbeddedImage, kind: str, harmed: str, when: str) -> HarmResult:
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(image.newer, place)
     path = kinds_in(place)[kind]
@@ -260,21 +262,21 @@ async def _embedded_cell(place: Path, image: EmbeddedImage, kind: str, harmed: s
         found = await _used(cluster, records)
     finally:
         await cluster.stop()
-    return found if found.outcome is not Outcome.HEALED else await _opened(place, records)
+    return found if found.outcome is not HarmOutcome.HEALED else await _opened(place, records)
 
 
-async def _opened(place: Path, records: dict[str, Record]) -> Verdict:
+async def _opened(place: Path, records: dict[str, Record]) -> HarmResult:
     cluster = _embedded(place)
     try:
         await cluster.start()
         return await _used(cluster, records)
     except StartupError as error:
-        return Verdict(Outcome.SAID, (str(error),))
+        return HarmResult(HarmOutcome.SAID, (str(error),))
     finally:
         await cluster.stop()
 
 
-async def _used(cluster: EmbeddedCluster, records: dict[str, Record]) -> Verdict:
+async def _used(cluster: EmbeddedCluster, records: dict[str, Record]) -> HarmResult:
     refused: list[str] = []
     different: list[str] = []
     for topic, record in records.items():
@@ -295,8 +297,8 @@ async def _used(cluster: EmbeddedCluster, records: dict[str, Record]) -> Verdict
                 refused.append(f"{topic} cannot be read: {str(error) or 'no answer'}")
             different += record.broken
     if different:
-        return Verdict(Outcome.LOST, (f"{len(different)} entries", *different, *refused))
-    return Verdict(Outcome.SAID if refused else Outcome.HEALED, tuple(refused))
+        return HarmResult(HarmOutcome.LOST, (f"{len(different)} entries", *different, *refused))
+    return HarmResult(HarmOutcome.SAID if refused else HarmOutcome.HEALED, tuple(refused))
 
 
 def _embedded(place: Path) -> EmbeddedCluster:

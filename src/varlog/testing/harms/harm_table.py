@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from varlog.testing.harms import harm
-from varlog.testing.harms.harmed_cluster import Outcome, Verdict
+from varlog.testing.harms.harmed_cluster import HarmOutcome, HarmResult
 
 RUNNING, STOPPED = "running", "stopped"
 HARMS: dict[str, harm.Harm] = {
@@ -29,7 +29,7 @@ HARMS: dict[str, harm.Harm] = {
     "tail zeroed": harm.zero_tail,
     "cut by a few bytes": harm.truncate_newest_bytes,
     "cut to nothing": harm.truncate_to_nothing,
-    "deleted": harm.delete,
+    "deleted": harm.delete_file,
     "older copy": harm.older_copy,
     "replaced": harm.replace,
 }
@@ -39,7 +39,7 @@ NAMELESS = ("deleted", "replaced")
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileKind:
     """One kind of file. `pattern` matches its path below the data directory; "{replica}" and "{unit}" stand for the directory of a
     replica of a committed, of a unit of a sequenced log stream. `copies`: it is on every node, so that one may be lost."""
 
@@ -55,32 +55,32 @@ _NODE = r"(?:vsn-\d+|volume)/cid=\d+/snid=\d+"
 _REPLICA, _UNIT = rf"{_NODE}/replica=\d+", rf"{_NODE}/unit=\d+"
 _REPOSITORY = r"(?:vmr/)?metadata\.db"
 
-KINDS: tuple[Kind, ...] = (
-    Kind("repository: database", _REPOSITORY, copies=False),
-    Kind("repository: database's WAL", rf"{_REPOSITORY}-wal", copies=False),
-    Kind("repository: index of the WAL", rf"{_REPOSITORY}-shm", copies=False),
-    Kind("repository: journal", rf"{_REPOSITORY}\.journal", copies=False),
-    Kind("repository: journal's mirror", r"mirror/metadata\.db\.journal", copies=False),
-    Kind("repository: lock", rf"{_REPOSITORY}\.lock", copies=False),
-    Kind("node: identity", rf"{_NODE}/identity", copies=True),
-    Kind("node: lock", rf"{_NODE}/lock", copies=True),
-    Kind("node: ballast", rf"{_NODE}/ballast", copies=True),
-    Kind("node: copy of the view", rf"{_NODE}/view", copies=True),
-    Kind("node: terms and epochs", rf"{_NODE}/witness", copies=True),
-    Kind("replica: closed segment", rf"{_REPLICA}/closed\.seg", copies=True),
-    Kind("replica: index of a closed segment", rf"{_REPLICA}/closed\.idx", copies=True),
-    Kind("replica: newest segment", rf"{_REPLICA}/newest\.seg", copies=True),
-    Kind("replica: commit rows", rf"{_REPLICA}/commits\.log", copies=True),
-    Kind("replica: state", rf"{_REPLICA}/state", copies=True),
-    Kind("replica: cluster's UUID", rf"{_REPLICA}/cluster", copies=True),
-    Kind("unit: closed segment", rf"{_UNIT}/closed\.seg", copies=True),
-    Kind("unit: index of a closed segment", rf"{_UNIT}/closed\.idx", copies=True),
-    Kind("unit: newest segment", rf"{_UNIT}/newest\.seg", copies=True),
-    Kind("unit: synced mark", rf"{_UNIT}/synced", copies=True),
-    Kind("unit: state", rf"{_UNIT}/unit", copies=True),
-    Kind("unit: cluster's UUID", rf"{_UNIT}/cluster", copies=True),
-    Kind("embedded: identity", r"varlog\.json", copies=False),
-    Kind("embedded: lock", r"varlog\.lock", copies=False),
+KINDS: tuple[FileKind, ...] = (
+    FileKind("repository: database", _REPOSITORY, copies=False),
+    FileKind("repository: database's WAL", rf"{_REPOSITORY}-wal", copies=False),
+    FileKind("repository: index of the WAL", rf"{_REPOSITORY}-shm", copies=False),
+    FileKind("repository: journal", rf"{_REPOSITORY}\.journal", copies=False),
+    FileKind("repository: journal's mirror", r"mirror/metadata\.db\.journal", copies=False),
+    FileKind("repository: lock", rf"{_REPOSITORY}\.lock", copies=False),
+    FileKind("node: identity", rf"{_NODE}/identity", copies=True),
+    FileKind("node: lock", rf"{_NODE}/lock", copies=True),
+    FileKind("node: ballast", rf"{_NODE}/ballast", copies=True),
+    FileKind("node: copy of the view", rf"{_NODE}/view", copies=True),
+    FileKind("node: terms and epochs", rf"{_NODE}/witness", copies=True),
+    FileKind("replica: closed segment", rf"{_REPLICA}/closed\.seg", copies=True),
+    FileKind("replica: index of a closed segment", rf"{_REPLICA}/closed\.idx", copies=True),
+    FileKind("replica: newest segment", rf"{_REPLICA}/newest\.seg", copies=True),
+    FileKind("replica: commit rows", rf"{_REPLICA}/commits\.log", copies=True),
+    FileKind("replica: state", rf"{_REPLICA}/state", copies=True),
+    FileKind("replica: cluster's UUID", rf"{_REPLICA}/cluster", copies=True),
+    FileKind("unit: closed segment", rf"{_UNIT}/closed\.seg", copies=True),
+    FileKind("unit: index of a closed segment", rf"{_UNIT}/closed\.idx", copies=True),
+    FileKind("unit: newest segment", rf"{_UNIT}/newest\.seg", copies=True),
+    FileKind("unit: synced mark", rf"{_UNIT}/synced", copies=True),
+    FileKind("unit: state", rf"{_UNIT}/unit", copies=True),
+    FileKind("unit: cluster's UUID", rf"{_UNIT}/cluster", copies=True),
+    FileKind("embedded: identity", r"varlog\.json", copies=False),
+    FileKind("embedded: lock", r"varlog\.lock", copies=False),
 )
 
 # Cells of files with copies that end with `said`, and why no program may decide there.
@@ -152,16 +152,16 @@ class Cell(msgspec.Struct, frozen=True):
         return f"{self.part}, {self.kind}, {self.harm}, {self.when}"
 
 
-def cell(part: str, kind: str, harmed: str, when: str, verdict: Verdict) -> Cell:
-    words = verdict.words[0] if verdict.words and verdict.outcome is not Outcome.HEALED else ""
+def cell_of(part: str, kind: str, harmed: str, when: str, verdict: HarmResult) -> Cell:
+    words = verdict.words[0] if verdict.words and verdict.outcome is not HarmOutcome.HEALED else ""
     return Cell(part, kind, harmed, when, verdict.outcome, " ".join(words.split())[:300])
 
 
 def wrong(found: Cell) -> str:
     """Why a cell is a bug; "" if it is as it must be."""
-    if found.outcome == Outcome.HEALED:
+    if found.outcome == HarmOutcome.HEALED:
         return ""
-    if found.outcome != Outcome.SAID:
+    if found.outcome != HarmOutcome.SAID:
         return f"{found.name}: {found.outcome}: {found.words}"
     if found.when == RUNNING and found.harm in NAMELESS and found.part != "embedded":
         return (
@@ -237,7 +237,7 @@ def _said(cells: Iterable[Cell], bullet: str = "") -> list[str]:
     """Each message once, with the cells that end with it."""
     by_words: dict[str, list[Cell]] = {}
     for found in cells:
-        if found.outcome != Outcome.HEALED:
+        if found.outcome != HarmOutcome.HEALED:
             by_words.setdefault(f"{found.outcome}, {_plain(found.words)}", []).append(found)
     return [
         f"{bullet}{found[0].part}, {found[0].kind} ({len(found)} cells, first: {found[0].harm}, {found[0].when}): {words}"

@@ -344,7 +344,7 @@ async def harmed_cluster(
 # --- verdict ---------------------------------------------------------------------------------------------------------
 
 
-class Outcome(StrEnum):
+class HarmOutcome(StrEnum):
     """Of one harm. The last two are failures of the product."""
 
     HEALED = "healed"  # everything acknowledged is right, and appends work, without a person
@@ -354,23 +354,23 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HarmResult:
     """`words`: what the processes said, or what is broken; the most telling line first."""
 
-    outcome: Outcome
+    outcome: HarmOutcome
     words: tuple[str, ...] = ()
 
     @property
     def right_or_said(self) -> bool:
-        return self.outcome in (Outcome.HEALED, Outcome.SAID)
+        return self.outcome in (HarmOutcome.HEALED, HarmOutcome.SAID)
 
     def __str__(self) -> str:
         return f"{self.outcome}: " + "; ".join(self.words[:5])
 
 
-async def verdict_after_restart(
+async def result_after_restart(
     cluster: HarmedCluster, *names: str, heal_s: float = HEAL_S, appends: int = 20
-) -> Verdict:
+) -> HarmResult:
     """Start what was killed (all, if none is named), wait until it heals or says that it cannot, append, and compare."""
     sizes = cluster.log_sizes()
     try:
@@ -380,13 +380,13 @@ async def verdict_after_restart(
             await cluster.stop()
             await cluster.start()
     except StartupError as error:
-        return Verdict(Outcome.SAID, (str(error),))
-    return await verdict(cluster, sizes, heal_s=heal_s, appends=appends)
+        return HarmResult(HarmOutcome.SAID, (str(error),))
+    return await result_of(cluster, sizes, heal_s=heal_s, appends=appends)
 
 
-async def verdict(
+async def result_of(
     cluster: HarmedCluster, sizes: dict[str, int], *, heal_s: float = HEAL_S, appends: int = 20
-) -> Verdict:
+) -> HarmResult:
     """Of a cluster that runs; `sizes` are those of its logs before the harm."""
     said: list[str] = []
     deadline = asyncio.get_running_loop().time() + heal_s
@@ -408,14 +408,14 @@ async def verdict(
         # A topic that is stopped shows no more than the repository knows: an operator has to decide first.
         hidden = bool(said and refused) and all(line.startswith(HIDDEN) for line in different)
         if different and not hidden:
-            return Verdict(Outcome.LOST, (f"{len(different)} entries", *different))
+            return HarmResult(HarmOutcome.LOST, (f"{len(different)} entries", *different))
         if not refused and not unreadable:
-            return Verdict(Outcome.HEALED, tuple(cluster.logged_since(sizes, "CRITICAL", "ERROR")))
+            return HarmResult(HarmOutcome.HEALED, tuple(cluster.logged_since(sizes, "CRITICAL", "ERROR")))
         if left <= 0 or said:
             break
     said = [*said, *cluster.logged_since(sizes, "ERROR"), *await _shown(cluster)]
     words = (*said, *refused, *unreadable)
-    return Verdict(Outcome.SAID if said else Outcome.SILENT, words)
+    return HarmResult(HarmOutcome.SAID if said else HarmOutcome.SILENT, words)
 
 
 async def _shown(cluster: HarmedCluster) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from varlog.model.cluster import Ordering
-from varlog.testing.cluster_under_load import ClusterUnderLoad, running
+from varlog.testing.cluster_under_load import ClusterUnderLoad, running_cluster
 from varlog.testing.network.cuttable_network import CLIENTS, CuttableNetwork, Loss, places
 from varlog.testing.network.namespaces import Namespaces, NoNamespaces, namespaced_plan
 from varlog.testing.network.proxied_network import ProxiedNetwork, proxied_plan
@@ -32,7 +32,7 @@ Ground = Callable[[Path], AbstractAsyncContextManager[CuttableCluster]]
 @asynccontextmanager
 async def on_namespaces(directory: Path, spaces: Namespaces) -> AsyncIterator[CuttableCluster]:
     plan = namespaced_plan(directory, spaces, nodes=NODES, replicas=REPLICAS)
-    async with running(ClusterUnderLoad(plan, client_prefix=spaces.prefix(CLIENTS))) as cluster:
+    async with running_cluster(ClusterUnderLoad(plan, client_prefix=spaces.prefix(CLIENTS))) as cluster:
         yield CuttableCluster(spaces, cluster)
 
 
@@ -42,7 +42,7 @@ async def on_proxies(
 ) -> AsyncIterator[CuttableCluster]:
     plan = proxied_plan(directory, nodes=NODES, replicas=REPLICAS)
     cluster = ClusterUnderLoad(plan, ordering=ordering)
-    async with ProxiedNetwork(plan, cluster.supervisor.pids, loss=loss) as network, running(cluster):
+    async with ProxiedNetwork(plan, cluster.supervisor.pids, loss=loss) as network, running_cluster(cluster):
         yield CuttableCluster(network, cluster)
 
 

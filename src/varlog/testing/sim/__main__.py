@@ -13,7 +13,7 @@ from pathlib import Path
 
 from varlog.model.cluster import Ordering
 from varlog.testing.sim.runner import default_jobs, replay_command, run_seeds, search_mutants
-from varlog.testing.sim.world import Result
+from varlog.testing.sim.simulate import RunResult
 
 BOTH = "both"
 # Seeds that a nightly search draws at a time: each in every ordering, with and without users of recipes.
@@ -159,7 +159,7 @@ def nightly_command(seconds: float, failures: Path, jobs: int) -> int:
     return 1 if failed else 0
 
 
-def _write_failure(result: Result, failures: Path, *, recipes: bool) -> None:
+def _write_failure(result: RunResult, failures: Path, *, recipes: bool) -> None:
     replay = replay_command(result.seed, result.ordering, recipes=recipes)
     lines = [f"{checker} ({law}): {sentence}" for checker, law, sentence in result.violations]
     told = "\n".join([replay, *(f"  {line}" for line in lines), ""])
@@ -175,7 +175,7 @@ def replay_seed(
     """One seed in this process, told event by event."""
     from varlog.testing.sim.mutants.catalog import plant
     from varlog.testing.sim.recipes.world import simulate_recipes
-    from varlog.testing.sim.world import simulate
+    from varlog.testing.sim.simulate import simulate
 
     if mutant:
         planted = plant(mutant)

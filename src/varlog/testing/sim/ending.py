@@ -29,7 +29,7 @@ from varlog.testing.sim.core.loop import Process
 from varlog.testing.sim.sequenced.ending import what_is_wrong_with_chains
 from varlog.testing.sim.users.user import Attempts, Copier
 from varlog.testing.workload import Client, Mix
-from varlog.verify.history import Account, Ending, History, Outcome, StoredEntry, Trim
+from varlog.verify.history import CallOutcome, Ending, HarmAccount, History, StoredEntry, TrimCall
 
 # How long, in virtual time, a cluster may take to run again once the faults have stopped.
 HEAL_S = 60.0
@@ -43,7 +43,7 @@ ACCOUNT_S = 3.0
 ACCOUNT_READS = 24
 
 
-class Judge:
+class EndingCheck:
     """A client that is never hurt. It waits until the cluster is well, and reads everything."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Judge:
                     # Of a sequenced topic the position says which stream it is.
                     chosen = None if log.topic.sequenced else stream.log_stream
                     append = await self._client(topic, log).append(chosen)
-                    if append.outcome is not Outcome.DONE:
+                    if append.outcome is not CallOutcome.DONE:
                         return f"stream {stream.log_stream} takes no append: {append.message}"
         return ""
 
@@ -157,7 +157,7 @@ class Judge:
         shown = await self._wait_shown(refusals)
         shown = "; ".join([*refusals, *([shown] if shown else [])])
         for topic in self._topics:
-            account = Account(topic, shown)
+            account = HarmAccount(topic, shown)
             self._history.accounts.append(account)
             known = {seen.glsn: seen for _, seen, _ in self._history.sightings(topic)}
             try:
@@ -168,7 +168,7 @@ class Judge:
             async with log:
                 client = self._client(topic, log, timeout_s=ACCOUNT_S)
                 _ = await client.tail()
-                asked = [one.glsn for one in self._history.of(topic) if isinstance(one, Trim)]
+                asked = [one.glsn for one in self._history.of(topic) if isinstance(one, TrimCall)]
                 trimmed = max(await self._trimmed(log), self._history.first - 1)
                 begin = max([trimmed, *(glsn for glsn in asked if glsn <= max(known, default=0))]) + 1
                 got = await client.subscribe(begin, max(known, default=0) + 1, ACCOUNT_S)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.core.plan import Plan
+from varlog.testing.sim.core.plan import SimPlan
 from varlog.testing.sim.mutants.patch import Mutant
 from varlog.testing.sim.recipes.plan import RecipePlan
-from varlog.testing.sim.world import Result
+from varlog.testing.sim.simulate import RunResult
 
 # Seeds that a worker runs in one go: enough to forget the cost of handing them over, few enough for a live progress line.
 CHUNK_SEEDS = 5
@@ -26,7 +26,7 @@ CHUNKS_A_WORKER = 40
 
 
 @dataclass(frozen=True)
-class Found:
+class SeedResult:
     """The first seed that showed a planted bug, and by which property."""
 
     mutant: str
@@ -53,14 +53,14 @@ def run_seeds(
     orderings: Sequence[Ordering] = (Ordering.COMMITTED,),
     *,
     recipes: bool = False,
-) -> Generator[Result, None, None]:
+) -> Generator[RunResult, None, None]:
     """Results as they come: every seed in every ordering; with users of recipes, or of the log itself."""
     seeds = range(first, first + count)
     chunks = iter(
         [(seeds[at : at + CHUNK_SEEDS], order) for at in range(0, count, CHUNK_SEEDS) for order in orderings]
     )
     with _pool(jobs, CHUNKS_A_WORKER) as pool:
-        waiting: set[Future[list[Result]]] = set()
+        waiting: set[Future[list[RunResult]]] = set()
         while True:
             while len(waiting) < 2 * jobs and (chunk := next(chunks, None)) is not None:
                 waiting.add(pool.submit(run_chunk, list(chunk[0]), chunk[1], recipes=recipes))
@@ -76,13 +76,13 @@ _planted = ""
 
 def run_chunk(
     seeds: list[int], ordering: Ordering = Ordering.COMMITTED, mutant: str = "", *, recipes: bool = False
-) -> list[Result]:
+) -> list[RunResult]:
     """In a worker: these seeds, one after the other. A worker has one planted bug, or none, all its life."""
     global _planted  # noqa: PLW0603
 
     from varlog.testing.sim.mutants.catalog import plant
     from varlog.testing.sim.recipes.world import simulate_recipes
-    from varlog.testing.sim.world import simulate
+    from varlog.testing.sim.simulate import simulate
 
     if mutant != _planted:
         plant(mutant)
@@ -92,14 +92,16 @@ def run_chunk(
     return [run(seed, ordering)[0] for seed in seeds]
 
 
-def search_mutants(names: Sequence[str], seeds: int, jobs: int, known: Mapping[str, int]) -> Iterator[Found]:
+def search_mutants(
+    names: Sequence[str], seeds: int, jobs: int, known: Mapping[str, int]
+) -> Iterator[SeedResult]:
     """Each planted bug in a fresh process of its own; yielded in the order of `names`."""
     with _pool(jobs, 1) as pool:
         for search in [pool.submit(search_mutant, name, seeds, known.get(name)) for name in names]:
             yield search.result()
 
 
-def search_mutant(name: str, seeds: int, known: int | None = None) -> Found:
+def search_mutant(name: str, seeds: int, known: int | None = None) -> SeedResult:
     """In a worker: the first seed that shows this planted bug. The seed that showed it last time is tried before all others:
     it still does, unless a change of the code or of the plan has changed that run."""
     from varlog.testing.sim.mutants.catalog import find
@@ -112,12 +114,12 @@ def search_mutant(name: str, seeds: int, known: int | None = None) -> Found:
         for result in run_chunk([seed], ordering, name, recipes=recipes):
             if result.violations:
                 checker, _, sentence = result.violations[0]
-                return Found(name, seed, checker, sentence, time.monotonic() - began)
-    return Found(name, None, "", "", time.monotonic() - began)
+                return SeedResult(name, seed, checker, sentence, time.monotonic() - began)
+    return SeedResult(name, None, "", "", time.monotonic() - began)
 
 
 def _can_show(mutant: Mutant, seed: int) -> bool:
-    plan = Plan.of(seed, mutant.ordering)
+    plan = SimPlan.of(seed, mutant.ordering)
     used = mutant.recipe is None or mutant.recipe in RecipePlan.of(seed, plan.calm).works
     return used and set(mutant.needs) <= plan.kinds() and (plan.gray_watch or not mutant.gray_watch)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,64 +27,37 @@ from varlog.model.ids import ClusterID, NodeID
 from varlog.rpc.messages import Commits, Message
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.storagenode.committed.replica_machine import ReplicaMachine
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.node import StorageNodeServer
-from varlog.storagenode.sequenced.unit_machine import UnitMachine
-from varlog.testing.sim.core.host import METADATA_PATH, VOLUME, DriveStore, Host, Service, hanging_delay
-from varlog.testing.sim.core.limits import SEQUENCED_BOUNDS, STORE_BOUNDS, tight_limits
-from varlog.testing.sim.core.loop import CURRENT, Process, SimLoop, SimulationStuck, make_loop
-from varlog.testing.sim.core.message_observer import SequencedWitness, Witness
+from varlog.testing.sim.core.host import METADATA_PATH, VOLUME, DriveStore, Host, SimService, hanging_delay
+from varlog.testing.sim.core.loop import CURRENT, Process, SimLoop
+from varlog.testing.sim.core.message_observer import MessageObserver, SequencedObserver
 from varlog.testing.sim.core.network import SimConnection, SimNetwork
-from varlog.testing.sim.core.plan import COPY_LOSSES, DISK_FAILURES, NEED_AN_OPERATOR, Kind, Plan
-from varlog.testing.sim.ending import Judge, examine
+from varlog.testing.sim.core.plan import COPY_LOSSES, NEED_AN_OPERATOR, FaultKind, SimPlan
+from varlog.testing.sim.ending import EndingCheck, examine
 from varlog.testing.sim.faults.gray_watch import APPENDERS, GrayWatch
 from varlog.testing.sim.faults.schedule import Faults
-from varlog.testing.sim.faults.survivor_check import Keepers
+from varlog.testing.sim.faults.survivor_check import SurvivorCheck
 from varlog.testing.sim.sequenced.ending import examine_units
 from varlog.testing.sim.sequenced.fault_actions import CUT_S_MAX
-from varlog.testing.sim.sequenced.rogue_reconfigurer import Meddler
-from varlog.testing.sim.sequenced.unit_inspector import Inspector
+from varlog.testing.sim.sequenced.rogue_reconfigurer import RogueReconfigurer
+from varlog.testing.sim.sequenced.unit_inspector import UnitInspector
 from varlog.testing.sim.users.operator import Operator
-from varlog.testing.sim.users.registry_client import Bookkeeper
+from varlog.testing.sim.users.registry_client import RegistryClient
 from varlog.testing.sim.users.user import COPY, Attempts, Copier, User, Work
-from varlog.testing.validation import validate_after_events
 from varlog.testing.workload import Client, Mix
 from varlog.verify.checker import Checker
-from varlog.verify.checkers import check
-from varlog.verify.history import History, Operation, Outcome, Trim
+from varlog.verify.checkers import check_history
+from varlog.verify.history import CallOutcome, ClientCall, History, TrimCall
 
 CLUSTER = ClusterID(7)
 BOOTSTRAP_S = 120.0
-STEPS_MAX = 2_000_000
-# A run takes a fraction of a second; the longest take some seconds.
-PROCESSOR_S_MAX = 120.0
-# What is said of a repository whose store went back in time.
-REWIND_WORDS = ("STOPPED", "went back in time", "was taken from the nodes", "replica frozen")
-# What is said of copies that are lost, harmed or old, and of nobody's fault but theirs.
-LOSS_WORDS = (*REWIND_WORDS, "replica is damaged", "replica cannot be opened", "unit is damaged")
-# What nodes say of a repository that knows nothing of their cluster.
-FOREIGN_WORDS = "belongs to the cluster with UUID"
 # Longer than any message, disk or process is held up.
 SETTLE_S = 5.0
 # Longer than a manager tries to do what it was asked for.
 MANAGERS_S = 60.0
 # In this many passes each replica is scrubbed once for sure, and what was found is mended.
 SCRUBBED_PASSES = 3
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one seed came to."""
-
-    seed: int
-    ordering: Ordering
-    digest: str
-    violations: tuple[tuple[str, str, str], ...]  # checker, law, sentence
-    operations: int
-    steps: int
-    virtual_s: float
-    counts: dict[str, int]
 
 
 class World:
@@ -105,7 +76,7 @@ class World:
         self.history = History()
         self.history.calm = self.plan.calm
         self.history.first = self.plan.first
-        self.history.beyond = Kind.BEYOND in self.plan.kinds()
+        self.history.beyond = FaultKind.BEYOND in self.plan.kinds()
         self.over = False
         self._trace = trace
         self._messages = messages
@@ -122,12 +93,12 @@ class World:
             self.history.copies[COPY] = self._topics[0]
         if self.plan.first > 1:
             self.history.operations += [_beginning(topic, self.plan.first) for topic in self._all_topics]
-        self._attempts = Attempts(self.plan, random.Random(f"{seed}/attempts"), self.history, self.tell)
-        self._copier = Copier(self.plan.first, random.Random(f"{seed}/copier"), self.history, self.tell)
-        self._sequenced_witness = SequencedWitness(self.history)
-        self._witness = Witness(
+        self._attempts = Attempts(self.plan, random.Random(f"{seed}/attempts"), self.history, self.trace)
+        self._copier = Copier(self.plan.first, random.Random(f"{seed}/copier"), self.history, self.trace)
+        self._sequenced_observer = SequencedObserver(self.history)
+        self._observer = MessageObserver(
             self.history,
-            self._sequenced_witness.is_sequenced,
+            self._sequenced_observer.is_sequenced,
             rewound=bool(set(NEED_AN_OPERATOR) & self.plan.kinds()),
         )
         if set(NEED_AN_OPERATOR) & self.plan.kinds():
@@ -163,19 +134,21 @@ class World:
             for n in range(self.plan.clients)
         ]
         self._faults: Faults | None = None
-        self._inspector = Inspector(self._nodes, self._view, self.history)
+        self._inspector = UnitInspector(self._nodes, self._view, self.history)
         self._gray = GrayWatch(random.Random(f"{seed}/gray watch"), self._nodes, self._view, self.history)
-        self._meddler = Meddler(self.plan, random.Random(f"{seed}/meddler"), self._repository, self.tell)
+        self._rogue = RogueReconfigurer(
+            self.plan, random.Random(f"{seed}/meddler"), self._repository, self.trace
+        )
         if self.plan.ordering is Ordering.SEQUENCED:
             self._set_clocks(random.Random(f"{seed}/clocks"))
 
     # --- the parts ------------------------------------------------------------------------------------------------
 
-    def _draw_plan(self, ordering: Ordering) -> Plan:
-        return Plan.of(self.seed, ordering)
+    def _draw_plan(self, ordering: Ordering) -> SimPlan:
+        return SimPlan.of(self.seed, ordering)
 
-    def _host(self, name: str, make: Callable[[Environment, Transport], Service]) -> Host:
-        return Host(name, str(self.seed), self._network, make, self.tell, self.history.complaints.append)
+    def _host(self, name: str, make: Callable[[Environment, Transport], SimService]) -> Host:
+        return Host(name, str(self.seed), self._network, make, self.trace, self.history.complaints.append)
 
     def _set_clocks(self, rng: random.Random) -> None:
         """Steady clocks run as wrong as they may, each in its own way."""
@@ -185,14 +158,14 @@ class World:
             if self.plan.slow_disks:
                 host.delay = hanging_delay
 
-    def _make_sequencer(self, listen: str) -> Callable[[Environment, Transport], Service]:
+    def _make_sequencer(self, listen: str) -> Callable[[Environment, Transport], SimService]:
         from varlog.sequencer.sequencer import Sequencer, SequencerConfig
 
         config = SequencerConfig(cluster=CLUSTER, repository=self._repository, listen=listen)
         return lambda environment, transport: Sequencer(config, environment, transport)
 
-    def _make_node(self, number: int) -> Callable[[Environment, Transport], Service]:
-        def make(environment: Environment, transport: Transport) -> Service:
+    def _make_node(self, number: int) -> Callable[[Environment, Transport], SimService]:
+        def make(environment: Environment, transport: Transport) -> SimService:
             config = StorageNodeConfig(
                 cluster=CLUSTER,
                 node=NodeID(number),
@@ -206,10 +179,10 @@ class World:
 
         return make
 
-    def _make_repository(self, listen: str) -> Callable[[Environment, Transport], Service]:
+    def _make_repository(self, listen: str) -> Callable[[Environment, Transport], SimService]:
         config = MetadataRepositoryConfig(cluster=CLUSTER, listen=listen)
 
-        def make(environment: Environment, transport: Transport) -> Service:
+        def make(environment: Environment, transport: Transport) -> SimService:
             store: MetadataStore = DriveStore(self._metadata, environment)
             if self.plan.repositories > 1:
                 store = InMemoryReplicatedStore(
@@ -219,7 +192,7 @@ class World:
 
         return make
 
-    def _make_manager(self, listen: str) -> Callable[[Environment, Transport], Service]:
+    def _make_manager(self, listen: str) -> Callable[[Environment, Transport], SimService]:
         nodes = tuple(f"sn{number + 1}:7110" for number in range(self.plan.nodes))
         config = ManagerConfig(
             cluster=CLUSTER,
@@ -234,8 +207,8 @@ class World:
         )
         return lambda environment, transport: Manager(config, environment, transport)
 
-    def _make_user(self, topic: str) -> Callable[[Environment, Transport], Service]:
-        def make(environment: Environment, transport: Transport) -> Service:
+    def _make_user(self, topic: str) -> Callable[[Environment, Transport], SimService]:
+        def make(environment: Environment, transport: Transport) -> SimService:
             return User(
                 environment,
                 transport,
@@ -271,7 +244,7 @@ class World:
             work.append(partial(self._watch, name, environment, log, topic))
         if self.plan.meddling and topic in self.history.sequenced:
             work.append(
-                partial(self._meddler.work, name, environment, transport, topic, lambda: self._stopping)
+                partial(self._rogue.work, name, environment, transport, topic, lambda: self._stopping)
             )
         return work
 
@@ -299,7 +272,7 @@ class World:
                 ) as copy:
                     await self._copier.work(name, source, copy, lambda: self._stopping)
             except VarlogError as error:
-                self.tell(f"{name} cannot copy: {error}")
+                self.trace(f"{name} cannot copy: {error}")
                 await asyncio.sleep(0.2)
 
     async def _at_store(self) -> None:
@@ -312,29 +285,29 @@ class World:
             return
         held_s = self._store_held_until(process.host) - asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, held_s))
-        faults.menu.on_commit(process)
+        faults.actions.on_commit(process)
         await asyncio.sleep(0)
 
     async def _behind_store(self) -> None:
         for found in self._metadata.keys.range("varlog/commit", "varlog/commit0"):
             term, serial, *_ = msgspec.msgpack.decode(found.value)
-            self.history.tell_commit(term, serial)
+            self.history.record_commit(term, serial)
         await self._at_store()
 
     def _store_held_until(self, host: str) -> float:
-        return self._faults.menu.store_held_until(host) if self._faults is not None else 0.0
+        return self._faults.actions.store_held_until(host) if self._faults is not None else 0.0
 
     # --- the run --------------------------------------------------------------------------------------------------
 
     @property
     def spoilt(self) -> frozenset[str]:
         """Hosts that have reason to complain about their files."""
-        return self._faults.menu.harms.spoilt if self._faults is not None else frozenset()
+        return self._faults.actions.harms.spoilt if self._faults is not None else frozenset()
 
     async def run(self) -> None:
         """Bootstrap, work under faults, heal, read back, look at the disks."""
         plan = self.plan
-        self.tell(f"seed {self.seed}: {plan}")
+        self.trace(f"seed {self.seed}: {plan}")
         for host in (*self._nodes, *self._repositories):
             host.environment(Process("factory")).disk.make_directory(VOLUME)
         for host in self._servers:
@@ -344,16 +317,16 @@ class World:
             random.Random(f"{self.seed}/faults"),
             self._network,
             [*self._servers, *self._users],
-            Keepers(self._nodes, self._view),
-            self.tell,
+            SurvivorCheck(self._nodes, self._view),
+            self.trace,
             self.history.said.append,
         )
         harms = self.history.store_harms = []
-        faults.menu.harms.on_store_harm = lambda: harms.append(self.history.event())
+        faults.actions.harms.on_store_harm = lambda: harms.append(self.history.event())
         judge_process = Process("judge")
         judge_environment = self._host("judge", self._make_user("")).environment(judge_process)
         transport = self._network.transport(judge_process)
-        judge = Judge(
+        ending_check = EndingCheck(
             judge_environment, transport, self._repository, self._all_topics, plan.replicas, self.history
         )
         if plan.early_faults:
@@ -367,9 +340,9 @@ class World:
                 self._topics,
                 plan,
                 random.Random(f"{self.seed}/operator"),
-                self.tell,
+                self.trace,
             )
-            bookkeeper = Bookkeeper(
+            registry_client = RegistryClient(
                 judge_environment,
                 transport,
                 self._repository,
@@ -377,20 +350,20 @@ class World:
                 plan,
                 random.Random(f"{self.seed}/bookkeeper"),
                 self.history,
-                self.tell,
+                self.trace,
             )
             if self._apart:
                 await self._before_work()  # an operator may seal the only stream that this needs
             working = judge_process.spawn("operator", operator.work())
-            keeping_books = judge_process.spawn("bookkeeper", bookkeeper.work())
+            registry_work = judge_process.spawn("bookkeeper", registry_client.work())
             if self.history.sequenced and not self.history.beyond:
                 _ = judge_process.spawn("inspector", self._inspector.work())
             if plan.gray_watch:
-                _ = judge_process.spawn("gray watch", self._gray.work(faults.menu.harms))
+                _ = judge_process.spawn("gray watch", self._gray.work(faults.actions.harms))
             await self._work(faults)
             await working
-            await keeping_books
-            await self._end(judge, operator, bookkeeper, judge_process, faults)
+            await registry_work
+            await self._end(ending_check, operator, registry_client, judge_process, faults)
         else:
             self.history.trouble.append(f"no topic could be made within {BOOTSTRAP_S:g} s")
         self._write_down_complaints()
@@ -436,14 +409,19 @@ class World:
                             )
                 return True
             except VarlogError as error:
-                self.tell(f"not yet: {error}")
+                self.trace(f"not yet: {error}")
                 await asyncio.sleep(0.2)
         return False
 
     async def _end(
-        self, judge: Judge, operator: Operator, bookkeeper: Bookkeeper, process: Process, faults: Faults
+        self,
+        ending_check: EndingCheck,
+        operator: Operator,
+        registry_client: RegistryClient,
+        process: Process,
+        faults: Faults,
     ) -> None:
-        self.tell("the faults stop")
+        self.trace("the faults stop")
         self._stopping = True
         self._network.slow = 0.0
         await self._wait_users()
@@ -453,55 +431,55 @@ class World:
         if self.plan.handwork and not await process.spawn("release", operator.release()):
             self.history.trouble.append("what an operator has sealed cannot be unsealed")
             return
-        if Kind.STORE_REWIND in self.plan.kinds():
-            put_back = partial(faults.menu.harms.put_back_store, self._repositories[0])
+        if FaultKind.STORE_REWIND in self.plan.kinds():
+            put_back = partial(faults.actions.harms.put_back_store, self._repositories[0])
             if not await process.spawn("adopt", operator.adopt(put_back)):
                 self.history.trouble.append("the order of a stopped topic cannot be taken from the nodes")
                 return
             self.history.adopted = self.history.event()
         if self.history.beyond:
-            await self._account(judge, process, faults)
+            await self._account(ending_check, process, faults)
             return
-        if not await process.spawn("heal", judge.heal()):
+        if not await process.spawn("heal", ending_check.heal()):
             return
         if self.plan.last_blackout:
-            faults.menu.blackout()
+            faults.actions.blackout()
             faults.stop()
-            if not await process.spawn("heal", judge.heal()):
+            if not await process.spawn("heal", ending_check.heal()):
                 return
-        elif faults.menu.harms.harmed:
+        elif faults.actions.harms.harmed:
             # Nobody starts again: what is wrong in any file has to be found and put right by those who run.
-            if Kind.HARM in self.plan.kinds():
-                faults.menu.harms.unlink()
-            if not await process.spawn("heal", judge.heal()):
+            if FaultKind.HARM in self.plan.kinds():
+                faults.actions.harms.unlink()
+            if not await process.spawn("heal", ending_check.heal()):
                 return
             await asyncio.sleep(SCRUBBED_PASSES * self.plan.scrub_interval_s)
-            if not await process.spawn("heal", judge.heal()):
+            if not await process.spawn("heal", ending_check.heal()):
                 return
         # One of several managers was asked: another may have lost its connection to a node, and move streams away from it.
         if any(map(self._is_behind, self._servers)):
             await self._wait_managers()
-            if not await process.spawn("heal", judge.heal()):
+            if not await process.spawn("heal", ending_check.heal()):
                 return
-        await process.spawn("settle", bookkeeper.settle())
-        await process.spawn("finish", judge.finish(self._attempts, self._copier))
+        await process.spawn("settle", registry_client.settle())
+        await process.spawn("finish", ending_check.finish(self._attempts, self._copier))
         if self._apart:
             await process.spawn("look", self._look_apart())
-        await process.spawn("quiet", judge.wait_quiet())
+        await process.spawn("quiet", ending_check.wait_quiet())
         self.history.healed = self.history.event()
-        await process.spawn("read", judge.read_back())
+        await process.spawn("read", ending_check.read_back())
         if self.history.sequenced:
-            await process.spawn("tidy", judge.wait_tidy())
+            await process.spawn("tidy", ending_check.wait_tidy())
         faults.end()
         for host in self._servers:
             if host not in self._repositories:
                 await host.stop()
         self._examine_store()
-        if judge.view is not None:
+        if ending_check.view is not None:
             # As it was when all was well: nothing hurts the cluster since, so no stream has a reason to move.
-            examine(self._nodes, judge.view, self.history, self.plan.segment_bytes)
-            newest = self._view() or judge.view
-            rotten = bool({Kind.FLIP, *COPY_LOSSES} & self.plan.kinds())
+            examine(self._nodes, ending_check.view, self.history, self.plan.segment_bytes)
+            newest = self._view() or ending_check.view
+            rotten = bool({FaultKind.FLIP, *COPY_LOSSES} & self.plan.kinds())
             examine_units(self._nodes, newest, self.history, self.plan.segment_bytes, rotten=rotten)
 
     def _examine_store(self) -> None:
@@ -513,12 +491,12 @@ class World:
             if host.drive.find(path) is None:
                 self.history.not_whole.append(f"{path} on {host.name} is missing at the end")
 
-    async def _account(self, judge: Judge, process: Process, faults: Faults) -> None:
+    async def _account(self, ending_check: EndingCheck, process: Process, faults: Faults) -> None:
         """Of harm that replication does not survive: nobody has to be well, and what is lost must be shown."""
         if self.plan.last_blackout:
-            faults.menu.blackout()
+            faults.actions.blackout()
             faults.stop()
-        await process.spawn("account", judge.account(self.history.said))
+        await process.spawn("account", ending_check.account(self.history.said))
         faults.end()
 
     async def _before_work(self) -> None:
@@ -568,18 +546,18 @@ class World:
 
     # --- telling --------------------------------------------------------------------------------------------------
 
-    def tell(self, text: str) -> None:
+    def trace(self, text: str) -> None:
         if self._trace is not None:
             self._trace(f"{asyncio.get_running_loop().time():9.4f}  {text}")
 
-    def _operation_begins(self, operation: Operation) -> None:
-        if isinstance(operation, Trim):
+    def _operation_begins(self, operation: ClientCall) -> None:
+        if isinstance(operation, TrimCall):
             self._sessions_before[id(operation)] = self._sessions(), self._links()
 
-    def _operation_ends(self, operation: Operation) -> None:
-        if isinstance(operation, Trim):
+    def _operation_ends(self, operation: ClientCall) -> None:
+        if isinstance(operation, TrimCall):
             before, links = self._sessions_before.pop(id(operation))
-            if Kind.STORE_REWIND in self.plan.kinds():
+            if FaultKind.STORE_REWIND in self.plan.kinds():
                 operation.forgettable = not links & self._links() and not self._is_trimmed_somewhere(
                     operation
                 )
@@ -587,7 +565,7 @@ class World:
             # A node that has not heard of a trim has no lease, and answers nothing (R-SEQ-13).
             operation.binding |= operation.topic in self.history.sequenced
         if self._trace is not None:
-            self.tell(f"{operation}")
+            self.trace(f"{operation}")
 
     def _sessions(self) -> list[object] | None:
         """The repository's sessions with all living nodes; None if one of them has none, or has a replica that left its stream. A
@@ -612,7 +590,7 @@ class World:
         sessions = leader.sessions._sessions.items()
         return {id(one._link) for node, one in sessions if one.is_open and view.streams_on(node)}
 
-    def _is_trimmed_somewhere(self, trim: Trim) -> bool:
+    def _is_trimmed_somewhere(self, trim: TrimCall) -> bool:
         """Whether a replica of a living node has heard of this trim, or of a newer one."""
         view = self._view()
         topic = view.topic_named(trim.topic) if view is not None else None
@@ -638,12 +616,12 @@ class World:
 
     def _on_message(self, connection: SimConnection, message: Message) -> None:
         if self._messages and self._trace is not None:
-            self.tell(f"{connection.process.name} -> {connection.peer}: {message}")
+            self.trace(f"{connection.process.name} -> {connection.peer}: {message}")
         if self.history.sequenced:
-            self._sequenced_witness.hear(connection, message)
-        self._witness.hear(connection.process, message)
+            self._sequenced_observer.observe(connection, message)
+        self._observer.observe(connection.process, message)
         if self._faults is not None:
-            self._faults.menu.on_message(connection, message)
+            self._faults.actions.on_message(connection, message)
 
     def _on_arrival(self, connection: SimConnection, message: Message) -> None:
         host = next((one for one in self._nodes if one.process is connection.process), None)
@@ -654,14 +632,14 @@ class World:
         ):
             return
         replicas = {int(one.log_stream): one.committed_end for one in host.service.status().replicas}
-        self._witness.applied(connection.other.process, message, lambda stream: replicas.get(stream, 0))
+        self._observer.applied(connection.other.process, message, lambda stream: replicas.get(stream, 0))
 
     def tighten(self, tight: ExitStack) -> None:
         """More limits that are tight in this world."""
 
     def violations(self) -> Iterator[tuple[str, str, str]]:
         """Checker, law, sentence."""
-        found: list[tuple[Checker, str]] = check(self.history)
+        found: list[tuple[Checker, str]] = check_history(self.history)
         return ((checker.name, checker.law, sentence) for checker, sentence in found)
 
     def digest(self) -> str:
@@ -693,107 +671,8 @@ def _leftovers(host: Host, number: int, view: ClusterView) -> bool:
     return any(replica.log_stream not in mine for replica in host.service.status().replicas)
 
 
-def _beginning(topic: str, first: int) -> Trim:
+def _beginning(topic: str, first: int) -> TrimCall:
     """What is before a topic's first position counts as trimmed, from its making on."""
-    made = Trim(topic=topic, client="its making", glsn=first - 1)
-    made.ended, made.ended_s, made.outcome = 0, 0.0, Outcome.DONE
+    made = TrimCall(topic=topic, client="its making", glsn=first - 1)
+    made.ended, made.ended_s, made.outcome = 0, 0.0, CallOutcome.DONE
     return made
-
-
-class LogLines(logging.Handler):
-    """What the services log while the world runs: errors are complaints, the rest is part of the trace."""
-
-    def __init__(self, world: World, *, tracing: bool) -> None:
-        quiet = logging.WARNING if world.history.beyond else logging.ERROR
-        super().__init__(logging.DEBUG if tracing else quiet)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        process = CURRENT.get()
-        if self._world.over or (process is not None and not process.alive):
-            return
-        name = process.name if process is not None else "simulator"
-        text = f"{name} [{record.levelname.lower()}] {record.getMessage()}"
-        if record.exc_info and record.exc_info[1] is not None:
-            text += f": {record.exc_info[1]!r}"
-        self._world.tell(text)
-        if self._world.history.beyond and FOREIGN_WORDS in text:
-            self._world.history.said.append(text)
-        if record.levelno >= logging.ERROR and not self._is_due(
-            process.host if process is not None else "", text
-        ):
-            self._world.history.complaints.append(text)
-
-    def _is_due(self, host: str, text: str) -> bool:
-        """A disk that is damaged on purpose, or fails, is to be complained about by its node, and by no other."""
-        kinds = self._world.plan.kinds()
-        if ("replica is damaged" in text or "replica frozen" in text) and host in self._world.spoilt:
-            return True
-        if Kind.BEYOND in kinds and any(words in text for words in LOSS_WORDS):
-            return True
-        if Kind.STORE_REWIND in kinds and any(words in text for words in REWIND_WORDS):
-            self._world.history.said.append(text)
-            return True
-        if {Kind.STORE_FULL, Kind.OPEN} & kinds and "the metadata repository has stopped" in text:
-            return True
-        return bool(DISK_FAILURES & kinds) and "replica cannot be opened" in text
-
-
-def simulate(
-    seed: int,
-    ordering: Ordering = Ordering.COMMITTED,
-    *,
-    trace: Callable[[str], None] | None = None,
-    messages: bool = False,
-) -> tuple[Result, World]:
-    """Run one seed and judge it."""
-    world = World(seed, ordering, trace=trace, messages=messages)
-    return run_world(world, tracing=trace is not None), world
-
-
-def run_world(world: World, *, tracing: bool = False) -> Result:
-    """Run a world to its end and judge it."""
-    seed, ordering = world.seed, world.plan.ordering
-    logger = logging.getLogger("varlog")
-    lines = LogLines(world, tracing=tracing)
-    before = logger.level, logger.propagate
-    logger.addHandler(lines)
-    logger.setLevel(lines.level)
-    logger.propagate = False
-    loop = make_loop(steps_max=STEPS_MAX)
-    try:
-        try:
-            with ExitStack() as tight:
-                tight.enter_context(validate_after_events(ReplicaMachine, UnitMachine))
-                tight.enter_context(tight_limits(random.Random(f"{seed}/limits")))
-                tight.enter_context(tight_limits(random.Random(f"{seed}/store limits"), STORE_BOUNDS))
-                if ordering is Ordering.SEQUENCED:
-                    rng = random.Random(f"{seed}/sequenced limits")
-                    tight.enter_context(tight_limits(rng, SEQUENCED_BOUNDS))
-                world.tighten(tight)
-                tight.enter_context(loop.limit_processor_time(PROCESSOR_S_MAX))
-                loop.run_until_complete(world.run())
-        except SimulationStuck as stuck:
-            world.history.trouble.append(str(stuck))
-        # Before the loop lets go of what is unfinished: that is the end of the world, not a part of it.
-        return judge(world, loop)
-    finally:
-        world.over = True
-        loop.close()
-        logger.removeHandler(lines)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
-
-
-def judge(world: World, loop: SimLoop) -> Result:
-    counts = world.counts()
-    return Result(
-        seed=world.seed,
-        ordering=world.plan.ordering,
-        digest=world.digest(),
-        violations=tuple(world.violations()),
-        operations=sum(counts.values()),
-        steps=loop.steps,
-        virtual_s=loop.time(),
-        counts=counts,
-    )

@@ -22,7 +22,7 @@ ENDLESS_BYTES = 1 << 50
 
 
 @dataclass(slots=True)
-class Change:
+class DirectoryChange:
     """One change of a file since its last sync: bytes put at an offset, or (data None) a new size."""
 
     offset: int
@@ -37,14 +37,14 @@ class Inode:
     def __init__(self, content: bytes = b"") -> None:
         self.content = bytearray(content)
         self.durable = bytearray(content)
-        self.changes: list[Change] = []
+        self.changes: list[DirectoryChange] = []
 
     def write(self, offset: int, data: bytes) -> None:
-        self.changes.append(Change(offset, data))
+        self.changes.append(DirectoryChange(offset, data))
         _put(self.content, offset, data)
 
     def resize(self, size: int) -> None:
-        self.changes.append(Change(size))
+        self.changes.append(DirectoryChange(size))
         _resize(self.content, size)
 
     def write_lost(self, offset: int, data: bytes) -> None:
@@ -53,7 +53,7 @@ class Inode:
 
     def write_misplaced(self, offset: int, data: bytes, elsewhere: int) -> None:
         """A write that lands at another place of the platter than the one it was for."""
-        self.changes.append(Change(elsewhere, data))
+        self.changes.append(DirectoryChange(elsewhere, data))
         _put(self.content, offset, data)
 
     def reload(self) -> None:
@@ -99,7 +99,7 @@ class Inode:
         self.changes.clear()
         self.content = bytearray(self.durable)
 
-    def _spoil_beside(self, change: Change, rng: random.Random) -> None:
+    def _spoil_beside(self, change: DirectoryChange, rng: random.Random) -> None:
         """The block that the torn write ends or begins in is garbage now, what was synced before included."""
         end = change.offset + len(change.data or b"")
         at = rng.choice((change.offset, max(change.offset, end - 1)))
@@ -327,7 +327,7 @@ def _copy(folder: Folder) -> Folder:
     return Folder(names, dict(names))
 
 
-def _sectors(change: Change, rng: random.Random) -> Iterator[tuple[int, bytes]]:
+def _sectors(change: DirectoryChange, rng: random.Random) -> Iterator[tuple[int, bytes]]:
     """The parts of a write that the device takes one by one: sectors mostly, now and then odd pieces."""
     data = change.data or b""
     size = SECTOR_BYTES if rng.random() < 0.5 else rng.choice((8, 32, 64, 100))
@@ -338,7 +338,7 @@ def _sectors(change: Change, rng: random.Random) -> Iterator[tuple[int, bytes]]:
         at += step
 
 
-def _apply(content: bytearray, change: Change) -> None:
+def _apply(content: bytearray, change: DirectoryChange) -> None:
     if change.data is None:
         _resize(content, change.offset)
     else:

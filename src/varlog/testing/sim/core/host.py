@@ -32,7 +32,7 @@ STOP_S = 30.0
 JOB_S_MAX = 3.0
 
 
-class Service(Protocol):
+class SimService(Protocol):
     """What runs on a host."""
 
     async def start(self) -> None: ...
@@ -89,15 +89,15 @@ class Host:
         name: str,
         seed: str,
         network: SimNetwork,
-        make: Callable[[Environment, Transport], Service],
-        tell: Callable[[str], None],
+        make: Callable[[Environment, Transport], SimService],
+        trace: Callable[[str], None],
         complain: Callable[[str], None],
     ) -> None:
         self.name = name
         self.drive = Drive()
         self.process: Process | None = None
         self.disk: SimDisk | None = None
-        self.service: Service | None = None
+        self.service: SimService | None = None
         self.on_crash: Callable[[Host], None] = lambda host: None
         # Its process refused to start; True: that was to be expected, and is said.
         self.on_refusal: Callable[[Host, Exception], bool] = lambda host, error: False
@@ -112,7 +112,7 @@ class Host:
         self.clock = SimClock(self._rng.randint(-50_000, 50_000))
         self._network = network
         self._make = make
-        self._tell = tell
+        self._trace = trace
         self._complain = complain
         self._incarnation = 0
         self._ready = False
@@ -140,29 +140,29 @@ class Host:
         self._incarnation += 1
         process = self.process = Process(self.name, self._incarnation)
         self._stopping = self._ready = False
-        self._tell(f"{process.name} starts")
+        self._trace(f"{process.name} starts")
         environment, transport = self.environment(process), self._network.transport(process)
         # A service is made in its own process: what it starts there is its own.
         self.service = process.context.run(self._make, environment, transport)
         _ = process.spawn("main", self._main(process, self.service))
 
-    async def _main(self, process: Process, service: Service) -> None:
+    async def _main(self, process: Process, service: SimService) -> None:
         # What a disk refused may be noticed only after the faults have stopped.
         began_excused = self.excused
         try:
             await service.start()
         except (VarlogError, OSError) as error:
-            self._tell(f"{process.name} did not start: {error!r}")
+            self._trace(f"{process.name} did not start: {error!r}")
             if not self.on_refusal(self, error) and not (began_excused or self.excused):
                 self._complain(f"{process.name} did not start: {error!r}")
             self.crash()
         else:
             self._ready = True
             self.on_start(self)
-            self._tell(f"{process.name} has started")
+            self._trace(f"{process.name} has started")
             if isinstance(service, Failing):
                 failure = await service.wait_failed()
-                self._tell(f"{process.name} ends: {failure!r}")
+                self._trace(f"{process.name} ends: {failure!r}")
                 self.crash()  # as the process does in production
 
     def crash(self) -> None:
@@ -171,7 +171,7 @@ class Host:
             return
         self.process.die()
         fate = self.drive.crash(self._rng)
-        self._tell(f"{self.process.name} crashes (unsynced writes: {fate})")
+        self._trace(f"{self.process.name} crashes (unsynced writes: {fate})")
         self.on_crash(self)
 
     def replica_paths(self, prefix: str = "lsid=") -> list[Path]:
@@ -205,7 +205,7 @@ class Host:
             self.crash()  # asked to end before it has begun: it just goes
             return
         self._stopping = True
-        self._tell(f"{process.name} stops")
+        self._trace(f"{process.name} stops")
         stopping = process.spawn("stop", service.stop())
         done, _ = await asyncio.wait([stopping], timeout=STOP_S)
         if self.process is not process or not self.up:

@@ -264,7 +264,7 @@ def make_loop(*, steps_max: int = 5_000_000) -> SimLoop:
     return SimLoop(steps_max=steps_max)  # type: ignore[abstract]  # pipes, sockets and signals are not in this world
 
 
-def run(work: Coroutine[Any, Any, T], *, steps_max: int = 5_000_000) -> T:
+def run_simulated(work: Coroutine[Any, Any, T], *, steps_max: int = 5_000_000) -> T:
     """Run one coroutine to its end in a new virtual world."""
     loop = make_loop(steps_max=steps_max)
     try:

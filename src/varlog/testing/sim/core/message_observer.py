@@ -10,10 +10,10 @@ from varlog.rpc import messages as m
 from varlog.rpc.messages import Commits, GetViewReply, Message, StreamReply
 from varlog.testing.sim.core.loop import Process
 from varlog.testing.sim.core.network import SimConnection
-from varlog.verify.history import History, Tokens
+from varlog.verify.history import GrantedTokens, History
 
 
-class Witness:
+class MessageObserver:
     """Told is told: what anybody can have heard must stay true, whoever leads later (law 3, 6)."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Witness:
         self._is_sequenced = is_sequenced
         self._revisions: dict[Process, int] = {}
 
-    def hear(self, sender: Process, message: Message) -> None:
+    def observe(self, sender: Process, message: Message) -> None:
         kind = type(message)
         if kind is Commits:
             if not self._rewound:
@@ -57,13 +57,13 @@ class Witness:
             for row in rows:
                 if committed_end is not None and row.llsn_begin + row.count > committed_end(log_stream):
                     continue
-                self._history.tell_order(
+                self._history.record_order(
                     log_stream, row.llsn_begin, row.glsn_begin, row.count, row.epoch, sender.name
                 )
 
     def _hear_stream(self, stream: LogStream) -> None:
         if not self._rewound and not self._is_sequenced(stream.topic):  # its epochs are a projection's
-            self._history.tell_seal(stream.log_stream, stream.epoch, stream.sealed_end)
+            self._history.record_seal(stream.log_stream, stream.epoch, stream.sealed_end)
 
 
 # Sequenced witness: hears what is said of sequenced topics: projections, positions given, seals, answers that came late.
@@ -73,12 +73,12 @@ _FENCED = (m.WriteUnit, m.FillUnit)
 _ANSWERS = (m.Done,)
 
 
-class SequencedWitness:
+class SequencedObserver:
     """Told is told: what anybody can have heard must stay true, whoever is asked later."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._told = history.event_texts
+        self._told = history.sequenced_facts
         self._revisions: dict[object, int] = {}
         self._asked: dict[tuple[SimConnection, int], Message] = {}
         self._sealed: dict[tuple[str, int], int] = {}  # by host and log stream: the newest epoch it told
@@ -86,7 +86,7 @@ class SequencedWitness:
     def is_sequenced(self, topic: int) -> bool:
         return topic in self._told.names
 
-    def hear(self, connection: SimConnection, message: Message) -> None:
+    def observe(self, connection: SimConnection, message: Message) -> None:
         """Before it is on its way."""
         if isinstance(message, m.GetViewReply):
             self._hear_view(connection, message)
@@ -110,7 +110,7 @@ class SequencedWitness:
             ):
                 begin, end = message.first - message.skipped, message.first + request.count
                 who = connection.process.name
-                self._told.tokens.append(Tokens(request.topic, request.epoch, begin, end, who))
+                self._told.tokens.append(GrantedTokens(request.topic, request.epoch, begin, end, who))
 
     def _hear_view(self, connection: SimConnection, message: m.GetViewReply) -> None:
         view = message.view

@@ -217,7 +217,7 @@ class SimTransport:
                 await asyncio.sleep(3600)
             await asyncio.sleep(network.latency())
             raise ConnectionLost(f"nobody listens at {address}", False)
-        ours, theirs = link(network, self._process, server.process, address)
+        ours, theirs = link_connections(network, self._process, server.process, address)
         if handler is not None:
             ours.serve_with(handler)
         server.accept(theirs)
@@ -274,7 +274,7 @@ class SimServer:
 
 
 @dataclass(slots=True)
-class Frame:
+class SimFrame:
     """One message under way."""
 
     kind: int
@@ -311,7 +311,9 @@ class SimConnection(Endpoint):
         self._peer = peer
         self._network = network
         self._arrives_at = 0.0
-        self._inbox: deque[Frame | None] = deque()  # under way to this end; None is the end of the connection
+        self._inbox: deque[SimFrame | None] = (
+            deque()
+        )  # under way to this end; None is the end of the connection
         self._inbox_bytes = 0
         self._late = 0  # frames whose time came while reading was paused
         self._over = False  # broken, though nobody here has noticed yet
@@ -342,7 +344,7 @@ class SimConnection(Endpoint):
         if other._deaf:
             other._inbox_bytes += len(payload)  # never acknowledged, so it stays in the sender's buffer
         else:
-            frame = Frame(kind, request, number, meta, bytes(payload), payload)
+            frame = SimFrame(kind, request, number, meta, bytes(payload), payload)
             frame.spoilt = network.spoil is not None and network.spoil(self, message)
             other._put(frame)
         if other._inbox_bytes > CONNECTION_WRITE_BYTES_MAX and not self._writes_backed_up:
@@ -417,7 +419,7 @@ class SimConnection(Endpoint):
 
     # --- what arrives ---------------------------------------------------------------------------------------------
 
-    def _put(self, frame: Frame) -> None:
+    def _put(self, frame: SimFrame) -> None:
         self._inbox.append(frame)
         self._inbox_bytes += len(frame.payload)
         self._schedule(self._network.latency())
@@ -468,7 +470,7 @@ class SimConnection(Endpoint):
             self.other._ends_after(self._network.latency())
         self._end(why)
 
-    def _take(self, frame: Frame, message: Message) -> None:
+    def _take(self, frame: SimFrame, message: Message) -> None:
         payload = bytearray(frame.payload)
         if frame.kind == REQUEST:
             self._take_request(frame.request, message, payload)
@@ -478,7 +480,7 @@ class SimConnection(Endpoint):
             self._take_oneway(message, payload)
 
 
-def link(
+def link_connections(
     network: SimNetwork, one: Process, two: Process, address: str
 ) -> tuple[SimConnection, SimConnection]:
     """The two ends of a new connection from process `one` to process `two`."""

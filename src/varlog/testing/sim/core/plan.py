@@ -12,7 +12,7 @@ from varlog.model.projection import STRIPE_SIZE
 from varlog.testing.workload import Mix
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """The menu of faults, by the names that a run tells."""
 
     CRASH = "crash"  # a process dies at some moment
@@ -68,88 +68,88 @@ class Kind(StrEnum):
     CLIENT_CUT = "client-cut"  # one client does not reach one node or sequencer, which all others reach
 
 
-SEQUENCED_KINDS = (Kind.SEQUENCER, Kind.ISLAND, Kind.LEASE_CUT, Kind.CLIENT_CUT)
+SEQUENCED_KINDS = (FaultKind.SEQUENCER, FaultKind.ISLAND, FaultKind.LEASE_CUT, FaultKind.CLIENT_CUT)
 
 # A node may say that it cannot open what is on a disk that fails.
-DISK_FAILURES = {Kind.FSYNC, Kind.WRITE, Kind.FULL, Kind.READ, Kind.OPEN}
+DISK_FAILURES = {FaultKind.FSYNC, FaultKind.WRITE, FaultKind.FULL, FaultKind.READ, FaultKind.OPEN}
 # These take a copy, or a part of it, that was durable.
-COPY_LOSSES = {Kind.HARM, Kind.REWIND, Kind.TEAR, Kind.LOST_WRITE, Kind.MISPLACED}
+COPY_LOSSES = {FaultKind.HARM, FaultKind.REWIND, FaultKind.TEAR, FaultKind.LOST_WRITE, FaultKind.MISPLACED}
 # Drawn apart from the others.
 LATER_KINDS = (
     *sorted(COPY_LOSSES),
-    Kind.STORE_HARM,
-    Kind.READ,
-    Kind.OPEN,
-    Kind.GRAY,
-    Kind.SWIZZLE,
-    Kind.CORRUPT,
+    FaultKind.STORE_HARM,
+    FaultKind.READ,
+    FaultKind.OPEN,
+    FaultKind.GRAY,
+    FaultKind.SWIZZLE,
+    FaultKind.CORRUPT,
 )
 
 # Drawn apart from the others, too.
-NEWEST_KINDS = (Kind.STEADY, Kind.STORE_FULL, Kind.STORE_LOST)
+NEWEST_KINDS = (FaultKind.STEADY, FaultKind.STORE_FULL, FaultKind.STORE_LOST)
 NEWEST_SEEDS = 0.1
 
 # Beside a repository that goes back in time nodes keep what they know: it is all there is of the newest order.
-BESIDES_STORE_REWIND = (Kind.ECHO, Kind.CLOCK, Kind.CUT, Kind.STRAGGLE, Kind.CORRUPT)
+BESIDES_STORE_REWIND = (FaultKind.ECHO, FaultKind.CLOCK, FaultKind.CUT, FaultKind.STRAGGLE, FaultKind.CORRUPT)
 STORE_REWIND_SEEDS = 0.08
 # What ends in a topic that is stopped, or in a loss.
-NEED_AN_OPERATOR = (Kind.STORE_REWIND, Kind.BEYOND)
+NEED_AN_OPERATOR = (FaultKind.STORE_REWIND, FaultKind.BEYOND)
 # Beside harm to every copy nothing else loses data, so that each loss has one cause.
-BESIDES_BEYOND = (*BESIDES_STORE_REWIND, Kind.CRASH, Kind.STOP, Kind.BLACKOUT)
+BESIDES_BEYOND = (*BESIDES_STORE_REWIND, FaultKind.CRASH, FaultKind.STOP, FaultKind.BLACKOUT)
 BEYOND_SEEDS = 0.06
 GRAY_WATCH_SEEDS = 0.015
 
 # How often, in a virtual second, over all hosts: a run with many kinds draws one of these for each.
-MANY: dict[Kind, tuple[float, ...]] = {
-    Kind.CRASH: (0.1, 0.3, 0.5),
-    Kind.CRASH_WRITING: (0.1, 0.25, 0.5),
-    Kind.CRASH_SENDING: (0.0, 0.1, 0.3),
-    Kind.CRASH_ORDERING: (0.0, 0.0, 0.2),
-    Kind.PAUSE_ORDERING: (0.0, 0.0, 0.2),
-    Kind.STOP: (0.0, 0.1, 0.4),
-    Kind.BLACKOUT: (0.0, 0.05, 0.3),
-    Kind.PAUSE: (0.0, 0.0, 0.3),
-    Kind.AWAY: (0.0, 0.0, 0.2),
-    Kind.CUT: (0.0, 0.2, 1.0),
-    Kind.STRAGGLE: (0.0, 0.3, 1.5),
-    Kind.LOSS: (0.0, 0.0, 0.2),
-    Kind.PARTITION: (0.0, 0.2, 0.5),
-    Kind.ONE_WAY: (0.0, 0.0, 0.3),
-    Kind.STORE_CUT: (0.0, 0.0, 0.2),
-    Kind.ECHO: (0.0, 0.5, 2.0),
-    Kind.CLOCK: (0.0, 0.0, 0.2),
-    Kind.FSYNC: (0.0, 0.0, 0.3),
-    Kind.WRITE: (0.0, 0.0, 0.3),
-    Kind.FULL: (0.0, 0.0, 0.2),
-    Kind.FLIP: (0.0, 0.0, 0.3),
-    Kind.WIPE: (0.0, 0.0, 0.1),
-    Kind.HARM: (0.4, 1.2),
-    Kind.REWIND: (0.4, 1.2),
-    Kind.TEAR: (0.4, 1.2),
-    Kind.LOST_WRITE: (0.4, 1.2),
-    Kind.MISPLACED: (0.4, 1.2),
-    Kind.STORE_HARM: (0.3, 1.0),
-    Kind.STORE_REWIND: (0.3, 0.8),
-    Kind.BEYOND: (0.3, 0.8),
-    Kind.READ: (0.5, 2.0),
-    Kind.OPEN: (0.5, 2.0),
-    Kind.GRAY: (0.2, 0.6),
-    Kind.SWIZZLE: (0.2, 0.6),
-    Kind.CORRUPT: (0.3, 1.0),
-    Kind.STEADY: (0.5, 2.0),
-    Kind.STORE_FULL: (0.3, 0.8),
-    Kind.STORE_LOST: (0.2, 0.5),
-    Kind.SEQUENCER: (0.1, 0.3, 0.8),
-    Kind.ISLAND: (0.0, 0.2, 0.5),
-    Kind.LEASE_CUT: (0.0, 0.2, 0.5),
-    Kind.CLIENT_CUT: (0.0, 0.3, 0.8),
+MANY: dict[FaultKind, tuple[float, ...]] = {
+    FaultKind.CRASH: (0.1, 0.3, 0.5),
+    FaultKind.CRASH_WRITING: (0.1, 0.25, 0.5),
+    FaultKind.CRASH_SENDING: (0.0, 0.1, 0.3),
+    FaultKind.CRASH_ORDERING: (0.0, 0.0, 0.2),
+    FaultKind.PAUSE_ORDERING: (0.0, 0.0, 0.2),
+    FaultKind.STOP: (0.0, 0.1, 0.4),
+    FaultKind.BLACKOUT: (0.0, 0.05, 0.3),
+    FaultKind.PAUSE: (0.0, 0.0, 0.3),
+    FaultKind.AWAY: (0.0, 0.0, 0.2),
+    FaultKind.CUT: (0.0, 0.2, 1.0),
+    FaultKind.STRAGGLE: (0.0, 0.3, 1.5),
+    FaultKind.LOSS: (0.0, 0.0, 0.2),
+    FaultKind.PARTITION: (0.0, 0.2, 0.5),
+    FaultKind.ONE_WAY: (0.0, 0.0, 0.3),
+    FaultKind.STORE_CUT: (0.0, 0.0, 0.2),
+    FaultKind.ECHO: (0.0, 0.5, 2.0),
+    FaultKind.CLOCK: (0.0, 0.0, 0.2),
+    FaultKind.FSYNC: (0.0, 0.0, 0.3),
+    FaultKind.WRITE: (0.0, 0.0, 0.3),
+    FaultKind.FULL: (0.0, 0.0, 0.2),
+    FaultKind.FLIP: (0.0, 0.0, 0.3),
+    FaultKind.WIPE: (0.0, 0.0, 0.1),
+    FaultKind.HARM: (0.4, 1.2),
+    FaultKind.REWIND: (0.4, 1.2),
+    FaultKind.TEAR: (0.4, 1.2),
+    FaultKind.LOST_WRITE: (0.4, 1.2),
+    FaultKind.MISPLACED: (0.4, 1.2),
+    FaultKind.STORE_HARM: (0.3, 1.0),
+    FaultKind.STORE_REWIND: (0.3, 0.8),
+    FaultKind.BEYOND: (0.3, 0.8),
+    FaultKind.READ: (0.5, 2.0),
+    FaultKind.OPEN: (0.5, 2.0),
+    FaultKind.GRAY: (0.2, 0.6),
+    FaultKind.SWIZZLE: (0.2, 0.6),
+    FaultKind.CORRUPT: (0.3, 1.0),
+    FaultKind.STEADY: (0.5, 2.0),
+    FaultKind.STORE_FULL: (0.3, 0.8),
+    FaultKind.STORE_LOST: (0.2, 0.5),
+    FaultKind.SEQUENCER: (0.1, 0.3, 0.8),
+    FaultKind.ISLAND: (0.0, 0.2, 0.5),
+    FaultKind.LEASE_CUT: (0.0, 0.2, 0.5),
+    FaultKind.CLIENT_CUT: (0.0, 0.3, 0.8),
 }
 # Most runs have none of the later kinds.
 LATER_SEEDS_NOT = 0.6
 # What takes no node out of a chain.
-BESIDES_COPY_LOSSES = (Kind.ECHO, Kind.CLOCK, Kind.CUT, Kind.STRAGGLE, Kind.CORRUPT)
+BESIDES_COPY_LOSSES = (FaultKind.ECHO, FaultKind.CLOCK, FaultKind.CUT, FaultKind.STRAGGLE, FaultKind.CORRUPT)
 # What makes repositories take turns.
-TURNS = (Kind.PAUSE_ORDERING, Kind.CRASH_ORDERING, Kind.STORE_CUT, Kind.PAUSE)
+TURNS = (FaultKind.PAUSE_ORDERING, FaultKind.CRASH_ORDERING, FaultKind.STORE_CUT, FaultKind.PAUSE)
 
 # A run of few kinds has each about so often; a pair comes together so often.
 FEW_RATE = 0.5
@@ -157,7 +157,7 @@ PAIR_RATE = 0.8
 
 
 @dataclass
-class Plan:
+class SimPlan:
     """Rates are faults in a virtual second, over all hosts."""
 
     nodes: int = 3
@@ -176,8 +176,8 @@ class Plan:
     zombie_grace_s: float = 1.0
     scrub_interval_s: float = 1.0
     duration_s: float = 6.0
-    rates: dict[Kind, float] = field(default_factory=dict)
-    pair: tuple[Kind, Kind] | None = None  # these two overlap, again and again
+    rates: dict[FaultKind, float] = field(default_factory=dict)
+    pair: tuple[FaultKind, FaultKind] | None = None  # these two overlap, again and again
     far_share: float = 0.0  # of the pairs of hosts: far from each other all the time
     down_s: float = 1.0
     new_streams: int = 0  # made while the users work
@@ -202,7 +202,7 @@ class Plan:
     slow_disks: bool = False  # they hang often: something is always on its way to them
 
     @classmethod
-    def of(cls, seed: int, ordering: Ordering = Ordering.COMMITTED) -> Plan:
+    def of(cls, seed: int, ordering: Ordering = Ordering.COMMITTED) -> SimPlan:
         """The plan of the run with this seed."""
         plan = cls.seeded(random.Random(f"{seed}/plan"))
         plan._draw_names(random.Random(f"{seed}/names"))
@@ -217,7 +217,7 @@ class Plan:
         return plan
 
     @classmethod
-    def seeded(cls, rng: random.Random) -> Plan:
+    def seeded(cls, rng: random.Random) -> SimPlan:
         """Another world each time."""
         plan = cls(mix=Mix.seeded(rng))
         plan._draw_shape(rng)
@@ -233,7 +233,7 @@ class Plan:
         plan.early_faults = rng.random() < 0.1
         plan._draw_faults(rng, style)
         # What rots in a file that is only read at the start is found at the next one.
-        plan.last_blackout |= Kind.FLIP in plan.rates
+        plan.last_blackout |= FaultKind.FLIP in plan.rates
         return plan
 
     def _draw_shape(self, rng: random.Random) -> None:
@@ -286,10 +286,10 @@ class Plan:
         """Apart from the rest: what other seeds show stays as it is."""
         if self.calm or rng.random() < LATER_SEEDS_NOT:
             return
-        if self.ordering is Ordering.SEQUENCED and Kind.FLIP in self.rates:
+        if self.ordering is Ordering.SEQUENCED and FaultKind.FLIP in self.rates:
             return  # rot is repaired from the nodes that serve: nothing else may take them away
         spared = {*(COPY_LOSSES if self.replicas == 1 else ())}
-        spared |= {Kind.STORE_HARM} if self.repositories > 1 else set()
+        spared |= {FaultKind.STORE_HARM} if self.repositories > 1 else set()
         possible = [kind for kind in LATER_KINDS if kind not in spared]
         for kind in rng.sample(possible, rng.choice((1, 1, 2, 3))):
             self.rates[kind] = rng.choice(MANY[kind])
@@ -298,8 +298,8 @@ class Plan:
         # What is wrong in a file is found at the next start, or by those who run.
         self.last_blackout = rng.random() < 0.5
         # Who has the other copy is not replaced meanwhile: what was harmed and not found yet would be the only one.
-        self.rates.pop(Kind.AWAY, None)
-        self.pair = None if self.pair is not None and Kind.AWAY in self.pair else self.pair
+        self.rates.pop(FaultKind.AWAY, None)
+        self.pair = None if self.pair is not None and FaultKind.AWAY in self.pair else self.pair
         self.replace_after_s, self.handwork = 30.0, 0
         if self.ordering is Ordering.SEQUENCED:
             # A copy can be made good only from a chain that still serves: nothing else may take a node out of it meanwhile.
@@ -309,9 +309,9 @@ class Plan:
 
     def _draw_newest_kinds(self, rng: random.Random) -> None:
         """Apart from the rest: what other seeds show stays as it is."""
-        if self.calm or {Kind.FLIP, *COPY_LOSSES} & self.kinds() or rng.random() > NEWEST_SEEDS:
+        if self.calm or {FaultKind.FLIP, *COPY_LOSSES} & self.kinds() or rng.random() > NEWEST_SEEDS:
             return
-        spared = Kind.STORE_FULL if self.repositories > 1 else Kind.STORE_LOST
+        spared = FaultKind.STORE_FULL if self.repositories > 1 else FaultKind.STORE_LOST
         kind = rng.choice([kind for kind in NEWEST_KINDS if kind is not spared])
         self.rates[kind] = rng.choice(MANY[kind])
 
@@ -321,7 +321,7 @@ class Plan:
         if self.calm or self.repositories > 1 or rng.random() > STORE_REWIND_SEEDS:
             return
         self.rates = {kind: rate for kind, rate in self.rates.items() if kind in BESIDES_STORE_REWIND}
-        self.rates[Kind.STORE_REWIND] = rng.choice(MANY[Kind.STORE_REWIND])
+        self.rates[FaultKind.STORE_REWIND] = rng.choice(MANY[FaultKind.STORE_REWIND])
         self._leave_users_alone()
         self.last_blackout = rng.random() < 0.3
         self.duration_s = 12.0
@@ -338,12 +338,12 @@ class Plan:
         if (
             self.calm
             or self.repositories > 1
-            or Kind.STORE_REWIND in self.rates
+            or FaultKind.STORE_REWIND in self.rates
             or rng.random() > BEYOND_SEEDS
         ):
             return
         self.rates = {kind: rate for kind, rate in self.rates.items() if kind in BESIDES_BEYOND}
-        self.rates[Kind.BEYOND] = rng.choice(MANY[Kind.BEYOND])
+        self.rates[FaultKind.BEYOND] = rng.choice(MANY[FaultKind.BEYOND])
         self._leave_users_alone()
         # What is wrong in a file that is only read at the start is found at the next one.
         self.last_blackout = True
@@ -371,15 +371,15 @@ class Plan:
         self.copied, self.mixed, self.topics = False, False, 1
         self.replace_after_s = 30.0
 
-    def kinds(self) -> set[Kind]:
+    def kinds(self) -> set[FaultKind]:
         """The kinds that happen in this run."""
         return set(self.rates)
 
-    def possible(self) -> tuple[Kind, ...]:
+    def possible(self) -> tuple[FaultKind, ...]:
         """The kinds that make sense in a cluster of this shape."""
-        alone = {Kind.FLIP, Kind.WIPE} if self.replicas == 1 else set()
+        alone = {FaultKind.FLIP, FaultKind.WIPE} if self.replicas == 1 else set()
         others = {*alone, *SEQUENCED_KINDS, *LATER_KINDS, *NEWEST_KINDS, *NEED_AN_OPERATOR}
-        return tuple(kind for kind in Kind if kind not in others)
+        return tuple(kind for kind in FaultKind if kind not in others)
 
     def ordering_of(self, number: int) -> Ordering:
         """How topic number so (from 0 on) is ordered."""
@@ -415,10 +415,10 @@ class Plan:
 # Sequenced plan: what a plan is like where its topics are sequenced: sequencers, stripes, drifting clocks, meddling clients.
 
 # What rots can be made good only from a chain that still serves: nothing else may take a node out of it meanwhile.
-BESIDES_ROT = (Kind.ECHO, Kind.CLOCK)
+BESIDES_ROT = (FaultKind.ECHO, FaultKind.CLOCK)
 
 
-def make_sequenced(plan: Plan, rng: random.Random) -> None:
+def make_sequenced(plan: SimPlan, rng: random.Random) -> None:
     """The same cluster and the same faults, with the topics ordered the other way, and what can go wrong there besides."""
     plan.ordering = Ordering.SEQUENCED
     plan.mixed = plan.topics > 1 and rng.random() < 0.5
@@ -437,7 +437,7 @@ def make_sequenced(plan: Plan, rng: random.Random) -> None:
     plan.meddling = meddling
     plan.slow_disks = rng.random() < 0.3
     _draw_faults(plan, rng)
-    if Kind.ISLAND in plan.kinds():  # somebody is on either side, and there is another sequencer
+    if FaultKind.ISLAND in plan.kinds():  # somebody is on either side, and there is another sequencer
         plan.clients = max(2, plan.clients)
         plan.sequencers = 2
     # Until somebody is given up, and his lease is over, and another one has taken over, users must still be at work.
@@ -446,17 +446,19 @@ def make_sequenced(plan: Plan, rng: random.Random) -> None:
         plan.mix.think_s = rng.choice((0.2, 0.4))
 
 
-def _draw_faults(plan: Plan, rng: random.Random) -> None:
-    rot = Kind.FLIP in plan.rates
+def _draw_faults(plan: SimPlan, rng: random.Random) -> None:
+    rot = FaultKind.FLIP in plan.rates
     few = len(plan.rates) <= 4
     if rot and few and rng.random() < 0.5:
-        plan.rates = {kind: rate for kind, rate in plan.rates.items() if kind in (Kind.FLIP, *BESIDES_ROT)}
+        plan.rates = {
+            kind: rate for kind, rate in plan.rates.items() if kind in (FaultKind.FLIP, *BESIDES_ROT)
+        }
         plan.pair, plan.meddling, plan.handwork = None, 0, 0
         plan.far_share = 0.0
         return
-    plan.rates.pop(Kind.FLIP, None)
+    plan.rates.pop(FaultKind.FLIP, None)
     if plan.pair is not None:
-        one, two = (rng.choice(SEQUENCED_KINDS) if kind is Kind.FLIP else kind for kind in plan.pair)
+        one, two = (rng.choice(SEQUENCED_KINDS) if kind is FaultKind.FLIP else kind for kind in plan.pair)
         if rng.random() < 0.5:
             two = rng.choice(SEQUENCED_KINDS)
         plan.pair = one, two

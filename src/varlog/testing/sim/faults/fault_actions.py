@@ -15,11 +15,11 @@ from varlog.rpc.transport import Call
 from varlog.testing.sim.core.drive import Inode
 from varlog.testing.sim.core.host import VOLUME, Host
 from varlog.testing.sim.core.loop import Process, SimLoop
-from varlog.testing.sim.core.network import SimConnection, SimNetwork, link
-from varlog.testing.sim.core.plan import Kind, Plan
-from varlog.testing.sim.faults.harm_actions import HarmMenu
-from varlog.testing.sim.faults.survivor_check import Keepers
-from varlog.testing.sim.sequenced.fault_actions import LEASED, SEQUENCERS, SequencedMenu
+from varlog.testing.sim.core.network import SimConnection, SimNetwork, link_connections
+from varlog.testing.sim.core.plan import FaultKind, SimPlan
+from varlog.testing.sim.faults.harm_actions import HarmActions
+from varlog.testing.sim.faults.survivor_check import SurvivorCheck
+from varlog.testing.sim.sequenced.fault_actions import LEASED, SEQUENCERS, SequencedFaultActions
 
 # Who is hit how often: storage nodes (sn), repositories (mr), managers (mc), sequencers (sq), clients (c).
 EVERYONE = {"sn": 5, "mr": 5, "mc": 2, "c": 1, "sq": 3}
@@ -38,17 +38,17 @@ STRAGGLERS = (
 )  # fmt: skip
 
 
-class Menu:
+class FaultActions:
     """One method a kind. Everything it starts is over after `clear`."""
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SimPlan,
         rng: random.Random,
         network: SimNetwork,
         hosts: Sequence[Host],
-        keepers: Keepers,
-        tell: Callable[[str], None],
+        survivors: SurvivorCheck,
+        trace: Callable[[str], None],
         said: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.away: dict[str, float] = {}  # hosts that stay down for longer than others, once they are down
@@ -56,66 +56,72 @@ class Menu:
         self._rng = rng
         self._network = network
         self._hosts = list(hosts)
-        self._keepers = keepers
-        self._tell = tell
+        self._survivors = survivors
+        self._trace = trace
         # A fault may strike inside the process that it hits; what ends it must not belong to that one.
         self._outside = copy_context()
-        self._echoes = Echoes(network, rng)
+        self._duplicates = DuplicateDelivery(network, rng)
         self._senders: dict[Process, int] = {}  # messages until it crashes
         self._straggles = 0
-        self._at_commit: list[Kind] = []
+        self._at_commit: list[FaultKind] = []
         self._stores_cut: dict[str, float] = {}
         senders = SENDERS if plan.ordering is Ordering.COMMITTED else SEQUENCED_SENDERS
-        sequenced = SequencedMenu(rng, network, hosts, self.pause, self._stop, tell, keepers.view)
-        self.harms = harms = HarmMenu(rng, network, hosts, keepers, tell, said)
+        sequenced = SequencedFaultActions(rng, network, hosts, self.pause, self._stop, trace, survivors.view)
+        self.harms = harms = HarmActions(rng, network, hosts, survivors, trace, said)
         harms.away = self.away
-        self._table: dict[Kind, tuple[dict[str, int], Callable[[Host], None]]] = {
-            Kind.CRASH: (EVERYONE, lambda host: host.crash()),
-            Kind.CRASH_WRITING: (NODES, self._crash_writing),
-            Kind.CRASH_SENDING: (senders, self._crash_sending),
-            Kind.CRASH_ORDERING: (REPOSITORIES, lambda _: self._at_commit.append(Kind.CRASH_ORDERING)),
-            Kind.PAUSE_ORDERING: (REPOSITORIES, lambda _: self._at_commit.append(Kind.PAUSE_ORDERING)),
-            Kind.STOP: (EVERYONE, self._stop),
-            Kind.BLACKOUT: (EVERYONE, lambda _: self.blackout()),
+        self._table: dict[FaultKind, tuple[dict[str, int], Callable[[Host], None]]] = {
+            FaultKind.CRASH: (EVERYONE, lambda host: host.crash()),
+            FaultKind.CRASH_WRITING: (NODES, self._crash_writing),
+            FaultKind.CRASH_SENDING: (senders, self._crash_sending),
+            FaultKind.CRASH_ORDERING: (
+                REPOSITORIES,
+                lambda _: self._at_commit.append(FaultKind.CRASH_ORDERING),
+            ),
+            FaultKind.PAUSE_ORDERING: (
+                REPOSITORIES,
+                lambda _: self._at_commit.append(FaultKind.PAUSE_ORDERING),
+            ),
+            FaultKind.STOP: (EVERYONE, self._stop),
+            FaultKind.BLACKOUT: (EVERYONE, lambda _: self.blackout()),
             # A client that stands still cannot keep its deadlines.
-            Kind.PAUSE: (SERVERS, self.pause),
-            Kind.AWAY: (NODES, self._away),
-            Kind.CUT: (EVERYONE, lambda _: self._told("connection cut: ", self._network.cut_one())),
-            Kind.STRAGGLE: (EVERYONE, self._straggle),
-            Kind.LOSS: (EVERYONE, self._lose),
-            Kind.PARTITION: (EVERYONE, self._cut_off),
-            Kind.ONE_WAY: (EVERYONE, lambda host: self._cut_off(host, one_way=True)),
-            Kind.STORE_CUT: (REPOSITORIES, self._cut_store),
-            Kind.ECHO: (EVERYONE, self._echo),
-            Kind.CLOCK: (SERVERS, self._jump_clock),
-            Kind.FSYNC: (NODES, self._fail_syncs),
-            Kind.WRITE: (NODES, self._fail_writes),
-            Kind.FULL: (NODES, self._fill),
-            Kind.FLIP: (NODES, self._flip),
-            Kind.WIPE: (NODES, self._wipe),
-            Kind.HARM: (NODES, harms.harm),
-            Kind.REWIND: (NODES, harms.rewind),
-            Kind.TEAR: (NODES, harms.tear),
-            Kind.LOST_WRITE: (NODES, harms.lose_writes),
-            Kind.MISPLACED: (NODES, harms.misplace_writes),
-            Kind.STORE_HARM: (REPOSITORIES, harms.harm_store),
-            Kind.STORE_REWIND: (REPOSITORIES, harms.rewind_store),
-            Kind.BEYOND: (NODES, harms.beyond.strike),
-            Kind.READ: (NODES, harms.fail_reads),
-            Kind.OPEN: (KEEP_FILES, harms.fail_opens),
-            Kind.GRAY: (SERVERS, harms.slow),
-            Kind.SWIZZLE: (SERVERS, harms.swizzle),
-            Kind.CORRUPT: (EVERYONE, harms.corrupt),
-            Kind.STEADY: (CLOCKS, self._upset_steady_clock),
-            Kind.STORE_FULL: (REPOSITORIES, self._fill),
-            Kind.STORE_LOST: (REPOSITORIES, self._lose_store),
-            Kind.SEQUENCER: (SEQUENCERS, sequenced.lose_sequencer),
-            Kind.ISLAND: (LEASED, sequenced.cut_island),
-            Kind.LEASE_CUT: (LEASED, sequenced.cut_lease),
-            Kind.CLIENT_CUT: (LEASED, sequenced.cut_client),
+            FaultKind.PAUSE: (SERVERS, self.pause),
+            FaultKind.AWAY: (NODES, self._away),
+            FaultKind.CUT: (EVERYONE, lambda _: self._told("connection cut: ", self._network.cut_one())),
+            FaultKind.STRAGGLE: (EVERYONE, self._straggle),
+            FaultKind.LOSS: (EVERYONE, self._lose),
+            FaultKind.PARTITION: (EVERYONE, self._cut_off),
+            FaultKind.ONE_WAY: (EVERYONE, lambda host: self._cut_off(host, one_way=True)),
+            FaultKind.STORE_CUT: (REPOSITORIES, self._cut_store),
+            FaultKind.ECHO: (EVERYONE, self._echo),
+            FaultKind.CLOCK: (SERVERS, self._jump_clock),
+            FaultKind.FSYNC: (NODES, self._fail_syncs),
+            FaultKind.WRITE: (NODES, self._fail_writes),
+            FaultKind.FULL: (NODES, self._fill),
+            FaultKind.FLIP: (NODES, self._flip),
+            FaultKind.WIPE: (NODES, self._wipe),
+            FaultKind.HARM: (NODES, harms.harm),
+            FaultKind.REWIND: (NODES, harms.rewind),
+            FaultKind.TEAR: (NODES, harms.tear),
+            FaultKind.LOST_WRITE: (NODES, harms.lose_writes),
+            FaultKind.MISPLACED: (NODES, harms.misplace_writes),
+            FaultKind.STORE_HARM: (REPOSITORIES, harms.harm_store),
+            FaultKind.STORE_REWIND: (REPOSITORIES, harms.rewind_store),
+            FaultKind.BEYOND: (NODES, harms.beyond.strike),
+            FaultKind.READ: (NODES, harms.fail_reads),
+            FaultKind.OPEN: (KEEP_FILES, harms.fail_opens),
+            FaultKind.GRAY: (SERVERS, harms.slow),
+            FaultKind.SWIZZLE: (SERVERS, harms.swizzle),
+            FaultKind.CORRUPT: (EVERYONE, harms.corrupt),
+            FaultKind.STEADY: (CLOCKS, self._upset_steady_clock),
+            FaultKind.STORE_FULL: (REPOSITORIES, self._fill),
+            FaultKind.STORE_LOST: (REPOSITORIES, self._lose_store),
+            FaultKind.SEQUENCER: (SEQUENCERS, sequenced.lose_sequencer),
+            FaultKind.ISLAND: (LEASED, sequenced.cut_island),
+            FaultKind.LEASE_CUT: (LEASED, sequenced.cut_lease),
+            FaultKind.CLIENT_CUT: (LEASED, sequenced.cut_client),
         }
 
-    def serve(self, kind: Kind, beside: Host | None = None) -> Host | None:
+    def serve(self, kind: FaultKind, beside: Host | None = None) -> Host | None:
         """One fault of this kind; at the same host as the one before it, if it can be. Tells whom it hit."""
         whom, strike = self._table[kind]
         host = beside if beside is not None and beside.up and _class(beside) in whom else self._pick(whom)
@@ -130,7 +136,7 @@ class Menu:
         self._stores_cut.clear()
         self.away.clear()
         self._straggles = 0
-        self._echoes.stop()
+        self._duplicates.stop()
         self.harms.clear()
         self._network.reunite()
         for host in self._hosts:
@@ -147,7 +153,7 @@ class Menu:
 
     def _told(self, what: str, whom: str) -> None:
         if whom:
-            self._tell(f"{what}{whom}")
+            self._trace(f"{what}{whom}")
 
     def _moment_s(self, *longest_s: float) -> float:
         return self._rng.choice(longest_s) * self._rng.random()
@@ -156,7 +162,7 @@ class Menu:
 
     def blackout(self) -> None:
         """Everything loses power at once; comes back one by one."""
-        self._tell("blackout")
+        self._trace("blackout")
         for host in self._hosts:
             host.crash()
 
@@ -177,7 +183,7 @@ class Menu:
             self.pause_for(host.process, self._moment_s(0.3, 1.5, 4.0, 8.0))
 
     def pause_for(self, process: Process, pause_s: float) -> None:
-        self._tell(f"{process.name} stands still for {pause_s:.3f} s")
+        self._trace(f"{process.name} stands still for {pause_s:.3f} s")
         process.held = []
         asyncio.get_running_loop().call_later(pause_s, self._resume, process, context=self._outside)
 
@@ -188,23 +194,23 @@ class Menu:
 
     def _away(self, host: Host) -> None:
         away_s = self.away[host.name] = min(self._plan.replace_after_s, 2.0) + self._rng.uniform(0.5, 4.0)
-        self._tell(f"{host.name} goes away for {away_s:.3f} s")
+        self._trace(f"{host.name} goes away for {away_s:.3f} s")
         host.crash()
 
     def _jump_clock(self, host: Host) -> None:
         jump_s = self._rng.choice((-1, 1)) * self._moment_s(0.1, 10.0, 100_000.0)
-        self._tell(f"the clock of {host.name} jumps by {jump_s:.3f} s")
+        self._trace(f"the clock of {host.name} jumps by {jump_s:.3f} s")
         host.clock.skew_us += int(jump_s * 1e6)
 
     def _upset_steady_clock(self, host: Host) -> None:
         """Whether the host has leases or grants them: the other clock of its machine goes on as it should."""
         if self._rng.random() < 0.5:
             ahead_s = self._moment_s(0.5, 3.0, 100.0)
-            self._tell(f"the steady clock of {host.name} jumps ahead by {ahead_s:.3f} s")
+            self._trace(f"the steady clock of {host.name} jumps ahead by {ahead_s:.3f} s")
             host.clock.steady_from_us += int(ahead_s * 1e6)
             return
         for_s = self._moment_s(0.5, 1.5, 4.0)
-        self._tell(f"the steady clock of {host.name} stands still for {for_s:.3f} s")
+        self._trace(f"the steady clock of {host.name} stands still for {for_s:.3f} s")
         host.clock.stand_still()
         asyncio.get_running_loop().call_later(for_s, host.clock.go_on, context=self._outside)
 
@@ -213,7 +219,7 @@ class Menu:
     def _cut_off(self, host: Host, *, one_way: bool = False) -> None:
         for_s, whom = self._moment_s(0.3, 1.5, 4.0), self._other(host)
         how = "is not heard by" if one_way else "is cut off from"
-        self._tell(f"{host.name} {how} {whom or 'all'} for {for_s:.3f} s")
+        self._trace(f"{host.name} {how} {whom or 'all'} for {for_s:.3f} s")
         until = asyncio.get_running_loop().time() + for_s
         self._network.cut_off(host.name, whom, until, one_way=one_way)
 
@@ -224,7 +230,7 @@ class Menu:
         for_s, whom, one_way = self._moment_s(1.5, 4.0, 8.0), self._other(host), self._rng.random() < 0.5
         until = asyncio.get_running_loop().time() + for_s
         lost = self._network.lose(host.name, whom, until, one_way=one_way)
-        self._tell(
+        self._trace(
             f"everything {'from' if one_way else 'between'} {host.name} {'to' if one_way else 'and'} {whom or 'all'} "
             f"is lost for {for_s:.3f} s ({lost} connections)"
         )
@@ -237,7 +243,7 @@ class Menu:
         self._straggles += 1
 
     def _echo(self, _: Host) -> None:
-        self._echoes.wanted += self._rng.randint(2, 8)
+        self._duplicates.wanted += self._rng.randint(2, 8)
 
     def on_message(self, connection: SimConnection, message: Message) -> None:
         """Strike where a message was waited for."""
@@ -251,11 +257,14 @@ class Menu:
         if self._straggles and isinstance(message, STRAGGLERS) and not connection.accepting:
             self._straggles -= 1
             late_s = self._moment_s(0.05, 0.5, 3.0)
-            self._tell(f"{type(message).__name__} of {connection.process.name} straggles for {late_s:.3f} s")
+            self._trace(f"{type(message).__name__} of {connection.process.name} straggles for {late_s:.3f} s")
             context = connection.process.context
             asyncio.get_running_loop().call_soon(connection.straggle, late_s, context=context)
-        if self._echoes.wanted > 0 and (after_s := self._echoes.heard(connection, message)) is not None:
-            self._tell(
+        if (
+            self._duplicates.wanted > 0
+            and (after_s := self._duplicates.observe(connection, message)) is not None
+        ):
+            self._trace(
                 f"{type(message).__name__} of {connection.process.name} comes again in {after_s:.3f} s"
             )
 
@@ -264,18 +273,18 @@ class Menu:
     def _fail_syncs(self, host: Host) -> None:
         host.excused = True
         host.drive.fail_syncs = self._rng.randint(1, 3)
-        self._tell(f"the next {host.drive.fail_syncs} syncs of {host.name}'s disk fail")
+        self._trace(f"the next {host.drive.fail_syncs} syncs of {host.name}'s disk fail")
 
     def _fail_writes(self, host: Host) -> None:
         host.excused = True
         host.drive.fail_writes = self._rng.randint(1, 3)
-        self._tell(f"the next {host.drive.fail_writes} writes of {host.name}'s disk fail")
+        self._trace(f"the next {host.drive.fail_writes} writes of {host.name}'s disk fail")
 
     def _fill(self, host: Host) -> None:
         drive, for_s = host.drive, self._moment_s(0.5, 1.5, 4.0)
         host.excused = True
         drive.capacity_bytes = drive.root.size() + self._rng.choice((0, 300, 3000))
-        self._tell(f"the disk of {host.name} is full for {for_s:.3f} s")
+        self._trace(f"the disk of {host.name} is full for {for_s:.3f} s")
 
         def free() -> None:
             drive.capacity_bytes = None
@@ -283,7 +292,7 @@ class Menu:
         asyncio.get_running_loop().call_later(for_s, free)
 
     def _flip(self, host: Host) -> None:
-        spare = self._keepers.spare(host)
+        spare = self._survivors.spare(host)
         folders = [path for path in host.replica_paths() if int(path.name.partition("=")[2]) in spare]
         files = [
             (path / name, node)
@@ -296,12 +305,12 @@ class Menu:
             path, inode = self._rng.choice(segments if segments and self._rng.random() < 0.7 else files)
             at = self._rng.randrange(len(inode.content.rstrip(b"\0")) or 1)
             inode.flip(at, self._rng.randrange(8))
-            self._keepers.flipped.add(host.name)
-            self._tell(f"a bit flips in {path} of {host.name}, at byte {at}")
+            self._survivors.flipped.add(host.name)
+            self._trace(f"a bit flips in {path} of {host.name}, at byte {at}")
 
     def _wipe(self, host: Host) -> None:
-        if self._keepers.may_go(host):
-            self._tell(f"{host.name} goes down, and its directory is deleted")
+        if self._survivors.may_go(host):
+            self._trace(f"{host.name} goes down, and its directory is deleted")
             host.crash()
             host.wipe(VOLUME)
 
@@ -309,13 +318,13 @@ class Menu:
 
     def _cut_store(self, host: Host) -> None:
         for_s = self._moment_s(0.3, 1.5, 4.0)
-        self._tell(f"{host.name} does not reach its store for {for_s:.3f} s")
+        self._trace(f"{host.name} does not reach its store for {for_s:.3f} s")
         self._stores_cut[host.name] = asyncio.get_running_loop().time() + for_s
 
     def _lose_store(self, _: Host) -> None:
         """No repository reaches the store: its majority is lost, and comes back with all it had."""
         for_s = self._moment_s(0.5, 2.0, 5.0)
-        self._tell(f"the store is lost for {for_s:.3f} s")
+        self._trace(f"the store is lost for {for_s:.3f} s")
         for host in self._hosts:
             if host.name.startswith("mr"):
                 self._stores_cut[host.name] = asyncio.get_running_loop().time() + for_s
@@ -331,8 +340,8 @@ class Menu:
         kind = self._at_commit.pop()
         for host in self._hosts:
             if host.process is process:
-                self._tell(f"{process.name} is in the middle of a commit: {kind}")
-                if kind is Kind.PAUSE_ORDERING:
+                self._trace(f"{process.name} is in the middle of a commit: {kind}")
+                if kind is FaultKind.PAUSE_ORDERING:
                     self.pause(host)
                 else:
                     host.crash()
@@ -370,7 +379,7 @@ CONTROL: frozenset[type[Message]] = frozenset(
 )
 
 
-class Echoes:
+class DuplicateDelivery:
     """Copies of what is sent, delivered later, until `stop`. `wanted` counts the copies still to be taken."""
 
     def __init__(self, network: SimNetwork, rng: random.Random) -> None:
@@ -381,7 +390,7 @@ class Echoes:
         # A message is heard inside the process that sends it, and its copy outlives that one.
         self._outside = copy_context()
 
-    def heard(self, connection: SimConnection, message: Message) -> float | None:
+    def observe(self, connection: SimConnection, message: Message) -> float | None:
         """If a copy of it is to come, after how many seconds."""
         if type(message) not in CONTROL or connection.accepting or connection.process.incarnation == 0:
             return None
@@ -406,7 +415,7 @@ class Echoes:
         if server is None:
             return
         ghost = Process(host, 0)
-        ours, theirs = link(self._network, ghost, server.process, address)
+        ours, theirs = link_connections(self._network, ghost, server.process, address)
         ours.serve_with(_ignore)
         server.accept(theirs)
         ours._post(REQUEST, message, b"", 1)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from varlog.model.cluster import ClusterView
 from varlog.testing.sim.core.host import Host
-from varlog.testing.sim.faults.harm_actions import HarmMenu
+from varlog.testing.sim.faults.harm_actions import HarmActions
 from varlog.testing.workload import Client
 from varlog.verify.history import History, Window
 
@@ -55,7 +55,7 @@ class GrayWatch:
             _ = await client.append()
             await asyncio.sleep(PACE_S)
 
-    async def work(self, harms: HarmMenu) -> None:
+    async def work(self, harms: HarmActions) -> None:
         """Make one node slow, and write down the windows of the topics or streams without it."""
         await asyncio.sleep(WARM_S + WINDOW_S)
         loop, view = asyncio.get_running_loop(), self._view()

@@ -14,7 +14,7 @@ from varlog.model.errors import StartupError
 from varlog.storage.sequenced.sync_watermark import SYNCED_NAME
 from varlog.testing.sim.core.drive import BLOCK_BYTES, SECTOR_BYTES, Drive, Folder, Inode
 from varlog.testing.sim.core.host import VOLUME, Host
-from varlog.testing.sim.faults.survivor_check import Keepers
+from varlog.testing.sim.faults.survivor_check import SurvivorCheck
 
 # How often the drives are written down, in virtual seconds, and how many such moments are kept of each.
 SNAPSHOT_S = 0.4
@@ -159,9 +159,9 @@ class Beyond:
         self,
         rng: random.Random,
         hosts: Sequence[Host],
-        keepers: Keepers,
+        survivors: SurvivorCheck,
         past: Past,
-        tell: Callable[[str], None],
+        trace: Callable[[str], None],
         reported: Callable[[str], None],
     ) -> None:
         self.given_up: set[str] = set()  # hosts that refused to start, and that nobody starts again
@@ -172,14 +172,14 @@ class Beyond:
         self._tasks: list[asyncio.Task[None]] = []
         self._rng = rng
         self._hosts = list(hosts)
-        self._keepers = keepers
+        self._survivors = survivors
         self._past = past
-        self._tell = tell
+        self._trace = trace
         self._reported = reported
 
     def strike(self, _: Host) -> None:
         """Every copy of one stream, or the repository and all nodes at once."""
-        view = self._keepers.view()
+        view = self._survivors.view()
         if view is None or not view.streams:
             return
         if self._stores is None:
@@ -200,15 +200,15 @@ class Beyond:
             return False
         self._reported(f"{host.name} refuses to start: {error}")
         if host.name.startswith("sn") and self._rng.random() < EMPTIED_SHARE:
-            self._tell(f"{host.name} is given an empty directory")
+            self._trace(f"{host.name} is given an empty directory")
             host.wipe(VOLUME)
         elif (
             before := self._unharmed.pop(host.name, None)
         ) is not None and self._rng.random() < RESTORED_SHARE:
-            self._tell(f"the files of {host.name} are put back")
+            self._trace(f"the files of {host.name} are put back")
             host.drive.restore(before)
         else:
-            self._tell(f"{host.name} stays down")
+            self._trace(f"{host.name} stays down")
             self.given_up.add(host.name)
         return True
 
@@ -217,7 +217,7 @@ class Beyond:
         self._unharmed.pop(host.name, None)
 
     def _holders(self, stream: LogStream) -> list[Host]:
-        view = self._keepers.view()
+        view = self._survivors.view()
         projection = view.projection(stream.topic) if view is not None else None
         nodes = projection.chain(stream.log_stream).nodes if projection is not None else stream.replicas
         names = {f"sn{node}" for node in (*nodes, *stream.replicas)}
@@ -238,7 +238,7 @@ class Beyond:
             files = [path for path in self._files(host, stream) if (path.suffix or path.name) == sort]
             for path in self._rng.sample(files, min(len(files), self._rng.choice((1, 1, 2)))):
                 how = harm_file(host, path, self._rng, self._past, ways)
-                self._tell(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
+                self._trace(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
 
     def _settle_marks(self, host: Host, stream: LogStream) -> None:
         """What tells rot from a torn write is on the device: a power loss that takes it from every unit of a chain, just before the
@@ -255,7 +255,7 @@ class Beyond:
 
     def _wipe(self, stream: LogStream, *, sequenced: bool) -> None:
         for host in self._holders(stream):
-            self._tell(f"{host.name} goes down, and its directory is deleted")
+            self._trace(f"{host.name} goes down, and its directory is deleted")
             host.crash()
             host.wipe(VOLUME)
 
@@ -270,7 +270,7 @@ class Beyond:
                 host.crash()
                 host.drive.restore(snapshot)
                 back_s = asyncio.get_running_loop().time() - at
-                self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
+                self._trace(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
 
     def _rewind_store(self, stream: LogStream, *, sequenced: bool) -> None:
         """The only repository's drive is as it was a while ago, and every node of the stream has its commit rows harmed. Nodes
@@ -290,11 +290,11 @@ class Beyond:
                 await node.stop()
                 for path in [path for path in self._files(node, stream) if path.suffix == ".log"]:
                     how = harm_file(node, path, self._rng, self._past, TOLD_APART)
-                    self._tell(f"{path} of {node.name}, stopped: {how}")
+                    self._trace(f"{path} of {node.name}, stopped: {how}")
             host.crash()
             host.drive.restore(snapshot)
             back_s = asyncio.get_running_loop().time() - at
-            self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
+            self._trace(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
         finally:
             self._busy = False
 
@@ -318,4 +318,4 @@ class Beyond:
                     files if self._rng.random() < 0.7 else self._rng.sample(files, min(1, len(files)))
                 ):
                     how = harm_file(host, path, self._rng, self._past, STORE_HARMS)
-                    self._tell(f"{path} of {host.name}: {how}")
+                    self._trace(f"{path} of {host.name}: {how}")

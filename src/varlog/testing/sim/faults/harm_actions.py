@@ -30,7 +30,7 @@ from varlog.testing.sim.faults.harm import (
     files_of,
     harm_file,
 )
-from varlog.testing.sim.faults.survivor_check import Keepers
+from varlog.testing.sim.faults.survivor_check import SurvivorCheck
 
 # How much slower something is that fails without saying so.
 SLOWER = (10.0, 100.0, 1000.0)
@@ -42,7 +42,7 @@ UNLINKED_SHARE = 0.4
 RUNS_S = 0.002
 
 
-class HarmMenu:
+class HarmActions:
     """One method a kind."""
 
     def __init__(
@@ -50,15 +50,15 @@ class HarmMenu:
         rng: random.Random,
         network: SimNetwork,
         hosts: Sequence[Host],
-        keepers: Keepers,
-        tell: Callable[[str], None],
+        survivors: SurvivorCheck,
+        trace: Callable[[str], None],
         said: Callable[[str], None],
     ) -> None:
         self._rng = rng
         self._network = network
         self._hosts = list(hosts)
-        self._keepers = keepers
-        self._tell = tell
+        self._survivors = survivors
+        self._trace = trace
         self._said = said
         self.away: dict[str, float] = {}  # see Menu
         # The drive of a repository that went back in time, as it was when it knew most: (newest epoch, positions).
@@ -66,7 +66,7 @@ class HarmMenu:
         self._rewinding = False
         self.on_store_harm: Callable[[], None] = lambda: None  # files of a repository are about to change
         self.past = Past([host for host in hosts if host.name.startswith("sn") or host.name == "mr"])
-        self.beyond = Beyond(rng, hosts, keepers, self.past, tell, said)
+        self.beyond = Beyond(rng, hosts, survivors, self.past, trace, said)
         self._outside = copy_context()
         self._spoils = 0
         self._watching: asyncio.Task[None] | None = None
@@ -105,7 +105,7 @@ class HarmMenu:
         for host in self._hosts:
             host.slowness = 1.0
             _resume(host.process)
-            if host.name in self._keepers.harmed:
+            if host.name in self._survivors.harmed:
                 _reload(host)  # what was lost shows now, and not when all is over
         if self._watching is not None:
             self._watching.cancel()
@@ -115,38 +115,38 @@ class HarmMenu:
         were, and gives a node an empty directory."""
         if isinstance(error, StartupError) and self._link_store(host):
             self._said(f"{host.name} refuses to start: {error}")
-            self._tell(f"the deleted file of {host.name} is put back")
+            self._trace(f"the deleted file of {host.name} is put back")
             return True
         before = self._unharmed.pop(host.name, None)
         if before is not None and isinstance(error, StartupError):
             self._said(f"{host.name} refuses to start: {error}")
-            self._tell(f"the files of {host.name} are put back")
+            self._trace(f"the files of {host.name} are put back")
             host.drive.restore(before)
             return True
         if self.beyond.refused(host, error):
             return True
-        if host.name not in self._keepers.harmed or not isinstance(error, StartupError):
+        if host.name not in self._survivors.harmed or not isinstance(error, StartupError):
             return False
         self._said(f"{host.name} refuses to start: {error}")
-        self._tell(f"{host.name} is given an empty directory")
+        self._trace(f"{host.name} is given an empty directory")
         host.wipe(VOLUME)
         return True
 
     @property
     def harmed(self) -> frozenset[str]:
         """Hosts whose files were harmed."""
-        return frozenset(self._keepers.harmed)
+        return frozenset(self._survivors.harmed)
 
     @property
     def spoilt(self) -> frozenset[str]:
         """Those, and hosts where a bit has flipped."""
-        return frozenset(self._keepers.harmed | self._keepers.flipped)
+        return frozenset(self._survivors.harmed | self._survivors.flipped)
 
     def _take_copy(self, host: Host, *, later: bool = False) -> bool:
         """Whether all that this host has may be harmed; `later`: what it writes next as well. It is not counted on any more."""
-        if not (self._keepers.may_go_later(host) if later else self._keepers.may_go(host)):
+        if not (self._survivors.may_go_later(host) if later else self._survivors.may_go(host)):
             return False
-        self._keepers.harmed.add(host.name)
+        self._survivors.harmed.add(host.name)
         return True
 
     # --- files and drives ------------------------------------------------------------------------------------------
@@ -162,25 +162,25 @@ class HarmMenu:
             # Of each sort as often: there are many segments, and one state.
             sorts: dict[str, list[Path]] = {}
             for path in files_of(host, VOLUME):
-                if not self._keepers.registered(host, path):
+                if not self._survivors.registered(host, path):
                     continue
                 sorts.setdefault(path.suffix or path.name, []).append(path)
             if sorts:
                 path = self._rng.choice(sorts[self._rng.choice(sorted(sorts))])
                 if not stopped and not any(part.startswith("lsid=") for part in path.parts):
-                    self._keepers.doomed.add(host.name)
+                    self._survivors.doomed.add(host.name)
                 how = harm_file(host, path, self._rng, self.past)
-                self._tell(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
+                self._trace(f"{path} of {host.name}, {'stopped' if stopped else 'running'}: {how}")
 
     def unlink(self) -> None:
         """Some files of a node that runs lose their names: nobody restarts it any more."""
         for host in self._rng.sample(self._hosts, len(self._hosts)):
-            files = [path for path in files_of(host, VOLUME) if self._keepers.registered(host, path)]
+            files = [path for path in files_of(host, VOLUME) if self._survivors.registered(host, path)]
             if not host.name.startswith("sn") or not host.up or not files or not self._take_copy(host):
                 continue
             for path in self._rng.sample(files, min(len(files), self._rng.choice((1, 2, 4)))):
                 how = harm_file(host, path, self._rng, self.past, NAMELESS)
-                self._tell(f"{path} of {host.name}, running: {how}")
+                self._trace(f"{path} of {host.name}, running: {how}")
             return
 
     def harm_store(self, host: Host) -> None:
@@ -199,7 +199,7 @@ class HarmMenu:
             path = self._rng.choice(files)
             self.on_store_harm()
             how = harm_file(host, path, self._rng, self.past, STORE_HARMS)
-            self._tell(f"{path} of {host.name}: {how}")
+            self._trace(f"{path} of {host.name}: {how}")
 
     def _unlink_store(self, host: Host) -> None:
         """It makes the file again before it ends; or it refuses to start, and the deleted one, into which it wrote to the end, is
@@ -210,7 +210,7 @@ class HarmMenu:
             self._unlinked[host.name] = path, host.drive.file(path)
             self.on_store_harm()
             how = harm_file(host, path, self._rng, self.past, (Harm.DELETED,))
-            self._tell(f"{path} of {host.name}, running: {how}")
+            self._trace(f"{path} of {host.name}, running: {how}")
 
     def _lacks_a_file(self, host: Host) -> bool:
         """A file was deleted while it ran, and nothing has its name since."""
@@ -230,7 +230,7 @@ class HarmMenu:
         """It runs over what was harmed: from now on that is its truth."""
         self._unharmed.pop(host.name, None)
         self.beyond.started(host)
-        self._keepers.doomed.discard(host.name)
+        self._survivors.doomed.discard(host.name)
 
     def rewind(self, host: Host) -> None:
         """The drive of a node is as it was a while ago."""
@@ -241,7 +241,7 @@ class HarmMenu:
         back_s = asyncio.get_running_loop().time() - at
         host.crash()
         host.drive.restore(snapshot)
-        self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
+        self._trace(f"the drive of {host.name} is as it was {back_s:.3f} s ago")
         if self._rng.random() < ALL_DOWN_SHARE:
             # A restart of all: nobody runs who knows what was there since, and the one with the older drive may be back first.
             for other in self._hosts:
@@ -257,7 +257,7 @@ class HarmMenu:
         nodes = [other for other in self._hosts if other.name.startswith("sn")]
         late = [node for node in nodes if self._rng.random() < 0.5] if self._rng.random() < 0.5 else []
         late_s = self._rng.choice((0.5, 5.0)) * self._rng.uniform(0.5, 1.5)
-        view = self._keepers.view()
+        view = self._survivors.view()
         # What nodes have heard of other log streams is in memory: a restart forgets it.
         soon = [node for node in nodes if node not in late] if late and self._rng.random() < 0.7 else []
         # If nobody of the newest chains is heard in time, one that was left out of them earlier is believed (decision 21).
@@ -291,14 +291,14 @@ class HarmMenu:
                 return
             back_s = asyncio.get_running_loop().time() - at
             away = ", ".join(f"{node.name} for {away_s:.3f} s" for node, away_s in stopped.items())
-            self._tell(f"the drive of {host.name} is as it was {back_s:.3f} s ago; away: {away or 'none'}")
+            self._trace(f"the drive of {host.name} is as it was {back_s:.3f} s ago; away: {away or 'none'}")
             self.on_store_harm()
             host.drive.restore(snapshot)
         finally:
             self._rewinding = False
 
     def _epochs(self) -> dict[int, int]:
-        view = self._keepers.view()
+        view = self._survivors.view()
         return {found.topic: found.epoch for found in view.projections} if view is not None else {}
 
     def _keep_store(self, host: Host) -> None:
@@ -315,7 +315,7 @@ class HarmMenu:
     def put_back_store(self, host: Host) -> None:
         """An operator restores the newest copy: for what nodes do not keep."""
         if self.newest_store is not None:
-            self._tell(f"the newest copy of {host.name}'s files is put back")
+            self._trace(f"the newest copy of {host.name}'s files is put back")
             host.crash()
             host.drive.restore(self.newest_store[1])
 
@@ -324,18 +324,18 @@ class HarmMenu:
         if host.disk is not None and self._take_copy(host, later=True):
             host.drive.spoils = True
             host.disk.crash_at = host.disk.operations + self._rng.randint(1, 12)
-            self._tell(f"{host.name} is about to lose power, and what lies beside its writes")
+            self._trace(f"{host.name} is about to lose power, and what lies beside its writes")
 
     def lose_writes(self, host: Host) -> None:
         if self._take_copy(host, later=True):
             host.drive.lose_writes = self._rng.randint(1, 6)
-            self._tell(f"the next {host.drive.lose_writes} writes of {host.name}'s disk are lost, unsaid")
+            self._trace(f"the next {host.drive.lose_writes} writes of {host.name}'s disk are lost, unsaid")
             self._reload_later(host)
 
     def misplace_writes(self, host: Host) -> None:
         if self._take_copy(host, later=True):
             host.drive.misplace_writes = self._rng.randint(1, 3)
-            self._tell(f"the next {host.drive.misplace_writes} writes of {host.name}'s disk land elsewhere")
+            self._trace(f"the next {host.drive.misplace_writes} writes of {host.name}'s disk land elsewhere")
             self._reload_later(host)
 
     def _reload_later(self, host: Host) -> None:
@@ -346,13 +346,13 @@ class HarmMenu:
     def fail_reads(self, host: Host) -> None:
         host.excused = True
         host.drive.fail_reads = self._rng.randint(1, 8)
-        self._tell(f"the next {host.drive.fail_reads} reads of {host.name}'s disk fail")
+        self._trace(f"the next {host.drive.fail_reads} reads of {host.name}'s disk fail")
 
     def fail_opens(self, host: Host) -> None:
         host.excused = True
         host.drive.fail_opens = self._rng.randint(1, 4)
         host.drive.open_errno = self._rng.choice((errno.EMFILE, errno.ENOMEM))
-        self._tell(f"{host.name} cannot open the next {host.drive.fail_opens} files")
+        self._trace(f"{host.name} cannot open the next {host.drive.fail_opens} files")
 
     # --- slowness --------------------------------------------------------------------------------------------------
 
@@ -363,7 +363,7 @@ class HarmMenu:
         self.slow_down(host, how, slower, self._rng.choice((0.5, 2.0, 4.0)) * self._rng.random())
 
     def slow_down(self, host: Host, how: str, slower: float, for_s: float) -> None:
-        self._tell(f"{how} of {host.name} is {slower:g} times slower for {for_s:.3f} s")
+        self._trace(f"{how} of {host.name} is {slower:g} times slower for {for_s:.3f} s")
         loop = asyncio.get_running_loop()
         if how == "disk":
             host.slowness = slower
@@ -406,7 +406,7 @@ class HarmMenu:
         step_s = self._rng.choice((0.02, 0.1, 0.3))
         loop = asyncio.get_running_loop()
         closed_s = step_s * len(links)
-        self._tell(
+        self._trace(
             f"the links of {', '.join(one.name for one in hit)} close one by one within {closed_s:.3f} s"
         )
         for number, (one, two) in enumerate(links):
@@ -425,7 +425,7 @@ class HarmMenu:
         if self._spoils <= 0 or self._rng.random() > 0.05:
             return False
         self._spoils -= 1
-        self._tell(f"{type(message).__name__} of {connection.process.name} to {connection.peer} is damaged")
+        self._trace(f"{type(message).__name__} of {connection.process.name} to {connection.peer} is damaged")
         return True
 
 

@@ -9,9 +9,9 @@ from contextvars import copy_context
 
 from varlog.testing.sim.core.host import Host
 from varlog.testing.sim.core.network import SimNetwork
-from varlog.testing.sim.core.plan import PAIR_RATE, Kind, Plan
-from varlog.testing.sim.faults.fault_actions import Menu
-from varlog.testing.sim.faults.survivor_check import Keepers
+from varlog.testing.sim.core.plan import PAIR_RATE, FaultKind, SimPlan
+from varlog.testing.sim.faults.fault_actions import FaultActions
+from varlog.testing.sim.faults.survivor_check import SurvivorCheck
 
 # The second of two faults comes so soon, at most, that the first is still felt.
 OVERLAP_S = 0.5
@@ -22,15 +22,15 @@ class Faults:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SimPlan,
         rng: random.Random,
         network: SimNetwork,
         hosts: Sequence[Host],
-        keepers: Keepers,
-        tell: Callable[[str], None],
+        survivors: SurvivorCheck,
+        trace: Callable[[str], None],
         said: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.menu = Menu(plan, rng, network, hosts, keepers, tell, said)
+        self.actions = FaultActions(plan, rng, network, hosts, survivors, trace, said)
         self._plan = plan
         self._rng = rng
         self._hosts = list(hosts)
@@ -45,8 +45,13 @@ class Faults:
         """Make trouble until `stop`."""
         if not self._active:
             self._active = True
-            if {Kind.HARM, Kind.REWIND, Kind.STORE_REWIND, Kind.BEYOND} & self._plan.kinds():
-                self.menu.harms.watch()
+            if {
+                FaultKind.HARM,
+                FaultKind.REWIND,
+                FaultKind.STORE_REWIND,
+                FaultKind.BEYOND,
+            } & self._plan.kinds():
+                self.actions.harms.watch()
             loop = asyncio.get_running_loop()
             self._making = [
                 loop.create_task(self._one_by_one(), name="faults"),
@@ -58,22 +63,22 @@ class Faults:
         total = sum(rates.values())
         while total > 0:
             await asyncio.sleep(self._rng.expovariate(total))
-            _ = self.menu.serve(self._rng.choices(list(rates), list(rates.values()))[0])
+            _ = self.actions.serve(self._rng.choices(list(rates), list(rates.values()))[0])
 
     async def _in_pairs(self) -> None:
         while self._plan.pair is not None:
             await asyncio.sleep(self._rng.expovariate(PAIR_RATE))
             one, two = self._rng.sample(self._plan.pair, 2)
-            hit = self.menu.serve(one)
+            hit = self.actions.serve(one)
             await asyncio.sleep(self._rng.random() ** 2 * OVERLAP_S)
-            _ = self.menu.serve(two, beside=hit if self._rng.random() < 0.5 else None)
+            _ = self.actions.serve(two, beside=hit if self._rng.random() < 0.5 else None)
 
     def stop(self) -> None:
         """No more faults. Everyone who is down comes back now."""
         self._active = False
         for making in self._making:
             making.cancel()
-        self.menu.clear()
+        self.actions.clear()
         for host in self._hosts:
             if host.started:
                 self._back(host)
@@ -87,9 +92,9 @@ class Faults:
 
     def _crashed(self, host: Host) -> None:
         delay = self._rng.expovariate(1 / self._plan.down_s) if self._active else self._rng.uniform(0, 0.2)
-        delay = max(delay, self.menu.away.pop(host.name, 0.0))
+        delay = max(delay, self.actions.away.pop(host.name, 0.0))
         asyncio.get_running_loop().call_later(delay, self._back, host, context=self._outside)
 
     def _back(self, host: Host) -> None:
-        if not host.up and host.name not in self.menu.harms.beyond.given_up:
+        if not host.up and host.name not in self.actions.harms.beyond.given_up:
             host.boot()

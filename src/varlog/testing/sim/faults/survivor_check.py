@@ -24,7 +24,7 @@ from varlog.testing.sim.core.loop import Process
 PAGES_A_LOOK = 1_000_000
 
 
-class Keepers:
+class SurvivorCheck:
     """`nodes` are the hosts of storage nodes 1, 2, …; `view` is what the leading repository knows, None while nobody leads."""
 
     def __init__(self, nodes: Sequence[Host], view: Callable[[], ClusterView | None]) -> None:

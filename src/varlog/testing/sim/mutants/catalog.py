@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from varlog.testing.sim.core.plan import Kind
+from varlog.testing.sim.core.plan import FaultKind
 from varlog.testing.sim.mutants.harm_mutants import HARM_MUTANTS
 from varlog.testing.sim.mutants.patch import Mutant
 from varlog.testing.sim.mutants.position_mutants import NAMED_MUTANTS, ORDER_MUTANTS, WRITE_MUTANTS
@@ -318,7 +318,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
                 "self._writer.drop_queue()\n    self._acks.fail(Sealed(self.log_stream))\n",
             ),
         ),
-        needs=(Kind.LOSS,),
+        needs=(FaultKind.LOSS,),
     ),
     Mutant(
         "trim-without-rows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.core.plan import Kind
+from varlog.testing.sim.core.plan import FaultKind
 from varlog.testing.sim.mutants.patch import Mutant
 
 _READER = "varlog.storagenode.committed.reader:ReplicaReader"
@@ -23,7 +23,7 @@ def _mutant(
     name: str,
     wrong: str,
     *edits: tuple[str, str, str],
-    needs: tuple[Kind, ...],
+    needs: tuple[FaultKind, ...],
     ordering: Ordering = Ordering.COMMITTED,
 ) -> Mutant:
     return Mutant(name, wrong, edits, needs, ordering)
@@ -35,13 +35,13 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "damaged-frame-believed",
         "A message whose frame was changed on its way is believed.",
         (f"{_CONNECTION}._arrive", *_BELIEVED),
-        needs=(Kind.CORRUPT,),
+        needs=(FaultKind.CORRUPT,),
     ),
     _mutant(
         "damaged-frame-believed-sequenced",
         "A message of a sequenced topic whose frame was changed on its way is believed.",
         (f"{_CONNECTION}._arrive", *_BELIEVED),
-        needs=(Kind.CORRUPT,),
+        needs=(FaultKind.CORRUPT,),
         ordering=Ordering.SEQUENCED,
     ),
     # --- read errors
@@ -49,7 +49,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "read-error-said-as-trimmed",
         "A replica answers a read that its disk refused as if the entry were trimmed (law 9).",
         (f"{_READER}._read_done", _CANNOT_BE_READ, "Trimmed(llsn, LLSN(llsn + 1))"),
-        needs=(Kind.READ,),
+        needs=(FaultKind.READ,),
     ),
     _mutant(
         "unit-read-error-said-as-trimmed",
@@ -59,14 +59,14 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             _UNIT_CANNOT_BE_READ,
             "Trimmed(pages[0].first_llsn, pages[-1].end_llsn)",
         ),
-        needs=(Kind.READ,),
+        needs=(FaultKind.READ,),
         ordering=Ordering.SEQUENCED,
     ),
     _mutant(
         "damage-said-as-trimmed",
         "A replica answers a read of a damaged batch as if the entry were trimmed (law 9).",
         (f"{_READER}._read_done", "call.fail(damaged)", "call.fail(Trimmed(llsn, LLSN(llsn + 1)))"),
-        needs=(Kind.FLIP,),
+        needs=(FaultKind.FLIP,),
     ),
     # --- the repository's files
     _mutant(
@@ -77,7 +77,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             'raise JournalDamaged("it is missing, and the newest commits were in it")',
             "pass",
         ),
-        needs=(Kind.STORE_HARM,),
+        needs=(FaultKind.STORE_HARM,),
     ),
     _mutant(
         "journal-second-copy-unused",
@@ -93,7 +93,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "if len(lost) > (1 if known else 0):",
             "if False:",
         ),
-        needs=(Kind.STORE_HARM,),
+        needs=(FaultKind.STORE_HARM,),
     ),
     # --- files without a name
     _mutant(
@@ -104,7 +104,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "relinked(self._disk, self._open_file(), self.size_bytes)",
             "None",
         ),
-        needs=(Kind.HARM,),
+        needs=(FaultKind.HARM,),
     ),
     _mutant(
         "deleted-segment-not-noticed",
@@ -114,7 +114,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "if opened is not None else None",
             "if False else None",
         ),
-        needs=(Kind.HARM,),
+        needs=(FaultKind.HARM,),
     ),
     _mutant(
         "deleted-segment-of-a-unit-not-noticed",
@@ -124,7 +124,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "if opened is not None else None",
             "if False else None",
         ),
-        needs=(Kind.HARM,),
+        needs=(FaultKind.HARM,),
         ordering=Ordering.SEQUENCED,
     ),
     # --- disks that went back in time
@@ -136,7 +136,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "self.unverified = parts.restored and store.epoch != NO_EPOCH",
             "self.unverified = False",
         ),
-        needs=(Kind.REWIND,),
+        needs=(FaultKind.REWIND,),
         ordering=Ordering.SEQUENCED,
     ),
     _mutant(
@@ -147,7 +147,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "if not answers[node].unverified",
             "if True",
         ),
-        needs=(Kind.REWIND,),
+        needs=(FaultKind.REWIND,),
         ordering=Ordering.SEQUENCED,
     ),
     _mutant(
@@ -158,7 +158,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "node not in answers and node not in lost",
             "False",
         ),
-        needs=(Kind.REWIND,),
+        needs=(FaultKind.REWIND,),
         ordering=Ordering.SEQUENCED,
     ),
     _mutant(
@@ -174,7 +174,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "store, unverified = self.store, self.unverified",
             "store, unverified, self.unverified = self.store, self.unverified, False",
         ),
-        needs=(Kind.REWIND,),
+        needs=(FaultKind.REWIND,),
         ordering=Ordering.SEQUENCED,
     ),
     _mutant(
@@ -185,7 +185,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "for begin, end in _stretches(list(theirs.values())):",
             "for begin, end in ():",
         ),
-        needs=(Kind.REWIND,),
+        needs=(FaultKind.REWIND,),
         ordering=Ordering.SEQUENCED,
     ),
     _mutant(
@@ -206,6 +206,6 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
             "self.assigned_end = self.durable_end = end",
             "self.assigned_end = self.durable_end = self.committed_end = end",
         ),
-        needs=(Kind.REWIND,),
+        needs=(FaultKind.REWIND,),
     ),
 )

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.core.plan import Kind
+from varlog.testing.sim.core.plan import FaultKind
 from varlog.testing.sim.recipes.plan import Work
 
 
@@ -24,7 +24,7 @@ class Mutant:
     name: str
     wrong: str
     edits: tuple[tuple[str, str, str], ...]
-    needs: tuple[Kind, ...] = ()
+    needs: tuple[FaultKind, ...] = ()
     ordering: Ordering = Ordering.COMMITTED  # of the runs that can show it
     recipe: Work | None = None
     gray_watch: bool = False  # only where one node is slow, and nothing else happens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from varlog.testing.sim.core.plan import Kind
+from varlog.testing.sim.core.plan import FaultKind
 from varlog.testing.sim.mutants.patch import Mutant
 
 _REPLICA = "varlog.storagenode.committed.replica:Replica"
@@ -29,7 +29,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
         "original-after-retry-doubled",
         "A primary forgets a retry that it took, so that its delayed original is stored as well (R-ORD-7).",
         ((f"{_RETRIES}._searched", "self._remember(key, floor)", "pass"),),
-        needs=(Kind.STRAGGLE,),
+        needs=(FaultKind.STRAGGLE,),
     ),
     Mutant(
         "append-in-a-later-epoch",
@@ -112,7 +112,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "if case.around.is_lost(node):",
             ),
         ),
-        needs=(Kind.AWAY,),
+        needs=(FaultKind.AWAY,),
     ),
     Mutant(
         "zombies-stay",
@@ -139,7 +139,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 ),
             ),
         ),
-        needs=(Kind.FSYNC,),
+        needs=(FaultKind.FSYNC,),
     ),
     Mutant(
         "rows-believed-after-a-failed-sync",
@@ -151,7 +151,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "if False:",
             ),
         ),
-        needs=(Kind.FSYNC,),
+        needs=(FaultKind.FSYNC,),
     ),
     Mutant(
         "reader-trusts-bytes",
@@ -163,7 +163,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "pass\n",
             ),
         ),
-        needs=(Kind.FLIP,),
+        needs=(FaultKind.FLIP,),
     ),
     Mutant(
         "rot-stays",
@@ -175,7 +175,7 @@ REPAIR_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "if True:",
             ),
         ),
-        needs=(Kind.FLIP,),
+        needs=(FaultKind.FLIP,),
     ),
     # --- repositories that take turns -----------------------------------------------------------------------------------
     Mutant(

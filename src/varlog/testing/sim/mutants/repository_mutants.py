@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.core.plan import Kind
+from varlog.testing.sim.core.plan import FaultKind
 from varlog.testing.sim.mutants.patch import Mutant
 
 _JOURNAL = "varlog.metarepo.store.journal:Journal"
@@ -31,7 +31,7 @@ STORE_MUTANTS: Final[tuple[Mutant, ...]] = (
         "deleted-journal-not-noticed",
         "A running repository whose journal was deleted goes on with the file that has no name (law 3).",
         ((f"{_STORE}._tend", "if not linked:", "if False:"),),
-        needs=(Kind.STORE_HARM,),
+        needs=(FaultKind.STORE_HARM,),
     ),
     Mutant(
         "journal-begun-before-the-database-has-all",
@@ -43,7 +43,7 @@ STORE_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "self._pending = _Pending()",
             ),
         ),
-        needs=(Kind.STORE_HARM,),
+        needs=(FaultKind.STORE_HARM,),
     ),
     Mutant(
         "checkpoint-not-written",
@@ -57,7 +57,7 @@ STORE_MUTANTS: Final[tuple[Mutant, ...]] = (
 
 _WITNESSES = "varlog.metarepo.recovery.witnesses:Witnesses"
 _RULES = "varlog.metarepo.recovery.witness_rules"
-_NEEDS = (Kind.STORE_REWIND,)
+_NEEDS = (FaultKind.STORE_REWIND,)
 
 WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
     Mutant(
@@ -154,7 +154,7 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "not self._awaited",
             ),
         ),
-        needs=(Kind.BEYOND,),
+        needs=(FaultKind.BEYOND,),
     ),
     Mutant(
         "lost-topic-has-a-tail",
@@ -166,12 +166,12 @@ WITNESS_MUTANTS: Final[tuple[Mutant, ...]] = (
                 "self._witnesses.awaited",
             ),
         ),
-        needs=(Kind.BEYOND,),
+        needs=(FaultKind.BEYOND,),
     ),
     Mutant(
         "lost-topic-adopts-itself",
         "A stopped topic with replicas that nobody heard continues with what the others tell (law 3).",
         ((f"{_WITNESSES}._survey", "*self.unheard_on(topic)", ""),),
-        needs=(Kind.BEYOND,),
+        needs=(FaultKind.BEYOND,),
     ),
 )

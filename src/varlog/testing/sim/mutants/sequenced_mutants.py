@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.core.plan import Kind
+from varlog.testing.sim.core.plan import FaultKind
 from varlog.testing.sim.mutants.patch import Mutant
 
 _UNIT = "varlog.storagenode.sequenced.unit:LogUnit"
@@ -20,7 +20,7 @@ _RULES = "varlog.reconfiguration.rules"
 _RECONFIGURER = "varlog.reconfiguration.reconfigurer:Reconfigurer"
 
 
-def _mutant(name: str, wrong: str, *edits: tuple[str, str, str], needs: tuple[Kind, ...] = ()) -> Mutant:
+def _mutant(name: str, wrong: str, *edits: tuple[str, str, str], needs: tuple[FaultKind, ...] = ()) -> Mutant:
     return Mutant(name, wrong, edits, needs, Ordering.SEQUENCED)
 
 

@@ -16,8 +16,8 @@ from varlog.recipes.core.snapshots import Snapshots
 from varlog.recipes.errors import ReplicaStopped
 from varlog.runtime.environment import Environment
 from varlog.testing.sim.recipes.plan import RecipePlan, Work
-from varlog.verify.history import History, Outcome
-from varlog.verify.recipe_history import Deed, RecipeHistory
+from varlog.verify.history import CallOutcome, History
+from varlog.verify.recipe_history import RecipeCall, RecipeHistory
 
 # The auditor looks at a cluster that is well, and is patient.
 AUDIT_S: Final = 60.0
@@ -37,7 +37,7 @@ class Site:
     history: History
     recipes: RecipeHistory
     stopping: Callable[[], bool]
-    tell: Callable[[str], None]
+    trace: Callable[[str], None]
     ttl_s: float
 
 
@@ -89,7 +89,7 @@ class Job(ABC):
                 self.complain(error)
                 return False
             except VarlogError as error:
-                self.site.tell(f"{self.site.name} cannot open {self.work} yet: {error}")
+                self.site.trace(f"{self.site.name} cannot open {self.work} yet: {error}")
                 await asyncio.sleep(0.1)
         return False
 
@@ -140,14 +140,14 @@ class Job(ABC):
         """After each stretch that is applied: the state, for all who have one of the same position."""
 
         def look(machine: Any) -> None:
-            self.site.recipes.tell_state(replica.name, replica.applied, machine.snapshot(), self.site.name)
+            self.site.recipes.record_state(replica.name, replica.applied, machine.snapshot(), self.site.name)
 
         try:
             await replica.wait(look)
         except ReplicaStopped as error:
             self.complain(error)
         except VarlogError as error:
-            self.site.tell(f"{self.site.name} compares no more: {error}")
+            self.site.trace(f"{self.site.name} compares no more: {error}")
 
     async def do(
         self,
@@ -160,35 +160,35 @@ class Job(ABC):
         given: Any = None,
         deadline: bool = True,
         slack_s: float = 0.0,
-    ) -> Deed:
+    ) -> RecipeCall:
         """Wait for one call, and write it down. `got` is what it returned."""
-        deed = self.begin(client, recipe, what, key=key, given=given)
+        call = self.begin(client, recipe, what, key=key, given=given)
         if deadline:
-            deed.deadline_s = deed.started_s + self.site.plan.timeout_s + slack_s
+            call.deadline_s = call.started_s + self.site.plan.timeout_s + slack_s
         try:
-            deed.got = await work
-            deed.outcome = Outcome.DONE
+            call.got = await work
+            call.outcome = CallOutcome.DONE
         except OutcomeUnknown as error:
-            deed.outcome, deed.message = Outcome.UNKNOWN, str(error)
+            call.outcome, call.message = CallOutcome.UNKNOWN, str(error)
         except Rejected as error:
-            deed.outcome, deed.message = Outcome.REJECTED, str(error)
+            call.outcome, call.message = CallOutcome.REJECTED, str(error)
         except ReplicaStopped as error:
-            deed.outcome, deed.message = Outcome.FAILED, str(error)
+            call.outcome, call.message = CallOutcome.FAILED, str(error)
             self.complain(error)
         except VarlogError as error:
-            deed.outcome, deed.message = Outcome.FAILED, f"{type(error).__name__}: {error}"
-        self.end(deed)
-        return deed
+            call.outcome, call.message = CallOutcome.FAILED, f"{type(error).__name__}: {error}"
+        self.end(call)
+        return call
 
-    def begin(self, client: str, recipe: str, what: str, *, key: str = "", given: Any = None) -> Deed:
-        deed = Deed(recipe=recipe, client=client, what=what, key=key, given=given)
-        deed.started, deed.started_s = self.site.history.event(), asyncio.get_running_loop().time()
-        self.site.recipes.deeds.append(deed)
-        return deed
+    def begin(self, client: str, recipe: str, what: str, *, key: str = "", given: Any = None) -> RecipeCall:
+        call = RecipeCall(recipe=recipe, client=client, what=what, key=key, given=given)
+        call.started, call.started_s = self.site.history.event(), asyncio.get_running_loop().time()
+        self.site.recipes.calls.append(call)
+        return call
 
-    def end(self, deed: Deed) -> None:
-        deed.ended, deed.ended_s = self.site.history.event(), asyncio.get_running_loop().time()
-        self.site.tell(str(deed))
+    def end(self, call: RecipeCall) -> None:
+        call.ended, call.ended_s = self.site.history.event(), asyncio.get_running_loop().time()
+        self.site.trace(str(call))
 
     def unique(self, client: str) -> str:
         """A word that no other call of the run has."""

@@ -22,9 +22,9 @@ from varlog.recipes.lock.lock import Lock
 from varlog.recipes.queue.queue import Claim, Queue
 from varlog.testing.sim.recipes.job import AUDIT_S, Job
 from varlog.testing.sim.recipes.plan import Work
-from varlog.verify.history import Outcome
-from varlog.verify.recipe_history import Hold, Leader, Passed
-from varlog.verify.recipe_history import Hold as Held
+from varlog.verify.history import CallOutcome
+from varlog.verify.recipe_history import HoldSeen, LeaderSeen, Passed
+from varlog.verify.recipe_history import HoldSeen as Held
 
 # While somebody has an item.
 LOOKS = 5
@@ -141,7 +141,9 @@ class QueueJob(Job):
             await asyncio.sleep(work_s / LOOKS)
             if claim.held:
                 event = self.site.history.event()
-                self.site.recipes.holds.append(Hold(event, "queue", claim.body.decode(), client, claim.token))
+                self.site.recipes.holds.append(
+                    HoldSeen(event, "queue", claim.body.decode(), client, claim.token)
+                )
         if self.rng.random() < 0.8:
             await self._done(client, claim)
         else:
@@ -188,12 +190,12 @@ class QueueJob(Job):
                 size = await self._queue.size()
                 if not size.ready and not size.claimed:
                     self.end(self.begin(self.site.name, "queue", "drained"))
-                    self.site.recipes.deeds[-1].outcome = Outcome.DONE
+                    self.site.recipes.calls[-1].outcome = CallOutcome.DONE
                     return
                 if (claim := await self._take(self.site.name, 10.0)) is not None:
                     await self._done(self.site.name, claim)
             except VarlogError as error:
-                self.site.tell(f"the queue is not drained yet: {error}")
+                self.site.trace(f"the queue is not drained yet: {error}")
         self.site.history.trouble.append(f"the queue is not drained within {AUDIT_S:g} s")
 
 
@@ -252,7 +254,7 @@ class HoldingJob(Job):
         try:
             fence.admit(hold.token)
         except StaleToken as stale:
-            self.site.tell(f"{client} is stopped at the fence: {stale}")
+            self.site.trace(f"{client} is stopped at the fence: {stale}")
         else:
             self.site.recipes.passed.append(Passed(self.site.history.event(), name, client, hold.token))
 
@@ -314,9 +316,9 @@ class ElectionJob(HoldingJob):
 
     async def step(self, client: str) -> None:
         if self.rng.random() < 0.3:
-            deed = await self.do(client, "election", "leader", self._election.leader(), key=self.key)
-            if deed.done and deed.got is not None:
-                self._saw(client, deed.got.term, deed.got.candidate)
+            call = await self.do(client, "election", "leader", self._election.leader(), key=self.key)
+            if call.done and call.got is not None:
+                self._saw(client, call.got.term, call.got.candidate)
             return
         await super().step(client)
 
@@ -330,11 +332,11 @@ class ElectionJob(HoldingJob):
                     if leader is not None:
                         self._saw(f"{self.site.name}.observe", leader.term, leader.candidate)
         except VarlogError as error:
-            self.site.tell(f"{self.site.name} observes no more: {error}")
+            self.site.trace(f"{self.site.name} observes no more: {error}")
 
     def _saw(self, client: str, term: int, leader: str) -> None:
         event = self.site.history.event()
-        self.site.recipes.leaders.append(Leader(event, self.key, client, term, leader))
+        self.site.recipes.leaders.append(LeaderSeen(event, self.key, client, term, leader))
 
     async def close(self) -> None:
         await self._election.close()

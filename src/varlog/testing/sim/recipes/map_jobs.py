@@ -54,17 +54,17 @@ class KeyValueJob(MapJob):
         what = rng.choices(("put", "get", "cas", "delete", "stale"), (4, 6, 5, 1, 2))[0]
         match what:
             case "put":
-                deed = await self.do(client, "kv", "put", kv.put(key, value), key=key, given=value)
+                call = await self.do(client, "kv", "put", kv.put(key, value), key=key, given=value)
             case "cas":
                 expected = self._known.get(key, 0)
                 work = kv.compare_and_set(key, value, expected)
-                deed = await self.do(client, "kv", "cas", work, key=key, given=(value, expected))
+                call = await self.do(client, "kv", "cas", work, key=key, given=(value, expected))
             case "delete":
-                deed = await self.do(client, "kv", "delete", kv.delete(key), key=key)
+                call = await self.do(client, "kv", "delete", kv.delete(key), key=key)
             case _:
-                deed = await self.do(client, "kv", what, self._get(key, what == "stale"), key=key)
-        if deed.done and what in ("put", "get", "cas"):
-            found = deed.got[1] if what == "get" and deed.got else deed.got
+                call = await self.do(client, "kv", what, self._get(key, what == "stale"), key=key)
+        if call.done and what in ("put", "get", "cas"):
+            found = call.got[1] if what == "get" and call.got else call.got
             self._known[key] = found or 0
 
     async def _get(self, key: str, stale: bool) -> tuple[bytes, int] | None:
@@ -91,7 +91,7 @@ class KeyValueJob(MapJob):
                         if left == 0:
                             break
             except VarlogError as error:
-                self.site.tell(f"{self.site.name} watches no more: {error}")
+                self.site.trace(f"{self.site.name} watches no more: {error}")
                 return
 
     async def audit(self) -> None:
@@ -112,7 +112,7 @@ class RegistersJob(MapJob):
     async def step(self, client: str) -> None:
         site, rng = self.site, self.rng
         keys = [f"r{rng.randrange(site.plan.keys + 1)}" for _ in range(rng.randint(1, 4))]
-        made = told.Transaction(self.unique(client), began=site.history.event(), committed=None)
+        made = told.RecordedTransaction(self.unique(client), began=site.history.event(), committed=None)
         site.recipes.registers.setdefault(self.work, []).append(made)
         try:
             transaction = await Transactions(self.kv).begin(self.work)
@@ -122,7 +122,7 @@ class RegistersJob(MapJob):
                 if rng.random() < 0.5:
                     value = f"{made.name}.{number}"
                     transaction.put(key, value.encode())
-                    made.acts.append(told.write(key, value))
+                    made.ops.append(told.write_op(key, value))
                 else:
                     self._read(transaction, key, made)
             if rng.random() < 0.1:
@@ -136,19 +136,19 @@ class RegistersJob(MapJob):
                 ]
         except (Conflict, Rejected) as error:
             made.committed = False
-            site.tell(f"{made} is not committed: {error}")
+            site.trace(f"{made} is not committed: {error}")
         except OutcomeUnknown as error:
-            site.tell(f"{made}, perhaps: {error}")
+            site.trace(f"{made}, perhaps: {error}")
         except VarlogError as error:
             made.committed = False  # it could not begin
-            site.tell(f"{made} did not begin: {error}")
+            site.trace(f"{made} did not begin: {error}")
         made.ended = site.history.event() if made.committed is not None else None
-        site.tell(f"{made} committed: {made.committed}")
+        site.trace(f"{made} committed: {made.committed}")
 
-    def _read(self, transaction: Transaction, key: str, made: told.Transaction) -> None:
+    def _read(self, transaction: Transaction, key: str, made: told.RecordedTransaction) -> None:
         """The revision is only looked at: it says in which order versions came."""
         value = transaction.get(key)
-        made.acts.append(told.read(key, None if value is None else value.decode()))
+        made.ops.append(told.read_op(key, None if value is None else value.decode()))
         found = self.kv.replica.machine.get(key)
         if found is not None and found.value is not None:
             self.site.recipes.revisions.append((key, found.revision, found.value.decode()))
@@ -189,14 +189,14 @@ class ListsJob(MapJob):
             made.committed = True
         except (Conflict, Rejected) as error:
             made.committed = False
-            site.tell(f"{made.name} is not committed: {error}")
+            site.trace(f"{made.name} is not committed: {error}")
         except OutcomeUnknown as error:
-            site.tell(f"{made.name}, perhaps: {error}")
+            site.trace(f"{made.name}, perhaps: {error}")
         except VarlogError as error:
             made.committed = False  # it could not begin
-            site.tell(f"{made.name} did not begin: {error}")
+            site.trace(f"{made.name} did not begin: {error}")
         made.ended = site.history.event() if made.committed is not None else None
-        site.tell(f"{made}")
+        site.trace(f"{made}")
 
     def _act(self, transaction: Transaction, keys: list[str], made: ListTransaction) -> None:
         rng = self.rng
@@ -204,13 +204,13 @@ class ListsJob(MapJob):
         chosen = rng.random()
         if chosen < 0.2:
             found = dict(transaction.range("l"))
-            made.acts += [ListRead(one, _elements(found.get(one))) for one in keys]
+            made.ops += [ListRead(one, _elements(found.get(one))) for one in keys]
         elif chosen < 0.6:
-            made.acts.append(ListRead(key, _elements(transaction.get(key))))
+            made.ops.append(ListRead(key, _elements(transaction.get(key))))
         else:
             elements = _elements(transaction.get(key))
             element = self._element()
-            made.acts += [ListRead(key, elements), (key, element)]
+            made.ops += [ListRead(key, elements), (key, element)]
             transaction.put(key, msgspec.json.encode([*elements, element]))
 
     def _element(self) -> int:
@@ -222,7 +222,7 @@ class ListsJob(MapJob):
         made = ListTransaction("the last read", began=self.site.history.event())
         transaction = await self._transactions.begin(self.work)
         for number in range(max(2, self.site.plan.keys)):
-            made.acts.append(ListRead(f"l{number}", _elements(transaction.get(f"l{number}"))))
+            made.ops.append(ListRead(f"l{number}", _elements(transaction.get(f"l{number}"))))
         await transaction.commit()
         made.ended = self.site.history.event()
         self.site.recipes.lists.setdefault(self.work, []).append(made)

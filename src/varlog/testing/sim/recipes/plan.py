@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from varlog.model.cluster import Ordering
-from varlog.testing.sim.core.plan import NEED_AN_OPERATOR, Plan
+from varlog.testing.sim.core.plan import NEED_AN_OPERATOR, SimPlan
 
 
 class Work(StrEnum):
@@ -89,9 +89,9 @@ class RecipePlan:
         )
 
 
-def cluster_plan(seed: int, ordering: Ordering) -> Plan:
+def cluster_plan(seed: int, ordering: Ordering) -> SimPlan:
     """The cluster and the faults of the seed, without those who work on the log itself."""
-    plan = Plan.of(seed, ordering)
+    plan = SimPlan.of(seed, ordering)
     for kind in NEED_AN_OPERATOR:  # a topic that is stopped stays so until an operator comes
         plan.rates.pop(kind, None)
     rng = random.Random(f"{seed}/recipes cluster")

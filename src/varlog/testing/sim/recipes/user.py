@@ -49,7 +49,7 @@ class RecipeUser:
         recipes: RecipeHistory,
         stopping: Callable[[], bool],
         finished: Callable[[], None],
-        tell: Callable[[str], None],
+        trace: Callable[[str], None],
         ttl_s: float | None = None,
     ) -> None:
         self._environment = environment
@@ -61,7 +61,7 @@ class RecipeUser:
         self._recipes = recipes
         self._stopping = stopping
         self._finished = finished
-        self._tell = tell
+        self._trace = trace
         self._logs: list[Log] = []
         self._work: asyncio.Task[None] | None = None
 
@@ -102,7 +102,7 @@ class RecipeUser:
             try:
                 return await self._open(name)
             except VarlogError as error:
-                self._tell(f"{name} has no log yet: {error}")
+                self._trace(f"{name} has no log yet: {error}")
                 await self.stop()
                 await asyncio.sleep(0.1)
         return None
@@ -123,7 +123,7 @@ class RecipeUser:
             self._history,
             self._recipes,
             self._stopping,
-            self._tell,
+            self._trace,
             self._ttl_s,
         )
 
@@ -153,7 +153,7 @@ class Auditor:
         plan: RecipePlan,
         history: History,
         recipes: RecipeHistory,
-        tell: Callable[[str], None],
+        trace: Callable[[str], None],
     ) -> None:
         self._process = process
         self._plan = plan
@@ -167,7 +167,7 @@ class Auditor:
             recipes=recipes,
             stopping=self._late,
             finished=lambda: None,
-            tell=tell,
+            trace=trace,
             ttl_s=AUDIT_TTL_S,
         )
         self._until = 0.0

@@ -12,13 +12,14 @@ from varlog.model.cluster import Ordering
 from varlog.model.limits import CLOCK_DRIFT_MAX
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.testing.sim.core.host import Service
+from varlog.testing.sim.core.host import SimService
 from varlog.testing.sim.core.limits import RECIPE_BOUNDS, tight_limits
 from varlog.testing.sim.core.loop import Process
-from varlog.testing.sim.core.plan import Plan
+from varlog.testing.sim.core.plan import SimPlan
 from varlog.testing.sim.recipes.plan import RecipePlan, cluster_plan
 from varlog.testing.sim.recipes.user import RECIPE_TOPIC, SNAPSHOT_TOPIC, Auditor, RecipeUser
-from varlog.testing.sim.world import Result, World, run_world
+from varlog.testing.sim.simulate import RunResult, run_world
+from varlog.testing.sim.world import World
 from varlog.verify.recipe_checkers import check_recipes
 from varlog.verify.recipe_history import RecipeHistory
 
@@ -52,11 +53,11 @@ class RecipeWorld(World):
         for host in self._users:
             host.clock.rate = 1 + drift * rng.choice((-1, 1, rng.uniform(-1, 1)))
 
-    def _draw_plan(self, ordering: Ordering) -> Plan:
+    def _draw_plan(self, ordering: Ordering) -> SimPlan:
         return cluster_plan(self.seed, ordering)
 
-    def _make_user(self, topic: str) -> Callable[[Environment, Transport], Service]:
-        def make(environment: Environment, transport: Transport) -> Service:
+    def _make_user(self, topic: str) -> Callable[[Environment, Transport], SimService]:
+        def make(environment: Environment, transport: Transport) -> SimService:
             return RecipeUser(
                 environment,
                 transport,
@@ -66,7 +67,7 @@ class RecipeWorld(World):
                 recipes=self.recipes,
                 stopping=lambda: self._stopping,
                 finished=self._user_finished,
-                tell=self.tell,
+                trace=self.trace,
             )
 
         return make
@@ -83,11 +84,11 @@ class RecipeWorld(World):
             plan=self.recipe_plan,
             history=self.history,
             recipes=self.recipes,
-            tell=self.tell,
+            trace=self.trace,
         )
 
     async def _before_work(self) -> None:
-        self.tell(f"recipes: {self.recipe_plan}")
+        self.trace(f"recipes: {self.recipe_plan}")
         if not await self._auditor().prepare():
             self.history.trouble.append("the recipes could not be opened before the users came")
         if self.recipe_plan.pause_rate:
@@ -107,7 +108,7 @@ class RecipeWorld(World):
         """For less or longer than leases last."""
         if self._faults is not None and process.held is None:
             self.recipes.paused.add(process.name)
-            self._faults.menu.pause_for(
+            self._faults.actions.pause_for(
                 process, self.recipe_plan.ttl_s * self._pauses.choice((0.5, 1.5, 3.0))
             )
 
@@ -116,7 +117,7 @@ class RecipeWorld(World):
 
     def _under_way(self) -> bool:
         return super()._under_way() or any(
-            deed.ended is None and self._lives(deed.client) for deed in self.recipes.deeds
+            call.ended is None and self._lives(call.client) for call in self.recipes.calls
         )
 
     def tighten(self, tight: ExitStack) -> None:
@@ -131,7 +132,7 @@ class RecipeWorld(World):
         return self.recipes.digest()
 
     def counts(self) -> dict[str, int]:
-        return Counter(f"{deed.recipe} {deed.what} {deed.outcome}" for deed in self.recipes.deeds)
+        return Counter(f"{call.recipe} {call.what} {call.outcome}" for call in self.recipes.calls)
 
 
 def simulate_recipes(
@@ -140,7 +141,7 @@ def simulate_recipes(
     *,
     trace: Callable[[str], None] | None = None,
     messages: bool = False,
-) -> tuple[Result, RecipeWorld]:
+) -> tuple[RunResult, RecipeWorld]:
     """Run one seed with users of recipes, and judge it."""
     world = RecipeWorld(seed, ordering, trace=trace, messages=messages)
     return run_world(world, tracing=trace is not None), world

@@ -18,7 +18,7 @@ CUT_S_MAX = 8 * LEASE_S
 SEQUENCERS = {"sq": 1}
 
 
-class SequencedMenu:
+class SequencedFaultActions:
     """Cuts between some hosts and others that end by themselves, or when everybody is reunited."""
 
     def __init__(
@@ -28,7 +28,7 @@ class SequencedMenu:
         hosts: Sequence[Host],
         pause: Callable[[Host], None],
         stop: Callable[[Host], None],
-        tell: Callable[[str], None],
+        trace: Callable[[str], None],
         view: Callable[[], ClusterView | None],
     ) -> None:
         self._view = view
@@ -37,7 +37,7 @@ class SequencedMenu:
         self._hosts = list(hosts)
         self._pause = pause
         self._stop = stop
-        self._tell = tell
+        self._trace = trace
 
     def lose_sequencer(self, host: Host) -> None:
         """In one of the ways in which it can be lost. One that comes back has counted nothing: it is another one."""
@@ -61,7 +61,7 @@ class SequencedMenu:
             island += self._rng.sample(clients, self._rng.randint(1, max(1, len(clients) - 1)))
         rest = self._names(lambda other: other.name not in island)
         for_s = self._lease_or_more_s()
-        self._tell(f"an island for {for_s:.3f} s: {', '.join(island)}")
+        self._trace(f"an island for {for_s:.3f} s: {', '.join(island)}")
         self._part(island, rest, for_s)
 
     def _serving(self) -> list[str]:
@@ -81,14 +81,14 @@ class SequencedMenu:
 
     def cut_lease(self, host: Host) -> None:
         for_s = self._lease_or_more_s()
-        self._tell(f"no repository reaches {host.name} for {for_s:.3f} s")
+        self._trace(f"no repository reaches {host.name} for {for_s:.3f} s")
         self._part([host.name], self._names(lambda other: _class(other) == "mr"), for_s)
 
     def cut_client(self, host: Host) -> None:
         clients = self._names(lambda other: _class(other) == "c")
         if clients:
             client, for_s = self._rng.choice(clients), self._rng.choice((0.7, 2.0, 4.0)) * self._rng.random()
-            self._tell(f"{client} does not reach {host.name} for {for_s:.3f} s")
+            self._trace(f"{client} does not reach {host.name} for {for_s:.3f} s")
             self._part([client], [host.name], for_s)
 
     def _lease_or_more_s(self) -> float:

@@ -17,20 +17,22 @@ from varlog.reconfiguration.rules import Wish, next_projection
 from varlog.rpc.pool import ConnectionPool
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.testing.sim.core.plan import Plan
+from varlog.testing.sim.core.plan import SimPlan
 
 # Whoever is held up for longer leaves what it has begun to others.
 PATIENCE_S = 4.0
 
 
-class Meddler:
+class RogueReconfigurer:
     """What any client may do, and so must do no harm: safety cannot rest on who accuses whom, or on who finishes what."""
 
-    def __init__(self, plan: Plan, rng: random.Random, repository: str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: SimPlan, rng: random.Random, repository: str, trace: Callable[[str], None]
+    ) -> None:
         self._plan = plan
         self._rng = rng
         self._repository = repository
-        self._tell = tell
+        self._trace = trace
 
     async def work(
         self,
@@ -48,9 +50,9 @@ class Meddler:
             routing = Routing(ConnectionPool(transport), environment, self._repository, topic_name=topic)
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    self._tell(f"{name} meddles: {await self._meddle(routing)}")
+                    self._trace(f"{name} meddles: {await self._meddle(routing)}")
             except (VarlogError, TimeoutError) as error:
-                self._tell(f"{name} meddles in vain: {error!r}")
+                self._trace(f"{name} meddles in vain: {error!r}")
             finally:
                 await routing.close()
 

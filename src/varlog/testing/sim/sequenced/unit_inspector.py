@@ -24,7 +24,7 @@ What = tuple[int, int, bool]
 Pages = dict[int, What]
 
 
-class Inspector:
+class UnitInspector:
     """`view` is what the leading repository knows; None while nobody leads beyond doubt."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Inspector:
     ) -> None:
         self._nodes = {NodeID(number): host for number, host in enumerate(nodes, 1)}
         self._view = view
-        self._told = history.event_texts
+        self._told = history.sequenced_facts
         self._final: dict[LogStreamID, Pages] = {}  # what the tail of a chain had
         self._seen: dict[LogStreamID, object] = {}  # how the chain was when it was last looked at
 

@@ -12,7 +12,7 @@ from varlog.model.cluster import LogStream
 from varlog.model.errors import PreconditionFailed, VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.testing.sim.core.plan import Plan
+from varlog.testing.sim.core.plan import SimPlan
 
 # An operator who gets no answer in this time goes on to something else.
 PATIENCE_S = 2.0
@@ -31,9 +31,9 @@ class Operator:
         transport: Transport,
         repository: str,
         topics: Sequence[str],
-        plan: Plan,
+        plan: SimPlan,
         rng: random.Random,
-        tell: Callable[[str], None],
+        trace: Callable[[str], None],
     ) -> None:
         self._environment = environment
         self._transport = transport
@@ -41,21 +41,21 @@ class Operator:
         self._topics = list(topics)
         self._plan = plan
         self._rng = rng
-        self._tell = tell
+        self._trace = trace
 
     async def work(self) -> None:
         """All deeds of the plan, at moments of its time."""
-        deeds = [self._add_stream] * self._plan.new_streams
+        calls = [self._add_stream] * self._plan.new_streams
         for _ in range(self._plan.handwork):
-            deeds.append(self._rng.choice((self._seal, self._unseal, self._replace)))
-        self._rng.shuffle(deeds)
-        for deed in deeds:
-            await asyncio.sleep(self._rng.uniform(0, self._plan.duration_s / len(deeds)))
+            calls.append(self._rng.choice((self._seal, self._unseal, self._replace)))
+        self._rng.shuffle(calls)
+        for call in calls:
+            await asyncio.sleep(self._rng.uniform(0, self._plan.duration_s / len(calls)))
             try:
                 async with await self._connect() as admin:
-                    self._tell(f"the operator {await deed(admin)}")
+                    self._trace(f"the operator {await call(admin)}")
             except VarlogError as error:
-                self._tell(f"the operator failed: {deed.__name__.strip('_')}: {error}")
+                self._trace(f"the operator failed: {call.__name__.strip('_')}: {error}")
 
     async def release(self) -> bool:
         """Unseal what is held by hand; False if that cannot be done."""
@@ -70,7 +70,7 @@ class Operator:
                     if not held:
                         return True
             except VarlogError as error:
-                self._tell(f"the operator cannot unseal yet: {error}")
+                self._trace(f"the operator cannot unseal yet: {error}")
             await asyncio.sleep(0.2)
         return False
 
@@ -88,13 +88,13 @@ class Operator:
                         return True
                     for name in stopped:
                         shown = await admin.adopt_order(name, dry_run=False)
-                        self._tell(f"the operator asks for the order of {name}: {shown}")
+                        self._trace(f"the operator asks for the order of {name}: {shown}")
                         tries += bool(shown.missing and not shown.silent)
             except PreconditionFailed as error:
-                self._tell(f"the operator cannot adopt an order: {error}")
+                self._trace(f"the operator cannot adopt an order: {error}")
                 tries += 1
             except VarlogError as error:
-                self._tell(f"the operator cannot adopt an order yet: {error}")
+                self._trace(f"the operator cannot adopt an order yet: {error}")
             if tries == ADOPTIONS_MAX:
                 tries += 1
                 put_back()

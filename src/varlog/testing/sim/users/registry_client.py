@@ -13,14 +13,14 @@ from varlog.model.cluster import NamedWriter
 from varlog.model.errors import ReaderBehind, TrimBeyondTail, Unavailable, VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
-from varlog.testing.sim.core.plan import Plan
-from varlog.verify.history import STOPPED, History, KnownTail, Outcome, Tail, Trim
+from varlog.testing.sim.core.plan import SimPlan
+from varlog.verify.history import STOPPED, CallOutcome, History, KnownTail, TailCall, TrimCall
 
 READER, WRITER = "bookkeeper", "bookkeeper"
 PATIENCE_S = 3.0
 
 
-class Bookkeeper:
+class RegistryClient:
     """One at a time, so that what it was told last is what must be so. Where no answer came, both may be."""
 
     def __init__(
@@ -29,10 +29,10 @@ class Bookkeeper:
         transport: Transport,
         repository: str,
         topic: str,
-        plan: Plan,
+        plan: SimPlan,
         rng: random.Random,
         history: History,
-        tell: Callable[[str], None],
+        trace: Callable[[str], None],
     ) -> None:
         self._environment = environment
         self._transport = transport
@@ -42,7 +42,7 @@ class Bookkeeper:
         self._sequenced = topic in history.sequenced
         self._rng = rng
         self._history = history
-        self._tell = tell
+        self._trace = trace
         # How far the reader is: at least, and at most. Nothing before a first word was given.
         self._certain: int | None = None
         self._possible: int | None = None
@@ -54,13 +54,13 @@ class Bookkeeper:
 
     async def work(self) -> None:
         """About so many deeds as the plan has, in its time; fewer where answers take long."""
-        deeds = [self._read, self._trim, self._begin, self._begin, self._end]
+        calls = [self._read, self._trim, self._begin, self._begin, self._end]
         if self._sequenced:  # writers under a name need a primary
-            deeds = [self._read, self._trim]
+            calls = [self._read, self._trim]
         loop, plan = asyncio.get_running_loop(), self._plan
         end = loop.time() + plan.duration_s
         while plan.book_deeds and loop.time() < end:
-            await self._try(self._rng.choice(deeds))
+            await self._try(self._rng.choice(calls))
             await asyncio.sleep(self._rng.uniform(0, 2 * plan.duration_s / plan.book_deeds))
 
     async def settle(self) -> None:
@@ -70,8 +70,8 @@ class Bookkeeper:
             if not self._sequenced:
                 await self._try(self._begin)
 
-    async def _try(self, deed: Callable[[Log], Coroutine[Any, Any, str]]) -> None:
-        asked = Tail(topic=self._topic, client="bookkeeper", started=self._history.event())
+    async def _try(self, call: Callable[[Log], Coroutine[Any, Any, str]]) -> None:
+        asked = TailCall(topic=self._topic, client="bookkeeper", started=self._history.event())
         try:
             async with await connect_log(
                 self._transport,
@@ -81,15 +81,19 @@ class Bookkeeper:
                 create=False,
                 timeout_s=PATIENCE_S,
             ) as log:
-                self._tell(f"the bookkeeper {await deed(log)}")
+                self._trace(f"the registry client {await call(log)}")
         except Unavailable as error:
-            self._tell(f"the bookkeeper got no answer: {error}")
+            self._trace(f"the registry client got no answer: {error}")
         except VarlogError as error:
             if STOPPED in str(error):
                 # Whether a topic may be stopped at this moment is judged later (StoppedWhereDue).
-                asked.outcome, asked.message, asked.ended = Outcome.FAILED, str(error), self._history.event()
+                asked.outcome, asked.message, asked.ended = (
+                    CallOutcome.FAILED,
+                    str(error),
+                    self._history.event(),
+                )
                 self._history.operations.append(asked)
-                self._tell(f"the bookkeeper is refused: {error}")
+                self._trace(f"the registry client is refused: {error}")
                 return
             self._break(f"an error that has no place here: {type(error).__name__}: {error}")
 
@@ -114,7 +118,7 @@ class Bookkeeper:
     async def _trim(self, log: Log) -> str:
         """With respect for the reader: refused where it has not read so far."""
         glsn = max(1, await log.tail() - self._rng.randint(0, 10))
-        operation = Trim(
+        operation = TrimCall(
             topic=self._topic, client="bookkeeper", glsn=glsn, respectful=True, binding=self._sequenced
         )
         if self._certain is None:
@@ -124,28 +128,28 @@ class Bookkeeper:
         self._history.operations.append(operation)
         try:
             await log.trim(glsn, respect_readers=True)
-            operation.outcome = Outcome.DONE
+            operation.outcome = CallOutcome.DONE
         except ReaderBehind as behind:
-            operation.outcome = Outcome.REJECTED
+            operation.outcome = CallOutcome.REJECTED
             self._check_position(behind.position, "by a refused trim")
         except TrimBeyondTail:
-            operation.outcome, operation.beyond_tail = Outcome.REJECTED, True
+            operation.outcome, operation.beyond_tail = CallOutcome.REJECTED, True
         except VarlogError as error:
             if not isinstance(error, Unavailable) and STOPPED not in str(error):
                 raise
-            operation.outcome, operation.message = Outcome.FAILED, str(error)
+            operation.outcome, operation.message = CallOutcome.FAILED, str(error)
         operation.ended = self._history.event()
         operation.ended_s = asyncio.get_running_loop().time()
-        if operation.outcome is Outcome.DONE:
+        if operation.outcome is CallOutcome.DONE:
             self._check_trim(operation)
         return f"trimmed up to {glsn}: {operation.outcome}"
 
-    def _check_trim(self, trim: Trim) -> None:
+    def _check_trim(self, trim: TrimCall) -> None:
         """Done above the reader only if as much was asked for without respect, or without a reader."""
         others = [
             one.glsn
             for one in self._history.of(self._topic)
-            if isinstance(one, Trim) and not one.respectful and one.outcome is not Outcome.REJECTED
+            if isinstance(one, TrimCall) and not one.respectful and one.outcome is not CallOutcome.REJECTED
         ]
         allowed = max([self._possible or 0, self._trimmed_freely, *others])
         if trim.glsn > allowed:
@@ -182,5 +186,5 @@ class Bookkeeper:
         return f"ended batch {self._batch}"
 
     def _break(self, what: str) -> None:
-        self._tell(f"the bookkeeper complains: {what}")
+        self._trace(f"the registry client complains: {what}")
         self._history.broken_words.append(what)

@@ -16,9 +16,9 @@ from varlog.model.errors import Trimmed, VarlogError
 from varlog.rpc.transport import Transport
 from varlog.runtime.environment import Environment
 from varlog.testing.sim.core.loop import CURRENT
-from varlog.testing.sim.core.plan import Plan
+from varlog.testing.sim.core.plan import SimPlan
 from varlog.testing.workload import Client, Mix
-from varlog.verify.history import History, Operation, WriteTask
+from varlog.verify.history import ClientCall, History, IdempotentWrite
 
 # Called by the task that runs it: a process that dies before that task's first step leaves no coroutine that nobody awaited.
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -36,12 +36,12 @@ class User:
         *,
         topic: str,
         repository: str,
-        plan: Plan,
+        plan: SimPlan,
         history: History,
         stopping: Callable[[], bool],
         finished: Callable[[], None],
-        on_begin: Callable[[Operation], None],
-        on_end: Callable[[Operation], None],
+        on_begin: Callable[[ClientCall], None],
+        on_end: Callable[[ClientCall], None],
         besides: Besides,
     ) -> None:
         self._environment = environment
@@ -125,11 +125,13 @@ LAST_TIMEOUT_S = 20.0
 class Attempts:
     """The tasks of one run. What an attempt needs to know (where the task begins, in which stream) the first one fixes for all."""
 
-    def __init__(self, plan: Plan, rng: random.Random, history: History, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: SimPlan, rng: random.Random, history: History, trace: Callable[[str], None]
+    ) -> None:
         self._plan = plan
         self._rng = rng
         self._history = history
-        self._tell = tell
+        self._trace = trace
 
     async def work(self, name: str, log: Log, topic: str, stopping: Callable[[], bool]) -> None:
         """Some attempts of one user. Others may be at the same task at the same time."""
@@ -146,7 +148,7 @@ class Attempts:
                 told = "killed"
             except VarlogError as error:
                 told = self._judge(error)
-            self._tell(f"{name} attempt {number}: {told}")
+            self._trace(f"{name} attempt {number}: {told}")
 
     async def finish(self, logs: dict[str, Log]) -> None:
         """The cluster is well: the last attempt of most tasks, which must succeed."""
@@ -157,9 +159,9 @@ class Attempts:
                 told = await self._attempt(logs[task.topic], task, LAST_TIMEOUT_S, breaks_off=False)
             except VarlogError as error:
                 told = task.failure = f"{type(error).__name__}: {self._judge(error)}"
-            self._tell(f"last attempt at task {task.producer}: {told}")
+            self._trace(f"last attempt at task {task.producer}: {told}")
 
-    async def _task(self, log: Log, topic: str) -> WriteTask:
+    async def _task(self, log: Log, topic: str) -> IdempotentWrite:
         tasks = [task for task in self._history.tasks if task.topic == topic]
         if tasks and (len(tasks) >= self._plan.tasks or self._rng.random() < 0.6):
             return self._rng.choice(tasks)
@@ -169,11 +171,11 @@ class Attempts:
             for row in range(rng.randint(1, 40))
         )
         stream = rng.choice(log.streams).log_stream
-        task = WriteTask(topic, stream, 10**9 + number, after, rows, rng.choice((1, 3, 8)))
+        task = IdempotentWrite(topic, stream, 10**9 + number, after, rows, rng.choice((1, 3, 8)))
         self._history.tasks.append(task)
         return task
 
-    async def _attempt(self, log: Log, task: WriteTask, timeout_s: float, breaks_off: bool) -> str:
+    async def _attempt(self, log: Log, task: IdempotentWrite, timeout_s: float, breaks_off: bool) -> str:
         """In the task's own order and batches mostly; else in any."""
         rng, rows, size = self._rng, list(task.rows), task.batch_rows
         if rng.random() < 0.3:
@@ -212,11 +214,13 @@ LAST_COPY_TIMEOUT_S = 20.0
 class Copier:
     """The copy of one run. Its topic has one log stream, and begins where its source begins."""
 
-    def __init__(self, first: int, rng: random.Random, history: History, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, first: int, rng: random.Random, history: History, trace: Callable[[str], None]
+    ) -> None:
         self._first = first
         self._rng = rng
         self._history = history
-        self._tell = tell
+        self._trace = trace
 
     async def work(self, name: str, source: Log, copy: Log, stopping: Callable[[], bool]) -> None:
         while not stopping():
@@ -227,15 +231,15 @@ class Copier:
                 told = "was killed"
             except VarlogError as error:
                 told = self._judge(error)
-            self._tell(f"{name} copies: {told}")
+            self._trace(f"{name} copies: {told}")
             await asyncio.sleep(self._rng.uniform(0, 0.5))
 
     async def finish(self, source: Log, copy: Log) -> None:
         """The cluster is well: what is not copied yet is copied, unless it is trimmed."""
         try:
-            self._tell(f"the last copy: {await self._copy(source, copy, LAST_COPY_TIMEOUT_S)}")
+            self._trace(f"the last copy: {await self._copy(source, copy, LAST_COPY_TIMEOUT_S)}")
         except Trimmed as trimmed:
-            self._tell(f"the last copy ends early: {trimmed}")
+            self._trace(f"the last copy ends early: {trimmed}")
         except VarlogError as error:
             self._history.complaints.append(f"the copy cannot be finished: {self._judge(error)}")
 
