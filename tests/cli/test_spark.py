@@ -78,8 +78,8 @@ def test_every_job_has_the_options_that_all_share() -> None:
 
 
 def test_a_wrong_setting_is_refused_before_spark_starts() -> None:
-    assert "--conf takes KEY=VALUE, not 'nonsense'" in bad(varlog("report", "t", "--conf", "nonsense"), 2)
-    assert "--option takes KEY=VALUE, not '=x'" in bad(varlog("ingest", "t", "/in", "--option", "=x"), 2)
+    assert "--conf needs KEY=VALUE, not 'nonsense'" in bad(varlog("report", "t", "--conf", "nonsense"), 2)
+    assert "--option needs KEY=VALUE, not '=x'" in bad(varlog("ingest", "t", "/in", "--option", "=x"), 2)
 
 
 def test_a_cluster_that_does_not_answer_is_said_before_spark_starts() -> None:
@@ -90,7 +90,7 @@ def test_a_cluster_that_does_not_answer_is_said_before_spark_starts() -> None:
 def test_under_spark_submit_the_master_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     told = bad(varlog("report", "t", "--master", "local[2]"), 2)
-    assert "--master is spark-submit's to say" in told
+    assert "pass --master to spark-submit" in told
 
 
 @pytest.mark.process

@@ -1,18 +1,11 @@
-"""A write takes one column of bytes or text, and says what to do with everything else."""
+"""A write needs one column of bytes or text, and its task attempts are recognised as the same write."""
 
 from __future__ import annotations
 
 import pytest
 
-from varlog.spark.write.write_rules import (
-    InputColumns,
-    InputError,
-    Write,
-    committed_write,
-    input_columns,
-    left_behind,
-    producer_of,
-)
+from varlog.spark.write.exactly_once_rules import Write, committed_write, left_behind, producer_of
+from varlog.spark.write.input_rules import InputColumns, InputError, input_columns
 
 READ = [
     ("topic", "string"),

@@ -94,7 +94,7 @@ def test_a_socket_that_takes_nothing_is_closed_with_the_reason(
             with pytest.raises(ConnectionClosed) as closed:
                 await read_all(socket)
             assert closed.value.rcvd is not None and closed.value.rcvd.code == 4408
-            assert "took nothing" in closed.value.rcvd.reason
+            assert "read nothing" in closed.value.rcvd.reason
 
     with_live_proxy(tmp_path, story, limits=IMPATIENT, loop=loop)
 

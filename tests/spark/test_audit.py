@@ -120,7 +120,7 @@ def test_a_sound_topic_is_clean_and_every_replica_was_read(spark: SparkSession, 
     steps: list[str] = []
     report = audit(spark, planted.address, "clean", progress=lambda what, done, total: steps.append(what))
     assert report.clean, report.findings
-    assert {replica.verdict for replica in report.replicas} == {"sound"}
+    assert {replica.result for replica in report.replicas} == {"sound"}
     assert len(report.replicas) == 6
     assert sum(replica.entries for replica in report.replicas) == 3 * BATCHES * ENTRIES
     assert report.bytes > 3 * BATCHES * ENTRIES * ENTRY_BYTES
@@ -245,7 +245,7 @@ def test_a_node_that_is_away_is_a_finding_and_not_a_proof(spark: SparkSession, p
         planted.start(2)
     assert not report.clean
     assert {(finding.kind, finding.node) for finding in report.findings} == {(FindingKind.UNREAD, 2)}
-    assert [replica.verdict for replica in report.replicas if replica.node == 2] == ["1 unread"] * 2
+    assert [replica.result for replica in report.replicas if replica.node == 2] == ["1 unread"] * 2
 
 
 def test_the_report_is_for_people_and_for_programs(

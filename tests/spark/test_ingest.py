@@ -16,8 +16,9 @@ from varlog.spark.failure import spark_failure
 from varlog.spark.jobs.ingest import IngestReport, frame_of, ingest, list_files, pinned_splits
 from varlog.spark.jobs.ingest_rules import FileFormat, IngestError
 from varlog.spark.options import OptionError, write_options
+from varlog.spark.write.exactly_once_rules import Write
+from varlog.spark.write.input_rules import InputColumns
 from varlog.spark.write.task import WriteTask
-from varlog.spark.write.write_rules import InputColumns, Write
 from varlog.testing.tcp_cluster import TcpCluster
 
 

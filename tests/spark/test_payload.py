@@ -13,8 +13,8 @@ from varlog.model.batch import entries_of as unpacked
 from varlog.model.batch import pack, parse_header
 from varlog.model.ids import ProducerID
 from varlog.model.limits import ENTRY_BYTES_MAX
-from varlog.spark.write.payload import Cutter, columns_of, entries_of, hashes_of, in_order, spread
-from varlog.spark.write.write_rules import InputError
+from varlog.spark.write.input_rules import InputError
+from varlog.spark.write.payload import Cutter, columns_of, hashes_of, in_order, payload_of, spread
 
 BYTES = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 
@@ -30,7 +30,7 @@ def cut(rows: list[bytes], sizes: list[int], kind: pa.DataType) -> list[list[byt
     begin = 0
     for size in sizes:
         taken = batch_of([row.decode() for row in rows], kind).slice(begin, size)
-        found += cutter.take(entries_of(taken, "data"))
+        found += cutter.add(payload_of(taken, "data"))
         begin += size
     rest = cutter.rest()
     return [part.to_pylist() for part in [*found, *([] if rest is None else [rest])]]
@@ -48,20 +48,20 @@ def test_batches_are_the_same_however_the_rows_were_handed_over(kind: pa.DataTyp
 
 @pytest.mark.parametrize("kind", BYTES, ids=str)
 def test_a_slice_of_a_column_is_packed_as_it_is(kind: pa.DataType) -> None:
-    rows = entries_of(batch_of(["", "a", "€uro", "", "tail"], kind).slice(1, 3), "data")
+    rows = payload_of(batch_of(["", "a", "€uro", "", "tail"], kind).slice(1, 3), "data")
     batch = pack(columns_of(rows), producer=ProducerID(1), sequence=1, time_us=0)
     assert unpacked(batch, parse_header(batch, signed=False)) == [b"a", "€uro".encode(), b""]
 
 
 def test_rows_without_a_value_are_refused_by_column() -> None:
     with pytest.raises(InputError, match=r"1 of 3 rows have no value \(null\) in column 'data'.*IS NOT NULL"):
-        entries_of(batch_of([b"a", None, b"b"]), "data")
+        payload_of(batch_of([b"a", None, b"b"]), "data")
 
 
 def test_a_row_over_the_limit_is_refused_by_column() -> None:
-    rows = entries_of(batch_of([b"a", bytes(ENTRY_BYTES_MAX + 1)]), "data")
+    rows = payload_of(batch_of([b"a", bytes(ENTRY_BYTES_MAX + 1)]), "data")
     with pytest.raises(InputError, match=f"column 'data' has {ENTRY_BYTES_MAX + 1} bytes"):
-        list(Cutter("data").take(rows))
+        list(Cutter("data").add(rows))
 
 
 def test_sorted_rows_come_in_one_order_whatever_order_they_arrived_in(seed: int) -> None:

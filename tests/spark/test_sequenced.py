@@ -182,7 +182,7 @@ def test_an_audit_proves_every_unit_of_every_chain(spark: SparkSession, topic: T
     """R-USE-4, law 8: byte-equal along the chain, every position once."""
     found = audit(spark, topic.address, topic.name)
     assert found.clean, found.findings
-    assert len(found.replicas) == 6 and {one.verdict for one in found.replicas} == {"sound"}
+    assert len(found.replicas) == 6 and {one.result for one in found.replicas} == {"sound"}
     assert found.topics[0].end - found.topics[0].begin == sum(one.entries for one in found.replicas) // 3
 
 

@@ -17,8 +17,9 @@ from varlog.client.writers.idempotent_rules import IndeterminateInput
 from varlog.client.writers.positioned import OtherEntry
 from varlog.model.errors import Unavailable
 from varlog.spark.options import write_options
-from varlog.spark.write.task import PlacedTask, WriteTask
-from varlog.spark.write.write_rules import InputColumns, InputError, Write
+from varlog.spark.write.exactly_once_rules import Write
+from varlog.spark.write.input_rules import InputColumns, InputError
+from varlog.spark.write.task import PositionedWriteTask, WriteTask
 from varlog.testing.tcp_cluster import TcpCluster
 
 ROWS = [b"row-%d %s" % (n, b"x" * 500) for n in range(12_000)]
@@ -81,9 +82,11 @@ def test_tasks_of_one_write_go_to_streams_in_turn(topic: BusyTopic) -> None:
 # --- positions are kept -----------------------------------------------------------------------------------------------
 
 
-def placed(address: str, name: str, timeout_s: int = 20) -> PlacedTask:
+def placed(address: str, name: str, timeout_s: int = 20) -> PositionedWriteTask:
     options = {"address": address, "topic": name, "positions": "keep", "timeout": str(timeout_s)}
-    return PlacedTask(write_options(options), InputColumns("data", glsn="glsn", timestamp="timestamp"))
+    return PositionedWriteTask(
+        write_options(options), InputColumns("data", glsn="glsn", timestamp="timestamp")
+    )
 
 
 def rows_at(first: int, count: int, *, of: bytes = b"entry") -> Iterator[pa.RecordBatch]:
@@ -138,6 +141,6 @@ def test_positions_that_no_copy_can_have_are_refused(copy: tuple[str, str]) -> N
     with pytest.raises(InputError, match=r"position 106 is next, and a row has 107.*sortWithinPartitions"):
         placed(*copy).run(WRITE, iter([*rows_at(101, 5), *rows_at(107, 5)]))
     with pytest.raises(
-        Unavailable, match=r"position 300 cannot be written: the log ends at \d+, and nothing came"
+        Unavailable, match=r"position 300 cannot be written: the log ends at \d+, and nothing was appended"
     ):
         placed(*copy, 1).run(WRITE, rows_at(300, 5))

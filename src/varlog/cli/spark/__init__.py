@@ -1,4 +1,4 @@
-"""`varlog spark`: the jobs that a log needs, on Spark. A job is a file; Spark is loaded when one runs, not before."""
+"""`varlog spark`: maintenance jobs on Spark, which is loaded when one runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _options(
             "--launcher",
             callback=_launcher,
             is_eager=True,
-            help="Print the program to give to spark-submit, and stop: it takes JOB and its options.",
+            help="Print the path of the program for spark-submit, and exit. Its arguments are JOB and the job's options.",
         ),
     ] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`varlog spark audit`: every replica read and proven, as a table for people, as JSON, and as an exit code."""
+"""`varlog spark audit`: verifies every replica; a table, JSON, and an exit code."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 
 def audit(
-    topic: Annotated[str | None, typer.Argument(help="The topic [all of them].", show_default=False)] = None,
+    topic: Annotated[
+        str | None, typer.Argument(help="Topic to audit [all topics].", show_default=False)
+    ] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     begin: Annotated[
-        int | None, typer.Option(min=1, help="The first position [the oldest].", show_default=False)
+        int | None, typer.Option(min=1, help="First position [the oldest].", show_default=False)
     ] = None,
     end: Annotated[
-        int | None, typer.Option(min=1, help="The position to stop before [the tail].", show_default=False)
+        int | None, typer.Option(min=1, help="Position to stop before [the tail].", show_default=False)
     ] = None,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -41,9 +43,9 @@ def audit(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Read every replica of every log stream: checksums, gaps, duplicates, order, and whether replicas are equal.
+    """Read every replica of every log stream and verify checksums, order, gaps, duplicates and that replicas are identical.
 
-    Exit code 0: everything was read, and all of it is as it should be. 1: there are findings; each names its replica and position.
+    Exit code 0: everything was read and is correct. 1: there are findings; each names its replica and position.
     """
 
     def job(spark: SparkSession, progress: Progress) -> AuditReport:
@@ -56,12 +58,12 @@ def audit(
 
 
 def show(report: AuditReport) -> None:
-    """The replicas, then the findings, then one line that says what it comes to."""
+    """The replicas, then the findings, then a summary."""
     print_table(
         "",
-        ["topic", "#log stream", "#node", "#entries", "#bytes", "verdict"],
+        ["topic", "#log stream", "#node", "#entries", "#bytes", "result"],
         [
-            (one.topic, one.log_stream, one.node, f"{one.entries:,}", short_bytes(one.bytes), one.verdict)
+            (one.topic, one.log_stream, one.node, f"{one.entries:,}", short_bytes(one.bytes), one.result)
             for one in report.replicas
         ],
     )
@@ -82,7 +84,7 @@ def summary(report: AuditReport) -> str:
         f"{short_bytes(report.bytes)} in {report.seconds:.1f} s"
     )
     if report.clean:
-        return f"clean: {read}: checksums right, no gap, no duplicate, in order, replicas equal"
+        return f"clean: {read}: checksums correct, no gap, no duplicate, in order, replicas identical"
     found = len(report.findings) + report.more_findings
     more = f", {report.more_findings} of them not shown" if report.more_findings else ""
     return f"NOT clean: {found} findings{more}; read {read}"

@@ -1,6 +1,6 @@
-"""What all jobs' commands share: their options, the session they run in, and how a report or an error reaches the user.
+"""What the commands of all jobs share: options, session, report and errors.
 
-Exit codes: 0 it went well, 1 it did not (or an audit found something), 2 it was asked the wrong way.
+Exit codes: 0 success, 1 failure (or findings of an audit), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 _SPARK = "Spark"
 LOCAL = "local[*]"
-# Refused because of what was asked, not because of what was found: as in varlog.cli.output.
+# Errors of the request, not of the data: as in varlog.cli.output.
 _WRONG = ("OptionError", "InvalidRequest", "EntryTooLarge", "BatchTooLarge", "NotInCluster")
 
 MasterOption = Annotated[
@@ -51,7 +51,7 @@ MasterOption = Annotated[
     typer.Option(
         "--master",
         metavar="URL",
-        help=f"Where Spark runs: {LOCAL} if not said; spark-submit says it itself.",
+        help=f"Spark master [{LOCAL}]. With spark-submit, pass it there.",
         show_default=False,
         rich_help_panel=_SPARK,
     ),
@@ -59,14 +59,14 @@ MasterOption = Annotated[
 ConfOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--conf", metavar="KEY=VALUE", help="A setting of Spark; several if repeated.", rich_help_panel=_SPARK
+        "--conf", metavar="KEY=VALUE", help="Spark setting; repeat for several.", rich_help_panel=_SPARK
     ),
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", help="Spark's own log on stderr.", rich_help_panel=_SPARK)
+    bool, typer.Option("--verbose", help="Show Spark's own log on stderr.", rich_help_panel=_SPARK)
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Hide the progress bar.")]
 
 
 class Report(Protocol):
@@ -81,7 +81,7 @@ Job = Callable[["SparkSession", "Progress"], R]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a job is run, whatever it does."""
+    """How a job is run: the options that all jobs have."""
 
     master: str | None = None
     conf: Sequence[str] | None = None
@@ -91,13 +91,13 @@ class Settings:
 
 
 def show_fields(report: Report) -> None:
-    """A report without tables of its own: a line for each field."""
+    """A report without tables of its own: one line per field."""
     names = [field.name for field in dataclasses.fields(report)]
     show_lines([(name.replace("_", " "), getattr(report, name)) for name in names])
 
 
 def show_lines(lines: Iterable[tuple[str, object]]) -> None:
-    """What, and how much of it, one below the other."""
+    """Names and values, one line each."""
     table = make_table("", ["what", "value"], lines)
     table.show_header = False
     make_console().print(table)
@@ -112,7 +112,8 @@ def run(
     show: Callable[[R], None] = show_fields,
     good: Callable[[R], bool] = lambda _: True,
 ) -> None:
-    """Run a job in a session of its own, print its report, exit. `clusters` must answer before Java is started: it takes long."""
+    """Run a job in a session of its own, print its report, exit. `clusters` must answer before Java is started, which
+    takes long."""
     conf = pairs("--conf", settings.conf)
     master = _master(settings.master)
     for cluster in clusters:
@@ -127,21 +128,21 @@ def run(
         raise typer.Exit(FAILED)
 
 
-def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """KEY=VALUE, several times."""
-    parts = [setting.partition("=") for setting in given or ()]
+def pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
+    """The values of a repeated KEY=VALUE option."""
+    parts = [setting.partition("=") for setting in values or ()]
     for key, equals, value in parts:
         if not key or not equals:
-            fail(f"{option} takes KEY=VALUE, not {key + equals + value!r}", WRONG_USAGE)
+            fail(f"{option} needs KEY=VALUE, not {key + equals + value!r}", WRONG_USAGE)
     return {key.strip(): value for key, _, value in parts}
 
 
-def _master(given: str | None) -> str:
+def _master(master: str | None) -> str:
     from varlog.spark.session import submitted
 
-    if given is not None and submitted():
-        fail("--master is spark-submit's to say: give it there", WRONG_USAGE)
-    return given or LOCAL
+    if master is not None and submitted():
+        fail("pass --master to spark-submit, not to the job", WRONG_USAGE)
+    return master or LOCAL
 
 
 def _work(name: str, job: Job[R], master: str, conf: dict[str, str], settings: Settings) -> R:
@@ -171,23 +172,23 @@ def _start(name: str, master: str, conf: dict[str, str], *, verbose: bool) -> Sp
 
     prepare()
     if not verbose:
-        _hush_python()
+        _silence_python()
     if verbose or submitted():
         return session(name, master, conf)
     with capture_jvm_stderr() as captured:
         try:
-            # Errors reach the user through the job's exception: Spark's log would say them again, with every stack.
+            # Errors reach the user through the job's exception: Spark's log would repeat them with every stack.
             return session(name, master, {"spark.log.level": "OFF", **FAST_SOCKETS, **conf})
         except StartupError:
             raise
-        except Exception as error:  # whatever Java and its bridge come up with
+        except Exception as error:  # Java and its bridge raise many types
             raise StartupError(
                 f"Spark did not start: {spark_failure(error).message} {captured.last()}"
             ) from error
 
 
-def _hush_python() -> None:
-    """PySpark warns of pandas' next version, and prints a failed query's stack beside the exception that has it."""
+def _silence_python() -> None:
+    """PySpark warns about the next version of pandas, and prints the stack of a failed query beside the exception."""
     from pyspark.logger import PySparkLogger
 
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"pyspark\..*")
@@ -205,7 +206,7 @@ def _in_one_line(*, verbose: bool) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except Exception as error:  # noqa: BLE001 - of Spark, of Java, of a worker's Python: all are told
+    except Exception as error:  # noqa: BLE001 - of Spark, Java or a worker's Python: all are reported
         if verbose:
             traceback.print_exc()
         failure = spark_failure(error)
@@ -214,5 +215,5 @@ def _in_one_line(*, verbose: bool) -> Iterator[None]:
 
 
 def _refuses_an_option(error: Exception) -> bool:
-    """A job's own refusal of what it was given: it has not begun."""
+    """A job's own refusal of its options: it has not begun."""
     return isinstance(error, ValueError) and type(error).__module__.startswith("varlog.")

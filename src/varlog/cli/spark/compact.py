@@ -29,25 +29,28 @@ if TYPE_CHECKING:
 
 
 def compact(
-    topic: Annotated[str, typer.Argument(help="The topic to make a snapshot of.")],
-    path: Annotated[str, typer.Argument(help="A new directory for it, on any file system of Spark.")],
+    topic: Annotated[str, typer.Argument(help="Topic to take a snapshot of.")],
+    path: Annotated[
+        str, typer.Argument(help="New directory for the snapshot, on any file system that Spark supports.")
+    ],
     key: Annotated[
         str,
         typer.Option(
             metavar="SQL",
-            help="The key of an entry, of the columns topic, glsn, llsn, log_stream, timestamp and data: "
-            "\"get_json_object(data::string, '$.id')\". Entries without one are left out.",
+            help="The key of an entry, as SQL over the columns topic, glsn, llsn, log_stream, timestamp and data: "
+            "\"get_json_object(data::string, '$.id')\". Entries without a key are left out.",
         ),
     ],
-    value: Annotated[str, typer.Option(metavar="SQL", help="The value of an entry.")] = "data",
+    value: Annotated[str, typer.Option(metavar="SQL", help="The value of an entry, as SQL.")] = "data",
     delete: Annotated[
-        str | None, typer.Option(metavar="SQL", help="True for an entry that deletes its key.")
+        str | None, typer.Option(metavar="SQL", help="SQL that is true for an entry that deletes its key.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="DIR", help="An older snapshot: only what came after it is read.")
+        str | None,
+        typer.Option(metavar="DIR", help="Older snapshot to continue from: only newer entries are read."),
     ] = None,
     archive: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where entries are that were trimmed.")
+        str | None, typer.Option(metavar="DIR", help="Archive that has the trimmed entries.")
     ] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     master: MasterOption = None,
@@ -57,7 +60,7 @@ def compact(
     dry_run: DryRunOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write the newest value of each key as Parquet, with the position it is good for: a state machine starts there."""
+    """Write the newest value of each key as Parquet, with the position of the snapshot, from which a state machine can start."""
 
     def job(spark: SparkSession, progress: Progress) -> CompactReport:
         from varlog.spark.jobs.compact import compact
@@ -86,13 +89,13 @@ def _show(report: CompactReport) -> None:
         ("key", report.key),
     ]
     if report.since:
-        lines.append(("goes on from", f"a snapshot of position {report.since}"))
+        lines.append(("continues", f"a snapshot of position {report.since}"))
     read = f"{report.entries} (positions {report.begin} to {report.position})" if report.entries else "none"
     lines.append(("would read entries" if report.dry_run else "entries read", read))
     if not report.dry_run:
         lines += [("entries without a key", report.skipped), ("keys deleted", report.deleted)]
         lines += [
             ("keys", f"{report.rows} ({short_bytes(report.bytes)})"),
-            ("good for position", report.position),
+            ("up to position", report.position),
         ]
     show_lines(lines)

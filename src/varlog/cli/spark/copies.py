@@ -1,4 +1,4 @@
-"""`varlog spark archive`, `restore` and `mirror`: copies of a topic"""
+"""`varlog spark archive`, `restore` and `mirror`: copies of a topic."""
 
 from __future__ import annotations
 
@@ -34,32 +34,34 @@ _TRIM, _FILES = "Trim", "Files"
 
 
 def archive(
-    topic: Annotated[str, typer.Argument(help="What is archived.")],
-    path: Annotated[str, typer.Argument(help="Where to: a local directory, or a URI (hdfs://, s3a://).")],
+    topic: Annotated[str, typer.Argument(help="Topic to archive.")],
+    path: Annotated[str, typer.Argument(help="Target: a local directory or a URI (hdfs://, s3a://).")],
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Go on with what is appended, until Ctrl-C or SIGTERM.")
+        bool, typer.Option("--continuous", help="Keep archiving new entries until Ctrl-C or SIGTERM.")
     ] = False,
     range_records: Annotated[
         int,
-        typer.Option(help="Entries of a range, which is archived as a whole.", min=1, rich_help_panel=_FILES),
+        typer.Option(
+            help="Entries per range; a range is archived as a whole.", min=1, rich_help_panel=_FILES
+        ),
     ] = 1_000_000,
     rest_after: Annotated[
         float,
         typer.Option(
-            help="With --continuous: seconds after which less than a range is archived.",
+            help="With --continuous: seconds after which a partial range is archived.",
             min=0,
             rich_help_panel=_FILES,
         ),
     ] = 300.0,
     trim: Annotated[
-        bool, typer.Option("--trim", help="Trim from the log what is in the archive.", rich_help_panel=_TRIM)
+        bool, typer.Option("--trim", help="Trim archived entries from the log.", rich_help_panel=_TRIM)
     ] = False,
     keep_records: Annotated[
-        int, typer.Option(help="Leave so many of the newest entries.", min=0, rich_help_panel=_TRIM)
+        int, typer.Option(help="Keep the newest N entries in the log.", min=0, rich_help_panel=_TRIM)
     ] = 0,
     respect_readers: Annotated[
         bool,
-        typer.Option(help="Leave what a named reader has not read yet.", rich_help_panel=_TRIM),
+        typer.Option(help="Keep what a named reader has not read yet.", rich_help_panel=_TRIM),
     ] = True,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     master: MasterOption = None,
@@ -69,7 +71,7 @@ def archive(
     dry_run: DryRunOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write a topic to Parquet files, each entry once: run it again, after a crash too, and it goes on behind them."""
+    """Write a topic to Parquet files, each entry exactly once. Run it again, also after a crash, and it continues."""
 
     def job(spark: SparkSession, progress: Progress) -> ArchiveReport:
         from varlog.spark.jobs.archive import archive
@@ -120,16 +122,13 @@ def _show_archived(report: ArchiveReport) -> None:
     )
 
 
-# `varlog spark restore`: an archive back into a topic.
-
-
 def restore(
-    path: Annotated[str, typer.Argument(help="The archive: a local directory, or a URI (hdfs://, s3a://).")],
+    path: Annotated[str, typer.Argument(help="Archive: a local directory or a URI (hdfs://, s3a://).")],
     topic: Annotated[
-        str, typer.Argument(help="Where to: a topic that is not there yet, or was begun by this job.")
+        str, typer.Argument(help="Target: a topic that does not exist yet, or that this job began.")
     ],
     source_topic: Annotated[
-        str | None, typer.Option(help="Which topic of the archive, if it is named otherwise.")
+        str | None, typer.Option(help="Topic of the archive, if its name differs.")
     ] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     master: MasterOption = None,
@@ -139,7 +138,7 @@ def restore(
     dry_run: DryRunOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Bring an archive back as a topic with one log stream: the same positions, bytes and times. Run it again after a crash."""
+    """Restore an archive as a topic with one log stream: the same positions, bytes and times. After a crash, run it again."""
 
     def job(spark: SparkSession, progress: Progress) -> RestoreReport:
         from varlog.spark.jobs.restore import restore
@@ -165,28 +164,31 @@ def _show_restored(report: RestoreReport) -> None:
             ("topic", report.topic),
             ("positions", f"{report.begin} to {report.end - 1}"),
             (done, f"{report.rows_written} entries"),
-            ("there before", f"{report.rows_found} entries"),
+            ("already there", f"{report.rows_found} entries"),
         ]
     )
 
 
-# `varlog spark mirror`: a topic of one cluster as a topic of another.
-
-
 def mirror(
-    topic: Annotated[str, typer.Argument(help="What is mirrored.")],
-    to: Annotated[str, typer.Argument(help="The cluster to mirror to, by its address: host:port.")],
+    topic: Annotated[str, typer.Argument(help="Topic to mirror.")],
+    to: Annotated[str, typer.Argument(help="Address of the target cluster: host:port.")],
     to_topic: Annotated[
-        str | None, typer.Option(help="The topic there, which is made if it is missing [the same name].")
+        str | None, typer.Option(help="Topic on the target cluster, created if missing [the same name].")
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Only what is there now; else until Ctrl-C or SIGTERM.")
+        bool,
+        typer.Option(
+            "--once", help="Copy what exists now, then exit; otherwise run until Ctrl-C or SIGTERM."
+        ),
     ] = False,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where Spark notes how far it is [where the mirror's topic ends]."),
+        typer.Option(
+            metavar="DIR",
+            help="Spark's checkpoint directory [none: continue at the end of the target topic].",
+        ),
     ] = None,
-    batch_records: Annotated[int, typer.Option(help="Entries copied at a time.", min=1)] = 500_000,
+    batch_records: Annotated[int, typer.Option(help="Entries per batch.", min=1)] = 500_000,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -195,7 +197,7 @@ def mirror(
     dry_run: DryRunOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Copy a topic to another cluster, each entry once and at its position, as it is appended."""
+    """Copy a topic to another cluster as it grows, each entry exactly once and at its position."""
 
     def job(spark: SparkSession, progress: Progress) -> MirrorReport:
         from varlog.spark.jobs.mirror import mirror

@@ -28,52 +28,61 @@ if TYPE_CHECKING:
     from varlog.spark.jobs.ingest import IngestReport
     from varlog.spark.jobs.progress import Progress
 
-_ROW, _AGAIN = "What becomes an entry", "Again and again"
+_ROW, _RERUN = "What becomes an entry", "Re-running"
 
 
 def ingest(
-    topic: Annotated[str, typer.Argument(help="Where the entries go.")],
+    topic: Annotated[str, typer.Argument(help="Target topic.")],
     source: Annotated[
-        str, typer.Argument(help="A file, a folder or a pattern, on any file system of Spark.")
+        str, typer.Argument(help="File, directory or pattern, on any file system that Spark supports.")
     ],
     format: Annotated[
         str,
         typer.Option(
-            "--format", help="parquet, csv, json (a row a line), text, or binary (a file an entry)."
+            "--format", help="parquet, csv, json (one row per line), text, or binary (one entry per file)."
         ),
     ] = "text",
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Of Spark's reader of the format: header=true."),
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="Option of Spark's reader for the format, such as header=true.",
+        ),
     ] = None,
     schema: Annotated[
         str | None,
         typer.Option(metavar="DDL", help='Columns of csv or json files: "id bigint, name string".'),
     ] = None,
-    column: Annotated[str | None, typer.Option(help="This column.", rich_help_panel=_ROW)] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The value of this column.", rich_help_panel=_ROW)
+    ] = None,
     expression: Annotated[
         str | None,
         typer.Option(
             metavar="SQL",
-            help="This, of the columns; else a single column, or JSON of all.",
+            help="SQL over the columns [the only column, or all columns as JSON].",
             rich_help_panel=_ROW,
         ),
     ] = None,
     writer: Annotated[
         str | None,
         typer.Option(
-            help="The name by which a second run recognises the first; else one made of the files.",
-            rich_help_panel=_AGAIN,
+            help="Name by which a second run recognises the first [derived from the files].",
+            rich_help_panel=_RERUN,
         ),
     ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR", help="Note here which files are done: only new ones.", rich_help_panel=_AGAIN
+            metavar="DIR",
+            help="Directory that records finished files; later runs read only new ones.",
+            rich_help_panel=_RERUN,
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for new files until Ctrl-C.", rich_help_panel=_AGAIN)
+        bool,
+        typer.Option("--follow", help="Keep waiting for new files until Ctrl-C.", rich_help_panel=_RERUN),
     ] = False,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     master: MasterOption = None,
@@ -83,7 +92,7 @@ def ingest(
     dry_run: DryRunOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write files to a topic, each row once: run it again after a crash, and it completes what is missing."""
+    """Write files to a topic, each row exactly once. After a crash, run it again: it completes what is missing."""
     options = pairs("--option", option)
 
     def job(spark: SparkSession, progress: Progress) -> IngestReport:
@@ -120,7 +129,7 @@ def _show(report: IngestReport) -> None:
     if report.found_done:
         rows.append(("rows", "none: an earlier run had written them all"))
     elif report.dry_run:
-        rows += [("would write, say", sample) for sample in report.sample]
+        rows += [("would write, e.g.", sample) for sample in report.sample]
     else:
         rows.append(("rows", report.rows))
     show_lines(rows)

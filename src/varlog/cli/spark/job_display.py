@@ -1,4 +1,4 @@
-"""A Spark job on the terminal: its progress bar, and Java's captured stderr"""
+"""A Spark job on the terminal: its progress bar, and Java's captured stderr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Bar:
-    """One line, which each step takes over from the one before it."""
+    """One line, which shows the current step."""
 
     def __init__(self, bar: RichProgress) -> None:
         self._bar = bar
@@ -35,7 +35,7 @@ class Bar:
 
 @contextmanager
 def bar(*, quiet: bool) -> Iterator[Progress]:
-    """What a job is given to say how far it is."""
+    """A callback for the progress of a job."""
     from varlog.spark.jobs.progress import silent
 
     console = Console(stderr=True)
@@ -53,13 +53,12 @@ def bar(*, quiet: bool) -> Iterator[Progress]:
         yield Bar(live)
 
 
-# hushed(): what Java says on stderr is kept aside while nobody needs it, and shown when Spark does not start.
-
+# Of Java's stderr, where Spark does not start.
 LINES_SHOWN = 5
 
 
 class CapturedStderr:
-    """What was written instead of to stderr; the file has no name, and is gone with the last process that writes to it."""
+    """A nameless file that replaces stderr; it is deleted with the last process that has it open."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - Java writes to it as long as it lives
@@ -68,7 +67,7 @@ class CapturedStderr:
         return self._file.fileno()
 
     def last(self) -> str:
-        """Its end, without Java's frames: why a Java that did not start gave up."""
+        """Its last lines without stack frames: why Java did not start."""
         self._file.seek(0)
         lines = [line.strip() for line in self._file.read().decode("utf-8", "replace").splitlines()]
         return " ".join([line for line in lines if not line.startswith(("at ", "WARNING: "))][-LINES_SHOWN:])
@@ -76,7 +75,7 @@ class CapturedStderr:
 
 @contextmanager
 def capture_jvm_stderr() -> Iterator[CapturedStderr]:
-    """Processes that are started inside the block write their stderr aside for good; this one has its own back behind it."""
+    """Processes started inside the block write their stderr to the file for good; this process gets its own back afterwards."""
     captured = CapturedStderr()
     sys.stderr.flush()
     kept = os.dup(2)

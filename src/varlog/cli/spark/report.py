@@ -31,16 +31,20 @@ BUCKETS = 96
 
 
 def report(
-    topic: Annotated[str, typer.Argument(help="The topic to look at.")],
+    topic: Annotated[str, typer.Argument(help="Topic to report on.")],
     html: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write a page with plots; it needs nothing else.")
+        str | None, typer.Option(metavar="FILE", help="Write a self-contained HTML page with plots.")
     ] = None,
     buckets: Annotated[
-        int, typer.Option(min=2, max=1000, help="Cut the time into at most so many stretches.")
+        int, typer.Option(min=2, max=1000, help="Maximum number of time intervals.")
     ] = BUCKETS,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Of the read: startingTimestamp=…, archive=…"),
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="Option of the read, such as startingTimestamp=… or archive=…",
+        ),
     ] = None,
     cluster: ClusterOption = DEFAULT_CLUSTER,
     master: MasterOption = None,

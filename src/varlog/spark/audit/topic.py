@@ -64,7 +64,7 @@ class ReplicaAudit:
     path: str
     entries: int
     bytes: int
-    verdict: str
+    result: str
 
 
 class AuditedTopic:
@@ -303,13 +303,13 @@ class AuditedTopic:
                 self._paths.get((stream.log_stream, node), ""),
                 entries[stream.log_stream, node],
                 size[stream.log_stream, node],
-                self._verdict(stream.log_stream, node),
+                self._result(stream.log_stream, node),
             )
             for stream in self._streams
             for node in stream.replicas
         ]
 
-    def _verdict(self, log_stream: int, node: int) -> str:
+    def _result(self, log_stream: int, node: int) -> str:
         kinds = Counter(
             str(finding.kind)
             for finding in self.findings

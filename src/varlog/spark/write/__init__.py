@@ -1,1 +1,1 @@
-"""Writes: tasks that may be run again, and rows that are in the log once."""
+"""Exactly-once writes: tasks may run again, and their rows are in the log once."""

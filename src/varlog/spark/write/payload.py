@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from varlog.model.batch import Columns
 from varlog.model.limits import BATCH_ENTRIES_MAX, ENTRY_BYTES_MAX, MIB
-from varlog.spark.write.write_rules import InputError
+from varlog.spark.write.input_rules import InputError
 
 CUT_BYTES: Final = 1 * MIB
 CUT_ROWS: Final = 65_536
@@ -27,7 +27,7 @@ Hashes = npt.NDArray[np.uint64]
 _ODD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-def entries_of(batch: pa.RecordBatch, column: str) -> pa.Array:
+def payload_of(batch: pa.RecordBatch, column: str) -> pa.Array:
     """A column's rows as bytes, text as UTF-8. Refuses rows without a value."""
     rows = batch.column(column)
     if rows.null_count:
@@ -45,33 +45,33 @@ class Cutter:
         self._column = column
         self._bytes_max = bytes_max
         self._rows_max = rows_max
-        self._held: list[pa.Array] = []
-        self._held_bytes = 0
-        self._held_rows = 0
+        self._rows: list[pa.Array] = []
+        self._rows_bytes = 0
+        self._rows_count = 0
 
-    def take(self, rows: pa.Array) -> Iterator[pa.Array]:
-        """What is full now."""
-        offsets = offsets_of(rows)
+    def add(self, rows: pa.Array) -> Iterator[pa.Array]:
+        """Add rows; yields the arrays that are full."""
+        offsets = value_offsets(rows)
         begin = 0
         while begin < len(rows):
             end = self._end(offsets, begin)
-            self._hold(rows, offsets, begin, end)
+            self._append(rows, offsets, begin, end)
             begin = end
             if begin < len(rows):
                 yield self._emptied()
 
     def rest(self) -> pa.Array | None:
         """What is left at the end."""
-        return self._emptied() if self._held else None
+        return self._emptied() if self._rows else None
 
     def _end(self, offsets: Offsets, begin: int) -> int:
         """One past the last row that still fits; at least one does into an empty batch."""
-        room = min(int(offsets[begin]) + self._bytes_max - self._held_bytes, int(offsets[-1]))
+        room = min(int(offsets[begin]) + self._bytes_max - self._rows_bytes, int(offsets[-1]))
         # Of the same type: numpy would otherwise make a copy of all offsets, for each batch.
         end = int(np.searchsorted(offsets, offsets.dtype.type(room), side="right")) - 1
-        return max(min(end, begin + self._rows_max - self._held_rows), begin if self._held else begin + 1)
+        return max(min(end, begin + self._rows_max - self._rows_count), begin if self._rows else begin + 1)
 
-    def _hold(self, rows: pa.Array, offsets: Offsets, begin: int, end: int) -> None:
+    def _append(self, rows: pa.Array, offsets: Offsets, begin: int, end: int) -> None:
         size = int(offsets[end] - offsets[begin])
         if size > ENTRY_BYTES_MAX:
             raise InputError(
@@ -79,18 +79,18 @@ class Cutter:
                 "only its address"
             )
         if end > begin:
-            self._held.append(rows.slice(begin, end - begin))
-            self._held_bytes += size
-            self._held_rows += end - begin
+            self._rows.append(rows.slice(begin, end - begin))
+            self._rows_bytes += size
+            self._rows_count += end - begin
 
     def _emptied(self) -> pa.Array:
-        held, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
-        return held[0] if len(held) == 1 else pa.concat_arrays(held)
+        rows, self._rows, self._rows_bytes, self._rows_count = self._rows, [], 0, 0
+        return rows[0] if len(rows) == 1 else pa.concat_arrays(rows)
 
 
 def columns_of(rows: pa.Array) -> Columns:
     """An array's own buffers, without a copy; of large ones the offsets are made smaller."""
-    offsets = offsets_of(rows)
+    offsets = value_offsets(rows)
     data = rows.buffers()[2]
     if _is_large(rows):
         begin = int(offsets[0])
@@ -99,7 +99,7 @@ def columns_of(rows: pa.Array) -> Columns:
     return Columns(offsets.astype(np.int32, copy=False).data, memoryview(data if data is not None else b""))
 
 
-def offsets_of(rows: pa.Array) -> Offsets:
+def value_offsets(rows: pa.Array) -> Offsets:
     """Where each row begins in the array's bytes, and where the last one ends."""
     buffer = rows.buffers()[1]
     if buffer is None or buffer.size == 0:  # of an array without rows
@@ -132,7 +132,7 @@ def in_order(
 
 def _large(batch: pa.RecordBatch, data: str) -> pa.RecordBatch:
     """With offsets of 64 bits: a whole partition in one array may be longer than those of 32 can say."""
-    columns = [entries_of(batch, name) if name == data else batch.column(name) for name in batch.schema.names]
+    columns = [payload_of(batch, name) if name == data else batch.column(name) for name in batch.schema.names]
     wide = [column.cast(_wide(column.type)) for column in columns]
     return pa.RecordBatch.from_arrays(wide, names=batch.schema.names)
 
@@ -169,7 +169,7 @@ def hashes_of(key: pa.Array) -> Hashes:
 
 
 def _polynomials(key: pa.Array) -> Hashes:
-    offsets = offsets_of(key)
+    offsets = value_offsets(key)
     lengths = np.diff(offsets).astype(np.int64)
     found = lengths.astype(np.uint64)
     if not lengths.any():

@@ -1,4 +1,4 @@
-"""Writers: what Spark calls on the driver and in its tasks to write a DataFrame, or a micro-batch of a stream, to a topic."""
+"""BatchWriter, StreamWriter: what Spark calls to write a DataFrame or a micro-batch."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from varlog.model.ids import check_name
 from varlog.runtime.logging import get_logger
 from varlog.spark.connection import connection_to
 from varlog.spark.options import OptionError, WriteOptions, write_options
-from varlog.spark.write.task import PlacedTask, WriteTask, Written, begin_write
-from varlog.spark.write.write_rules import InputColumns, Write, committed_write, input_columns, left_behind
+from varlog.spark.write.exactly_once_rules import Write, committed_write, left_behind
+from varlog.spark.write.input_rules import InputColumns, input_columns
+from varlog.spark.write.task import PositionedWriteTask, WriteTask, Written, begin_write
 
 Messages = list[WriterCommitMessage | None]
 
-# How Spark tells a task of which query and micro-batch it is.
+# Spark's properties of a task that name its query and micro-batch.
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 
@@ -38,14 +39,14 @@ logger = get_logger("spark")
 
 
 class WriteFailed(VarlogError):
-    """A write that did not come to its end: says what is in the log, and how to complete it."""
+    """A write that was not completed: says what is in the log, and how to complete it."""
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
-    """For `df.write`. Everything that can be refused is, before a task runs."""
+    """For `df.write`. Whatever can be refused is refused before a task runs."""
     if overwrite:
         raise OptionError(
-            'a log is appended to, never overwritten: write with .mode("append"); to begin anew make another topic, or trim '
+            'a log is appended to, never overwritten: write with .mode("append"); to start over create another topic, or trim '
             "this one"
         )
     wanted, columns = _checked(options, schema)
@@ -54,12 +55,12 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
         if not wanted.keep_positions:
             _begin(wanted, write)
         return BatchWriter(WriteTask(wanted, columns), write)
-    # A name that nobody can give again: tasks of this job find each other by it, and no other job does.
+    # A unique name: the tasks of this job share it, and no other job has it.
     return BatchWriter(WriteTask(wanted, columns), Write(f"job-{uuid.uuid4()}", 0, kept=False))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
-    """For `df.writeStream`. Spark makes one for the tasks of each micro-batch, and another one to commit it."""
+    """For `df.writeStream`. Spark creates one for the tasks of each micro-batch, and another one to commit it."""
     wanted, columns = _checked(options, schema)
     return StreamWriter(WriteTask(wanted, columns))
 
@@ -84,7 +85,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches: Spark numbers them, and runs one again under its number until it has noted that it was committed."""
+    """Writes micro-batches: Spark numbers them, and repeats one under its number until it has recorded its commit."""
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task
@@ -95,7 +96,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_PROPERTY)
         if not name or batch is None:
             raise WriteFailed(
-                "Spark did not say which query and batch this task is of: name the writer with option 'writer'"
+                "Spark did not name the query and batch of this task: name the writer with option 'writer'"
             )
         return _written(self._task, Write(name, int(batch), kept=True), context.partitionId(), iterator)
 
@@ -103,18 +104,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _commit(self._task.options, messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        # Raised, it would stand before the reason in what the query's exception says.
+        # Raising it would hide the cause in the query's exception.
         logger.warning(left_behind(self._task.options.topic, None, stream=True))
 
 
 def _written(task: WriteTask, write: Write, partition: int, batches: Iterator[pa.RecordBatch]) -> Written:
     if task.options.keep_positions:
-        return PlacedTask(task.options, task.columns).run(write, batches)
+        return PositionedWriteTask(task.options, task.columns).run(write, batches)
     return task.run(write, partition, batches)
 
 
 def _checked(options: Mapping[str, str], schema: StructType) -> tuple[WriteOptions, InputColumns]:
-    """What is wanted, if the columns, the topic and the streams are such that it can be done."""
+    """The options and columns, checked against the topic and its log streams."""
     wanted = write_options(options)
     if wanted.writer:
         _check_writer(wanted.writer)
@@ -131,7 +132,7 @@ def _checked(options: Mapping[str, str], schema: StructType) -> tuple[WriteOptio
 def _check_ordering(topic: Topic) -> None:
     if topic.sequenced:
         raise OptionError(
-            f"option 'topic': {topic.name!r} is a sequenced topic, and a write that is in the log once needs a committed one: make "
+            f"option 'topic': {topic.name!r} is a sequenced topic, and an exactly-once write needs a committed one: create "
             "one with `varlog topic create NAME`, and write there"
         )
 
@@ -144,7 +145,7 @@ def _check_writer(name: str) -> None:
 
 
 def _log(options: WriteOptions) -> Log:
-    """The log to write to, as it is now."""
+    """The log to write to, with a fresh view."""
     try:
         return connection_to(options.where).fresh_log(options.topic)
     except UnknownTopic as unknown:
@@ -154,7 +155,7 @@ def _log(options: WriteOptions) -> Log:
 
 
 def _begin(options: WriteOptions, write: Write) -> None:
-    """Here already, not only in the tasks: a batch that is over is refused before any of them runs."""
+    """Also on the driver, not only in the tasks: a finished batch is refused before any of them runs."""
     connection = connection_to(options.where)
     try:
         connection.run(begin_write(connection.log(options.topic), options, write))
@@ -170,13 +171,13 @@ def _check_streams(options: WriteOptions, streams: Sequence[int]) -> None:
         )
     if options.keep_positions and len(streams) != 1:
         raise OptionError(
-            f"option 'positions=keep' needs a topic with one log stream, and {options.topic!r} has {len(streams)}: make one "
-            "with `varlog topic create NAME --streams 1`"
+            f"option 'positions=keep' needs a topic with one log stream, and {options.topic!r} has {len(streams)}: create "
+            "one with `varlog topic create NAME --streams 1`"
         )
 
 
 def _commit(options: WriteOptions, messages: Messages) -> None:
-    """All rows are in the log: whoever asks for this write again is told so."""
+    """All rows are in the log: from now on this write is recognised as done."""
     write = committed_write([message.write if isinstance(message, Written) else None for message in messages])
     if write is not None and not options.keep_positions:
         _close(options, write)
@@ -192,5 +193,5 @@ def _context() -> TaskContext:
 
     context = TaskContext.get()
     if context is None:
-        raise RuntimeError("a task of Spark writes, and this is none")
+        raise RuntimeError("only a task of Spark can write, and this process runs none")
     return context

@@ -1,31 +1,28 @@
-"""PURE. What a write takes, and how its tasks are told apart: which columns are what, producers of chains, what a commit needs."""
+"""PURE. InputColumns: which columns of a DataFrame a write needs, and which it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
-from varlog.model.ids import ProducerID
-
-# Looked for in this order; else the only column that is left is the payload.
+# Searched in this order; otherwise the only column that is left is the payload.
 PAYLOADS = ("data", "value")
-# Of a DataFrame that was read from a log: it can be written as it is, and these say nothing about the rows' content.
+# Columns of a DataFrame that was read from a log: it can be written as it is, and these are not content.
 READ_COLUMNS = ("topic", "glsn", "llsn", "log_stream", "timestamp")
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NO_ORDER = ("array", "map", "struct", "variant", "interval", "void", "object")
 _ACCEPTED = (
-    "a write takes one binary or string column, named 'data' or 'value' or the only one, besides the columns that the "
+    "a write needs one binary or string column, named 'data' or 'value' or the only one, besides the columns that the "
     "options 'orderBy' and 'log_stream' name"
 )
 _MAKE_ONE = 'make one with df.selectExpr("to_json(struct(*)) AS data"), or with a cast: CAST(x AS STRING)'
 
-Field = tuple[str, str]  # a column's name, and its type as Spark writes it
+Field = tuple[str, str]  # a column's name, and its type as Spark prints it
 
 
 class InputError(ValueError):
-    """Columns or rows that the log cannot take: the sentence names them, and says what can be done."""
+    """Columns or rows that the log cannot store: the message names them and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +36,10 @@ class InputColumns:
     timestamp: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One write of many tasks: batch `batch` of the writer `name`. `kept`: somebody may ask for it again much later."""
-
-    name: str
-    batch: int
-    kept: bool
-
-
 def input_columns(
     fields: Sequence[Field], *, order_by: str = "", log_stream: str = "", keep: bool = False
 ) -> InputColumns:
-    """What each column of a DataFrame is for. Refuses one whose rows would not be in the log whole."""
+    """The use of each column of a DataFrame. Refuses one whose rows would be in the log only in part."""
     key = "" if log_stream.isdecimal() else log_stream
     named = {
         _named(fields, name, option) for option, name in (("orderBy", order_by), ("log_stream", key)) if name
@@ -63,46 +51,6 @@ def input_columns(
     if keep:
         return InputColumns(data, glsn=_glsn(fields), timestamp=_timestamp(fields))
     return InputColumns(data, ordered, keyed)
-
-
-def producer_of(topic: int, write: Write, partition: int) -> ProducerID:
-    """The same for every attempt of a task, in whatever process, and of no other task: 63 bits of a hash."""
-    told = f"{topic}\0{write.batch}\0{partition}\0{write.name}"
-    return ProducerID(int.from_bytes(blake2b(told.encode(), digest_size=8).digest(), "little") >> 1 or 1)
-
-
-def committed_write(written: Iterable[Write | None]) -> Write | None:
-    """The write whose tasks have all reported; None if it had none. Refuses messages that are missing or of several writes."""
-    reports = list(written)
-    if None in reports:
-        raise InputError(
-            f"{reports.count(None)} of {len(reports)} tasks did not say what they wrote: the write is not complete"
-        )
-    writes = {write for write in reports if write is not None}
-    if len(writes) > 1:
-        raise InputError(f"the tasks of one write belong to several: {sorted(map(str, writes))}")
-    return writes.pop() if writes else None
-
-
-def left_behind(topic: str, write: Write | None, *, stream: bool) -> str:
-    """What is to be known of a write that failed."""
-    if stream:
-        remedy = (
-            "start the query again with the same checkpoint: it completes this batch, and nothing is doubled"
-        )
-    elif write is not None and write.kept:
-        remedy = (
-            f"run the same job again (writer {write.name!r}, batch {write.batch}, the same rows in the same partitions): it "
-            "completes the write, and nothing is doubled"
-        )
-    else:
-        remedy = (
-            "a job that has the option 'writer' (a name that is its own) can be run again to complete it without doubling "
-            "anything; this one had none"
-        )
-    return (
-        f"the write to topic {topic!r} failed; what it had written stays in the log. To complete it: {remedy}"
-    )
 
 
 def _payload(fields: Sequence[Field], named: set[str]) -> str:
@@ -123,13 +71,13 @@ def _payload(fields: Sequence[Field], named: set[str]) -> str:
         )
     if not _is_text(columns[data]) and columns[data] != "binary":
         raise InputError(
-            f"column {data!r} is {columns[data]}, and the log takes binary or string: {_MAKE_ONE}"
+            f"column {data!r} is {columns[data]}, and the log stores binary or string: {_MAKE_ONE}"
         )
     return data
 
 
 def _named(fields: Sequence[Field], name: str, option: str) -> Field:
-    """Spark does not tell upper from lower case, unless two columns differ in nothing else."""
+    """Spark ignores case, unless two columns differ in nothing else."""
     exact = [field for field in fields if field[0] == name]
     found = exact or [field for field in fields if field[0].lower() == name.lower()]
     if len(found) != 1:
