@@ -34,7 +34,7 @@ CONNECTIONS = 200
 
 
 @pytest.mark.process
-def test_door_frames_headers_alone_fill_no_memory(tmp_path: Path) -> None:
+def test_surface_frames_headers_alone_fill_no_memory(tmp_path: Path) -> None:
     """Each of them claims the longest frame there is, and nothing follows."""
     head = struct.pack("<IBBHIII", FRAME_BYTES_MAX, PROTOCOL_VERSION, 1, 1, 1, 1, FRAME_META_BYTES_MAX).ljust(
         HEADER_BYTES, b"\0"
@@ -67,7 +67,7 @@ def test_door_frames_headers_alone_fill_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_door_log_lines_a_text_of_a_peer_writes_no_line_of_its_own() -> None:
+def test_surface_log_lines_a_text_of_a_peer_writes_no_line_of_its_own() -> None:
     """A storage node that refuses the manager, with words that look like a line of the log and clear the screen."""
     forged = b"2026-11-18\t00:00:00,000\tINFO\tvarlog.manager\teverything\tis\tfine"
 
@@ -109,7 +109,7 @@ def test_door_log_lines_a_text_of_a_peer_writes_no_line_of_its_own() -> None:
     assert b"\x1b" not in logged
 
 
-def test_door_foreign_entries_six_bytes_stop_no_recipe(tmp_path: Path) -> None:
+def test_surface_foreign_entries_six_bytes_stop_no_recipe(tmp_path: Path) -> None:
     async def story() -> int | str:
         async with await open_log(tmp_path / "log", "orders") as log:
             await log.append(b"\xc1vlc\x02\x90")
@@ -123,7 +123,7 @@ def test_door_foreign_entries_six_bytes_stop_no_recipe(tmp_path: Path) -> None:
     assert counted == 5
 
 
-def test_door_file_modes_nobody_else_can_read_or_list_what_a_log_keeps(tmp_path: Path) -> None:
+def test_surface_file_modes_nobody_else_can_read_or_list_what_a_log_keeps(tmp_path: Path) -> None:
     async def story() -> dict[str, int]:
         async with await open_log(tmp_path / "log", "orders") as log:
             await log.append(b"secret")
