@@ -194,7 +194,7 @@ def test_what_was_found_on_disk_is_remembered_until_the_table_knows_less() -> No
     chains = ProducerSequences(LLSN(50))
     chains.open(Epoch(1), LLSN(50))
     found = link(4, 104, 1, 30)
-    chains.found(ProducerID(1), LLSN(10), found)
+    chains.searched(ProducerID(1), LLSN(10), found)
     assert chains.newest(ProducerID(1), LLSN(10)) == (True, found)
     assert chains.newest(ProducerID(1), LLSN(40)) == (True, None)
     assert chains.newest(ProducerID(1), LLSN(9)) == (False, None)

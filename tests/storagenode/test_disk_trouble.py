@@ -326,7 +326,7 @@ def test_a_trim_that_the_disk_refuses_is_kept_later_and_seen_at_once(
             await trouble.bench.call(Fetch(STREAM, llsn=LLSN(2)))
         status = await trouble.status()
         assert (status.state, status.low_watermark) == (ReplicaState.SEALING, 0)
-        assert "the trim cannot be kept" in status.trouble
+        assert "the trim cannot be written" in status.trouble
         assert await trouble.read_all(5) == [ENTRY]
         trouble.drive.fail_writes = 0
         while (await trouble.status()).low_watermark < 4:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from varlog.model.cluster import Ordering, changed
-from varlog.model.epoch import NO_EPOCH
+from varlog.model.epoch import NO_EPOCH, Epoch
 from varlog.model.errors import (
     CorruptReplica,
     PreconditionFailed,
@@ -67,14 +67,14 @@ from varlog.storage.disk_space import DiskSpace
 from varlog.storage.sequenced.page_store import PageStore
 from varlog.storage.volume import NodeVolumes
 from varlog.storage.witness_file import WitnessFile
-from varlog.storagenode.admin_service import NodeAdminService, StreamAdmin
+from varlog.storagenode.admin_service import NodeAdminService
 from varlog.storagenode.commit_service import CommitService, KnownToNode
 from varlog.storagenode.committed.log_service import LogService, ReplicaService
-from varlog.storagenode.committed.replica import Replica, ReplicaParts
+from varlog.storagenode.committed.replica import Replica
 from varlog.storagenode.config import StorageNodeConfig
 from varlog.storagenode.corruption_service import CorruptionService
 from varlog.storagenode.lease import NodeLease
-from varlog.storagenode.sequenced.unit import LogUnit, UnitParts
+from varlog.storagenode.sequenced.unit import LogUnit
 from varlog.storagenode.sequenced.unit_service import UnitService
 from varlog.storagenode.topic_watermarks import TopicWatermarks
 from varlog.storagenode.view_keeper import ViewKeeper
@@ -201,8 +201,7 @@ class StorageNodeServer:
         admin = NodeAdminService(
             self.node,
             replicas,
-            self.status,
-            StreamAdmin(self._add, self._remove, self._rebuild, self._open_again, self._opened),
+            self,
         )
         self._dispatcher = calls = Dispatcher(f"storage node {self.node}")
         calls.on(Append, _with_call(log.append))
@@ -229,7 +228,7 @@ class StorageNodeServer:
         calls.on(CopyFrom, _with_call(lambda call, request, _: backup.copy(call, request)))
         calls.on_async(SealReplica, admin.seal)
         calls.on_async(UnsealReplica, admin.unseal)
-        UnitService(units, self._open_again).serve(calls)
+        UnitService(units, self.reopen_stream).serve(calls)
 
     async def _scrub_node_files(self) -> None:
         """The node's own small files are what memory knows. Found only at the next start, another one could keep the node from
@@ -367,7 +366,7 @@ class StorageNodeServer:
         await worker.run(lambda: store.trim(trimmed))  # one that is opened late may have missed it (law 9)
         self._add_replica(store, worker)
         if store.opened:
-            self._opened(store.log_stream)
+            self.stream_opened(store.log_stream)
 
     async def _restore_unit(self, path: Path, worker: Worker) -> None:
         disk, segment_bytes, disk_space = (
@@ -380,7 +379,7 @@ class StorageNodeServer:
         )
         self._add_unit(store, worker, restored=True)
 
-    async def _open_again(self, log_stream: LogStreamID) -> None:
+    async def reopen_stream(self, log_stream: LogStreamID) -> None:
         """Try once more what the disk refused at the start. Unavailable: it still does."""
         if log_stream not in self._unopened:
             return
@@ -414,21 +413,19 @@ class StorageNodeServer:
         while log_stream in self._unopened:
             await asyncio.sleep(REMOVAL_RETRY_S)
             with contextlib.suppress(Unavailable):
-                await self._open_again(log_stream)
+                await self.reopen_stream(log_stream)
 
     def _add_replica(self, store: LogStore, worker: Worker) -> None:
         self._marks.raise_trimmed(store.topic, store.trimmed)
         replica = self._replicas[store.log_stream] = Replica(
-            ReplicaParts(
-                store=store,
-                worker=worker,
-                read_worker=self._read_worker,
-                transport=self._transport,
-                marks=self._marks,
-                on_report=self._commit_service.report_soon,
-                rows_sync_delay_s=self._rows_sync_delay_s,
-                on_suspicion=self._corruption_service.check_soon,
-            )
+            store,
+            worker,
+            self._read_worker,
+            self._transport,
+            self._marks,
+            on_report=self._commit_service.report_soon,
+            on_suspicion=self._corruption_service.check_soon,
+            rows_sync_delay_s=self._rows_sync_delay_s,
         )
         self._commit_service.add_replica(replica)
 
@@ -441,24 +438,29 @@ class StorageNodeServer:
         log_stream = store.log_stream
         self._lease.forget(log_stream)
         self._units[log_stream] = LogUnit(
-            UnitParts(
-                store=store,
-                worker=worker,
-                read_worker=self._read_worker,
-                transport=self._transport,
-                check_lease=lambda: self._lease.check(log_stream),
-                on_begun=self._lease.request_soon,
-                on_suspicion=self._corruption_service.check_soon,
-                on_filled=self._opened,
-                on_disk_failure=self._repair_unit,
-                on_epoch=lambda epoch: self._commit_service.record_epochs([(store.topic, epoch)]),
-                restored=restored,
-            )
+            self, store, worker, self._read_worker, self._transport, restored=restored
         )
         self._lease.request_soon()
         self._corruption_service.unit_added()
 
-    def _repair_unit(self, log_stream: LogStreamID) -> None:
+    # --- what log units ask of their node (UnitOwner) ----------------------------------------------------------
+
+    def check_lease(self, log_stream: LogStreamID) -> None:
+        self._lease.check(log_stream)
+
+    def unit_begun(self) -> None:
+        self._lease.request_soon()
+
+    def unit_suspicious(self) -> None:
+        self._corruption_service.check_soon()
+
+    def unit_filled(self, log_stream: LogStreamID) -> None:
+        self.stream_opened(log_stream)
+
+    def unit_served(self, topic: TopicID, epoch: Epoch) -> None:
+        self._commit_service.record_epochs([(topic, epoch)])
+
+    def unit_failed(self, log_stream: LogStreamID) -> None:
         if log_stream not in self._repairing:
             self._repairing[log_stream] = None
             _ = self._tasks.spawn(f"mend/ls={log_stream}", self._repair_until_healthy(log_stream))
@@ -472,7 +474,7 @@ class StorageNodeServer:
         finally:
             del self._repairing[log_stream]
 
-    async def _add(self, request: AddLogStream) -> None:
+    async def add_stream(self, request: AddLogStream) -> None:
         """R-SN-6: never over data that is there already, on any volume. R-REG-3: within this node's limit."""
         log_stream = request.log_stream
         self._volumes.check_cluster(request.cluster_uuid)
@@ -548,7 +550,7 @@ class StorageNodeServer:
         )
         self._add_unit(store, worker)
 
-    async def _rebuild(self, request: RebuildReplica) -> None:
+    async def rebuild_stream(self, request: RebuildReplica) -> None:
         """An empty replica in place of one that cannot go on; the old data stays until the new one has been opened. If the new one
         is never made, because of a crash in between or because the disk refuses, the old one takes its place again."""
         log_stream = request.log_stream
@@ -586,7 +588,7 @@ class StorageNodeServer:
         finally:
             self._changing.pop(log_stream, None)
 
-    async def _remove(self, request: RemoveLogStream) -> None:
+    async def remove_stream(self, request: RemoveLogStream) -> None:
         """R-REG-5: the replica and its data are gone. R-REG-4: not if it was taken into a stream since it was looked at."""
         log_stream = request.log_stream
         if log_stream not in self._volumes.streams:
@@ -647,7 +649,7 @@ class StorageNodeServer:
         if log_stream in self._changing:
             raise PreconditionFailed(f"log stream {log_stream} is being made or removed here right now")
 
-    def _opened(self, log_stream: LogStreamID) -> None:
+    def stream_opened(self, log_stream: LogStreamID) -> None:
         """The replica runs, or ran: what was set aside for it has done its service. If the disk refuses, it is tried again, unless
         another replica is made meanwhile: what is set aside for that one is still needed."""
 

@@ -435,7 +435,7 @@ def test_a_seal_waits_for_the_damage_that_hides_its_place(tmp_path: Path) -> Non
 
         await until(written)
         flip(bench, 2, segment=0, at=FIRST_HEADER)
-        with pytest.raises(Unavailable, match="mended"):
+        with pytest.raises(Unavailable, match="repaired"):
             await bench.call(SealReplica(STREAM, Epoch(2), LLSN(3)), node=2)
         assert (await status(bench, 2)).state is ReplicaState.SEALING
         assert await wait_damaged(bench, 2) == ((1, 3),)

@@ -1,8 +1,8 @@
-"""[A4] IdempotentAppends: conditional appends of a replica, and their list
+"""[A4] IdempotentAppends: appends that depend on what the log holds, and their list.
 
-A condition is judged in the moment in which its batch would get its LLSN, so what is in line before it counts, and what is refused
-leaves no trace. Where memory does not know the end of a chain the headers on disk are searched, down to where the chain can have
-begun; what comes for the same chain meanwhile waits behind it.
+A condition is checked at the moment at which its batch would get its LLSN: what is queued before it counts, and what is refused
+leaves no trace. If memory does not know a producer's newest batch, the headers on disk are searched, back to where its sequence can
+have begun; batches of the same producer that arrive meanwhile wait behind the first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from varlog.storage.committed.headers import BatchPlace, HeaderStretch
 from varlog.storage.committed.log_store import LogStore
 from varlog.storagenode.committed.ack_queue import AckQueue
 from varlog.storagenode.committed.admission_queue import PendingAppend
-from varlog.storagenode.committed.batch_lookup import BatchLookup, LookupParts, ReportCorruption
+from varlog.storagenode.committed.batch_lookup import BatchLookup, ReportCorruption
 from varlog.storagenode.committed.idempotent_rules import (
     ProducedBatch,
     ProducerSequences,
@@ -49,41 +49,44 @@ from varlog.storagenode.committed.idempotent_rules import (
 )
 from varlog.storagenode.committed.replica_machine import ReplicaMachine
 
-# Of one chain, while its end is looked for. Those of a client's window are far fewer.
+# Batches of one producer that wait while its newest one is searched for. A client's window is far smaller.
 SEARCH_WAITING_MAX: Final = 1_024
+# Batches in one reply of a list.
+PAGE_BATCHES: Final = 10_000
 _NO_BOUND: Final = 2**63
-
-
-@dataclass(frozen=True, slots=True)
-class IdempotentAppendParts:
-    """What the conditional appends of a replica are handed by it. `resume`: take these, which were in front of the line."""
-
-    store: LogStore
-    machine: ReplicaMachine
-    acks: AckQueue
-    producers: ProducerSequences
-    search: BatchLookup[ProducerID, BatchPlace]
-    resume: Callable[[Sequence[PendingAppend]], None]
 
 
 @dataclass(slots=True)
 class _SequenceSearch:
-    """A chain whose end is looked for, and who waits for it, in the order in which they came."""
+    """A producer whose newest batch is searched for, and the appends that wait for it, in the order in which they arrived."""
 
     resets: int
     pending_appends: list[PendingAppend] = field(default_factory=list)
 
 
 class IdempotentAppends:
-    """The conditional appends of one replica."""
+    """The conditional appends of one replica. `resume` puts appends back to the front of the admission queue."""
 
-    def __init__(self, parts: IdempotentAppendParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        store: LogStore,
+        machine: ReplicaMachine,
+        acks: AckQueue,
+        producers: ProducerSequences,
+        lookup: BatchLookup[ProducerID, BatchPlace],
+        resume: Callable[[Sequence[PendingAppend]], None],
+    ) -> None:
+        self._store = store
+        self._machine = machine
+        self._acks = acks
+        self._producers = producers
+        self._lookup = lookup
+        self._resume = resume
         self._searches: dict[ProducerID, _SequenceSearch] = {}
 
     def admits(self, pending_append: PendingAppend, request: AppendIdempotent | AppendAt) -> bool:
-        """Whether the batch may be taken now. If not it was answered, or will be; raises what it is refused with."""
-        machine = self._parts.machine
+        """Whether the batch may be appended now. If not, it was answered or will be; raises the reason for a refusal."""
+        machine = self._machine
         if not machine.primary:
             raise NotPrimary(machine.log_stream)
         if isinstance(request, AppendIdempotent):
@@ -93,19 +96,19 @@ class IdempotentAppends:
         return True
 
     def refuse(self, error: VarlogError) -> None:
-        """The replica takes nothing any more."""
-        search_waiting, self._searches = self._searches, {}
-        for chain in search_waiting.values():
-            for pending_append in chain.pending_appends:
+        """The replica accepts nothing any more."""
+        searches, self._searches = self._searches, {}
+        for search in searches.values():
+            for pending_append in search.pending_appends:
                 pending_append.call.fail(error)
 
     def _extends(self, pending_append: PendingAppend, request: AppendIdempotent) -> bool:
-        header, producers = pending_append.header, self._parts.producers
+        header = pending_append.header
         if header.producer in self._searches:
-            self._enqueue(pending_append)
+            self._wait_for_search(pending_append)
             return False
         floor = self._floor(request)
-        known, newest = producers.newest(header.producer, floor)
+        known, newest = self._producers.newest(header.producer, floor)
         if not known:
             self._search(pending_append, floor)
             return False
@@ -119,46 +122,46 @@ class IdempotentAppends:
         decision = decide(newest, sent)
         if decision is SequenceDecision.ACCEPT:
             return True
-        self._answer_same(pending_append, newest, decision)
+        self._answer_duplicate(pending_append, newest, decision)
         return False
 
-    def _answer_same(
+    def _answer_duplicate(
         self, pending_append: PendingAppend, newest: ProducedBatch | None, decision: SequenceDecision
     ) -> None:
-        """The batch is there already, or under way; else SequenceConflict."""
-        header, parts = pending_append.header, self._parts
-        link = newest if decision is SequenceDecision.DUPLICATE else None
-        if newest is not None and not parts.producers.is_committed(newest):
-            link = find_batch(parts.producers.pending(header.producer), header.sequence, header.body_crc)
-        if link is None:
+        """The batch is in the log already, or in flight; else SequenceConflict."""
+        header, producers = pending_append.header, self._producers
+        batch = newest if decision is SequenceDecision.DUPLICATE else None
+        if newest is not None and not producers.is_committed(newest):
+            batch = find_batch(producers.pending(header.producer), header.sequence, header.body_crc)
+        if batch is None:
             last = newest.sequence if newest is not None else 0
-            raise SequenceConflict(parts.machine.log_stream, header.sequence, last)
-        if parts.producers.is_committed(link):
-            pending_append.call.reply(AppendReply(parts.store.glsn_of(link.llsn), link.llsn))
+            raise SequenceConflict(self._machine.log_stream, header.sequence, last)
+        if producers.is_committed(batch):
+            pending_append.call.reply(AppendReply(self._store.glsn_of(batch.llsn), batch.llsn))
         else:
-            parts.acks.join((header.producer, header.sequence), pending_append.call)
+            self._acks.join((header.producer, header.sequence), pending_append.call)
 
     def _floor(self, request: AppendIdempotent) -> LLSN:
-        """Above which LLSN the chain is."""
-        store = self._parts.store
+        """The producer's batches are above this LLSN."""
+        store = self._store
         if request.min_glsn < store.trim_floor:
-            return LLSN(0)  # what is trimmed may have been of it
+            return LLSN(0)  # some of them may be trimmed
         return LLSN(store.llsn_from(GLSN(request.min_glsn + 1)) - 1)
 
-    # --- a chain whose end is not in memory ------------------------------------------------------------------------------
+    # --- a producer whose newest batch is not in memory --------------------------------------------------------------------
 
     def _search(self, pending_append: PendingAppend, floor: LLSN) -> None:
-        parts, producer = self._parts, pending_append.header.producer
-        search_waiting = self._searches[producer] = _SequenceSearch(parts.producers.resets, [pending_append])
-        parts.search.find(
-            producer, floor, parts.producers.known_from, partial(self._found, producer, floor, search_waiting)
+        producers, producer = self._producers, pending_append.header.producer
+        search = self._searches[producer] = _SequenceSearch(producers.resets, [pending_append])
+        self._lookup.find(
+            producer, floor, producers.known_from, partial(self._found, producer, floor, search)
         )
 
-    def _enqueue(self, pending_append: PendingAppend) -> None:
+    def _wait_for_search(self, pending_append: PendingAppend) -> None:
         pending_appends = self._searches[pending_append.header.producer].pending_appends
         if len(pending_appends) >= SEARCH_WAITING_MAX:
             raise NotAccepted(
-                f"the end of its chain is looked for, and {len(pending_appends)} batches wait for it already"
+                f"the newest batch of its producer is being searched for, and {len(pending_appends)} batches wait already"
             )
         pending_appends.append(pending_append)
 
@@ -166,42 +169,36 @@ class IdempotentAppends:
         self,
         producer: ProducerID,
         floor: LLSN,
-        search_waiting: _SequenceSearch,
+        search: _SequenceSearch,
         place: BatchPlace | VarlogError | None,
     ) -> None:
-        parts = self._parts
-        if self._searches.get(producer) is not search_waiting:
-            return  # sealed meanwhile, and told so
+        if self._searches.get(producer) is not search:
+            return  # sealed meanwhile, and answered
         del self._searches[producer]
-        if isinstance(place, VarlogError) or search_waiting.resets != parts.producers.resets:
-            why = place if isinstance(place, VarlogError) else "more was forgotten meanwhile"
-            unknown = Unavailable(f"the end of this chain is not known here: {why}")
-            for pending_append in search_waiting.pending_appends:
+        if isinstance(place, VarlogError) or search.resets != self._producers.resets:
+            why = place if isinstance(place, VarlogError) else "the replica forgot more of it meanwhile"
+            unknown = Unavailable(f"the newest batch of this producer is not known here: {why}")
+            for pending_append in search.pending_appends:
                 pending_append.call.fail(unknown)
             return
-        link = None if place is None else ProducedBatch(producer, place.sequence, place.llsn, place.body_crc)
-        parts.producers.found(producer, floor, link)
-        parts.resume(search_waiting.pending_appends)
+        batch = None if place is None else ProducedBatch(producer, place.sequence, place.llsn, place.body_crc)
+        self._producers.searched(producer, floor, batch)
+        self._resume(search.pending_appends)
 
 
-def newest_of(
+def newest_batch_lookup(
     store: LogStore, worker: Worker, on_corruption: ReportCorruption
-) -> LookupParts[ProducerID, BatchPlace]:
-    """How the newest batch of a producer is looked for on disk: as far back as its chain can begin."""
+) -> BatchLookup[ProducerID, BatchPlace]:
+    """Finds the newest batch of a producer on disk, as far back as its sequence can begin."""
 
     def search(stretch: HeaderStretch, wanted: dict[ProducerID, None]) -> dict[ProducerID, BatchPlace]:
         return {place.producer: place for place in store.batches_of(stretch, wanted)}
 
-    return LookupParts(store, worker, on_corruption, search, bytes_max=_NO_BOUND)
-
-
-# [A4] IdempotentBatchList: which batches of a chain are ordered, read from the headers on disk, a page at a time (R-USE-4).
-
-PAGE_BATCHES: Final = 10_000
+    return BatchLookup(store, worker, on_corruption, search, bytes_max=_NO_BOUND)
 
 
 class IdempotentBatchList:
-    """Lists the chains of one replica."""
+    """Lists which batches of a producer are ordered in one replica, from the headers on disk, page by page (R-USE-4)."""
 
     def __init__(self, store: LogStore, worker: Worker, on_corruption: Callable[[LLSN, LLSN], None]) -> None:
         self._store = store
@@ -214,7 +211,7 @@ class IdempotentBatchList:
 
 
 class _Listing:
-    """One page. Stretch by stretch, so that readers of the same disk get their turn."""
+    """One page, read stretch by stretch, so that readers of the same disk are not blocked."""
 
     def __init__(
         self,
@@ -253,7 +250,7 @@ class _Listing:
             if isinstance(error, CorruptBatch):
                 self._on_corruption(stretch.first_llsn, stretch.limit)
             stream = self._store.log_stream
-            self._call.fail(Unavailable(f"log stream {stream} cannot be looked through here: {error}"))
+            self._call.fail(Unavailable(f"log stream {stream} cannot be searched here: {error}"))
             return
         self._found += [
             (place.sequence, place.llsn, place.entries, place.body_crc)

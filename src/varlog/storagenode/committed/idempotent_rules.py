@@ -1,8 +1,16 @@
-"""[A4] PURE. Idempotent appends: accept, duplicate or conflict, by producer
+"""[A4] PURE. Idempotent appends: accept, duplicate or conflict, per producer.
 
-Each batch of a chain names its predecessor by sequence and body checksum. So whoever sends the same chain, however often and from
-wherever, can only extend it, or be told that what he sends is there already, or that the chain goes on in another way. What he
-sends before he knows the answers must follow his own batches: two orders of the same rows may have one of them in the same place.
+Each batch of a producer names its predecessor by sequence and body checksum. However often and from wherever the same batches are
+sent, they can only extend the sequence, be recognised as duplicates, or conflict with it. A batch that is sent before its
+predecessors are acknowledged must follow batches of the same attempt: two attempts with other orders of the same rows may have one
+batch in common.
+
+`ProducerSequences` has the newest batch of each producer of one replica in memory; what it has forgotten is on disk. Every
+replica records every batch that it receives, so that a backup that becomes the primary knows as much as the old one did. A record
+is *pending* until a commit row covers it. An epoch assigns each LLSN to one batch, so a pending record is true exactly if the row
+that covers it is of the same epoch. After anything else that happens to a tail (a cut, a sync, a restart) the following rows find
+no such records, and the table knows less, but nothing wrong. Records leave it in the order of their LLSNs: from `known_from` on
+it knows every producer's newest batch.
 """
 
 from __future__ import annotations
@@ -20,7 +28,7 @@ from varlog.model.lsn import LLSN, NO_LLSN
 
 
 class ProducedBatch(NamedTuple):
-    """A batch as one link of its producer's chain. `attempt`: who sent it; 0 where that is not remembered."""
+    """A batch in its producer's sequence. `attempt`: the writer that sent it; 0 where that is not remembered."""
 
     producer: ProducerID
     sequence: int
@@ -30,7 +38,7 @@ class ProducedBatch(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A batch that is to extend a chain, and what its sender says of the chain: see Append."""
+    """A batch that is to extend a sequence, and what its sender knows of the sequence: see AppendIdempotent."""
 
     sequence: int
     body_crc: int
@@ -40,15 +48,15 @@ class Sent(NamedTuple):
 
 
 class SequenceDecision(Enum):
-    """What becomes of a batch that was sent as part of a chain."""
+    """What to do with a batch that was sent as part of a sequence."""
 
-    ACCEPT = "it goes on where the chain ends"
-    DUPLICATE = "the chain has this very batch"
-    CONFLICT = "the chain goes on in another way, or is not so long yet"
+    ACCEPT = "it follows the newest batch"
+    DUPLICATE = "the sequence has this very batch"
+    CONFLICT = "the sequence has another batch there, or does not reach it yet"
 
 
 def decide(newest: ProducedBatch | None, sent: Sent) -> SequenceDecision:
-    """What becomes of a batch, where `newest` is the last one of its chain (None: there is none yet)."""
+    """Decide about a batch; `newest` is the last one of its producer (None: there is none yet)."""
     last = newest if newest is not None else ProducedBatch(ProducerID(0), 0, NO_LLSN, 0)
     if sent.sequence == last.sequence + 1 and sent.previous_crc == last.body_crc:
         follows = sent.attempt in (0, last.attempt) or sent.known == last.sequence
@@ -58,29 +66,20 @@ def decide(newest: ProducedBatch | None, sent: Sent) -> SequenceDecision:
     return SequenceDecision.CONFLICT
 
 
-def find_batch(links: Sequence[ProducedBatch], sequence: int, body_crc: int) -> ProducedBatch | None:
-    """That batch among those of its chain that are under way: whoever sends the chain again joins them one by one."""
-    return next((link for link in links if (link.sequence, link.body_crc) == (sequence, body_crc)), None)
+def find_batch(batches: Sequence[ProducedBatch], sequence: int, body_crc: int) -> ProducedBatch | None:
+    """That batch among those of its producer that are in flight: a sequence that is sent again joins them."""
+    return next(
+        (batch for batch in batches if (batch.sequence, batch.body_crc) == (sequence, body_crc)), None
+    )
 
 
-# [A4] ProducerSequences: the newest batch of each producer in one replica, in memory; what it has forgotten is on disk.
-#
-# Every replica notes every batch that it takes in, so that a backup that becomes the primary knows as much as the old one did. A
-# note
-# is *pending* until a commit row covers it. An epoch gives each LLSN to one batch, so a pending note is true exactly if the row
-# that covers it is of the same epoch. Whatever else happens to a tail (a cut, a sync, a restart), the rows that follow find no
-# such
-# notes, and the table then knows less, and nothing wrong. Links leave it in the order of their LLSNs: from `known_from` on it
-# knows
-# every producer's newest batch.
-
-# So many producers are remembered: a megabyte for a replica, and whoever wrote before them is looked for on disk.
+# Producers in memory, about a megabyte per replica; the batches of older ones are searched for on disk.
 PRODUCERS_MAX: Final = 4_096
 
 
 class ProducerSequences:
-    """What one replica knows of its producers. `known_from`: a producer that is not in here has no committed batch from this LLSN
-    on. `resets` counts how often all was forgotten: what is being searched meanwhile is then outdated."""
+    """What one replica knows of its producers. `known_from`: a producer that is missing here has no committed batch from this LLSN
+    on. `resets` counts how often everything was forgotten: a search that was running then is outdated."""
 
     def __init__(self, committed_end: LLSN) -> None:
         self.known_from = committed_end
@@ -91,7 +90,7 @@ class ProducerSequences:
         self._pending: deque[ProducedBatch] = deque()
         self._pending_of: dict[ProducerID, deque[ProducedBatch]] = {}
         self._committed: dict[ProducerID, ProducedBatch] = {}
-        # What the disk said of producers below `known_from`: their newest batch, and above which LLSN it was looked for.
+        # Results of searches on disk below `known_from`: a producer's newest batch, and the LLSN above which it was searched for.
         self._searched: dict[ProducerID, tuple[ProducedBatch | None, LLSN]] = {}
 
     # --- what happens to the replica -------------------------------------------------------------------------------------
@@ -105,14 +104,14 @@ class ProducerSequences:
         self._epoch, self._ordered_end, self._noted_end = epoch, end, end
 
     def note(self, header: BatchHeader, llsn: LLSN, attempt: int = 0) -> None:
-        """A batch was taken in, behind all that came before it in this epoch."""
-        link = ProducedBatch(header.producer, header.sequence, llsn, header.body_crc, attempt)
-        self._pending.append(link)
-        links = self._pending_of.get(link.producer)
-        if links is None:
-            self._pending_of[link.producer] = deque((link,))
+        """A batch was received, behind everything else of this epoch."""
+        batch = ProducedBatch(header.producer, header.sequence, llsn, header.body_crc, attempt)
+        self._pending.append(batch)
+        batches = self._pending_of.get(batch.producer)
+        if batches is None:
+            self._pending_of[batch.producer] = deque((batch,))
         else:
-            links.append(link)
+            batches.append(batch)
         self._noted_end = LLSN(llsn + header.count)
 
     def ordered(self, row: CommitRow) -> None:
@@ -127,18 +126,18 @@ class ProducerSequences:
         self._ordered_end = row.llsn_end
         pending, pending_of = self._pending, self._pending_of
         while pending and pending[0].llsn < row.llsn_end:
-            link = pending.popleft()
-            links = pending_of[link.producer]
-            links.popleft()
-            if not links:
-                del pending_of[link.producer]
+            batch = pending.popleft()
+            batches = pending_of[batch.producer]
+            batches.popleft()
+            if not batches:
+                del pending_of[batch.producer]
             if noted:
-                self._remember(link)
+                self._remember(batch)
 
-    def _remember(self, link: ProducedBatch) -> None:
+    def _remember(self, batch: ProducedBatch) -> None:
         committed = self._committed
-        committed.pop(link.producer, None)
-        committed[link.producer] = link
+        committed.pop(batch.producer, None)
+        committed[batch.producer] = batch
         if len(committed) > PRODUCERS_MAX:
             oldest = committed.pop(next(iter(committed)))
             self.known_from = LLSN(oldest.llsn + 1)
@@ -153,25 +152,25 @@ class ProducerSequences:
     # --- what is known of a producer -------------------------------------------------------------------------------------
 
     def newest(self, producer: ProducerID, floor: LLSN) -> tuple[bool, ProducedBatch | None]:
-        """Whether the producer's newest batch above `floor` is known here, and it, if there is one."""
+        """Whether the producer's newest batch above `floor` is known here, and that batch, if there is one."""
         pending = self._pending_of.get(producer)
-        link = pending[-1] if pending else self._committed.get(producer)
-        if link is None and floor + 1 < self.known_from:
-            link, searched_floor = self._searched.get(producer, (None, self.known_from))
+        batch = pending[-1] if pending else self._committed.get(producer)
+        if batch is None and floor + 1 < self.known_from:
+            batch, searched_floor = self._searched.get(producer, (None, self.known_from))
             if floor < searched_floor:
                 return False, None
-        return True, link if link is not None and link.llsn > floor else None
+        return True, batch if batch is not None and batch.llsn > floor else None
 
     def pending(self, producer: ProducerID) -> Sequence[ProducedBatch]:
         """The producer's batches that are not committed yet, in order."""
         return self._pending_of.get(producer, ())
 
-    def is_committed(self, link: ProducedBatch) -> bool:
-        return link.llsn < self._ordered_end
+    def is_committed(self, batch: ProducedBatch) -> bool:
+        return batch.llsn < self._ordered_end
 
-    def found(self, producer: ProducerID, floor: LLSN, link: ProducedBatch | None) -> None:
-        """The disk was looked through, from `known_from` back to `floor`: this is the producer's newest batch there."""
+    def searched(self, producer: ProducerID, floor: LLSN, batch: ProducedBatch | None) -> None:
+        """The disk was searched from `known_from` back to `floor`: this is the producer's newest batch there."""
         self._searched.pop(producer, None)
-        self._searched[producer] = link, floor
+        self._searched[producer] = batch, floor
         if len(self._searched) > PRODUCERS_MAX:
             del self._searched[next(iter(self._searched))]

@@ -1,7 +1,8 @@
-"""[A4] Replica: the driver of one replica. Owns the machine and carries out what it decides; freezes when a law breaks.
+"""[A4] Replica: drives one replica, and freezes it when a law breaks.
 
-The way of an append through here: `append` (A4: LLSNs given) -> Replicator (A6) and Writer (A5) -> `_written` -> report (A7) … the
-repository orders … -> `commit` (A9) -> AckQueue (A10) and ReplicaReader woken.
+It owns the machine and executes what the machine decides. The append path through here: `append` (A4: LLSNs assigned) -> Replicator
+(A6) and Writer (A5: written to disk) -> `_written` -> report (A7) … the repository orders … -> `commit` (A9) -> AckQueue (A10), and
+the reader is woken.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from varlog.model.admission import late
 from varlog.model.batch import BatchHeader, check_body, check_offsets, parse_header, place, walk
@@ -52,20 +52,19 @@ from varlog.storage.corruption import BlockRange
 from varlog.storage.disk_space import is_disk_full
 from varlog.storagenode.committed.ack_queue import AckQueue
 from varlog.storagenode.committed.admission_queue import AdmissionQueue, PendingAppend
-from varlog.storagenode.committed.batch_lookup import BatchLookup, LookupParts
+from varlog.storagenode.committed.batch_lookup import BatchLookup
 from varlog.storagenode.committed.block_repair import BlockRepair
-from varlog.storagenode.committed.duplicate_filter import DuplicateFilter, DuplicateFilterParts
+from varlog.storagenode.committed.duplicate_filter import DuplicateFilter
 from varlog.storagenode.committed.idempotent_appends import (
-    IdempotentAppendParts,
     IdempotentAppends,
     IdempotentBatchList,
-    newest_of,
+    newest_batch_lookup,
 )
 from varlog.storagenode.committed.idempotent_rules import ProducerSequences
 from varlog.storagenode.committed.reader import ReplicaReader
 from varlog.storagenode.committed.replica_machine import CommitAhead, CutTail, EnterEpoch, ReplicaMachine
 from varlog.storagenode.committed.replicator import Replicator
-from varlog.storagenode.committed.sync import CopySource, Syncer, SyncParts
+from varlog.storagenode.committed.sync import CopySource, Syncer
 from varlog.storagenode.committed.writer import Writer
 from varlog.storagenode.ranges import Ranges
 from varlog.storagenode.topic_watermarks import TopicWatermarks
@@ -77,32 +76,37 @@ REPLICATION_OPEN_TIMEOUT_S = 2.0
 ROWS_PER_ANSWER_MAX = 4_096
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaParts:
-    """What a replica is handed by its node. `on_report` says that the replica has something new to report,
-    `on_suspicion` that it has met bytes that may be damaged."""
-
-    store: LogStore
-    worker: Worker
-    read_worker: Worker
-    transport: Transport
-    marks: TopicWatermarks
-    on_report: Callable[[Replica], None]
-    rows_sync_delay_s: Callable[[], float]
-    on_suspicion: Callable[[], None] = lambda: None
-
-
 class Replica:
-    """One replica of one log stream."""
+    """One replica of one log stream.
 
-    def __init__(self, parts: ReplicaParts) -> None:
-        store = parts.store
+    `on_report` is called when there is something new to report, `on_suspicion` when bytes were read that may be damaged.
+    `rows_sync_delay_s` is how long commit rows wait for others before they are synced.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        worker: Worker,
+        read_worker: Worker,
+        transport: Transport,
+        marks: TopicWatermarks,
+        *,
+        on_report: Callable[[Replica], None],
+        on_suspicion: Callable[[], None],
+        rows_sync_delay_s: Callable[[], float],
+    ) -> None:
         self.store = store
         self.topic = store.topic
         self.log_stream = store.log_stream
+        self._worker = worker
+        self._read_worker = read_worker
+        self._transport = transport
+        self._marks = marks
+        self._on_report = on_report
+        self._on_suspicion = on_suspicion
+        self._rows_sync_delay_s = rows_sync_delay_s
         self._traffic = TrafficMeter(asyncio.get_running_loop().time)
-        self.reader = ReplicaReader(store, parts.read_worker, parts.marks, self._traffic, self.mark_suspect)
-        self._parts = parts
+        self.reader = ReplicaReader(store, read_worker, marks, self._traffic, self.mark_suspect)
         self._machine = ReplicaMachine(
             store.log_stream,
             store.epoch,
@@ -112,79 +116,52 @@ class Replica:
             store.committed_end,
             tail_epoch=store.tail_epoch,
         )
-        self._writer = Writer(store, parts.worker, self._written, self._write_failed, self._traffic)
+        self._writer = Writer(store, worker, self._written, self.write_failed, self._traffic)
         self._acks = AckQueue(self._traffic)
         self._admission_queue = AdmissionQueue(store.log_stream)
         self._duplicates = DuplicateFilter(
-            DuplicateFilterParts(
-                store=store,
-                machine=self._machine,
-                acks=self._acks,
-                search=BatchLookup(
-                    LookupParts(
-                        store, parts.read_worker, self.mark_suspect, lambda *asked: store.find_batches(*asked)
-                    )
-                ),
-                queued=self._admission_queue.has,
-                append_new=lambda *pending_append: self._append_new(PendingAppend(*pending_append)),
-                sealed=self._sealed,
-            )
+            store,
+            self._machine,
+            self._acks,
+            self._admission_queue,
+            BatchLookup(store, read_worker, self.mark_suspect, lambda *asked: store.find_batches(*asked)),
+            self._append_new,
+            self._sealed,
         )
         self._producers = ProducerSequences(store.committed_end)
         self._idempotent = IdempotentAppends(
-            IdempotentAppendParts(
-                store=store,
-                machine=self._machine,
-                acks=self._acks,
-                producers=self._producers,
-                search=BatchLookup(newest_of(store, parts.read_worker, self.mark_suspect)),
-                resume=self._resume,
-            )
+            store,
+            self._machine,
+            self._acks,
+            self._producers,
+            newest_batch_lookup(store, read_worker, self.mark_suspect),
+            self._resume,
         )
-        self.batch_list = IdempotentBatchList(store, parts.read_worker, self.mark_suspect)
+        self.batch_list = IdempotentBatchList(store, read_worker, self.mark_suspect)
         self._replicator: Replicator | None = None
         self._rows_timer: asyncio.TimerHandle | None = None
         self._rows_syncing = False
-        # One seal, unseal or trim at a time; appends and commits go on between their steps.
+        # One seal, unseal or trim at a time; appends and commits continue between their steps.
         self._admin = asyncio.Lock()
-        # Entries that somebody could not read, and those of them that were looked at and are damaged.
+        # Entries that could not be read, and those of them that were examined and are damaged.
         self.suspected = Ranges()
         self.damage = Ranges()
-        # Where a mend failed on the disk: what can be read there may look sound, and not be on the platter.
+        # Where the disk failed during a repair: what can be read back there may look intact and not be on the device.
         self.unverified = Ranges()
-        self.block_repair = BlockRepair(self, parts.transport, parts.worker, parts.read_worker)
-        self.copy_source = CopySource(store, self._machine, parts.read_worker, self.mark_suspect)
-        self._syncer = Syncer(
-            SyncParts(
-                log_stream=store.log_stream,
-                store=store,
-                machine=self._machine,
-                worker=parts.worker,
-                transport=parts.transport,
-                commit=self.commit,
-                trim=self._trim_like_source,
-                fail_waiting=lambda: self._acks.fail(self._sealed()),
-                abandon_waiting=lambda: self._acks.fail(
-                    OutcomeUnknown(
-                        f"log stream {self.log_stream} was trimmed before its order was heard here"
-                    )
-                ),
-                disk_failed=self._write_failed,
-                law_broken=self.freeze,
-                reopen_if_failed=self.reopen_if_failed,
-            )
-        )
+        self.block_repair = BlockRepair(self, transport, worker, read_worker)
+        self.copy_source = CopySource(store, self._machine, read_worker, self.mark_suspect)
+        self._syncer = Syncer(self, self._machine, worker, transport)
         self._closed = False
         self._suspect_all(store.corrupt_ranges)
         self._trim_asked = store.trimmed
-        # True when a commit could not be applied for lack of data: this replica must not say "not here".
+        # True when a commit could not be applied for lack of data: this replica must not answer that an entry does not exist.
         self.lagging = False
 
     # --- appends, at the primary -----------------------------------------------------------------------------------------
 
     def append(self, call: Call, request: Append, batch: bytearray) -> None:
-        """[A4] Check a client's batch, give it LLSNs, send it on its way. Waits for room when too much is not ordered yet.
-        Overloaded: behind what waits already it would be ordered too late, so it is not taken, nor looked at."""
+        """[A4] Check a client's batch, assign its LLSNs, replicate and write it. Queued while too much is not ordered yet.
+        Overloaded: behind what waits already it would be ordered too late, so it is refused unchecked."""
         deadline = self._deadline(call, request) if request.within_ms and self._acks else math.inf
         header, duplicates = _checked(batch), self._duplicates
         self._check_running(request.epoch)
@@ -207,14 +184,14 @@ class Replica:
             raise StaleEpoch(self.log_stream, epoch, machine.epoch)
 
     def _deadline(self, call: Call, request: Append) -> float:
-        """When nobody waits for the answer any more."""
+        """When the client stops waiting for the answer."""
         now, within_s = self._traffic.now(), request.within_ms / 1000
         self._check_in_time(now, within_s, *self._admission_queue.ahead_of(call.connection))
         return now + within_s
 
     def _check_in_time(self, now: float, left_s: float, batches: int = 0, size: int = 0) -> None:
-        """Overloaded: a batch for whose answer somebody waits for `left_s` yet would be too late, behind those that were taken
-        and so much in line."""
+        """Overloaded: a batch whose client waits `left_s` more would be too late, behind those that were accepted and the
+        `batches` of `size` bytes in the queue before it."""
         wait_s = self._acks.wait_s(now, batches, size)
         if refusal := late(wait_s, left_s, len(self._acks) + batches):
             raise refusal
@@ -237,7 +214,7 @@ class Replica:
         place(batch, machine.epoch, first)
         self._producers.note(header, first, attempt)
         self._acks.add(first, machine.assigned_end, len(batch), call, header)
-        # Backups first: their way to the disk is the longer one.
+        # Backups first: their path to the disk is longer.
         if self._replicator is not None:
             self._replicator.replicate(batch)
         self._writer.write(machine.epoch, batch)
@@ -270,7 +247,7 @@ class Replica:
     # --- appends, at a backup --------------------------------------------------------------------------------------------
 
     def open_upstream(self, request: ReplicaOpen) -> None:
-        """A primary announces itself: it must be of this epoch, and go on where this replica ends."""
+        """A primary connects: it must be of this epoch, and continue where this replica ends."""
         self._machine.check_upstream(request.epoch, request.next_llsn)
 
     def replicate(self, request: Replicate, batches: bytearray) -> None:
@@ -288,21 +265,21 @@ class Replica:
     # --- durable, reported -----------------------------------------------------------------------------------------------
 
     def _written(self, epoch: Epoch, end: LLSN) -> None:
-        """[A5 A7] A group is on disk: say so."""
+        """[A5 A7] A group is on disk: report it."""
         try:
             moved = self._machine.written(epoch, end)
         except InvariantBroken as broken:
             self.freeze(broken)
             return
         if moved:
-            self._parts.on_report(self)
+            self._on_report(self)
 
-    def _write_failed(self, error: BaseException) -> None:
-        """R-SEAL-6: the disk failed or is full. What was being written is not durable, and nothing is tried again."""
+    def write_failed(self, error: BaseException) -> None:
+        """R-SEAL-6: the disk failed or is full. What was being written is not durable, and no write is retried."""
         self._break(self.store.disk_space.why if is_disk_full(error) else f"write failed: {error}")
 
     def _sealed(self) -> Sealed:
-        """Why no append is taken here, as far as this replica knows."""
+        """Why appends are refused here, as far as this replica knows."""
         disk_space = self.store.disk_space
         return Sealed(self.log_stream, disk_space.why if disk_space.full else self._machine.trouble)
 
@@ -358,15 +335,15 @@ class Replica:
             self._admit_queued()
 
     def _check_known(self, row: CommitRow) -> None:
-        """A row that is told again says the same (law 3). Only a session that starts again repeats rows."""
+        """A row that is repeated must not have changed (law 3). Only a session that starts again repeats rows."""
         last = LLSN(row.llsn_end - 1)
         if last < self.store.low_llsn:
             return
         glsn = self.store.glsn_of(last)
-        invariant(glsn == row.glsn_end - 1, "an entry has one position for ever (law 3)", row=row, known=glsn)
+        invariant(glsn == row.glsn_end - 1, "an entry has one position forever (law 3)", row=row, known=glsn)
 
     def list_rows(self, call: Call, llsn: LLSN) -> None:
-        """The commit rows from the one that orders `llsn` on, those that are only in memory included."""
+        """The commit rows from the one that orders `llsn` on, including those that are only in memory."""
         store, unsynced, end = self.store, self.store.unsynced_rows, self.store.committed_end
         begin = max(llsn, store.low_llsn)
 
@@ -375,7 +352,7 @@ class Replica:
                 return
             try:
                 rows = done.result()
-            except Exception as failure:  # noqa: BLE001 - the call is owed an answer, whatever happened
+            except Exception as failure:  # noqa: BLE001 - the call needs an answer, whatever happened
                 call.fail(failure if isinstance(failure, VarlogError) else Unavailable(str(failure)))
                 return
             reached = rows[-1].llsn_end if rows else begin
@@ -385,9 +362,7 @@ class Replica:
                 reached = rows[-1].llsn_end
             call.reply(ListRowsReply(tuple(rows), reached if rows else end, end))
 
-        self._parts.read_worker.run(lambda: store.rows_from(begin, ROWS_PER_ANSWER_MAX)).add_done_callback(
-            answer
-        )
+        self._read_worker.run(lambda: store.rows_from(begin, ROWS_PER_ANSWER_MAX)).add_done_callback(answer)
 
     def _sync_rows_soon(self) -> None:
         if (
@@ -395,20 +370,20 @@ class Replica:
             and not self._rows_syncing
             and self.store.rows_synced_end < self.store.committed_end
         ):
-            delay_s = self._parts.rows_sync_delay_s()
+            delay_s = self._rows_sync_delay_s()
             self._rows_timer = asyncio.get_running_loop().call_later(delay_s, self._sync_rows)
 
     def _sync_rows(self) -> None:
         self._rows_timer = None
         self._rows_syncing = True
-        self._parts.worker.run(self.store.sync_rows).add_done_callback(self._rows_synced)
+        self._worker.run(self.store.sync_rows).add_done_callback(self._rows_synced)
 
     def _rows_synced(self, done: asyncio.Future[LLSN]) -> None:
         self._rows_syncing = False
         if done.cancelled() or self._closed:
             return
         if (error := done.exception()) is None:
-            self._parts.on_report(self)
+            self._on_report(self)
         elif self.store.failure is not None:
             self._break(f"commit rows cannot be written: {error}")
             return
@@ -417,7 +392,7 @@ class Replica:
     # --- seal, unseal, trim ----------------------------------------------------------------------------------------------
 
     async def seal(self, epoch: Epoch, committed_end: LLSN) -> ReplicaStateReply:
-        """R-SEAL-4, R-SEAL-5: SEALED is answered only after the tail is cut on disk."""
+        """R-SEAL-4, R-SEAL-5: SEALED is reported only after the tail is cut on disk."""
         async with self._admin:
             await self._reopen()
             if epoch > self._machine.epoch:
@@ -435,22 +410,22 @@ class Replica:
             return ReplicaStateReply(self._machine.state, self._machine.committed_end)
 
     async def _carry_out(self, effect: EnterEpoch | CutTail) -> None:
-        store, worker = self.store, self._parts.worker
+        store, worker = self.store, self._worker
         try:
             if isinstance(effect, EnterEpoch):
                 await worker.run(lambda: store.set_epoch(effect.epoch, effect.sealed_end))
                 return
             await worker.run(lambda: store.cut(effect.epoch, effect.end))
         except OSError as error:
-            self._break(f"the seal cannot be kept: {error}")
+            self._break(f"the seal cannot be written: {error}")
             raise Unavailable(
-                f"log stream {self.log_stream}: the seal cannot be kept on disk: {error}"
+                f"log stream {self.log_stream}: the seal cannot be written to disk: {error}"
             ) from error
         except CorruptBatch as damaged:
             sealed_end = self._machine.sealed_end
             self.mark_suspect(LLSN(sealed_end - 1), sealed_end)
             raise Unavailable(
-                f"log stream {self.log_stream}: its tail cannot be cut before it is mended: {damaged}"
+                f"log stream {self.log_stream}: its tail cannot be cut before the damage is repaired: {damaged}"
             ) from damaged
         sealed = self._sealed()
         if self._machine.tail_cut(effect.epoch, effect.end):
@@ -460,22 +435,22 @@ class Replica:
             self._acks.fail(sealed)
 
     async def reopen_if_failed(self) -> None:
-        """Before something is written by others than appends: open the store again if the disk failed (R-SEAL-6)."""
+        """Before a write that is no append: open the store again if the disk failed (R-SEAL-6)."""
         async with self._admin:
             await self._reopen()
 
     async def _reopen(self) -> None:
-        """R-SEAL-6: a store whose disk failed is opened again, which looks at the disk: nothing that was not proven is believed.
-        Waiting appends stay undecided. Unavailable: the disk still fails; ask again."""
+        """R-SEAL-6: a store whose disk failed is opened again, which reads the disk: nothing unverified is trusted. Waiting
+        appends stay undecided. Unavailable: the disk still fails; retry."""
         store, machine = self.store, self._machine
         if store.failure is None or machine.state is ReplicaState.FROZEN:
             return
-        if machine.state is ReplicaState.RUNNING:  # the loop has not heard of the failure yet
-            self._write_failed(store.failure)
+        if machine.state is ReplicaState.RUNNING:  # the loop does not know of the failure yet
+            self.write_failed(store.failure)
         try:
-            fresh = await self._parts.worker.run(store.reopened)
+            fresh = await self._worker.run(store.reopened)
             found = fresh.written_end, fresh.tail_epoch, fresh.committed_end
-            store.resume(fresh)  # first: it says CorruptReplica where the disk has lost what was durable
+            store.resume(fresh)  # first: it raises CorruptReplica if the disk lost what was durable
             machine.reopened(*found)
             self._suspect_all(fresh.corrupt_ranges)
         except OSError as error:
@@ -495,10 +470,10 @@ class Replica:
         if self._replicator is not None:
             self._replicator.close()
             self._replicator = None
-        self._refuse_waiting(self._sealed())
+        self._refuse_queued(self._sealed())
 
     async def unseal(self, epoch: Epoch, backups: Sequence[str], *, primary: bool) -> ReplicaStateReply:
-        """R-UNSEAL-1. A primary opens its connections first: it must not take what it cannot replicate."""
+        """R-UNSEAL-1. A primary opens its connections first: it must not accept what it cannot replicate."""
         async with self._admin:
             await self._reopen()
             if self._machine.check_unseal(epoch):
@@ -507,7 +482,7 @@ class Replica:
                     if replicator is not None:
                         next_llsn = self._machine.assigned_end
                         await replicator.open(
-                            self._parts.transport, backups, next_llsn, timeout_s=REPLICATION_OPEN_TIMEOUT_S
+                            self._transport, backups, next_llsn, timeout_s=REPLICATION_OPEN_TIMEOUT_S
                         )
                     await self._open_epoch(epoch)
                     self._machine.opened_as(epoch, primary=primary)
@@ -519,26 +494,26 @@ class Replica:
                 self._replicator = replicator
                 if replicator is not None and replicator.closed:
                     self._break("a backup left while the epoch was opened")
-                self._parts.on_report(self)
+                self._on_report(self)
             return ReplicaStateReply(self._machine.state, self._machine.committed_end)
 
     async def _open_epoch(self, epoch: Epoch) -> None:
         store, machine = self.store, self._machine
         try:
-            await self._parts.worker.run(lambda: store.open_epoch(epoch))
+            await self._worker.run(lambda: store.open_epoch(epoch))
         except OSError as error:
             machine.set_trouble(f"the epoch cannot be opened on disk: {error}")
             raise Unavailable(f"log stream {self.log_stream}: {machine.trouble}") from error
         machine.clear_trouble()
 
     def sync(self, epoch: Epoch, source: ReplicaAddress) -> SyncStatus:
-        """R-SYNC-1: be filled from `source`, or tell how far that is."""
+        """R-SYNC-1: fill this replica from `source`, or return the progress of that."""
         self.check_open()
         return self._syncer.start(epoch, source)
 
     @property
     def _knowledge(self) -> str:
-        """What this replica knows to be ordered, in words."""
+        """What this replica knows to be ordered, for a message."""
         store = self.store
         return (
             f"this replica knows {store.committed_end - 1} ordered entries, up to position {store.high_watermark} of its topic, "
@@ -547,13 +522,12 @@ class Replica:
 
     def check_not_evidence(self, what: str, sealed_end: LLSN = NO_LLSN) -> None:
         """PreconditionFailed: this replica contradicts the repository, or has ordered entries that the caller does not know of.
-        Nothing but
-        an operator's word undoes that."""
+        Only an operator can override that."""
         if self._machine.evidence or (sealed_end and self.store.committed_end > sealed_end):
             raise PreconditionFailed(f"log stream {self.log_stream} is not {what}: {self._knowledge}")
 
     def check_rebuild(self, epoch: Epoch) -> bool:
-        """True if this replica cannot go on and may be made anew, False if it is empty and new already."""
+        """True if this replica cannot continue and may be rebuilt, False if it is empty and new already."""
         machine, sync = self._machine, self._syncer.status
         if machine.epoch > epoch:
             raise StaleEpoch(self.log_stream, epoch, machine.epoch)
@@ -562,7 +536,7 @@ class Replica:
         if machine.epoch == NO_EPOCH and machine.durable_end == FIRST_LLSN:
             return False
         raise PreconditionFailed(
-            f"log stream {self.log_stream} is {machine.state.value} here and can go on: it is not made anew"
+            f"log stream {self.log_stream} is {machine.state.value} here and can continue: it is not rebuilt"
         )
 
     @property
@@ -571,35 +545,35 @@ class Replica:
 
     @property
     def is_authoritative(self) -> bool:
-        """Whether this replica may say that nothing is at an LLSN: it is known to hold everything up to the newest seal."""
+        """Whether this replica may answer that an LLSN does not exist: it has everything up to the newest seal."""
         machine = self._machine
         return machine.epoch != NO_EPOCH and not machine.lacks_entries and not self.lagging
 
-    async def _trim_like_source(self, glsn: GLSN) -> bool:
-        """From the source of a sync, which ends if the disk does not take it. So it is new when the repository tells it."""
-        self._parts.marks.raise_trimmed(self.topic, glsn)
+    async def trim_like_source(self, glsn: GLSN) -> bool:
+        """Apply the trim point of a sync's source; the sync ends if the disk refuses it. The repository sends it again later."""
+        self._marks.raise_trimmed(self.topic, glsn)
         return await self.trim(glsn)
 
     def claim_trim(self, glsn: GLSN) -> bool:
-        """True once for each trim point that is new here: whoever is told so calls `trim`."""
+        """True once for each trim point that is new here: that caller then calls `trim`."""
         if glsn <= self._trim_asked:
             return False
         self._trim_asked = glsn
         return True
 
     async def trim(self, glsn: GLSN) -> bool:
-        """R-TRIM-1. False: the disk does not take it now. Nobody here reads what is trimmed all the same, and a node that restarts
-        is told the trim point again before it serves a read; so it can be tried again later."""
+        """R-TRIM-1. False: the disk refuses it now. Trimmed entries are not read here all the same, and a node that restarts gets
+        the trim point again before it serves a read; so the trim can be retried later."""
         async with self._admin:
             store = self.store
             if self._closed or glsn < self._trim_asked:
                 return True  # there is nothing to trim, or a newer trim does it
             try:
-                await self._parts.worker.run(lambda: store.trim(glsn))
+                await self._worker.run(lambda: store.trim(glsn))
             except OSError as error:
-                _log.warning(logfmt("a trim cannot be kept now", log_stream=self.log_stream, why=error))
+                _log.warning(logfmt("a trim cannot be written now", log_stream=self.log_stream, why=error))
                 if self._machine.state is ReplicaState.RUNNING and not is_disk_full(error):
-                    self._break(f"the trim cannot be kept: {error}")
+                    self._break(f"the trim cannot be written: {error}")
                 return False
             return True
 
@@ -608,15 +582,25 @@ class Replica:
             return
         _log.warning(logfmt("replica seals itself", log_stream=self.log_stream, why=trouble))
         self._machine.broken(trouble)
-        self._refuse_waiting(Sealed(self.log_stream, trouble))
+        self._refuse_queued(Sealed(self.log_stream, trouble))
 
-    def _refuse_waiting(self, sealed: Sealed) -> None:
+    def refuse_waiting(self) -> None:
+        """A sync found that the appends that still wait here were never ordered, and never will be."""
+        self._acks.fail(self._sealed())
+
+    def abandon_waiting(self) -> None:
+        """A sync skips entries that were trimmed: appends that still wait here may have been among them."""
+        self._acks.fail(
+            OutcomeUnknown(f"log stream {self.log_stream} was trimmed before its order arrived here")
+        )
+
+    def _refuse_queued(self, sealed: Sealed) -> None:
         """What has no LLSN yet is certainly nowhere."""
         self._admission_queue.refuse(sealed)
         self._idempotent.refuse(sealed)
 
     def freeze(self, cause: BaseException, evidence: str = "") -> None:
-        """A law broke: this replica stops, the node goes on. Its files stay as they are."""
+        """A law broke: this replica stops, the node continues. Its files stay as they are."""
         _log.critical(logfmt("replica frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause), evidence)
         self._syncer.stop()
@@ -624,24 +608,24 @@ class Replica:
         self._acks.fail(OutcomeUnknown(f"log stream {self.log_stream} froze"))
 
     def _freeze_as_evidence(self, cause: InvariantBroken) -> None:
-        """The repository contradicts what it said before: what is here may be all that is left of the truth."""
+        """The repository contradicts what it sent before: this replica may be the only one left that is right."""
         self.freeze(cause, f"{cause}; {self._knowledge}")
 
     # --- damage ----------------------------------------------------------------------------------------------------------
 
     def mark_suspect(self, begin: LLSN, end: LLSN) -> None:
-        """Somebody could not read entries [begin, end): the scrub looks at them next."""
+        """Entries [begin, end) could not be read: the scrub examines them next."""
         low, committed_end = self.store.low_llsn, self.store.committed_end
         if max(begin, low) < min(end, committed_end):
             self.suspected.add(max(begin, low), min(end, committed_end))
-            self._parts.on_suspicion()
+            self._on_suspicion()
 
     def _suspect_all(self, ranges: Sequence[tuple[LLSN, LLSN]]) -> None:
         for begin, end in ranges:
             self.mark_suspect(begin, end)
 
     def record_damage(self, begin: LLSN, end: LLSN, what: str = "") -> None:
-        """Entries [begin, end) do not match their checksums on disk. The manager sees it in the status and has it mended."""
+        """Entries [begin, end) do not match their checksums on disk. The manager sees it in the status and starts a repair."""
         if self.damage.covers(begin, end):
             return
         entries, path = f"[{begin}, {end})", self.store.path
@@ -651,43 +635,45 @@ class Replica:
         self.damage.add(begin, end)
 
     async def fill_trimmed(self, begin: LLSN, end: LLSN) -> None:
-        """Damage in trimmed entries: a batch that nobody reads takes their place, so that the way to those behind is sound."""
+        """Damage in trimmed entries: a filler batch replaces them, so that the entries behind them can be reached."""
         self.check_open()
         store, entries = self.store, f"[{begin}, {end})"
         try:
-            await self._parts.worker.run(lambda: store.fill(begin, end))
+            await self._worker.run(lambda: store.fill(begin, end))
         except OSError as error:
-            self._break(f"damage cannot be mended: {error}")
-        except (CorruptBatch, Trimmed) as error:  # where they end is not known yet, or they are gone
-            _log.info(logfmt("damage stays", log_stream=self.log_stream, entries=entries, why=error))
+            self._break(f"damage cannot be repaired: {error}")
+        except (CorruptBatch, Trimmed) as error:  # their end is not known yet, or they are gone
+            _log.info(logfmt("damage not repaired", log_stream=self.log_stream, entries=entries, why=error))
         else:
             _log.warning(
-                logfmt("damaged trimmed entries mended", log_stream=self.log_stream, entries=entries)
+                logfmt("damaged trimmed entries replaced", log_stream=self.log_stream, entries=entries)
             )
 
     async def scrub_metadata(self) -> None:
-        """Have the small files looked at. What is wrong there memory puts right; where it cannot, only a rebuild can."""
+        """Check the metadata files and repair them from memory; where that is impossible, only a rebuild helps."""
         self.check_open()
         if self.store.failure is not None:
-            return  # it will be opened again, which looks at everything
+            return  # it will be opened again, which checks everything
         try:
-            wrong = await self._parts.worker.run(self.store.scrub_metadata)
+            wrong = await self._worker.run(self.store.scrub_metadata)
         except OSError as error:
-            self._break(f"a damaged file cannot be written anew: {error}")
+            self._break(f"a damaged file cannot be rewritten: {error}")
         except CorruptBatch as damaged:
-            _log.warning(logfmt("commit rows cannot be mended yet", log_stream=self.log_stream, why=damaged))
+            _log.warning(
+                logfmt("commit rows cannot be repaired yet", log_stream=self.log_stream, why=damaged)
+            )
         except CorruptReplica as damaged:
             self.freeze(damaged)
         else:
             if wrong:
-                _log.warning(logfmt("damage mended from memory", log_stream=self.log_stream, why=wrong))
+                _log.warning(logfmt("damage repaired from memory", log_stream=self.log_stream, why=wrong))
 
     async def relink(self) -> None:
-        """Have files that were deleted or replaced while they are open written again under their names."""
+        """Write files that were deleted or replaced while they are open again under their names."""
         if self._closed or self.store.failure is not None or self._machine.state is ReplicaState.FROZEN:
             return
         try:
-            wrong = await self._parts.worker.run(self.store.relink)
+            wrong = await self._worker.run(self.store.relink)
         except OSError as error:
             _log.warning(
                 logfmt("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
@@ -699,37 +685,37 @@ class Replica:
                 _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
 
     async def scrub_sidecar(self, stretch: BlockRange) -> None:
-        """The same for the index beside a closed segment."""
+        """Check and repair the index beside a closed segment."""
         self.check_open()
         store = self.store
-        wrong = await self._parts.worker.run(lambda: store.scrub_sidecar(stretch))
+        wrong = await self._worker.run(lambda: store.scrub_sidecar(stretch))
         if wrong:
-            _log.warning(logfmt("damage mended from memory", log_stream=self.log_stream, why=wrong))
+            _log.warning(logfmt("damage repaired from memory", log_stream=self.log_stream, why=wrong))
 
     def mark_verified(self, begin: LLSN, end: LLSN) -> None:
-        """Entries [begin, end) were looked at, and match their checksums."""
+        """Entries [begin, end) were examined and match their checksums."""
         if not self.unverified.touches(begin, end):
             self.damage.remove(begin, end)
 
     def mark_repaired(self, begin: LLSN, end: LLSN) -> None:
-        """Entries [begin, end) were written anew, and synced."""
+        """Entries [begin, end) were rewritten and synced."""
         self.unverified.remove(begin, end)
         self.damage.remove(begin, end)
 
     def repair_failed(self, begin: LLSN, end: LLSN, error: OSError) -> None:
-        """R-SEAL-6: a sync that failed is never taken for one that worked, whatever it was for."""
+        """R-SEAL-6: a failed sync never counts as a successful one, whatever it was for."""
         self.unverified.add(begin, end)
-        self._break(f"damage cannot be mended: {error}")
+        self._break(f"damage cannot be repaired: {error}")
 
     def check_open(self) -> None:
-        """Before the replica's worker is handed a job: once it is closed nobody would do it."""
+        """Before a job for the replica's worker: once the replica is closed, no job is run."""
         if self._closed:
             raise Unavailable(f"log stream {self.log_stream} is closed here")
 
     # --- status, end -----------------------------------------------------------------------------------------------------
 
     def status(self, *, full: bool) -> ReplicaStatus:
-        """`full`: its volume is; whoever asks many replicas of one volume asks that once."""
+        """`full`: its volume is. The caller asks that once for all replicas of a volume."""
         machine, store = self._machine, self.store
         return ReplicaStatus(
             log_stream=self.log_stream,
@@ -754,8 +740,8 @@ class Replica:
         )
 
     async def close(self, *, relink: bool = False) -> None:
-        """Stop in order: no more appends, what is being written ends, commit rows are synced. With `relink` files that have lost
-        their names since the last look are written again: they would go with the descriptor."""
+        """Stop in order: no more appends, the present write ends, commit rows are synced. With `relink`, files that have lost
+        their names since the last check are written again: they would be lost with their descriptors."""
         self._closed = True
         if self._rows_timer is not None:
             self._rows_timer.cancel()
@@ -765,11 +751,11 @@ class Replica:
         async with self._admin:
             store = self.store
             if self._machine.state is not ReplicaState.FROZEN:
-                await asyncio.wait([self._parts.worker.run(store.settle_rows)])
+                await asyncio.wait([self._worker.run(store.settle_rows)])
                 if relink:
-                    await asyncio.wait([self._parts.worker.run(store.relink)])
-            await self._parts.worker.run(store.close)
-        await self._parts.worker.close()
+                    await asyncio.wait([self._worker.run(store.relink)])
+            await self._worker.run(store.close)
+        await self._worker.close()
 
 
 def _beyond(rows: Sequence[CommitRow], llsn: LLSN) -> list[CommitRow]:
@@ -782,7 +768,7 @@ def _beyond(rows: Sequence[CommitRow], llsn: LLSN) -> list[CommitRow]:
 
 
 def _checked(batch: bytearray) -> BatchHeader:
-    """The header of the one whole batch in `batch`, everything checked: what is stored must be readable for ever."""
+    """The header of the one whole batch in `batch`, everything checked: what is stored must be readable forever."""
     try:
         header = parse_header(batch, signed=False)
         if header.is_junk:
@@ -793,6 +779,6 @@ def _checked(batch: bytearray) -> BatchHeader:
         check_offsets(batch, header)
     except CorruptBatch as corrupt:
         raise InvalidRequest(
-            f"the batch was damaged on the way, or never was one: {corrupt.what}"
+            f"the batch was damaged in transit, or never was one: {corrupt.what}"
         ) from corrupt
     return header

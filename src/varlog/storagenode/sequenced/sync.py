@@ -1,16 +1,16 @@
-"""[Q5] Fills a log unit from another one of its chain while the log goes on (R-SEQ-14): list, compare, copy what is missing.
+"""[Q5] UnitSync: fills a log unit from another of its chain while appends continue (R-SEQ-14).
 
-Positions are written once (law 8), so a unit that has been away is right in all it has, or it has something that its chain never
-took in: then only a new one can be filled. Both sides keep nothing for each other; after a crash of either it is begun again, and
-finds what it has copied. A unit that serves is backfilled: what it has beside the source may be on its way along the chain.
+List, compare, copy what is missing. Positions are written once (law 8), so everything that a unit has after an absence is right, or
+it has something that its chain never accepted: then only a new unit can be filled. Neither side keeps state for the other; after a
+crash of either, the sync starts again and finds what it has copied. A unit that serves is *backfilled*: a batch that it has and the
+source does not may be on its way along the chain.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ from varlog.rpc.transport import Connection, Transport
 from varlog.runtime.logging import get_logger, logfmt
 from varlog.runtime.tasks import Tasks
 from varlog.runtime.worker import Worker
-from varlog.storage.sequenced.page_store import PageRef
+from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.sequenced.reader import LIST_PAGES_MAX
 
 M = TypeVar("M", bound=Message)
@@ -38,42 +38,50 @@ _log = get_logger("sync")
 
 
 class Contradiction(VarlogError):
-    """The unit holds something that its chain has not: it must be made anew before it can be filled."""
+    """The unit has something that its chain has not: it must be rebuilt before it can be filled."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitSyncParts:
-    """What the syncs of one unit work on, and what only its owner may do.
+class UnitSyncOwner(Protocol):
+    """The log unit that is filled, as far as its syncs use it."""
 
-    `trim` returns when it is durable. `write_copy` writes a batch; the future ends when it is durable, None: there is nothing to
-    wait for. `reopen_if_failed` opens the store again if the disk failed before; `filled` hears of a sync that ended well.
-    """
+    @property
+    def log_stream(self) -> LogStreamID: ...
 
-    log_stream: LogStreamID
-    pages_from: Callable[[LLSN, int], Sequence[PageRef]]
-    low: Callable[[], LLSN]
-    dense_end: Callable[[], LLSN]
-    worker: Worker
-    transport: Transport
-    trim: Callable[[LLSN], Awaitable[None]]
-    write_copy: Callable[[BatchHeader, memoryview], asyncio.Future[None] | None]
-    reopen_if_failed: Callable[[], Awaitable[None]]
-    filled: Callable[[], None]
+    @property
+    def store(self) -> PageStore:
+        """The present one: it is replaced when the unit is opened again."""
+
+    @property
+    def low(self) -> LLSN: ...
+
+    async def trim(self, low: LLSN) -> None:
+        """Returns when the trim is durable."""
+
+    def write_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
+        """Write a batch; the future ends when it is durable. None: there is nothing to wait for."""
+
+    async def reopen_if_failed(self) -> None:
+        """Open the store again if the disk failed before."""
+
+    def mark_filled(self) -> None:
+        """A sync proved that nothing is missing."""
 
 
 class UnitSyncer:
     """The syncs of one unit, one at a time. `status` is the newest one's."""
 
-    def __init__(self, parts: UnitSyncParts) -> None:
+    def __init__(self, owner: UnitSyncOwner, worker: Worker, transport: Transport) -> None:
         self.status: SyncStatus | None = None
-        self._parts = parts
+        self._owner = owner
+        self._worker = worker
+        self._transport = transport
         self._source = ReplicaAddress(NodeID(0), "")
         self._epoch = NO_EPOCH
-        self._tasks = Tasks(f"ls={parts.log_stream}", self._died)
+        self._tasks = Tasks(f"ls={owner.log_stream}", self._died)
         self._running: asyncio.Task[None] | None = None
-        # How the last one ended has been told to whoever wanted it: asked again, it begins again, as the source has gone on since.
+        # The result of the last one has been returned: the next request starts again, as the source has moved on since.
         self._reported = True
-        # Below this LLSN nothing is missing here, and all of it is the source's: that stays so (law 8), and is not compared again.
+        # Below this LLSN everything equals the source's and nothing is missing: that stays so (law 8) and is not compared again.
         self._compared: tuple[ReplicaAddress, LLSN] = (self._source, FIRST_LLSN)
 
     def start(
@@ -85,22 +93,22 @@ class UnitSyncer:
         proves: bool = True,
         begin: LLSN = FIRST_LLSN,
     ) -> SyncStatus:
-        """Begin, or tell how far it is, or how it has ended. AlreadySyncing while it is filled from elsewhere. A backfill compares
-        from `begin` on, and the unit is whole after it if it `proves` that."""
+        """Start, or return the progress or the result. AlreadySyncing while it is filled from another source. A backfill compares
+        from `begin` on, and the unit is complete after it if it `proves` that."""
         status = self.status
         if self._running is not None and status is not None:
             if epoch <= self._epoch and source != self._source:
-                raise AlreadySyncing(self._parts.log_stream, self._source.address)
+                raise AlreadySyncing(self._owner.log_stream, self._source.address)
             if epoch <= self._epoch:
                 return status
-            self._running.cancel()  # somebody waits for what the source had when it was sealed, and that includes this one
+            self._running.cancel()  # the caller needs what the source had when it was sealed, which includes this
         elif status is not None and not self._reported and (epoch, source) == (self._epoch, self._source):
             self._reported = True
             return status
         failed = status.why if status is not None and status.state is SyncState.ERROR else ""
         self._epoch, self._source, self._reported = epoch, source, False
         self.status = begun = SyncStatus(
-            SyncState.IN_PROGRESS, source.node, self._parts.low(), FIRST_LLSN, why=failed
+            SyncState.IN_PROGRESS, source.node, self._owner.low, FIRST_LLSN, why=failed
         )
         self._running = self._tasks.spawn(
             f"sync/{source.node}", self._run(epoch, source, backfill, proves, begin)
@@ -108,7 +116,7 @@ class UnitSyncer:
         return begun
 
     def forget(self) -> None:
-        """A newer epoch has begun: that it was filled before says nothing any more."""
+        """A newer epoch has begun: that the unit was filled before is irrelevant."""
         if self._running is None and self.status is not None and self.status.state is SyncState.COMPLETE:
             self.status = None
 
@@ -124,7 +132,7 @@ class UnitSyncer:
     async def _run(
         self, epoch: Epoch, source: ReplicaAddress, backfill: bool, proves: bool, begin: LLSN
     ) -> None:
-        log_stream, me = self._parts.log_stream, asyncio.current_task()
+        log_stream, me = self._owner.log_stream, asyncio.current_task()
         _log.info(logfmt("sync begins", log_stream=log_stream, source=source.address, epoch=epoch))
 
         def update(**changed: object) -> None:
@@ -135,16 +143,18 @@ class UnitSyncer:
         if backfill:
             proven = max(proven, begin)
         try:
-            copied_bytes = await _UnitSync(self._parts, epoch, source, update, backfill).run(proven)
+            copied_bytes = await _UnitSync(
+                self._owner, self._worker, self._transport, epoch, source, update, backfill
+            ).run(proven)
         except (VarlogError, OSError) as error:
             rebuild = isinstance(error, Contradiction)
             update(state=SyncState.ERROR, why=str(error), rebuild=rebuild)
             _log.warning(logfmt("sync failed", log_stream=log_stream, why=error, rebuild=rebuild))
         else:
             if not backfill:
-                self._compared = source, self._parts.dense_end()
+                self._compared = source, self._owner.store.dense_end
             if proves:
-                self._parts.filled()
+                self._owner.mark_filled()
             update(state=SyncState.COMPLETE, why="")
             _log.info(
                 logfmt("sync complete", log_stream=log_stream, source=source.address, bytes=copied_bytes)
@@ -153,7 +163,7 @@ class UnitSyncer:
             self._running = None
 
     def _died(self, name: str, error: BaseException) -> None:
-        _log.error(logfmt("a sync ended by a bug", log_stream=self._parts.log_stream), exc_info=error)
+        _log.error(logfmt("a sync ended by a bug", log_stream=self._owner.log_stream), exc_info=error)
         self._running = None
         if self.status is not None:
             self.status = msgspec.structs.replace(self.status, state=SyncState.ERROR, why=str(error))
@@ -164,13 +174,17 @@ class _UnitSync:
 
     def __init__(
         self,
-        parts: UnitSyncParts,
+        owner: UnitSyncOwner,
+        worker: Worker,
+        transport: Transport,
         epoch: Epoch,
         source: ReplicaAddress,
         update: Callable[..., None],
         backfill: bool,
     ) -> None:
-        self._parts = parts
+        self._owner = owner
+        self._worker = worker
+        self._transport = transport
         self._epoch = epoch
         self._source = source
         self._update = update
@@ -179,8 +193,8 @@ class _UnitSync:
 
     async def run(self, llsn: LLSN) -> int:
         """From `llsn` on, until everything is here; returns the bytes that were copied."""
-        await self._parts.reopen_if_failed()
-        connection = await self._parts.transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
+        await self._owner.reopen_if_failed()
+        connection = await self._transport.connect(self._source.address, timeout_s=CONNECT_TIMEOUT_S)
         try:
             newest = llsn
             while llsn <= newest:
@@ -197,7 +211,7 @@ class _UnitSync:
         return self._copied_bytes
 
     async def _list(self, connection: Connection, llsn: LLSN) -> ListUnitReply:
-        listed, _ = await _request(connection, ListUnit(self._parts.log_stream, llsn), ListUnitReply)
+        listed, _ = await _request(connection, ListUnit(self._owner.log_stream, llsn), ListUnitReply)
         if self._epoch not in (NO_EPOCH, listed.epoch):
             raise PreconditionFailed(
                 f"{connection.peer} is in epoch {listed.epoch}, not sealed in {self._epoch}"
@@ -205,12 +219,12 @@ class _UnitSync:
         return listed
 
     async def _apply_window(self, connection: Connection, llsn: LLSN, listed: ListUnitReply) -> None:
-        """What the source has in [llsn, next_llsn). Trims first: what is trimmed is not readable here for a moment (law 9)."""
-        if listed.low > self._parts.low():
-            await self._parts.trim(listed.low)
-        low = self._parts.low()
+        """Copy what the source has in [llsn, next_llsn). Trims first: nothing trimmed is readable even for a moment (law 9)."""
+        if listed.low > self._owner.low:
+            await self._owner.trim(listed.low)
+        low = self._owner.low
         theirs = {page[0]: page for page in listed.pages if page[0] + page[1] > low}
-        for page in self._held(max(llsn, low), listed.next_llsn):
+        for page in self._own_pages(max(llsn, low), listed.next_llsn):
             mine = (page.first_llsn, page.count, page.crc)
             other = theirs.pop(page.first_llsn, None)
             if other != mine and not (self._backfill and other is None):
@@ -220,27 +234,27 @@ class _UnitSync:
         if self._lacks(theirs):
             await self._apply_trim(connection, llsn)
             if lacking := self._lacks(theirs):
-                raise PreconditionFailed(f"{connection.peer} has listed LLSN {lacking}, and does not copy it")
+                raise PreconditionFailed(f"{connection.peer} listed LLSN {lacking} but does not copy it")
 
     def _lacks(self, theirs: dict[LLSN, tuple[LLSN, int, int]]) -> LLSN | None:
-        """The first of these pages that is not here, and not trimmed here either."""
-        low = self._parts.low()
+        """The first of these pages that is neither here nor trimmed here."""
+        low = self._owner.low
         wanted = sorted(first for first, count, _ in theirs.values() if first + count > low)
         if not wanted:
             return None
-        here = {page.first_llsn for page in self._held(wanted[0], LLSN(wanted[-1] + 1))}
+        here = {page.first_llsn for page in self._own_pages(wanted[0], LLSN(wanted[-1] + 1))}
         return next((first for first in wanted if first not in here), None)
 
     async def _apply_trim(self, connection: Connection, llsn: LLSN) -> None:
-        """A trim that came to the source after its list: what it did not copy would be a hole here, above the low end."""
+        """Apply a trim that the source got after its list: what it did not copy would be a hole here, above the low end."""
         listed = await self._list(connection, llsn)
-        if listed.low > self._parts.low():
-            await self._parts.trim(listed.low)
+        if listed.low > self._owner.low:
+            await self._owner.trim(listed.low)
 
-    def _held(self, begin: LLSN, end: LLSN) -> Iterator[PageRef]:
-        """What is here in [begin, end), piece by piece."""
+    def _own_pages(self, begin: LLSN, end: LLSN) -> Iterator[PageRef]:
+        """The pages here in [begin, end), piece by piece."""
         while begin < end:
-            pages = self._parts.pages_from(begin, LIST_PAGES_MAX)
+            pages = self._owner.store.pages_from(begin, LIST_PAGES_MAX)
             for page in pages:
                 if page.first_llsn >= end:
                     return
@@ -250,19 +264,19 @@ class _UnitSync:
             begin = pages[-1].end_llsn
 
     def _check_nothing_behind(self, end: LLSN) -> None:
-        for page in self._parts.pages_from(end, 1):
-            raise Contradiction(f"LLSN {page.first_llsn} here is behind all that the source has")
+        for page in self._owner.store.pages_from(end, 1):
+            raise Contradiction(f"LLSN {page.first_llsn} here is behind everything that the source has")
 
     async def _copy(self, connection: Connection, begin: LLSN, end: LLSN) -> None:
-        """The next piece is asked for while this one is written."""
-        request = CopyUnit(self._parts.log_stream, begin, end, COPY_BYTES_MAX)
+        """Copy [begin, end). The next piece is requested while this one is written."""
+        request = CopyUnit(self._owner.log_stream, begin, end, COPY_BYTES_MAX)
         copied, payload = await _request(connection, request, CopyUnitReply)
         while payload:
             following = copied.next_llsn
             asked = asyncio.ensure_future(
                 _request(
                     connection,
-                    CopyUnit(self._parts.log_stream, following, end, COPY_BYTES_MAX),
+                    CopyUnit(self._owner.log_stream, following, end, COPY_BYTES_MAX),
                     CopyUnitReply,
                 )
             )
@@ -286,8 +300,8 @@ class _UnitSync:
 
         writes = []
         try:
-            for at, header in await self._parts.worker.run(checked):
-                written = self._parts.write_copy(header, view[at : at + header.size])
+            for at, header in await self._worker.run(checked):
+                written = self._owner.write_copy(header, view[at : at + header.size])
                 if written is not None:
                     writes.append(written)
         except AlreadyWritten as other:
@@ -309,7 +323,7 @@ async def _request(connection: Connection, request: Message, answer: type[M]) ->
 
 
 def _stretches(pages: Sequence[tuple[LLSN, int, int]]) -> Iterator[tuple[LLSN, LLSN]]:
-    """Ranges that cover these pages and, of the source's, no others; a hole between two of them is passed over by the source."""
+    """Ranges that cover these pages and no other pages of the source, which skips holes between them."""
     begin = end = LLSN(0)
     for first, count, _ in sorted(pages):
         if end and first != end:

@@ -1,17 +1,17 @@
-"""[Q5] LogUnit: the driver of one log unit. Owns its machine and carries out what it decides; freezes when a law breaks.
+"""[Q5] LogUnit: drives one log unit, and freezes it when a law breaks.
 
-A write goes: `write` (checked, judged by the machine) -> UnitWriter (one fdatasync for all that wait) -> `_written` -> answered. A
-seal or an order moves the epoch in memory first, so that nothing of the old one is taken or answered from then on, and `_settle`
-makes it durable when what was under way to the disk has ended.
+It owns the machine and executes what the machine decides. The path of a write: `write` (checked, decided by the machine) ->
+UnitWriter (written to disk, one fdatasync for all that wait) -> `_written` -> answered. A seal or an order moves the epoch in
+memory first, so that nothing of the old one is accepted or answered from then on; `_settle` makes it durable once the present write
+has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from collections.abc import Sequence
+from typing import Final, Protocol, cast
 
 from varlog.model.admission import RETRY_S_MIN, late
 from varlog.model.batch import (
@@ -38,7 +38,7 @@ from varlog.model.errors import (
     Unavailable,
     VarlogError,
 )
-from varlog.model.ids import LogStreamID
+from varlog.model.ids import LogStreamID, TopicID
 from varlog.model.invariant import InvariantBroken, invariant
 from varlog.model.limits import UNCOMMITTED_BATCHES_MAX, UNCOMMITTED_BYTES_MAX
 from varlog.model.lsn import FIRST_LLSN, LLSN
@@ -52,7 +52,7 @@ from varlog.storage.disk_space import is_disk_full
 from varlog.storage.sequenced.page_store import PageRef, PageStore
 from varlog.storagenode.ranges import Ranges
 from varlog.storagenode.sequenced.reader import UnitReader
-from varlog.storagenode.sequenced.sync import UnitSyncer, UnitSyncParts
+from varlog.storagenode.sequenced.sync import UnitSyncer
 from varlog.storagenode.sequenced.unit_machine import UnitMachine, WriteDecision
 from varlog.storagenode.sequenced.writer import UnitWrite, UnitWriter
 
@@ -62,42 +62,51 @@ CONFIRM_SYNC_S: Final = 0.2
 UNVERIFIED: Final = "was restored from its disk here, and has not been compared with its chain yet"
 
 
-@dataclass(frozen=True, slots=True)
-class UnitParts:
-    """What a log unit is handed by its node. `check_lease` raises NoLease; `on_begun` says that it is in its first epoch,
-    `on_suspicion` that it has met bytes that may be damaged, `on_filled` that a sync has ended well."""
+class UnitOwner(Protocol):
+    """The node of a log unit, as far as the unit uses it."""
 
-    store: PageStore
-    worker: Worker
-    read_worker: Worker
-    transport: Transport
-    check_lease: Callable[[], None]
-    on_begun: Callable[[], None] = lambda: None
-    on_suspicion: Callable[[], None] = lambda: None
-    on_filled: Callable[[LogStreamID], None] = lambda _: None
-    on_disk_failure: Callable[[LogStreamID], None] = lambda _: (
-        None
-    )  # its disk failed it: `repair` it now and then
-    on_epoch: Callable[[Epoch], None] = lambda _: (
-        None
-    )  # a client writes by a projection of a newer epoch than before
-    restored: bool = False  # from what a process before this one has left on the disk
+    def check_lease(self, log_stream: LogStreamID) -> None:
+        """Raises NoLease if the node must not answer for the unit now."""
+
+    def unit_begun(self) -> None:
+        """A unit is in its first epoch."""
+
+    def unit_suspicious(self) -> None:
+        """A unit has read bytes that may be damaged."""
+
+    def unit_filled(self, log_stream: LogStreamID) -> None:
+        """A sync has completed the unit."""
+
+    def unit_failed(self, log_stream: LogStreamID) -> None:
+        """The unit's disk failed: call its `repair` from time to time."""
+
+    def unit_served(self, topic: TopicID, epoch: Epoch) -> None:
+        """A client writes by a projection of a newer epoch than before."""
 
 
 class LogUnit:
-    """One log unit of one log stream."""
+    """One log unit of one log stream. `restored`: from what an earlier process left on the disk."""
 
-    def __init__(self, parts: UnitParts) -> None:
-        store = parts.store
+    def __init__(
+        self,
+        owner: UnitOwner,
+        store: PageStore,
+        worker: Worker,
+        read_worker: Worker,
+        transport: Transport,
+        *,
+        restored: bool = False,
+    ) -> None:
         self.topic = store.topic
         self.log_stream = store.log_stream
         self.store = store
-        self._parts = parts
+        self._owner = owner
+        self._worker = worker
         self._machine = UnitMachine(store.log_stream, store.epoch, store.low)
         self._traffic = TrafficMeter(asyncio.get_running_loop().time)
         self._writer = UnitWriter(
             lambda: self.store,
-            parts.worker,
+            worker,
             self._written,
             self._write_failed,
             self._write_late,
@@ -106,40 +115,27 @@ class LogUnit:
         self.reader = UnitReader(
             lambda: self.store,
             self._machine,
-            parts.read_worker,
+            read_worker,
             self._traffic,
             self._admit,
             self.mark_suspect,
         )
-        self._syncer = UnitSyncer(
-            UnitSyncParts(
-                log_stream=store.log_stream,
-                pages_from=lambda llsn, limit: self.store.pages_from(llsn, limit),
-                low=lambda: self._machine.low,
-                dense_end=lambda: self.store.dense_end,
-                worker=parts.read_worker,
-                transport=parts.transport,
-                trim=self.trim,
-                write_copy=self._write_copy,
-                reopen_if_failed=self._reopen_if_failed,
-                filled=self._filled,
-            )
-        )
-        # One change of epoch or low end at a time; writes go on until one holds them.
+        self._syncer = UnitSyncer(self, read_worker, transport)
+        # One change of epoch or low end at a time; writes continue until one pauses them.
         self._admin = asyncio.Lock()
         self._closed = False
         self._full = False
         self._disk_failure = ""
         self._confirm_timer: asyncio.TimerHandle | None = None
-        self._unsettled = ""  # why the disk did not take the newest epoch or low end
-        # A disk that went back in time, or lost writes it acknowledged, looks sound: only the chain can tell. Until it has, no
-        # client is answered: what is missing here would be taken for a hole.
-        self.unverified = parts.restored and store.epoch != NO_EPOCH
-        # The newest epoch in which a client was admitted: a projection of that epoch exists, whoever else knows of it.
+        self._unsettled = ""  # why the disk refused the newest epoch or low end
+        # A disk that went back in time, or lost writes that it acknowledged, looks intact: only the chain knows. Until the unit was
+        # compared with it, no client is answered: what is missing here would be taken for a hole.
+        self.unverified = restored and store.epoch != NO_EPOCH
+        # The newest epoch in which a client was admitted: a projection of that epoch exists, even if only that client knows it.
         self._served = NO_EPOCH
         self._restored_epoch = store.epoch
         self._went_back = False
-        # Entries that somebody could not read, and those of them that were looked at and are damaged.
+        # Entries that could not be read, and those of them that were examined and are damaged.
         self.suspected = Ranges()
         self.damage = Ranges()
         for begin, end in store.corrupt_ranges:
@@ -149,6 +145,10 @@ class LogUnit:
     def epoch(self) -> Epoch:
         return self._machine.epoch
 
+    @property
+    def low(self) -> LLSN:
+        return self._machine.low
+
     def _admit(self, epoch: Epoch) -> None:
         """Whether a client of this epoch is answered now (R-SEQ-5, R-SEQ-13)."""
         self._check_epoch(epoch)
@@ -156,21 +156,21 @@ class LogUnit:
             raise Unavailable(f"log stream {self.log_stream} {UNVERIFIED}")
 
     def _admit_write(self, epoch: Epoch) -> None:
-        """The same, before anything is taken: the batch is certainly not here."""
+        """The same before a write: a refusal means that the batch is certainly not here."""
         self._check_epoch(epoch)
         if self.unverified:
             raise Sealed(self.log_stream, f"it {UNVERIFIED}")
         if epoch > self._served:
             self._served = epoch
-            self._parts.on_epoch(epoch)
+            self._owner.unit_served(self.topic, epoch)
 
     def _check_epoch(self, epoch: Epoch) -> None:
         self._check_open()
         self._machine.check(epoch)
-        self._parts.check_lease()
+        self._owner.check_lease(self.log_stream)
 
     def _admit_written(self, epoch: Epoch) -> None:
-        """The same, for who is told of a batch that is there: NoLease would mean that it was not taken."""
+        """The same for a batch that is written: NoLease would mean that it was refused."""
         try:
             self._admit(epoch)
         except NoLease as ended:
@@ -179,22 +179,22 @@ class LogUnit:
     # --- writes ------------------------------------------------------------------------------------------------------
 
     def write(self, call: Call, request: WriteUnit, batch: bytearray) -> None:
-        """R-SEQ-4, R-SEQ-5: a client's batch, placed and signed. Overloaded: behind what waits already it would be durable too
-        late, so it is neither taken nor checked."""
+        """[Q5] R-SEQ-4, R-SEQ-5: a client's batch, placed and signed. Overloaded: behind what waits already it would be durable
+        too late, so it is refused unchecked."""
         self._admit_write(request.epoch)
         deadline = self._deadline(request.within_ms / 1000) if request.within_ms else math.inf
         header = _checked(batch, request.epoch)
         self._submit(call, header, batch, self._traffic.now(), deadline)
 
     def _deadline(self, within_s: float) -> float:
-        """When the client of a first try at the head of a chain needs no answer any more."""
+        """When the client of a first try at the head of a chain stops waiting for the answer."""
         writer = self._writer
         if not writer.idle and (refusal := late(writer.wait_s(), within_s, writer.batches_waiting + 1)):
             raise refusal
         return self._traffic.now() + within_s
 
     def fill(self, call: Call, request: FillUnit) -> None:
-        """R-SEQ-7: junk, which whoever makes it makes alike."""
+        """R-SEQ-7: junk, which is the same bytes whoever writes it."""
         self._admit_write(request.epoch)
         if request.llsn < FIRST_LLSN:
             raise InvalidRequest(f"LLSN {request.llsn} does not exist: they start at {FIRST_LLSN}")
@@ -232,7 +232,7 @@ class LogUnit:
             self._compare(call, write, stored)
 
     def _compare(self, call: Call, write: UnitWrite, stored: PageRef) -> None:
-        """The place is taken by a batch of as many entries: is it this one?"""
+        """A batch of as many entries is stored at these positions: is it this one?"""
         epoch = write.epoch
         if (stored.size, stored.crc) != (len(write.batch), parse_header(write.batch).crc):
             raise AlreadyWritten(self.log_stream, write.first_llsn)
@@ -256,7 +256,7 @@ class LogUnit:
             raise Sealed(self.log_stream, self.store.disk_space.why)
         self._full = False
         if self._disk_failure:
-            raise Unavailable(f"log stream {self.log_stream} takes no writes here: {self._disk_failure}")
+            raise Unavailable(f"log stream {self.log_stream} accepts no writes here: {self._disk_failure}")
         writer = self._writer
         if writer.bytes_waiting and writer.bytes_waiting + size > UNCOMMITTED_BYTES_MAX:
             raise NotAccepted(f"log stream {self.log_stream} has too much in flight here: append more slowly")
@@ -275,7 +275,7 @@ class LogUnit:
         self._confirm_sync_soon()
 
     def _confirm_sync_soon(self) -> None:
-        """When writes pause, what was written is proven: after a power loss it is told from a torn tail all the more surely."""
+        """When writes pause, make the sync watermark durable: after a power loss it tells written pages from a torn tail."""
         if self._confirm_timer is None and not self._closed:
             self._confirm_timer = asyncio.get_running_loop().call_later(CONFIRM_SYNC_S, self._confirm_sync)
 
@@ -284,13 +284,13 @@ class LogUnit:
         if not self._writer.idle:
             self._confirm_sync_soon()
         elif self.store.failure is None:
-            self._parts.worker.run(self.store.confirm_sync).add_done_callback(self._sync_confirmed)
+            self._worker.run(self.store.confirm_sync).add_done_callback(self._sync_confirmed)
 
     def _sync_confirmed(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._disk_failure = f"write failed: {error}"
-            _log.warning(logfmt("log unit takes no writes", log_stream=self.log_stream, why=error))
-            self._parts.on_disk_failure(self.log_stream)
+            _log.warning(logfmt("log unit accepts no writes", log_stream=self.log_stream, why=error))
+            self._owner.unit_failed(self.log_stream)
 
     def _answer(self, write: UnitWrite) -> None:
         if write.copied is not None and not write.copied.done():
@@ -298,7 +298,7 @@ class LogUnit:
         if not write.calls:
             return
         try:
-            # Sealed meanwhile: it is there, and counted in what the seal was answered with; its client resumes it in the new epoch.
+            # Sealed meanwhile: it is written, and was counted in the answer to the seal; its client resumes it in the new epoch.
             self._admit_written(write.epoch)
         except VarlogError as refusal:
             _fail(write, refusal)
@@ -309,8 +309,7 @@ class LogUnit:
                 self._traffic.appended(write.count, len(write.batch), self._traffic.now() - write.since)
 
     def _write_late(self, writes: Sequence[UnitWrite]) -> None:
-        """Nothing of them is on disk, here or elsewhere, and now never will be: their clients fill the positions (law 4, law
-        10)."""
+        """Nothing of them is or will be on disk, here or elsewhere: their clients fill the positions (laws 4, 10)."""
         now, wait_s, waiting = self._traffic.now(), self._writer.wait_s(), self._writer.batches_waiting
         try:
             for write in writes:
@@ -321,12 +320,12 @@ class LogUnit:
             self.freeze(broken)
 
     def _write_failed(self, writes: Sequence[UnitWrite], error: BaseException) -> None:
-        """R-SEAL-6: what was being written may be there or not; nothing is tried again as if nothing had happened."""
+        """R-SEAL-6: what was being written may be on disk or not, and no write is retried."""
         full = is_disk_full(error)
         self._full |= full
         if self.store.failure is not None or not isinstance(error, OSError):
             self._disk_failure = f"write failed: {error}"
-        _log.warning(logfmt("log unit takes no writes", log_stream=self.log_stream, why=error))
+        _log.warning(logfmt("log unit accepts no writes", log_stream=self.log_stream, why=error))
         refusal: Exception = Unavailable(f"log stream {self.log_stream} could not be written here: {error}")
         if full and self.store.failure is None:
             refusal = Sealed(self.log_stream, self.store.disk_space.why)
@@ -336,12 +335,12 @@ class LogUnit:
         if isinstance(error, InvariantBroken):
             self.freeze(error)
         elif self._disk_failure:
-            self._parts.on_disk_failure(self.log_stream)
+            self._owner.unit_failed(self.log_stream)
 
     # --- seal, orders, trim ------------------------------------------------------------------------------------------
 
     async def seal(self, epoch: Epoch) -> SealUnitReply:
-        """R-SEQ-9. Without a lease, too: a seal only takes away."""
+        """R-SEQ-9. It needs no lease: a seal only revokes."""
         self._check_open()
         before = self._machine.newest_epoch
         self._machine.seal(epoch)
@@ -359,11 +358,11 @@ class LogUnit:
         )
 
     def _record_jump(self, before: Epoch) -> None:
-        """Every member of a chain has the projection's epoch on its disk, and is sealed for the next one."""
+        """Every member of a chain has the projection's epoch on disk and is sealed for the next: a larger step is a lost write."""
         self._went_back |= self.unverified and self._machine.newest_epoch > before + 1
 
     def order(self, order: UnitOrder) -> bool:
-        """The repository's word takes effect at once. True if there is something that `obey` has to make durable."""
+        """The repository's order takes effect immediately. True if `persist_order` has something to make durable."""
         if self._closed:
             return False
         if order.alone:
@@ -380,18 +379,18 @@ class LogUnit:
         await self._settle()
 
     async def trim(self, low: LLSN) -> None:
-        """R-TRIM-1: what another unit of the chain has trimmed does not come back here (law 9)."""
+        """R-TRIM-1: what another unit of the chain has trimmed does not reappear here (law 9)."""
         if self._machine.trim(low):
             self._stop_old()
         await self._settle()
 
     def point(self) -> UnitPoint:
-        """Where it stands, for a repository that may know less."""
+        """Its epoch and low end, for a repository that may know less."""
         return UnitPoint(self.log_stream, self.topic, self._machine.newest_epoch, self._machine.low)
 
     def ordered(self) -> UnitOrder | None:
-        """How far the repository's orders are kept: None while the unit is new, or frozen, and answers nobody in any epoch. Those
-        that the disk refuses count, too: the unit answers by them, and without a lease, as after a restart, by none."""
+        """How far the repository's orders are applied; None while the unit is new or frozen, and answers in no epoch. Orders that
+        the disk refuses count as well: the unit obeys them, and without a lease, as after a restart, it does not answer."""
         machine = self._machine
         if machine.epoch == NO_EPOCH or machine.frozen:
             return None
@@ -400,8 +399,8 @@ class LogUnit:
         return UnitOrder(self.log_stream, machine.epoch, self.store.low)
 
     def _stop_old(self, *, copies: bool = False) -> None:
-        """What is not begun and has lost its epoch or its place is not begun any more. What is copied is of no epoch; but what a
-        unit tells of when it is sealed must not grow any more, so that then `copies` are not begun either."""
+        """Drop queued writes whose epoch is over or whose positions are trimmed. Copies belong to no epoch; but what a unit
+        reports when it is sealed must not grow any more, so that a seal drops `copies` as well."""
         machine, log_stream = self._machine, self.log_stream
         if machine.entering:
             self._syncer.forget()
@@ -414,8 +413,8 @@ class LogUnit:
         self.reader.recheck_waiting()
 
     async def _settle(self) -> None:
-        """Make durable what the machine has been told. Unavailable: the disk refuses; the unit serves nobody in the meantime."""
-        machine, worker = self._machine, self._parts.worker
+        """Make the machine's epoch and low end durable. Unavailable: the disk refuses; until then the unit does not serve."""
+        machine, worker = self._machine, self._worker
         async with self._admin, self._writer.paused():
             self._check_open()
             try:
@@ -426,46 +425,46 @@ class LogUnit:
                     await worker.run(lambda: store.set_epoch(epoch))
                     machine.entered(epoch)
                 if new and machine.epoch != NO_EPOCH:
-                    self._parts.on_begun()
+                    self._owner.unit_begun()
                 while (low := machine.low) > store.low:
                     await worker.run(lambda: store.trim(low))
                     self.damage.remove(FIRST_LLSN, low)
             except OSError as error:
                 self._unsettled = str(error)
-                self._parts.on_disk_failure(self.log_stream)
+                self._owner.unit_failed(self.log_stream)
                 raise Unavailable(
-                    f"log stream {self.log_stream}: its state cannot be kept on disk: {error}"
+                    f"log stream {self.log_stream}: its state cannot be written to disk: {error}"
                 ) from error
             except Unavailable as refusal:
                 self._unsettled = str(refusal)
-                self._parts.on_disk_failure(self.log_stream)
+                self._owner.unit_failed(self.log_stream)
                 raise
             self._unsettled = ""
 
     @property
     def disk_failed(self) -> bool:
-        """Its disk failed it, and may take its writes again."""
+        """Its disk failed, and may work again."""
         return bool(self._disk_failure or self._unsettled) and not (self._closed or self._machine.frozen)
 
     async def repair(self) -> None:
-        """Look whether the disk works again: the only unit of its chain waits for nobody's seal. Unavailable: it still does not."""
+        """Try whether the disk works again: the only unit of a chain is not sealed by anyone. Unavailable: it still does not."""
         await self._settle()
 
-    async def _reopen_if_failed(self) -> None:
+    async def reopen_if_failed(self) -> None:
         async with self._admin, self._writer.paused():
             self._check_open()
             await self._reopen()
 
     async def _reopen(self) -> None:
-        """A store whose disk failed is opened again, which looks at the disk: nothing that was not proven is believed."""
+        """A store whose disk failed is opened again, which reads the disk: nothing unverified is trusted."""
         self._machine.check_alive()
         old = self.store
         if old.failure is None:
             return
         try:
-            fresh = await self._parts.worker.run(old.reopened)
+            fresh = await self._worker.run(old.reopened)
             invariant(fresh.epoch >= old.epoch and fresh.newest >= old.newest and fresh.dense_end >= old.dense_end,
-                      "what was acknowledged is there after a disk failure (law 10)", newest=fresh.newest, was=old.newest,
+                      "what was acknowledged survives a disk failure (law 10)", newest=fresh.newest, was=old.newest,
                       dense_end=fresh.dense_end, dense_was=old.dense_end)  # fmt: skip
         except OSError as error:
             self._disk_failure = f"the disk still fails: {error}"
@@ -474,7 +473,7 @@ class LogUnit:
             self.freeze(lost)
             raise Unavailable(f"log stream {self.log_stream} lost entries with its disk: {lost}") from lost
         self.store, self._disk_failure = fresh, ""
-        await self._parts.worker.run(old.close)
+        await self._worker.run(old.close)
         for begin, end in fresh.corrupt_ranges:
             self.mark_suspect(begin, end)
         _log.info(logfmt("log unit opened again after a disk failure", log_stream=self.log_stream))
@@ -482,21 +481,21 @@ class LogUnit:
     # --- sync --------------------------------------------------------------------------------------------------------
 
     def sync(self, request: SyncUnit) -> SyncStatus:
-        """R-SEQ-14: be filled from another unit of the chain, or tell how far that is."""
+        """R-SEQ-14: fill this unit from another one of the chain, or return the progress of that."""
         self._check_open()
         self._machine.check_alive()
         if request.max_epoch and self._machine.newest_epoch > request.max_epoch:
             raise StaleEpoch(self.log_stream, request.max_epoch, self._machine.newest_epoch)
-        # Within one epoch a position is not decided twice: only what is missing is looked for. What is of an older epoch may hold
-        # what the chain has decided otherwise since.
+        # Within one epoch a position is decided once: only missing positions are copied. A unit of an older epoch may have
+        # positions that the chain has decided otherwise since.
         present = request.epoch - 1 if request.epoch else request.max_epoch
         begin = self.store.dense_end if self._restored_epoch >= present else FIRST_LLSN
         return self._syncer.start(
             request.epoch, request.source, backfill=request.backfill, proves=request.proves, begin=begin
         )
 
-    def _write_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
-        """A batch of another unit, checked. Written like any other; None if it is here already, or trimmed."""
+    def write_copy(self, header: BatchHeader, batch: memoryview) -> asyncio.Future[None] | None:
+        """A checked batch of another unit, written like any other; None if it exists here already, or is trimmed."""
         self._check_open()
         self._check_room(0)
         first, count = header.first_llsn, header.count
@@ -516,39 +515,42 @@ class LogUnit:
             write.deadline = math.inf  # another unit has it
         if write.copied is None:
             write.copied = asyncio.get_running_loop().create_future()
-            # A sync that was given up asks no more what became of its writes.
+            # A cancelled sync does not await its writes.
             write.copied.add_done_callback(lambda copied: copied.cancelled() or copied.exception())
         return write.copied
 
     def _in_flight(self, write: UnitWrite) -> UnitWrite:
         """The very same batch, which is being written."""
         found = self._machine.pending_at(write.first_llsn, write.end_llsn)
-        invariant(isinstance(found, UnitWrite), "whoever waits, waits for something", llsn=write.first_llsn)
+        invariant(
+            isinstance(found, UnitWrite), "a duplicate of a pending write is pending", llsn=write.first_llsn
+        )
         return cast(UnitWrite, found)
 
-    def _filled(self) -> None:
+    def mark_filled(self) -> None:
+        """A sync proved that nothing is missing here."""
         self.unverified = False
         self._machine.mark_filled()
-        self._parts.on_filled(self.log_stream)
+        self._owner.unit_filled(self.log_stream)
 
     def check_rebuild(self, epoch: Epoch) -> bool:
-        """True if this unit cannot go on and may be made anew, False if it is empty and new already."""
+        """True if this unit cannot continue and may be rebuilt, False if it is empty and new already."""
         sync = self._syncer.status
-        hopeless = sync.why or "it holds what its chain has not" if sync is not None and sync.rebuild else ""
+        hopeless = sync.why or "it has what its chain has not" if sync is not None and sync.rebuild else ""
         empty = self.store.newest < self.store.low
         return self._machine.check_rebuild(epoch, empty=empty, trouble=hopeless or self._broken)
 
     # --- damage ------------------------------------------------------------------------------------------------------
 
     def mark_suspect(self, begin: LLSN, end: LLSN) -> None:
-        """Somebody could not read entries [begin, end): they are looked at next."""
+        """Entries [begin, end) could not be read: the scrub examines them next."""
         begin, end = max(begin, self._machine.low), min(end, LLSN(self.store.newest + 1))
         if begin < end:
             self.suspected.add(begin, end)
-            self._parts.on_suspicion()
+            self._owner.unit_suspicious()
 
     def record_damage(self, begin: LLSN, end: LLSN, what: str) -> None:
-        """Entries [begin, end) do not match their checksums on disk. The manager sees it, and has the unit made anew."""
+        """Entries [begin, end) do not match their checksums on disk. The manager sees it and has the unit rebuilt."""
         if self.damage.covers(begin, end):
             return
         entries, path = f"[{begin}, {end})", self.store.path
@@ -558,41 +560,41 @@ class LogUnit:
         self.damage.add(begin, end)
 
     def mark_verified(self, begin: LLSN, end: LLSN) -> None:
-        """Entries [begin, end) were looked at, and match their checksums: a disk may refuse a read for a moment."""
+        """Entries [begin, end) were examined and match their checksums: a disk may refuse a read temporarily."""
         self.damage.remove(begin, end)
 
     async def scrub_metadata(self) -> None:
-        """Put rot in the small state file right: found only at the next start, it would cost the whole unit."""
+        """Check and repair the metadata files: damage found only at the next start would cost the whole unit."""
         store = self.store
         if self._closed or store.failure is not None:
             return
         try:
-            wrong = await self._parts.worker.run(store.scrub_metadata)
+            wrong = await self._worker.run(store.scrub_metadata)
         except OSError as error:
             wrong = f"{store.path}: {error}"
         if wrong:
             _log.warning(logfmt("damaged state", log_stream=self.log_stream, why=wrong))
 
     async def relink(self) -> None:
-        """Have files that were deleted or replaced while they are open written again under their names."""
+        """Write files that were deleted or replaced while they are open again under their names."""
         store = self.store
         if self._closed or store.failure is not None or self._machine.frozen:
             return
         try:
-            wrong = await self._parts.worker.run(store.relink)
+            wrong = await self._worker.run(store.relink)
         except OSError as error:
             _log.warning(
                 logfmt("a deleted file cannot be written again", log_stream=self.log_stream, why=error)
             )
             if not is_disk_full(error):
                 self._disk_failure = f"a deleted file cannot be written again: {error}"
-                self._parts.on_disk_failure(self.log_stream)
+                self._owner.unit_failed(self.log_stream)
         else:
             if wrong:
                 _log.warning(logfmt("files written again", log_stream=self.log_stream, why=wrong))
 
     def freeze(self, cause: BaseException) -> None:
-        """A law broke: this unit stops, the node goes on. Its files stay as they are."""
+        """A law broke: this unit stops, the node continues. Its files stay as they are."""
         _log.critical(logfmt("log unit frozen", log_stream=self.log_stream, why=cause))
         self._machine.freeze(str(cause))
         self._stop(Unavailable(f"log stream {self.log_stream} froze on this node"))
@@ -608,13 +610,13 @@ class LogUnit:
 
     @property
     def _broken(self) -> str:
-        """Why only a rebuild can make it whole."""
+        """Why only a rebuild can restore it."""
         damage = self.damage.above(self._machine.low)
         return f"damaged entries {list(damage)}" if damage else self._disk_failure or self._unsettled
 
     @property
     def trouble(self) -> str:
-        """Why it takes no writes, or had better not serve."""
+        """Why it accepts no writes, or should not serve."""
         disk_space = self.store.disk_space
         return self._machine.frozen or self._broken or (disk_space.why if disk_space.full else "")
 
@@ -642,8 +644,8 @@ class LogUnit:
             raise Unavailable(f"log stream {self.log_stream} is closed here")
 
     async def close(self, *, relink: bool = False) -> None:
-        """Stop in order: no more writes, what is being written ends, the files are closed. With `relink` those that have lost their
-        names since the last look are written again: they would go with the descriptor."""
+        """Stop in order: no more writes, the present write ends, the files are closed. With `relink`, files that have lost their
+        names since the last check are written again: they would be lost with their descriptors."""
         self._closed = True
         if self._confirm_timer is not None:
             self._confirm_timer.cancel()
@@ -651,9 +653,9 @@ class LogUnit:
         await self._syncer.close()
         async with self._admin, self._writer.paused():
             if relink and not self._machine.frozen:
-                await asyncio.wait([self._parts.worker.run(self.store.relink)])
-            await self._parts.worker.run(self.store.close)
-        await self._parts.worker.close()
+                await asyncio.wait([self._worker.run(self.store.relink)])
+            await self._worker.run(self.store.close)
+        await self._worker.close()
 
 
 def _fail(write: UnitWrite, refusal: Exception) -> None:

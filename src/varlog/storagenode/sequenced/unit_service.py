@@ -26,13 +26,13 @@ from varlog.storagenode.sequenced.unit import LogUnit
 
 
 class UnitService:
-    """Finds the unit and hands the call to it. `open_again` tries once more what the disk refused at the start."""
+    """Finds the unit and hands the call to it. `reopen_stream` tries once more what the disk refused at the start."""
 
     def __init__(
-        self, units: Mapping[LogStreamID, LogUnit], open_again: Callable[[LogStreamID], Awaitable[None]]
+        self, units: Mapping[LogStreamID, LogUnit], reopen_stream: Callable[[LogStreamID], Awaitable[None]]
     ) -> None:
         self._units = units
-        self._open_again = open_again
+        self._reopen_stream = reopen_stream
 
     def serve(self, calls: Dispatcher) -> None:
         """Those that never wait answer their calls themselves: no task is made per request."""
@@ -80,11 +80,11 @@ class UnitService:
             self._unit(request.log_stream).reader.copy(call, request)
 
     async def _seal(self, request: SealUnit, _payload: bytearray) -> SealUnitReply:
-        await self._open_again(request.log_stream)
+        await self._reopen_stream(request.log_stream)
         return await self._unit(request.log_stream).seal(request.epoch)
 
     async def _sync(self, request: SyncUnit, _payload: bytearray) -> SyncReply:
-        await self._open_again(request.log_stream)
+        await self._reopen_stream(request.log_stream)
         return SyncReply(self._unit(request.log_stream).sync(request))
 
     def _unit(self, log_stream: LogStreamID) -> LogUnit:

@@ -133,7 +133,7 @@ HARM_MUTANTS: Final[tuple[Mutant, ...]] = (
         "A log unit whose node was restarted counts as whole without a look at its chain (law 10).",
         (
             "varlog.storagenode.sequenced.unit:LogUnit.__init__",
-            "self.unverified = parts.restored and store.epoch != NO_EPOCH",
+            "self.unverified = restored and store.epoch != NO_EPOCH",
             "self.unverified = False",
         ),
         needs=(FaultKind.REWIND,),

@@ -79,7 +79,7 @@ SEQUENCED_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "unit-without-lease",
         "A storage node answers for its log units without a lease (R-SEQ-13).",
-        (f"{_UNIT}._check_epoch", "    self._parts.check_lease()", "    pass"),
+        (f"{_UNIT}._check_epoch", "    self._owner.check_lease(self.log_stream)", "    pass"),
     ),
     _mutant(
         "sequencer-without-lease",
