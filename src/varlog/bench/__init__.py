@@ -1,1 +1,1 @@
-"""The canonical workloads of `varlog bench`, compared with the raw limits of the same machine."""
+"""The canonical workloads of `varlog bench`, with raw limits of the machine."""

@@ -1,4 +1,4 @@
-"""BenchContext: what a workload runs on: settings, display, log under test"""
+"""BenchContext: what a workload runs on: settings, display, log under test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BenchContext:
         return self._ground.log(self.topic, self.settings.ordering)
 
     def ordered_log(self, ordering: Ordering, replicas: int) -> AbstractAsyncContextManager[Log]:
-        """One of several topics of a workload: of this ordering, with so many replicas."""
+        """One of several topics of a workload: of this ordering, with this number of replicas."""
         return self._ground.log(f"{self.topic}-{ordering}", ordering, replicas)
 
     def embedded_log(self, *, synced: bool) -> AbstractAsyncContextManager[Log]:
@@ -211,7 +211,7 @@ class QuietDisplay:
 
 
 class LiveDisplay:
-    """One bar on a terminal. It writes to stderr, so that --json can be piped while somebody watches."""
+    """One bar on a terminal. It writes to stderr, so that --json can be piped at the same time."""
 
     def __init__(self, console: Console) -> None:
         self._bar = Progress(
@@ -249,5 +249,5 @@ class LiveDisplay:
 
 
 def display_for(console: Console) -> Display:
-    """Live where somebody watches."""
+    """Live on a terminal."""
     return LiveDisplay(console) if console.is_terminal else QuietDisplay()

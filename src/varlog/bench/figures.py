@@ -1,4 +1,4 @@
-"""PURE. Figures: percentiles, rates, pauses between acknowledgements"""
+"""PURE. Figures: percentiles, rates, pauses between acknowledgements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def median(values: Sequence[float]) -> float:
 def growth(series: Sequence[float]) -> float:
     """How much higher the last quarter of a series lies than its second quarter (the first is start-up), as medians."""
     if len(series) < 8:
-        raise ValueError(f"{len(series)} samples are too few to tell growth from noise: at least 8")
+        raise ValueError(f"{len(series)} samples are too few to distinguish growth from noise: at least 8")
     quarter = len(series) // 4
     return median(series[-quarter:]) - median(series[quarter : 2 * quarter])
 

@@ -1,4 +1,7 @@
-"""A process that follows a topic and says "reading" at its first entry: `python -m varlog.bench.follower`."""
+"""Follower: a process that follows a topic: `python -m varlog.bench.follower`.
+
+It prints "reading" at its first entry.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from varlog.model.lsn import FIRST_GLSN
 
 
 async def follow_topic(address: str, topic: str) -> None:
-    """Read for ever, from the start."""
+    """Read forever, from the start."""
     async with open_cluster_log(address, topic) as log:
         said = False
         async for _ in log.subscribe(FIRST_GLSN):

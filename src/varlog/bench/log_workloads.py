@@ -1,4 +1,4 @@
-"""Workloads on a log: appends, reads, an idle cluster, a stalled subscriber"""
+"""Workloads on a log: appends, reads, an idle cluster, a stalled subscriber."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Appenders:
 
 
 async def append_batches(stage: BenchContext) -> Measured:
-    """A few appenders of batches, each with one batch under way: several are in flight."""
+    """A few appenders of batches, each with one batch in flight."""
     settings = stage.settings
     async with stage.log() as log:
         copies = len(log.streams[0].replicas)
@@ -222,7 +222,7 @@ async def idle_cluster(stage: BenchContext) -> Measured:
 
 # Memory workload: storage nodes under full load while one subscriber has stopped reading: does their memory grow?
 
-LOAD_TIMES = 4  # the load lasts so many times --seconds: growth needs time to show
+LOAD_TIMES = 4  # the load lasts this many times --seconds: growth needs time to show
 SAMPLE_S = 0.25
 STARTED_S_MAX = 30.0
 

@@ -1,6 +1,6 @@
-"""The machine under test: raw limits, conditions, usage of its processes
+"""The machine under test: raw limits, conditions, usage of its processes.
 
-The disk is written through the same door and in the same way as a replica writes: into space reserved before, at
+The disk is written through the same interface and in the same way as a replica writes: into space reserved before, at
 explicit offsets, fdatasync after each write. Nothing else of varlog takes part.
 """
 
@@ -45,7 +45,7 @@ class RawLimits:
 
 
 def combined(rounds: Sequence[RawLimits]) -> RawLimits:
-    """The median of each figure: a round that fell into somebody else's burst of work does not count."""
+    """The median of each figure: a round that fell into another program's burst of work does not count."""
     return RawLimits(
         median([one.sync_p50_s for one in rounds]),
         median([one.sync_p99_s for one in rounds]),

@@ -1,4 +1,7 @@
-"""Meter: the calls that end inside the measured window, with their latencies. The warm-up is not counted."""
+"""Meter: calls that end inside the measured window, with their latencies.
+
+The warm-up is not counted.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Meter:
             self.latencies.append(ended - started)
 
     async def show(self, display: Display, unit: str, each: int) -> None:
-        """Tell the display now and then, until the window is over. `each` entries are one call."""
+        """Update the display until the window is over. `each` entries are one call."""
         seen, seen_at = 0, self.begin
         while self.open:
             await asyncio.sleep(TICK_S)

@@ -44,7 +44,7 @@ DEADLINE_S = 1.0
 # many times, if that is more.
 APPENDERS = (256, 1024)
 FILLED = 2
-# The capacity is what is acknowledged in time of so many times of what was found before, as long as that is so much more.
+# The capacity grows to what is acknowledged in time when SATURATION times the known capacity is offered, while that is MORE.
 SATURATION, MORE, SATURATIONS_MAX = 2.0, 1.1, 4
 # Entries are larger where the largest multiple of the capacity is more than this process can offer beside its other work.
 ENTRY_BYTES = (1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)

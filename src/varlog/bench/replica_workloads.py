@@ -1,4 +1,4 @@
-"""Workloads on one replica or log unit: open a large one, fill an empty one"""
+"""Workloads on one replica or log unit: open a large one, fill an empty one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Layer 6: what proves varlog, shipped so that users can test against it. Imported by no product code."""
+"""Layer 6: what proves varlog; shipped so that users can test against it.
+
+No product code imports it.
+"""

@@ -1,4 +1,6 @@
-"""ClusterUnderLoad: real processes, real clients in processes of their own, a fault; then everything is read back and judged.
+"""ClusterUnderLoad: real processes under load, a fault, and a checked history.
+
+Clients are processes of their own. At the end everything is read back, and the history is checked.
 
 The checkers are those of the simulator: what differs is that time, disks, processes and the network are real.
 """

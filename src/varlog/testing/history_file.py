@@ -1,4 +1,7 @@
-"""HistoryFile: the operations of one client process, written down as they begin and end; many of them make one history."""
+"""HistoryFile: the calls of one client process, recorded as they begin and end.
+
+The files of several clients make one history.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""LoadClient: a client process that works on a topic until its stdin ends, and writes down what it was told.
+"""LoadClient: a client process that works on a topic and records its calls.
+
+It ends when its stdin ends.
 
 python -m varlog.testing.load_client LOAD     # LOAD: a `ClientLoad` as JSON
 """

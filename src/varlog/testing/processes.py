@@ -1,4 +1,4 @@
-"""Real processes for tests: run a command, to its end or until it is ready, and see who is left."""
+"""Real processes for tests: run a command, wait until ready, find survivors."""
 
 from __future__ import annotations
 

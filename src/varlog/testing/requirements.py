@@ -1,4 +1,4 @@
-"""Requirements: the rules of docs/reference/requirements.md and the tests that cite them.
+"""Requirements: the rules in docs/reference and the tests that cite them.
 
 A test proves a rule when the docstring of the test function, or of an invariant of a state machine, cites it. Nothing
 else in `tests/` cites rules: a citation anywhere else would look like a proof and assert nothing.

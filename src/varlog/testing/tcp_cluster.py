@@ -1,4 +1,7 @@
-"""TcpCluster: three storage nodes, a repository, a sequencer and a manager over TCP, in one loop thread of this process."""
+"""TcpCluster: a whole cluster over TCP in one loop thread of this process.
+
+Three storage nodes, a repository, a sequencer and a manager.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Workload: seeded clients of a log that append, read, subscribe, trim and write down what they were told."""
+"""Workload: seeded clients that append, read, subscribe and trim.
+
+They record every call and its result.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Judging a history from outside: what clients asked and were answered, checked law by law."""
+"""Checking a history from outside: what clients asked and got, law by law."""

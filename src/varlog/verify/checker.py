@@ -1,4 +1,4 @@
-"""Checker: what one property of a history is, whoever checks it."""
+"""Checker: the interface of one property of a history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Checkers: one class a property of a history. Each cites its law and tells in words what was broken."""
+"""Checkers: one class per property of a history.
+
+Each cites its law and describes what was violated.
+"""
 
 from __future__ import annotations
 
@@ -32,26 +35,26 @@ KEPT_SHARE = 0.9
 # A topic of two streams has at least so much of what it had in a window before, where no host is slow: see decision 26.
 KEPT_BY_CHANCE = 0.85
 # Of a topic of which one stream has nothing on the slow host. Each client of the gray watch has six appenders, and tries the
-# slow stream with one append at a time: five of six go on, and a tenth is chance.
+# slow stream with one append at a time: five of six continue, and a tenth is chance.
 KEPT_BESIDE = 0.75
-# What an operation is told of a topic that is STOPPED only because nodes could not be asked.
+# In the error of a call on a topic that is STOPPED only because nodes could not be asked.
 MISSED = "was reached since the metadata repository started"
 
 
 class AcknowledgedSurvives(Checker):
-    """What was acknowledged, and what anybody has read, is in the log at the end, where it was."""
+    """What was acknowledged, or read by any client, is in the log at the end, at its position."""
 
     law = "law 10, law 5, R-FAIL-1"
 
     def check(self, history: History) -> Iterator[str]:
         for ending in history.endings:
             final = {seen.glsn: seen for seen in ending.entries}
-            told: set[int] = set()
+            reported: set[int] = set()
             for operation in history.of(ending.topic):
                 for _, seen in operation.seen():
-                    if seen.glsn <= ending.trimmed or seen.glsn in told or final.get(seen.glsn) == seen:
+                    if seen.glsn <= ending.trimmed or seen.glsn in reported or final.get(seen.glsn) == seen:
                         continue
-                    told.add(seen.glsn)
+                    reported.add(seen.glsn)
                     yield f"{_entry(seen)} is lost: at the end {_at(final, seen.glsn)}. Seen by {operation}"
 
 
@@ -94,7 +97,7 @@ class OneEntryOnePosition(Checker):
 
 
 class Immutable(Checker):
-    """A position shows the same entry to everyone, for ever."""
+    """A position shows the same entry to everyone, forever."""
 
     law = "law 3"
     beyond = True
@@ -148,7 +151,7 @@ class Dense(Checker):
 
 
 class BeginsAtFirst(Checker):
-    """The order of a topic begins at its first position, whoever restarts before or after that is given out."""
+    """The order of a topic begins at its first position, whichever process restarts before or after it is assigned."""
 
     law = "law 4"
     beyond = True
@@ -159,8 +162,8 @@ class BeginsAtFirst(Checker):
                 if seen.glsn < history.first:
                     yield f"{_entry(seen)} is before the first position {history.first}, seen by {who}"
             for operation in history.of(topic):
-                told = operation.glsn if isinstance(operation, TailCall) else None
-                if told is not None and told < history.first - 1:
+                tail = operation.glsn if isinstance(operation, TailCall) else None
+                if tail is not None and tail < history.first - 1:
                     yield f"{operation}, but the topic begins at {history.first}"
 
 
@@ -357,7 +360,7 @@ class TrimsStay(Checker):
 
 class SealFinal(Checker):
     """Where an epoch was said to begin it begins: nothing of an older one is ordered behind it, nothing newer before it. Epochs do
-    not fall within a stream, whether or not anybody heard where they begin."""
+    not fall within a stream, whether or not their beginning was observed."""
 
     law = "law 6, law 7, R-SEAL-3"
     beyond = True
@@ -366,7 +369,7 @@ class SealFinal(Checker):
         held = {stream for ending in history.endings for stream in ending.replicas}
         for stream in sorted({*history.seals, *history.orders, *held}):
             ordered = [
-                (llsn, told.epoch, f"ordered by {told.who}") for llsn, told in _orders(history, stream)
+                (llsn, order.epoch, f"ordered by {order.who}") for llsn, order in _orders(history, stream)
             ]
             stored = [
                 [(one.llsn, one.batch[0], f"stored on {node}") for one in entries]
@@ -392,7 +395,7 @@ class SealFinal(Checker):
 
 
 class DeposedPowerless(Checker):
-    """What any repository told of the order holds for ever: one that was deposed has told nothing that its heir does not."""
+    """What any repository published of the order holds forever: its successor contradicts nothing of it."""
 
     law = "law 3, law 7"
     beyond = True
@@ -402,10 +405,10 @@ class DeposedPowerless(Checker):
         final = {(seen.stream, seen.llsn): seen.glsn for ending in history.endings for seen in ending.entries}
         trimmed = {seen.stream: ending.trimmed for ending in history.endings for seen in ending.entries}
         for stream, oldest in trimmed.items():
-            for llsn, told in _orders(history, stream):
+            for llsn, order in _orders(history, stream):
                 at = final.get((stream, llsn))
-                if told.glsn > oldest and at != told.glsn:
-                    yield f"{told.who} ordered stream {stream} llsn {llsn} at {told.glsn}, at the end it is at {at}"
+                if order.glsn > oldest and at != order.glsn:
+                    yield f"{order.who} ordered stream {stream} llsn {llsn} at {order.glsn}, at the end it is at {at}"
 
 
 class WatermarksMonotone(Checker):
@@ -483,7 +486,7 @@ class CopiesEqual(Checker):
 
 
 class WordsKept(Checker):
-    """What a named reader or writer was told holds: a batch is begun in one way, a position never falls, no trim passes it."""
+    """What a named reader or writer was promised holds: a batch is begun in one way, a position never falls, no trim passes it."""
 
     law = "law 10"
 
@@ -519,7 +522,7 @@ class Heals(Checker):
 
 
 class StoppedWhereDue(Checker):
-    """A topic is STOPPED only while somebody may know its order better than the repository: after the repository's files were
+    """A topic is STOPPED only while a node may know its order better than the repository: after the repository's files were
     harmed, or while nodes could not be asked; and not any more once its order was taken from the nodes."""
 
     law = "law 3, R-FAIL-1"
@@ -615,7 +618,7 @@ class CalmSucceeds(Checker):
 
 def _overtaken_by_trim(history: History, operation: ClientCall) -> bool:
     """An append of a sequenced topic has its position before it is written: a trim may come in between, and is the last thing that
-    anybody can know of it."""
+    a client can know of it."""
     if operation.topic not in history.sequenced or not isinstance(operation, AppendCall):
         return False
     if operation.outcome is not CallOutcome.UNKNOWN:
@@ -671,7 +674,7 @@ CHECKERS: tuple[Checker, ...] = (
     *SEQUENCED_CHECKERS,
 )
 
-# One violation brings many others with it; the first few of each property tell enough.
+# One violation brings many others with it; the first few of each property are enough.
 REPORTED_MAX = 3
 
 
@@ -710,7 +713,7 @@ def _asked(trims: list[TrimCall], event: int | None) -> int:
 
 def _answered(trims: list[TrimCall], event: int, *, everywhere: bool) -> int:
     """The highest position whose trim was acknowledged before `event`. Unless `everywhere`, those that a living node may not
-    have heard of do not count."""
+    have learned of do not count."""
     done = (
         trim
         for trim in trims

@@ -1,4 +1,4 @@
-"""Cycles: strongly connected parts of a graph with labelled edges, and the shortest cycle of a wanted kind in each."""
+"""Cycles: strongly connected parts of a labelled graph, and shortest cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Edge(NamedTuple):
-    """From one node to another, and why: `label` is the kind, `why` the words for people."""
+    """From one node to another, and why: `label` is the kind, `why` the explanation."""
 
     source: int
     target: int
@@ -84,7 +84,7 @@ def components(graph: Graph) -> list[set[int]]:
     return found
 
 
-# What a walk over edges remembers of them: a state and an edge give the next state, or None where the walk may not go on.
+# What a walk over edges remembers of them: a state and an edge give the next state, or None where the walk must stop.
 Step = Callable[[int, Edge], int | None]
 
 

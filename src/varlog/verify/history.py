@@ -1,4 +1,4 @@
-"""History: what clients asked and were told, in real-time order, and what the cluster held at the end."""
+"""History: what clients asked and got, in real time, and the final state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from varlog.model.projection import Projection
 
 # Virtual seconds; where time is real it takes more.
 DEADLINE_SLACK_S = 0.25
-# What an operation is told of a topic whose order is in doubt.
+# In the error of a call on a topic whose order is in doubt.
 STOPPED = "is STOPPED"
 
 
@@ -26,12 +26,12 @@ class CallOutcome(StrEnum):
     UNKNOWN = "unknown"  # an append: may be in the log
     NOT_WRITTEN = "not written"
     TRIMMED = "trimmed"
-    FILLED = "filled"  # the position was given up: it holds nothing, for ever
+    FILLED = "filled"  # the position was given up: it holds nothing, forever
     FAILED = "failed"  # could not be answered now
 
 
 class Seen(NamedTuple):
-    """One entry at its position, as somebody saw it."""
+    """One entry at its position, as a client saw it."""
 
     glsn: int
     llsn: int
@@ -51,7 +51,7 @@ class ClientCall:
     ended: int | None = None
     ended_s: float | None = None
     outcome: CallOutcome = CallOutcome.OPEN
-    message: str = ""  # the error, for people
+    message: str = ""  # the error
     abandoned: bool = False  # its client died
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class SubscribeCall(ClientCall):
 class TrimCall(ClientCall):
     """Everything at or below `glsn` is to go. `beyond_tail`: refused, as nothing is there yet. `binding` is false where a
     living node was out of session with the repository meanwhile: such a node learns of the trim when it is back. `respectful`: to
-    be refused where a named reader has not read so far. `forgettable`: no storage node heard of it, and the repository's store went
+    be refused where a named reader has not read so far. `forgettable`: it reached no storage node, and the repository's store went
     back in time."""
 
     glsn: int
@@ -219,7 +219,7 @@ class Window:
 
 @dataclass(slots=True)
 class IdempotentWrite:
-    """Rows that are to be in the log once, however many attempts write them. `finished`: one of them was told that they are.
+    """Rows that must be in the log once, however many attempts write them. `finished`: one attempt was acknowledged.
     `failure`: why the last one, in a healed cluster, was not."""
 
     topic: str
@@ -252,7 +252,7 @@ class GrantedTokens(NamedTuple):
 
 @dataclass(slots=True)
 class SequencedFacts:
-    """What a witness heard and an inspector saw of sequenced topics while they were at work."""
+    """What an observer received and an inspector saw of sequenced topics while they were in use."""
 
     names: dict[int, str] = field(default_factory=dict)  # of sequenced topics
     projections: dict[int, dict[int, Projection]] = field(default_factory=dict)  # by topic and epoch
@@ -284,14 +284,14 @@ class History:
         )
         self.complaints: list[str] = []  # broken invariants, failed callbacks, frozen replicas
         self.not_whole: list[str] = []  # replicas and units that cannot be opened from their disks at the end
-        self.said: list[str] = []  # what the cluster said of harm that it cannot mend by itself
-        # By how much a call may overrun its deadline: the way back of an answer that was under way.
+        self.said: list[str] = []  # log lines about harm that the cluster cannot repair by itself
+        # By how much a call may overrun its deadline: a reply that was in flight.
         self.deadline_slack_s = DEADLINE_SLACK_S
-        # What repositories told: where each epoch begins, by stream and epoch; the order of each stream, by LLSN.
+        # What repositories published: where each epoch begins, by stream and epoch; the order of each stream, by LLSN.
         self.seals: dict[int, dict[int, int]] = {}
         self.orders: dict[int, dict[int, OrderedAt]] = {}
-        self.contradictions: list[str] = []  # of two such words
-        self.broken_words: list[str] = []  # given to named readers and writers, and not kept
+        self.contradictions: list[str] = []  # of two such statements
+        self.broken_words: list[str] = []  # promises to named readers and writers that were not kept
         self.first = 1  # the position at which the order of every topic begins
         self.tasks: list[IdempotentWrite] = []
         self.copies: dict[str, str] = {}  # a topic that is to be equal to another one, position by position
@@ -302,7 +302,7 @@ class History:
         self._events = 0
 
     def record_seal(self, stream: int, epoch: int, sealed_end: int) -> None:
-        """A repository said that this epoch of a stream begins at `sealed_end`: what is below is of older ones."""
+        """According to a repository this epoch of a stream begins at `sealed_end`; what is below belongs to older ones."""
         first = self.seals.setdefault(stream, {}).setdefault(epoch, sealed_end)
         if first != sealed_end:
             self.contradictions.append(
@@ -318,17 +318,17 @@ class History:
         self._last_commit = term, serial
 
     def record_order(self, stream: int, llsn: int, glsn: int, count: int, epoch: int, who: str) -> None:
-        """A repository said that so many entries of a stream, from `llsn` on, are at `glsn` and behind it."""
+        """A repository placed `count` entries of a stream, from `llsn` on, at `glsn` and the positions after it."""
         row = stream, llsn, glsn, count, epoch
         if row in self._rows_recorded:
             return
         self._rows_recorded.add(row)
         known = self.orders.setdefault(stream, {})
         for at in range(count):
-            told = known.setdefault(llsn + at, OrderedAt(glsn + at, epoch, who))
-            if told[:2] != (glsn + at, epoch):
+            first = known.setdefault(llsn + at, OrderedAt(glsn + at, epoch, who))
+            if first[:2] != (glsn + at, epoch):
                 self.contradictions.append(
-                    f"stream {stream} llsn {llsn + at} is at {told.glsn} (epoch {told.epoch}) by {told.who}, "
+                    f"stream {stream} llsn {llsn + at} is at {first.glsn} (epoch {first.epoch}) by {first.who}, "
                     f"at {glsn + at} (epoch {epoch}) by {who}"
                 )
                 return
@@ -345,7 +345,7 @@ class History:
         return list(dict.fromkeys(operation.topic for operation in self.operations))
 
     def sightings(self, topic: str) -> Iterator[tuple[int, Seen, str]]:
-        """Every entry that anybody saw at a position: (event, what, who)."""
+        """Every entry that a client saw at a position: (event, what, who)."""
         for operation in self.of(topic):
             for event, seen in operation.seen():
                 yield event, seen, str(operation)
@@ -356,7 +356,7 @@ class History:
 
     def digest(self) -> str:
         """Two runs with the same digest were the same run."""
-        told = hashlib.sha256()
+        digest = hashlib.sha256()
         for thing in (
             *self.operations,
             *self.endings,
@@ -368,12 +368,12 @@ class History:
             *self.broken_words,
             *self.tasks,
         ):
-            told.update(repr(thing).encode())
-        return told.hexdigest()[:16]
+            digest.update(repr(thing).encode())
+        return digest.hexdigest()[:16]
 
 
 class KnownTail:
-    """The newest position that anybody knew of before a given event: acknowledged, read, or told as the tail."""
+    """The newest position known to a client before a given event: acknowledged, read, or returned as the tail."""
 
     def __init__(self, history: History, topic: str) -> None:
         facts: list[tuple[int, int]] = []
@@ -382,7 +382,7 @@ class KnownTail:
             if operation.ended is None:
                 continue
             if isinstance(operation, TailCall) and operation.glsn is not None:
-                # A sequencer may be lost with positions that it gave and nobody wrote: its heir's tail is a smaller one.
+                # A sequencer may be lost with positions that it gave and nobody wrote: its successor's tail is smaller.
                 if topic not in history.sequenced:
                     facts.append((operation.ended, operation.glsn))
             elif isinstance(operation, ReadCall) and operation.outcome is CallOutcome.FILLED:

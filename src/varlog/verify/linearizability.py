@@ -1,4 +1,6 @@
-"""Linearizability: whether calls that overlap can be put in one order, each between its begin and its end, that a model takes.
+"""Linearizability: one order of overlapping calls that a model accepts.
+
+Each call is placed between its begin and its end.
 
 Wing and Gong's search with Lowe's memory of what was tried. A call without an answer may happen any time later, or never.
 """
@@ -10,7 +12,7 @@ from typing import Protocol
 
 from varlog.verify.recipe_history import RecipeCall
 
-# So many steps at most: a history that takes longer is left undecided, which is not a violation.
+# The most steps of a search: a history that takes longer is left undecided, which is not a violation.
 STEPS_MAX = 300_000
 
 
@@ -105,7 +107,7 @@ class KeyModel:
                 return self._compare(value, call)
 
     def _compare(self, value: bytes | None, call: RecipeCall) -> Iterable[Hashable]:
-        """The revision of a value that nobody was told of may be the expected one or not."""
+        """A revision that was never returned to a client may or may not be the expected one."""
         expected = call.given[1]
         known = 0 if value is None else self.revisions.get(value)
         may_fit, may_miss = known in (None, expected), known is None or known != expected

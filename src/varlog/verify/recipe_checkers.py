@@ -1,4 +1,7 @@
-"""Recipe checkers: one class a promise of a recipe (R-USE-2). Each tells in words what was broken."""
+"""Recipe checkers: one class per promise of a recipe (R-USE-2).
+
+Each describes what was violated.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class ReplicasOfOneState(RecipeChecker):
 
 class CommandsOnce(RecipeChecker):
     """A command that was executed is in the ledger once, where it was said to be; a refused one is nowhere; commands keep the order
-    of real time, and whoever looks after a barrier sees all that was executed before."""
+    of real time, and a look after a barrier shows all that was executed before."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
         ledger = history.ledger
@@ -103,7 +106,7 @@ class KeysLinearizable(RecipeChecker):
 
 
 class WatchesWhole(RecipeChecker):
-    """A watch tells every change of its keys behind its revision, in order, each once."""
+    """A watch delivers every change of its keys after its revision, in order, each once."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
         if history.changes is None:
@@ -123,12 +126,12 @@ class WatchesWhole(RecipeChecker):
             else:
                 missed = [one for one in due[len(got) :] if one.revision <= watch.until]
                 if missed:
-                    yield f"{watch.client} watches {watch.prefix!r} until {watch.until} and was not told {missed[0]}"
+                    yield f"{watch.client} watches {watch.prefix!r} until {watch.until} and did not get {missed[0]}"
 
 
 class OneHolder(RecipeChecker):
-    """Once somebody was given a lock, or the lead, nobody with an older token believes to have it; no token is given twice; tokens
-    grow in real time."""
+    """Once a client was granted a lock, or the lead, no client with an older token considers itself the holder;
+    no token is given twice; tokens grow in real time."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
         for recipe in ("lock", "election"):
@@ -161,7 +164,7 @@ class OneHolder(RecipeChecker):
                 continue
             for grant in grants:
                 if grant.ended is not None and grant.ended < hold.event and grant.got > hold.token:
-                    yield f"{hold.client} believes to hold {recipe} {key} by token {hold.token}, and {grant}"
+                    yield f"{hold.client} considers itself the holder of {recipe} {key} by token {hold.token}, and {grant}"
                     break
 
 
@@ -177,7 +180,7 @@ class FencesHold(RecipeChecker):
 
 
 class OneLeaderPerTerm(RecipeChecker):
-    """Whoever looks sees the same leader for the same term; for one who looks, terms never go back; a leader is who was told so."""
+    """All clients see the same leader for a term; for each client terms never decrease; a leader was granted its term."""
 
     def check(self, history: RecipeHistory) -> Iterator[str]:
         leaders: dict[tuple[str, int], str] = {
@@ -223,15 +226,15 @@ class QueuesKeep(RecipeChecker):
                 yield f"one claim, two holders: {first} and {take}"
 
     def _one_at_a_time(self, takes: list[RecipeCall], history: RecipeHistory) -> Iterator[str]:
-        """Who has an item by his own clock has it alone."""
+        """A client that holds an item by its own clock is its only holder."""
         for hold in history.holds:
             for take in takes if hold.recipe == "queue" else ():
                 item, token, _ = take.got
                 if hold.key == item.decode() and token > hold.token and (take.ended or 0) < hold.event:
-                    yield f"{hold.client} believes to have {hold.key} by claim {hold.token}, and {take}"
+                    yield f"{hold.client} considers itself the holder of {hold.key} by claim {hold.token}, and {take}"
 
     def _done_once(self, calls: list[RecipeCall]) -> Iterator[str]:
-        """A claim that was told done ends its item: nobody else is told so, and nobody takes it later."""
+        """A claim that was acknowledged as done ends its item: no other claim is, and the item is never claimed again."""
         done: dict[object, RecipeCall] = {}
         for call in calls:
             if call.what == "done" and call.done and call.got:
@@ -244,7 +247,7 @@ class QueuesKeep(RecipeChecker):
                 yield f"{take}, and it was done before: {end}"
 
     def _nothing_lost(self, puts: dict[object, RecipeCall], calls: list[RecipeCall]) -> Iterator[str]:
-        """At the end all is taken and done: by somebody who was told so, or may have been without hearing of it."""
+        """At the end all is claimed and done: acknowledged, or with an outcome that its client does not know."""
         ended = {call.given[0] for call in calls if call.what == "done" and call.possible}
         for item, put in puts.items():
             if put.done and item not in ended:

@@ -1,4 +1,7 @@
-"""Recipe history: what users of recipes asked and were told, in real-time order, and what replicas held at which position."""
+"""RecipeHistory: what users of recipes asked and got, in real time.
+
+And which state replicas had at which position.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from varlog.verify.transaction_history import ListTransaction, RecordedTransacti
 class RecipeCall:
     """One call of one user on one recipe. `started` and `ended` count the events of the run: smaller is earlier in real time.
 
-    `key` is what it is about (a key, a lock), `given` what it was given, `got` what it was told.
+    `key` is what it is about (a key, a lock), `given` its arguments, `got` its result.
     """
 
     recipe: str
@@ -31,7 +34,7 @@ class RecipeCall:
     ended_s: float | None = None
     deadline_s: float = float("inf")
     outcome: CallOutcome = CallOutcome.OPEN
-    message: str = ""  # the error, for people
+    message: str = ""  # the error
 
     def __str__(self) -> str:
         end = f" ({self.message})" if self.message else ""
@@ -49,7 +52,7 @@ class RecipeCall:
 
 
 class HoldSeen(NamedTuple):
-    """At this event `client` believed to hold the lock, or to lead, by this token."""
+    """At this event `client` considered itself the holder of the lock, or to lead, by this token."""
 
     event: int
     recipe: str
@@ -78,7 +81,7 @@ class Passed(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """One change of a key, as a watch told it; None is a delete."""
+    """One change of a key, as a watch delivered it; None is a delete."""
 
     key: str
     value: bytes | None
@@ -112,13 +115,13 @@ class RecipeHistory:
         self.disagreements: list[str] = []  # of two replicas at one position
         self.ledger: list[bytes] | None = None  # of the replicated state machine, at the end
         self.changes: list[Changed] | None = None  # of the map, at the end: all there ever were
-        self.paused: set[str] = set()  # processes that stood still: they cannot keep their deadlines
+        self.paused: set[str] = set()  # processes that were paused: they cannot keep their deadlines
         self.calm = False  # nothing was broken on purpose
         self.deadline_slack_s = 0.25
         self._states: dict[tuple[str, int], tuple[str, str]] = {}
 
     def of(self, recipe: str, *whats: str) -> Iterator[RecipeCall]:
-        """The deeds of one recipe, of these kinds; of all if none is named."""
+        """The calls of one recipe, of these kinds; of all if none is named."""
         return (call for call in self.calls if call.recipe == recipe and (not whats or call.what in whats))
 
     def record_state(self, machine: str, position: int, state: bytes, who: str) -> None:
@@ -132,12 +135,12 @@ class RecipeHistory:
 
     @property
     def positions(self) -> int:
-        """At how many positions a state was told."""
+        """At how many positions a state was recorded."""
         return len(self._states)
 
     def digest(self) -> str:
         """Two runs with the same digest were the same run."""
-        told = hashlib.sha256()
+        digest = hashlib.sha256()
         for thing in (
             *self.calls,
             *self.holds,
@@ -146,6 +149,6 @@ class RecipeHistory:
             *self.watches,
             *self.disagreements,
         ):
-            told.update(repr(thing).encode())
-        told.update(repr((self.lists, self.registers, self.ledger, self.changes)).encode())
-        return told.hexdigest()[:16]
+            digest.update(repr(thing).encode())
+        digest.update(repr((self.lists, self.registers, self.ledger, self.changes)).encode())
+        return digest.hexdigest()[:16]

@@ -1,4 +1,7 @@
-"""Checkers of sequenced topics: junk, write-once, chains, projections, tokens, seals. All pass without such topics."""
+"""Checkers of sequenced topics: junk, chains, projections, tokens, seals.
+
+All pass on a history without such topics.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class SubscribersPassOverJunkAlone(Checker):
 
 
 class JunkStaysJunk(Checker):
-    """A position that was told to be junk never holds anything else, for anyone."""
+    """A position that was read as junk never holds anything else, for any client."""
 
     law = "law 8, R-SEQ-7"
     beyond = True
@@ -118,7 +121,7 @@ class UnitsEqual(Checker):
 
 
 class WrittenOnce(Checker):
-    """What the tail of a chain had at an address it has for ever, over every reconfiguration and repair."""
+    """What the tail of a chain had at an address stays there forever, across every reconfiguration and repair."""
 
     law = "law 8, R-SEQ-5"
 
@@ -136,7 +139,7 @@ class ChainsFillHeadToTail(Checker):
 
 
 class SealsHold(Checker):
-    """A unit that told an epoch of itself answers nobody of an older one any more, also after a restart."""
+    """A unit that has shown an epoch no longer answers requests of older ones, also after a restart."""
 
     law = "law 7, R-SEQ-9"
     beyond = True
@@ -146,7 +149,7 @@ class SealsHold(Checker):
 
 
 class ProjectionsFollow(Checker):
-    """One projection an epoch, whoever tells it; each follows from the one before: positions stay, and chains keep their order."""
+    """One projection per epoch, whatever its source; each follows from the one before: positions stay, chains keep their order."""
 
     law = "R-SEQ-3, law 7"
     beyond = True
@@ -167,7 +170,7 @@ class ProjectionsFollow(Checker):
             if found.begin < two.begin and found not in two.ranges:
                 yield f"{name} has lost the range {found}"
         if two.epoch != one.epoch + 1:
-            return  # nobody was told those in between
+            return  # those in between were never sent
         for chain in one.chains:
             after = two.chain(chain.log_stream)
             kept = [node for node in after.nodes if node in chain.nodes]
@@ -175,7 +178,7 @@ class ProjectionsFollow(Checker):
             if kept != [node for node in chain.nodes if node in kept]:
                 yield f"{name}: the chain {chain} became {after}"
             elif kept != list(after.nodes[: len(kept)]):
-                yield f"{name}: somebody joined before the end of the chain {chain}: {after}"
+                yield f"{name}: a node joined before the end of the chain {chain}: {after}"
 
 
 class TokensOnce(Checker):
@@ -195,7 +198,7 @@ class TokensOnce(Checker):
                     yield f"{who} gave positions of topic {topic} twice: {one} and {two}"
             projections = history.sequenced_facts.projections.get(topic, {})
             for tokens in in_order:
-                epochs = _reign(projections, tokens.epoch)
+                epochs = _first_epoch_of(projections, tokens.epoch)
                 if epochs is not None and tokens.begin < projections[epochs].begin:
                     yield f"{tokens}, but since epoch {epochs} positions begin at {projections[epochs].begin}"
         for ending in history.endings:
@@ -208,7 +211,7 @@ class TokensOnce(Checker):
             begins = {
                 epoch: projections[epoch].begin
                 for epoch in projections
-                if _reign(projections, epoch) == epoch
+                if _first_epoch_of(projections, epoch) == epoch
             }
             for stored in ending.replicas.values() if name == ending.topic else ():
                 for entry in next(iter(stored.values()), ()):
@@ -220,8 +223,8 @@ class TokensOnce(Checker):
                             )
 
 
-def _reign(projections: dict[int, Projection], epoch: int) -> int | None:
-    """The first epoch, of those without a gap up to this one, that has the same sequencer; None if nobody told of `epoch`."""
+def _first_epoch_of(projections: dict[int, Projection], epoch: int) -> int | None:
+    """The first epoch, of those without a gap up to this one, that has the same sequencer; None if `epoch` was never sent."""
     if epoch not in projections:
         return None
     while epoch - 1 in projections and projections[epoch - 1].sequencer == projections[epoch].sequencer:

@@ -1,4 +1,6 @@
-"""Serializability: dependencies of transactions, and the cycles in them by their names: G0, G1a, G1b, G1c, G-single, G2.
+"""Serializability: dependencies of transactions, and the cycles among them.
+
+Cycles have their names: G0, G1a, G1b, G1c, G-single, G2.
 
 After Adya's thesis and Elle: `ww` a version follows one of another transaction, `wr` it was read, `rw` it follows a version that
 was read, `rt` one ended before the other began. What an isolation level forbids is the table FORBIDDEN.
@@ -151,8 +153,8 @@ class Dependencies:
     # --- cycles ---------------------------------------------------------------------------------------------------
 
     def cycles(self) -> Iterator[Anomaly]:
-        """The shortest cycle of each kind in each part of the graph. One that needs the order in real time is told where there is
-        none of its kind without."""
+        """The shortest cycle of each kind in each part of the graph. One that needs the order in real time is reported where
+        there is none of its kind without it."""
         for plain in (WW,), (WW, WR):
             yield from self._of_kind("G0" if plain == (WW,) else "G1c", plain, _needs(plain[-1]))
         for kind, search in (
@@ -169,7 +171,7 @@ class Dependencies:
     def _search(self, kind: str, graph: Graph, search: Search) -> Iterator[Anomaly]:
         for part in components(graph):
             cycle = search(graph, part)
-            # A walk that meets a transaction twice is made of shorter ones of other kinds, which are told as what they are.
+            # A walk that meets a transaction twice is made of shorter ones of other kinds, which are reported as such.
             if cycle and len({edge.source for edge in cycle}) == len(cycle):
                 yield Anomaly(kind, self._words(cycle))
 

@@ -1,4 +1,4 @@
-"""Transaction history: what transactions read and wrote, and in which order the versions of each key came to be.
+"""TransactionHistory: what transactions read and wrote, and version orders.
 
 The order is given by those who know it (registers with revisions), or found in what was read (lists that are appended to).
 """
@@ -71,7 +71,7 @@ class TransactionHistory:
     def of_registers(
         cls, transactions: Sequence[RecordedTransaction], revisions: Iterable[tuple[str, int, Version]]
     ) -> TransactionHistory:
-        """`revisions`: (key, revision, version), as often as anybody was told; a larger revision is a newer version."""
+        """`revisions`: (key, revision, version), as often as a client got it; a larger revision is a newer version."""
         known: dict[str, dict[int, Version]] = {}
         history = cls(list(transactions), {})
         for key, revision, version in revisions:
@@ -167,7 +167,7 @@ def _lost(
             if isinstance(op, ListRead) or op[0] not in ever or op[1] in ever[op[0]]:
                 continue
             if one.ended is not None and one.ended < last[op[0]]:
-                found.append(("lost-append", f"{one.name} appended {op[1]} to {op[0]}, and it is not there"))
+                found.append(("lost-append", f"{one.name} appended {op[1]} to {op[0]}, and it is missing"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""A server whose node closes segments early, and that looks at its files all the time.
+"""Cluster plans whose servers close segments early and check files constantly.
 
 python -m varlog.testing.harms.small_segments vsn start …
 """

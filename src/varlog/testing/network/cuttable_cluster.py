@@ -1,4 +1,7 @@
-"""CuttableCluster: a cluster under load and the network below it: namespaces where this machine gives any, else proxies."""
+"""CuttableCluster: a cluster under load on a network that tests can cut.
+
+The network is made of namespaces where this machine permits them, otherwise of proxies.
+"""
 
 from __future__ import annotations
 

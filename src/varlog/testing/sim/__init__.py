@@ -1,1 +1,4 @@
-"""The simulator: the production code of a whole cluster in one deterministic loop. One seed is one history."""
+"""The simulator: a whole cluster of production code in one deterministic loop.
+
+One seed is one history.
+"""

@@ -1,4 +1,7 @@
-"""Commands of the simulator: `run` many seeds, search new ones for hours (`nightly`), `replay` one, plant bugs (`mutants`)."""
+"""Commands of the simulator: `run`, `nightly`, `replay` and `mutants`.
+
+`run` many seeds, search new ones for hours (`nightly`), `replay` one, plant bugs (`mutants`).
+"""
 
 from __future__ import annotations
 

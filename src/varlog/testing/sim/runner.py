@@ -1,4 +1,7 @@
-"""Runner: many seeds in parallel worker processes; tells progress, every violation, and the command that replays it."""
+"""Runner: many seeds in parallel worker processes.
+
+It reports progress, every violation, and the command that replays it.
+"""
 
 from __future__ import annotations
 

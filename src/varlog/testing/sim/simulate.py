@@ -1,4 +1,4 @@
-"""simulate(): runs one seed to its end, collects its log lines and checks its history."""
+"""simulate(): runs one seed to its end and checks its history and log lines."""
 
 from __future__ import annotations
 

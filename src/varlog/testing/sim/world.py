@@ -1,4 +1,7 @@
-"""World: a whole cluster of production code on simulated clock, network and disks. One seed in, one history out."""
+"""World: a cluster of production code on a simulated clock, network and disks.
+
+One seed in, one history out.
+"""
 
 from __future__ import annotations
 

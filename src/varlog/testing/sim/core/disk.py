@@ -1,4 +1,7 @@
-"""SimDisk: one process's view of its host's Drive. Any operation can be the one in which the process crashes, or that fails."""
+"""SimDisk: one process's view of its host's Drive.
+
+The process can crash, and the operation can fail, at any operation.
+"""
 
 from __future__ import annotations
 

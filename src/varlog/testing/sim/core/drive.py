@@ -1,4 +1,6 @@
-"""Drive: what a host's disk holds, and what of it would survive a crash. What was not synced is lost by chance.
+"""Drive: what a host's disk holds, and what of it would survive a crash.
+
+What was not synced is lost at random.
 
 It can be told to fail, as disks do: syncs, writes, reads, opens, and a capacity that is reached; to lose or misplace writes that it
 acknowledged; to spoil what lies beside a write in flight; and it can be put back to what it was a while ago.

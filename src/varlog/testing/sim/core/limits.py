@@ -1,4 +1,7 @@
-"""Tight limits: bounds of the production code, made so small by chance that what is rare in life is common in a run."""
+"""Tight limits: bounds of the production code, set to small random values.
+
+So what is rare in production is common in a run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gray watch: one node is slow, and topics that have nothing on it must keep their throughput.
+"""GrayWatch: one node is slow, and topics without it keep their throughput.
 
 Appenders of a fixed pace write to two topics. After a while one node that holds replicas of one topic alone is made slow: its disk,
 its process or its links. What each topic had in a window before and in one meanwhile is compared by `GrayStaysLocal`. Or there is

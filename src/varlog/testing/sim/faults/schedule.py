@@ -1,4 +1,7 @@
-"""Faults: a seeded schedule of what the menu has, one by one and in pairs. A host that is down comes back."""
+"""Faults: a seeded schedule of fault actions, one at a time and in pairs.
+
+A host that is down comes back.
+"""
 
 from __future__ import annotations
 

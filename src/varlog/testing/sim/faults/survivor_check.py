@@ -1,4 +1,7 @@
-"""Keepers: who else has all of a stream. A fault that takes a copy for good must leave a whole one: nobody promises more."""
+"""SurvivorCheck: which other hosts have all of a stream.
+
+A fault that destroys a copy permanently must leave a complete one: replication promises no more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Mutants: bugs planted in the production code, each found by the simulator. Proof that it can fail."""
+"""Mutants: bugs planted in the production code, each found by the simulator.
+
+They prove that the simulator can fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Patches of production code by its text: a planted bug is the line it changes. One whose line is gone fails loudly."""
+"""Patches of production code by its text: a planted bug is the line it changes.
+
+A patch whose line no longer exists fails loudly.
+"""
 
 from __future__ import annotations
 import __future__

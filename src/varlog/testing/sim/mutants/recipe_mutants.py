@@ -1,4 +1,7 @@
-"""Mutants of recipes: at least one planted bug in each, found by what its users were told."""
+"""Mutants of recipes: at least one planted bug in each.
+
+The results that their users got show them.
+"""
 
 from __future__ import annotations
 

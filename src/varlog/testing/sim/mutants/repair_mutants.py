@@ -1,4 +1,7 @@
-"""Mutants of what repairs: retries, sync, replacement, failing disks, rot, and the repositories that take turns."""
+"""Mutants of repair: retries, sync, replacement, failing and corrupt disks.
+
+Also of repositories that take over from each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Mutants of sequenced topics: units that forget or overwrite, leases that do not hold, tokens given twice, chains out of order."""
+"""Mutants of sequenced topics: units, leases, tokens and chains.
+
+Units that forget or overwrite, leases that do not hold, tokens given twice, chains out of order.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipe job: what every user of a recipe does: opens it, calls it in loops, and writes down each call and what came of it."""
+"""Job: what every user of a recipe does: open it, call it in loops, record it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of maps: KeyValue with watches, and transactions over it at each isolation level."""
+"""Jobs of maps: KeyValue with watches, and transactions at each isolation level."""
 
 from __future__ import annotations
 

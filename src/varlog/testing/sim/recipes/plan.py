@@ -1,4 +1,7 @@
-"""Recipe plan: what users of recipes do in the run of a seed: which recipes, how patient, with which snapshots and leases."""
+"""RecipePlan: what users of recipes do in the run of a seed.
+
+Which recipes, which timeouts, which snapshots and leases.
+"""
 
 from __future__ import annotations
 

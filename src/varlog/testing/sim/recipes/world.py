@@ -1,4 +1,7 @@
-"""Recipe world: a simulated cluster whose users use recipes, with every fault of the menu, and users that stand still."""
+"""RecipeWorld: a simulated cluster whose users use recipes.
+
+With every fault action, and with users that are paused.
+"""
 
 from __future__ import annotations
 

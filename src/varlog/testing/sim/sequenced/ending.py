@@ -1,4 +1,4 @@
-"""The end of a run for sequenced topics: what a healed chain must show, and what its units hold on the disks."""
+"""The end of a run for sequenced topics: healed chains and units on disk."""
 
 from __future__ import annotations
 

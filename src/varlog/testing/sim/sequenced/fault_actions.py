@@ -1,4 +1,4 @@
-"""Sequenced menu: faults that are aimed at sequencers, leases and the clients' own view of who is there."""
+"""SequencedFaultActions: faults aimed at sequencers, leases and clients' views."""
 
 from __future__ import annotations
 

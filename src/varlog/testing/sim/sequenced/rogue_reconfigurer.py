@@ -1,4 +1,7 @@
-"""Meddler: a client that reconfigures sequenced topics for no reason: it accuses whom it likes, and gives up half-way at times."""
+"""RogueReconfigurer: a client that reconfigures sequenced topics for no reason.
+
+It reports healthy nodes as failed, and sometimes stops half-way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Inspector: looks into the units of living nodes while they work: chains fill from head to tail, and what the tail had stays."""
+"""UnitInspector: checks the units of living nodes while they work.
+
+Chains fill from head to tail, and what the tail had stays.
+"""
 
 from __future__ import annotations
 

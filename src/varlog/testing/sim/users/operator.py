@@ -1,4 +1,7 @@
-"""Operator: somebody with the command line. Makes streams, seals and unseals by hand, moves replicas, while users work."""
+"""Operator: uses the command line while users work.
+
+It creates streams, seals and unseals by hand, and moves replicas.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Bookkeeper: somebody who reads and writes under names while users work, and holds the repository to every word it gave."""
+"""RegistryClient: uses named readers and writers, and checks every answer.
+
+It works while users work, and holds the repository to everything that it answered.
+"""
 
 from __future__ import annotations
 
